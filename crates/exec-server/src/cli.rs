@@ -1,0 +1,226 @@
+//! The command line: commands, their own options, and one flag for each row of the table of settings. Values of
+//! settings pass through as text; checking them is the configuration's work, as it is for the other channels.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+
+use crate::config::{CONFIG_VARIABLE, Flags, SETTINGS, Setting, Settings};
+
+/// What the program was asked to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Serve { flags: Flags },
+    Config { flags: Flags, json: bool },
+    Doctor { json: bool },
+    Bench { quick: bool, json: bool },
+}
+
+const CONFIG_FILE: &str = "config";
+
+/// Reads the command line, the program's name included. A request for help or the version is an "error" too, with
+/// exit code 0; the caller prints either.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+    let mut program = program();
+    let matches = program.try_get_matches_from_mut(arguments)?;
+    let command = match matches.subcommand() {
+        None => Command::Serve { flags: flags_of(&[&matches]) },
+        Some(("config", of_command)) => Command::Config {
+            flags: flags_of(&[&matches, of_command]),
+            json: of_command.get_flag("json"),
+        },
+        Some((name, of_command)) => {
+            refuse_settings(&mut program, &matches, name)?;
+            match name {
+                "doctor" => Command::Doctor { json: of_command.get_flag("json") },
+                _ => Command::Bench {
+                    quick: of_command.get_flag("quick"),
+                    json: of_command.get_flag("json"),
+                },
+            }
+        }
+    };
+    Ok(command)
+}
+
+fn program() -> clap::Command {
+    let json = || switch("json", "Print JSON");
+    clap::Command::new("exec-server")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(
+            "Run and control processes on this machine over JSON-RPC.\n\
+             Without a command it serves: the first line on standard output is the URL it listens on.",
+        )
+        .after_help(format!(
+            "Every setting is also an environment variable and a key of the configuration file:\n\
+             --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag wins over a variable,\n\
+             a variable over the file. The file is the one that --config or {CONFIG_VARIABLE} names,\n\
+             otherwise ~/.config/exec-server/config.toml if it exists."
+        ))
+        .disable_help_subcommand(true)
+        .args_override_self(true)
+        .args(setting_arguments())
+        .subcommand(
+            clap::Command::new("config")
+                .about("Print the configuration in force, and where each value came from")
+                .args_override_self(true)
+                .arg(json())
+                .args(setting_arguments()),
+        )
+        .subcommand(
+            clap::Command::new("doctor")
+                .about("Check what this machine offers to the server")
+                .arg(json()),
+        )
+        .subcommand(
+            clap::Command::new("bench")
+                .about("Measure the server against the limits of this machine")
+                .arg(switch("quick", "Fewer rounds, rougher numbers"))
+                .arg(json()),
+        )
+}
+
+fn setting_arguments() -> impl Iterator<Item = Arg> {
+    let config_file = Arg::new(CONFIG_FILE)
+        .long(CONFIG_FILE)
+        .value_name("PATH")
+        .value_parser(value_parser!(PathBuf))
+        .help("Read settings from this TOML file");
+    let defaults = Settings::default();
+    let of_settings = SETTINGS.iter().map(move |setting| {
+        Arg::new(setting.key)
+            .long(setting.flag())
+            .value_name(setting.value_name)
+            .help_heading(setting.group.title())
+            .help(help(setting, &defaults))
+            // A number below zero is a bad value, not an unknown flag.
+            .allow_negative_numbers(true)
+            .action(if setting.is_list() { ArgAction::Append } else { ArgAction::Set })
+    });
+    std::iter::once(config_file).chain(of_settings)
+}
+
+fn help(setting: &Setting, defaults: &Settings) -> String {
+    if setting.is_list() {
+        return format!("{} (may be repeated)", setting.help);
+    }
+    let default = match setting.show(defaults) {
+        toml::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    format!("{} [default: {default}]", setting.help)
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
+}
+
+/// The flags before the command and those after it, as one: of a single value the last counts, lists add up.
+fn flags_of(levels: &[&ArgMatches]) -> Flags {
+    let config_file =
+        levels.iter().rev().find_map(|matches| matches.get_one::<PathBuf>(CONFIG_FILE).cloned());
+    let values = SETTINGS.iter().filter_map(|setting| {
+        let given: Vec<&str> = levels
+            .iter()
+            .filter_map(|matches| matches.get_many::<String>(setting.key))
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        let last = *given.last()?;
+        let text = if setting.is_list() { given.join(",") } else { last.to_owned() };
+        Some((setting, text))
+    });
+    Flags { values: values.collect(), config_file }
+}
+
+/// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than ignore it.
+fn refuse_settings(
+    program: &mut clap::Command,
+    matches: &ArgMatches,
+    command: &str,
+) -> Result<(), clap::Error> {
+    let flags = flags_of(&[matches]);
+    let given = flags.values.first().map(|(setting, _)| setting.flag());
+    let Some(flag) = given.or_else(|| flags.config_file.map(|_| CONFIG_FILE.to_owned())) else {
+        return Ok(());
+    };
+    let message = format!("--{flag} has no meaning for the command '{command}'");
+    Err(program.error(ErrorKind::ArgumentConflict, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, clap::Error> {
+        let words = line.split_whitespace().map(OsString::from);
+        parse(std::iter::once("exec-server".into()).chain(words))
+    }
+
+    fn values(flags: &Flags) -> Vec<(&str, &str)> {
+        let values = flags.values.iter();
+        values.map(|(setting, text)| (setting.key, text.as_str())).collect()
+    }
+
+    #[test]
+    fn the_description_is_consistent() {
+        program().debug_assert();
+    }
+
+    #[test]
+    fn serving_needs_no_command() {
+        let Ok(Command::Serve { flags }) = parsed("--listen off --config a.toml") else {
+            panic!("not serving");
+        };
+        assert_eq!(values(&flags), [("listen", "off")]);
+        assert_eq!(flags.config_file, Some("a.toml".into()));
+    }
+
+    #[test]
+    fn settings_stand_before_or_after_config() {
+        let line = "--listen off --allow-host a --config a config --json \
+                    --listen stdio --allow-host b --allow-host c --config b";
+        let Ok(Command::Config { flags, json: true }) = parsed(line) else {
+            panic!("not config");
+        };
+        assert_eq!(values(&flags), [("listen", "stdio"), ("allow_host", "a,b,c")]);
+        assert_eq!(flags.config_file, Some("b".into()));
+    }
+
+    #[test]
+    fn a_later_flag_replaces_an_earlier_one() {
+        let Ok(Command::Serve { flags }) =
+            parsed("--log warn --allow-origin a --log=debug --allow-origin b")
+        else {
+            panic!("not serving");
+        };
+        assert_eq!(values(&flags), [("allow_origin", "a,b"), ("log", "debug")]);
+    }
+
+    #[test]
+    fn other_commands_refuse_settings() {
+        assert!(matches!(parsed("doctor --json"), Ok(Command::Doctor { json: true })));
+        assert!(matches!(parsed("bench --quick"), Ok(Command::Bench { quick: true, json: false })));
+        for line in
+            ["--listen off doctor", "doctor --listen off", "--config a bench", "bench --log warn"]
+        {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+        let error = parsed("--listen off doctor").unwrap_err().to_string();
+        assert!(error.contains("--listen has no meaning for the command 'doctor'"), "{error}");
+    }
+
+    #[test]
+    fn help_and_version_are_not_failures() {
+        for line in ["--help", "-h", "--version", "config --help"] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 0, "{line}");
+        }
+        let help = parsed("--help").unwrap_err().to_string();
+        for setting in SETTINGS {
+            assert!(help.contains(&format!("--{} <", setting.flag())), "{help}");
+            assert!(help.contains(setting.group.title()), "{help}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `exec-server config`: prints the settings in force as a file that would produce them, or as JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+use crate::config::{Configuration, SETTINGS, Setting};
+
+pub(crate) fn run(
+    configuration: &Configuration,
+    json: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let text = if json {
+        serde_json::to_string_pretty(&Json(configuration))? + "\n"
+    } else {
+        toml_text(configuration)
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // `exec-server config | head -1`: the reader has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// One line per setting, so that a comment can say where its value came from.
+fn toml_text(configuration: &Configuration) -> String {
+    /// Comments stand in one column, unless a long value would push it off the screen.
+    const WIDEST_COLUMN: usize = 60;
+    let assignment = |setting: &Setting| {
+        let value = setting.show(&configuration.settings);
+        format!("{} = {value}", setting.key)
+    };
+    let widths = SETTINGS.iter().map(|setting| assignment(setting).chars().count());
+    let column = widths.filter(|width| *width <= WIDEST_COLUMN).max().unwrap_or(0);
+
+    let mut text = String::new();
+    for group in SETTINGS.chunk_by(|a, b| a.group == b.group) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        for setting in group {
+            let source = configuration.source(setting);
+            writeln!(text, "{:column$}  # {source}", assignment(setting))
+                .expect("a String accepts every write");
+        }
+    }
+    text
+}
+
+struct Json<'a>(&'a Configuration);
+
+#[derive(Serialize)]
+struct JsonSetting {
+    value: toml::Value,
+    source: String,
+}
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(SETTINGS.iter().map(|setting| {
+            let value = setting.show(&self.0.settings);
+            let source = self.0.source(setting).to_string();
+            (setting.key, JsonSetting { value, source })
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, load};
+
+    fn printed(configuration: &Configuration, json: bool) -> String {
+        let mut out = Vec::new();
+        run(configuration, json, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn variable(name: &str, value: &str) -> (std::ffi::OsString, std::ffi::OsString) {
+        (name.into(), value.into())
+    }
+
+    #[test]
+    fn what_is_printed_is_a_file_with_the_same_meaning() {
+        let environment = [
+            variable("EXEC_SERVER_LISTEN", "unix:///tmp/\"quoted\" \\ é#"),
+            variable("EXEC_SERVER_ALLOW_ORIGIN", "https://a.example,https://\"b\""),
+            variable("EXEC_SERVER_DETACHED_SESSION_TTL", "1h 1500ms"),
+            variable("EXEC_SERVER_SPILL_OUTPUT_BYTES_PER_PROCESS", "9223372036854775807"),
+            variable("EXEC_SERVER_ALLOW_DIRECT_EXEC", "false"),
+        ];
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("line\nbreak.toml");
+        let first = load(&Flags::default(), environment).unwrap();
+        std::fs::write(&path, printed(&first, false)).unwrap();
+
+        let flags = Flags { config_file: Some(path.clone()), values: Vec::new() };
+        let second = load(&flags, []).unwrap();
+        assert_eq!(first.settings, second.settings);
+
+        std::fs::write(&path, printed(&second, false)).unwrap();
+        let third = load(&flags, []).unwrap();
+        assert_eq!(second.settings, third.settings);
+    }
+
+    #[test]
+    fn each_line_says_where_its_value_came_from() {
+        let configuration =
+            load(&Flags::default(), [variable("EXEC_SERVER_MAX_SESSIONS", "7")]).unwrap();
+        let text = printed(&configuration, false);
+        let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap();
+        assert!(line("max_sessions = 7 ").ends_with("  # EXEC_SERVER_MAX_SESSIONS"), "{text}");
+        assert!(line("log = \"info\" ").ends_with("  # default"), "{text}");
+        let settings = text.lines().filter(|line| !line.is_empty());
+        assert_eq!(settings.count(), SETTINGS.len());
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let configuration =
+            load(&Flags::default(), [variable("EXEC_SERVER_MAX_SESSIONS", "7")]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&printed(&configuration, true)).unwrap();
+        assert_eq!(
+            json["max_sessions"],
+            serde_json::json!({"value": 7, "source": "EXEC_SERVER_MAX_SESSIONS"})
+        );
+        assert_eq!(json["allow_host"], serde_json::json!({"value": [], "source": "default"}));
+        assert_eq!(json.as_object().unwrap().len(), SETTINGS.len());
+    }
+}

@@ -1,0 +1,107 @@
+//! `exec-server doctor`: what this machine offers, found out by using it.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use exec_server_host::process::launch::{Command, Io, Launched, PtySize, Teardown, TreeEvent};
+use serde::Serialize;
+
+use crate::runtime_paths::ExecServerRuntimePaths;
+
+/// One thing that was tried.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    works: bool,
+    /// What it gives, or why it does not work.
+    detail: String,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Exit code 0 when everything works, 1 otherwise.
+pub(crate) fn run(json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let checks = runtime.block_on(checks());
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &checks)?;
+        writeln!(out)?;
+    } else {
+        for Check { name, works, detail } in &checks {
+            writeln!(out, "{} {name:<18} {detail}", if *works { "ok  " } else { "FAIL" })?;
+        }
+    }
+    let healthy = checks.iter().all(|check| check.works);
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn checks() -> Vec<Check> {
+    let pipes = Io::Pipes { stdin: false };
+    let terminal = Io::Pty(PtySize { rows: 24, cols: 80 });
+    vec![
+        check("spawner", "programs start through the spawner", starts(pipes)).await,
+        check("terminals", "programs can have a terminal", starts(terminal)).await,
+        check("tree teardown", "also what calls setsid is killed", escapee_dies()).await,
+        check("private memory", "children cannot read the server's memory", async {
+            exec_server_host::protect_own_memory()?;
+            Ok(())
+        })
+        .await,
+        check("spill files", "output beyond memory goes to a temporary file", async {
+            let place = std::env::temp_dir();
+            tempfile::tempfile_in(&place).with_context(|| place.display().to_string())?;
+            Ok(())
+        })
+        .await,
+    ]
+}
+
+async fn check(
+    name: &'static str,
+    gives: &str,
+    attempt: impl Future<Output = anyhow::Result<()>>,
+) -> Check {
+    let outcome = match tokio::time::timeout(PATIENCE, attempt).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(anyhow::anyhow!("no result within {} s", PATIENCE.as_secs())),
+    };
+    match outcome {
+        Ok(()) => Check { name, works: true, detail: gives.to_owned() },
+        Err(error) => Check { name, works: false, detail: format!("{error:#}") },
+    }
+}
+
+async fn starts(io: Io) -> anyhow::Result<()> {
+    let mut launched = launch("exit 7", io).await?;
+    match launched.tree.next_event().await {
+        TreeEvent::Exited(exit) if exit.code == 7 => Ok(()),
+        other => anyhow::bail!("expected exit code 7, got {other:?}"),
+    }
+}
+
+/// A grandchild in a session of its own must not survive.
+async fn escapee_dies() -> anyhow::Result<()> {
+    let launcher = ExecServerRuntimePaths::this_program().launcher()?;
+    anyhow::ensure!(launcher.teardown() == Teardown::WholeTree, "only process groups are killed");
+    let mut launched = launch("setsid sleep 1000 & wait", Io::Pipes { stdin: false }).await?;
+    while launched.tree.control().descendants().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    launched.tree.control().kill_all();
+    while launched.tree.next_event().await != TreeEvent::Emptied {}
+    Ok(())
+}
+
+async fn launch(script: &str, io: Io) -> anyhow::Result<Launched> {
+    let launcher = ExecServerRuntimePaths::this_program().launcher()?;
+    let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+    let env = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
+    let command = Command { argv, arg0: None, cwd: "/".into(), env, io, kill_on_exit: false };
+    Ok(launcher.launch(command).await?)
+}

@@ -1,0 +1,78 @@
+//! What can be wrong with a configuration, each in one line that names the place to correct.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::kind::Mismatch;
+
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("{}: cannot read the configuration file: {source}", OneLine(.path))]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{at}: {message}")]
+    Syntax { at: Position, message: String },
+    #[error("{at}: unknown key {key:?}{}", suggestion(.similar.as_deref()))]
+    UnknownKey { at: Position, key: String, similar: Option<String> },
+    #[error("{at}: {key}: {mismatch}")]
+    FileValue { at: Position, key: &'static str, mismatch: Mismatch },
+    #[error("{variable}: {mismatch}")]
+    VariableValue { variable: String, mismatch: Mismatch },
+    #[error("{variable}: the value is not valid UTF-8")]
+    VariableNotUnicode { variable: String },
+    #[error("--{flag}: {mismatch}")]
+    FlagValue { flag: String, mismatch: Mismatch },
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) path: PathBuf,
+    pub(crate) line: usize,
+}
+
+/// A variable that looks like ours and means nothing to us. Its value is not kept: it may be a secret.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct UnknownVariable {
+    pub(crate) name: String,
+    pub(crate) similar: Option<String>,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", OneLine(&self.path), self.line)
+    }
+}
+
+impl fmt::Display for UnknownVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suggestion = suggestion(self.similar.as_deref());
+        write!(f, "unknown environment variable {:?} is ignored{suggestion}", self.name)
+    }
+}
+
+/// The known name that was probably meant.
+pub(super) fn most_similar(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    const SIMILAR_ENOUGH: f64 = 0.8;
+    known
+        .map(|candidate| (strsim::jaro_winkler(name, &candidate), candidate))
+        .filter(|(similarity, _)| *similarity > SIMILAR_ENOUGH)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
+
+fn suggestion(similar: Option<&str>) -> String {
+    similar.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
+}
+
+/// A path with a line break in its name must break neither an error line nor the comment of a printed setting.
+struct OneLine<'a>(&'a Path);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.0.to_string_lossy();
+        f.write_str(&path.replace(char::is_control, "\u{fffd}"))
+    }
+}

@@ -1,0 +1,139 @@
+//! The configuration file: which one it is, and its entries with the lines they stand on. Knows TOML and where
+//! operators keep such files; what a key means is the table's business.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use super::error::{ConfigError, Position};
+use super::kind::Raw;
+
+/// Names the file when `--config` does not.
+pub(crate) const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
+
+/// A file as it was read.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+/// Where to look, and whether somebody said so.
+#[derive(Debug, PartialEq, Eq)]
+enum Location {
+    Named(PathBuf),
+    Customary(PathBuf),
+}
+
+impl ConfigFile {
+    /// Reads the file that was named, or else the customary one if there is one.
+    pub(super) fn find(
+        flag: Option<&Path>,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, ConfigError> {
+        let (path, may_be_missing) = match locate(flag, variable) {
+            Some(Location::Named(path)) => (path, false),
+            Some(Location::Customary(path)) => (path, true),
+            None => return Ok(None),
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(Self { path, text })),
+            Err(error) if may_be_missing && is_missing(&error) => Ok(None),
+            Err(source) => Err(ConfigError::Unreadable { path, source }),
+        }
+    }
+
+    /// Calls `take` with the key, the value and the place of each entry, in the order of the file.
+    pub(super) fn for_each_entry(
+        &self,
+        mut take: impl FnMut(&str, Raw<'_>, Position) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let document = DeTable::parse(&self.text).map_err(|error| ConfigError::Syntax {
+            at: self.position(error.span().map_or(0, |span| span.start)),
+            message: error.message().replace('\n', ", "),
+        })?;
+        let mut entries: Vec<_> = document.get_ref().iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            let at = self.position(key.span().start);
+            take(key.get_ref(), Raw::Toml(value.get_ref()), at)?;
+        }
+        Ok(())
+    }
+
+    fn position(&self, offset: usize) -> Position {
+        let before = self.text.bytes().take(offset);
+        Position { path: self.path.clone(), line: 1 + before.filter(|byte| *byte == b'\n').count() }
+    }
+}
+
+fn locate(flag: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
+    if let Some(path) = flag {
+        return Some(Location::Named(path.to_owned()));
+    }
+    if let Some(path) = variable(CONFIG_VARIABLE) {
+        return Some(Location::Named(path.into()));
+    }
+    // The XDG specification: a relative path is to be ignored as if it were unset.
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(Location::Customary(directory.join("exec-server/config.toml")))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn located(flag: Option<&str>, variables: &[(&str, &str)]) -> Option<Location> {
+        locate(flag.map(Path::new), |wanted| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn the_file_is_looked_for_in_order() {
+        let home = ("HOME", "/home/me");
+        let xdg = ("XDG_CONFIG_HOME", "/etc/xdg");
+        let named = (CONFIG_VARIABLE, "mine.toml");
+        let customary = |path: &str| Some(Location::Customary(path.into()));
+        assert_eq!(
+            located(Some("flag.toml"), &[home, xdg, named]),
+            Some(Location::Named("flag.toml".into()))
+        );
+        assert_eq!(located(None, &[home, xdg, named]), Some(Location::Named("mine.toml".into())));
+        assert_eq!(located(None, &[home, xdg]), customary("/etc/xdg/exec-server/config.toml"));
+        assert_eq!(
+            located(None, &[home, ("XDG_CONFIG_HOME", "relative")]),
+            customary("/home/me/.config/exec-server/config.toml")
+        );
+        assert_eq!(located(None, &[]), None);
+    }
+
+    #[test]
+    fn only_a_customary_file_may_be_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("missing.toml");
+        let home = |name: &str| (name == "HOME").then(|| directory.path().into());
+        assert!(ConfigFile::find(None, home).unwrap().is_none());
+
+        let error = ConfigFile::find(Some(&missing), home).unwrap_err().to_string();
+        let start = format!("{}: cannot read the configuration file: ", missing.display());
+        assert!(error.starts_with(&start), "{error}");
+    }
+
+    #[test]
+    fn a_directory_in_place_of_the_customary_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("exec-server/config.toml")).unwrap();
+        let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| directory.path().into());
+        assert!(ConfigFile::find(None, xdg).is_err());
+    }
+}

@@ -1,0 +1,314 @@
+//! The kinds of value a setting may have: what each accepts, from text or from TOML, and how it is shown.
+//! Knows neither the settings nor where a value came from.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+use toml::de::DeValue;
+
+use super::Settings;
+use crate::logging::LogFormat;
+
+/// The way to one field of the settings.
+pub(super) struct Field<T> {
+    pub(super) get: fn(&Settings) -> &T,
+    pub(super) get_mut: fn(&mut Settings) -> &mut T,
+}
+
+/// What a setting accepts, and the field that holds it.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Text { field: Field<String>, expected: &'static str, is_valid: fn(&str) -> bool },
+    List { field: Field<Vec<String>>, example: &'static str },
+    Count { field: Field<usize>, least: usize },
+    Bytes(Field<u64>),
+    Duration(Field<Duration>),
+    Milliseconds(Field<Duration>),
+    Switch(Field<bool>),
+    LogFormat(Field<LogFormat>),
+}
+
+/// A value as it was written. Flags and variables are text; only the file has types.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Raw<'a> {
+    Text(&'a str),
+    Toml(&'a DeValue<'a>),
+}
+
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("expected {expected}, found {found}")]
+pub(crate) struct Mismatch {
+    pub(crate) expected: String,
+    pub(crate) found: String,
+}
+
+/// Far enough for any wish, and near enough that adding it to the clock cannot overflow.
+const LONGEST_DAYS: u64 = 365;
+const LONGEST: Duration = Duration::from_secs(LONGEST_DAYS * 24 * 60 * 60);
+
+impl Kind {
+    /// Stores the value, or leaves the settings as they were.
+    pub(super) fn assign(&self, settings: &mut Settings, raw: Raw<'_>) -> Result<(), Mismatch> {
+        let accepted = match self {
+            Self::Text { field, is_valid, .. } => {
+                let text = raw.text().filter(|text| is_valid(text));
+                field.put(settings, text.map(str::to_owned))
+            }
+            Self::List { field, .. } => field.put(settings, raw.list()),
+            Self::Count { field, least } => {
+                let count = raw.whole_number().and_then(|number| usize::try_from(number).ok());
+                field.put(settings, count.filter(|count| count >= least))
+            }
+            Self::Bytes(field) => field.put(settings, raw.whole_number()),
+            Self::Duration(field) => field.put(settings, raw.duration()),
+            Self::Milliseconds(field) => {
+                let period = raw.whole_number().map(Duration::from_millis);
+                field.put(settings, period.filter(|period| *period <= LONGEST))
+            }
+            Self::Switch(field) => field.put(settings, raw.boolean()),
+            Self::LogFormat(field) => {
+                field.put(settings, raw.text().and_then(|name| name.parse().ok()))
+            }
+        };
+        if accepted {
+            Ok(())
+        } else {
+            Err(Mismatch { expected: self.expected(), found: raw.to_string() })
+        }
+    }
+
+    /// Invariant: assigning what is shown changes nothing.
+    pub(super) fn show(&self, settings: &Settings) -> toml::Value {
+        match self {
+            Self::Text { field, .. } => field.of(settings).as_str().into(),
+            Self::List { field, .. } => field.of(settings).clone().into(),
+            Self::Count { field, .. } => integer(*field.of(settings)),
+            Self::Bytes(field) => integer(*field.of(settings)),
+            Self::Duration(field) => {
+                humantime::format_duration(*field.of(settings)).to_string().into()
+            }
+            Self::Milliseconds(field) => integer(field.of(settings).as_millis()),
+            Self::Switch(field) => (*field.of(settings)).into(),
+            Self::LogFormat(field) => field.of(settings).as_str().into(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        match self {
+            Self::Text { expected, .. } => (*expected).to_owned(),
+            Self::List { example, .. } => format!("a list of strings such as [{example:?}]"),
+            Self::Count { least: 0, .. } => "a whole number".to_owned(),
+            Self::Count { least, .. } => format!("a whole number of at least {least}"),
+            Self::Bytes(_) => "a whole number of bytes".to_owned(),
+            Self::Duration(_) => format!(
+                "a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most {LONGEST_DAYS} days"
+            ),
+            Self::Milliseconds(_) => {
+                format!("a whole number of milliseconds, at most {}", LONGEST.as_millis())
+            }
+            Self::Switch(_) => "true or false".to_owned(),
+            Self::LogFormat(_) => LogFormat::ALL.map(LogFormat::as_str).join(" or "),
+        }
+    }
+}
+
+impl<T> Field<T> {
+    fn of<'a>(&self, settings: &'a Settings) -> &'a T {
+        (self.get)(settings)
+    }
+
+    fn put(&self, settings: &mut Settings, value: Option<T>) -> bool {
+        value.map(|value| *(self.get_mut)(settings) = value).is_some()
+    }
+}
+
+impl<T> fmt::Debug for Field<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Field")
+    }
+}
+
+impl<'a> Raw<'a> {
+    fn text(self) -> Option<&'a str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Toml(value) => value.as_str(),
+        }
+    }
+
+    fn list(self) -> Option<Vec<String>> {
+        match self {
+            Self::Text(text) => {
+                let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+                Some(items.map(str::to_owned).collect())
+            }
+            Self::Toml(value) => {
+                let items = value.as_array()?.iter().map(|item| item.get_ref().as_str());
+                items
+                    .map(|item| item.filter(|item| !item.trim().is_empty()).map(str::to_owned))
+                    .collect()
+            }
+        }
+    }
+
+    /// Invariant: never above `i64::MAX`, the largest that TOML can show again.
+    fn whole_number(self) -> Option<u64> {
+        let number = match self {
+            Self::Text(text) => text.parse().ok()?,
+            Self::Toml(value) => {
+                let digits = value.as_integer()?;
+                i64::from_str_radix(digits.as_str(), digits.radix()).ok()?
+            }
+        };
+        u64::try_from(number).ok()
+    }
+
+    fn boolean(self) -> Option<bool> {
+        match self {
+            Self::Text(text) => text.parse().ok(),
+            Self::Toml(value) => value.as_bool(),
+        }
+    }
+
+    fn duration(self) -> Option<Duration> {
+        let text = self.text()?;
+        // A lone "0" is a duration to humantime. Here every duration has its unit, on every channel.
+        if !text.contains(char::is_alphabetic) {
+            return None;
+        }
+        let duration = humantime::parse_duration(text).ok()?;
+        (duration <= LONGEST).then_some(duration)
+    }
+}
+
+/// On one line, and short enough for an error message.
+impl fmt::Display for Raw<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LONGEST_SHOWN: usize = 60;
+        let whole = match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Toml(value) => written(value),
+        };
+        match whole.char_indices().nth(LONGEST_SHOWN) {
+            Some((end, _)) => write!(f, "{}…", &whole[..end]),
+            None => f.write_str(&whole),
+        }
+    }
+}
+
+fn written(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(moment) => moment.to_string(),
+        DeValue::Array(items) => {
+            let items: Vec<_> = items.iter().map(|item| written(item.get_ref())).collect();
+            format!("[{}]", items.join(", "))
+        }
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+fn integer(number: impl TryInto<i64>) -> toml::Value {
+    toml::Value::Integer(number.try_into().unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{SETTINGS, Setting};
+
+    fn setting(key: &str) -> &'static Setting {
+        SETTINGS.iter().find(|setting| setting.key == key).unwrap()
+    }
+
+    fn assign_text(key: &str, text: &str) -> Result<toml::Value, String> {
+        let mut settings = Settings::default();
+        let outcome = setting(key).kind().assign(&mut settings, Raw::Text(text));
+        outcome.map_err(|mismatch| mismatch.to_string())?;
+        Ok(setting(key).show(&settings))
+    }
+
+    fn assign_toml(key: &str, literal: &str) -> Result<toml::Value, String> {
+        let mut settings = Settings::default();
+        let value = DeValue::parse(literal).unwrap();
+        let outcome = setting(key).kind().assign(&mut settings, Raw::Toml(value.get_ref()));
+        outcome.map_err(|mismatch| mismatch.to_string())?;
+        Ok(setting(key).show(&settings))
+    }
+
+    #[test]
+    fn durations_need_a_unit_on_every_channel() {
+        let key = "detached_session_ttl";
+        assert_eq!(assign_toml(key, "\"90s\""), Ok("1m 30s".into()));
+        assert_eq!(assign_text(key, "0s"), Ok("0s".into()));
+        let hint = "expected a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most 365 days";
+        assert_eq!(assign_toml(key, "30"), Err(format!("{hint}, found 30")));
+        assert_eq!(assign_text(key, "30"), Err(format!("{hint}, found \"30\"")));
+        assert_eq!(assign_text(key, "0"), Err(format!("{hint}, found \"0\"")));
+        assert_eq!(assign_text(key, "2 years"), Err(format!("{hint}, found \"2 years\"")));
+        assert_eq!(assign_text(key, "-1s"), Err(format!("{hint}, found \"-1s\"")));
+    }
+
+    #[test]
+    fn numbers_have_bounds() {
+        let key = "concurrent_requests";
+        assert_eq!(assign_toml(key, "0x1_0"), Ok(16.into()));
+        let expected = "expected a whole number of at least 1";
+        for (literal, found) in
+            [("0", "0"), ("-1", "-1"), ("1.5", "1.5"), ("\"4\"", "\"4\""), ("true", "true")]
+        {
+            assert_eq!(assign_toml(key, literal), Err(format!("{expected}, found {found}")));
+        }
+        assert_eq!(assign_text(key, "many"), Err(format!("{expected}, found \"many\"")));
+        assert_eq!(assign_text(key, ""), Err(format!("{expected}, found \"\"")));
+
+        let key = "spill_output_bytes_per_process";
+        assert_eq!(assign_text(key, "9223372036854775807"), Ok(i64::MAX.into()));
+        assert!(assign_text(key, "9223372036854775808").is_err());
+        assert!(assign_toml(key, "99999999999999999999").is_err());
+        assert!(assign_text("shutdown_grace_period_ms", "9223372036854775807").is_err());
+    }
+
+    #[test]
+    fn lists_are_strict_in_the_file_and_comma_separated_elsewhere() {
+        let key = "allow_host";
+        assert_eq!(assign_text(key, " a, b ,,"), Ok(vec!["a", "b"].into()));
+        assert_eq!(assign_text(key, ""), Ok(toml::Value::Array(Vec::new())));
+        assert_eq!(assign_toml(key, "[\"a\", \"b\"]"), Ok(vec!["a", "b"].into()));
+        let expected = "expected a list of strings such as [\"devbox.example\"]";
+        for (literal, found) in [
+            ("\"a\"", "\"a\""),
+            ("[\"a\", 3]", "[\"a\", 3]"),
+            ("[\"\"]", "[\"\"]"),
+            ("{ a = 1 }", "a table"),
+        ] {
+            assert_eq!(assign_toml(key, literal), Err(format!("{expected}, found {found}")));
+        }
+    }
+
+    #[test]
+    fn the_rest_is_checked_too() {
+        assert_eq!(
+            assign_text("allow_direct_exec", "yes"),
+            Err("expected true or false, found \"yes\"".to_owned())
+        );
+        assert_eq!(
+            assign_text("log_format", "xml"),
+            Err("expected human or json, found \"xml\"".to_owned())
+        );
+        assert!(assign_text("log", "exec_server=loud").is_err());
+        assert!(assign_text("listen", "").is_err());
+        assert!(assign_text("listen", "ws://127.0.0.1:0\nx").is_err());
+    }
+
+    #[test]
+    fn what_was_found_stays_on_one_short_line() {
+        let error = assign_text("max_sessions", &"é\n".repeat(1000)).unwrap_err();
+        assert!(!error.contains('\n'));
+        assert!(error.chars().count() < 120, "{error}");
+    }
+}

@@ -1,0 +1,47 @@
+//! What the operator decides, gathered from flags, environment, file and defaults, in that order of precedence.
+//!
+//! [`table`] is the only place that lists the settings. Flags, variables, file keys and the printout are all made
+//! from it, so a setting cannot exist in one and be missing in another. What the values mean is the business of
+//! whoever uses them: this module never binds, opens or limits anything.
+
+mod error;
+mod file;
+mod kind;
+mod resolve;
+mod table;
+
+pub(crate) use file::CONFIG_VARIABLE;
+pub(crate) use resolve::{Configuration, Flags, load};
+pub(crate) use table::{SETTINGS, Setting};
+
+use exec_server_server::ServerConfig;
+
+use crate::logging::LogFormat;
+
+/// The address that is listened on when nobody says otherwise: loopback, any free port.
+pub(crate) const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
+
+/// The value of every setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) listen: String,
+    pub(crate) allow_origins: Vec<String>,
+    pub(crate) allow_hosts: Vec<String>,
+    pub(crate) server: ServerConfig,
+    /// A filter that [`crate::logging::parse_filter`] accepts.
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: DEFAULT_LISTEN_URL.to_owned(),
+            allow_origins: Vec::new(),
+            allow_hosts: Vec::new(),
+            server: ServerConfig::default(),
+            log: "info".to_owned(),
+            log_format: LogFormat::Human,
+        }
+    }
+}

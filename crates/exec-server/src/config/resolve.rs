@@ -1,0 +1,433 @@
+//! Lays the four layers over each other: defaults, then the file, then the environment, then flags. Every value of
+//! every layer is checked, also one that a higher layer replaces, so that a mistake does not wait for its day.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Settings;
+use super::error::{ConfigError, Position, UnknownVariable, most_similar};
+use super::file::{CONFIG_VARIABLE, ConfigFile};
+use super::kind::{Mismatch, Raw};
+use super::table::{SETTINGS, Setting, VARIABLE_PREFIX};
+
+/// The settings in force, and where each came from.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) settings: Settings,
+    /// To be warned about once there is a log. Not errors: other programs of the family read the same prefix.
+    pub(crate) unknown_variables: Vec<UnknownVariable>,
+    sources: BTreeMap<&'static str, Source>,
+}
+
+/// What the command line said about settings.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) config_file: Option<PathBuf>,
+    pub(crate) values: Vec<(&'static Setting, String)>,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    Default,
+    File(Position),
+    Variable(String),
+    Flag(String),
+}
+
+/// Finds and reads the file, then decides.
+pub(crate) fn load(
+    flags: &Flags,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Configuration, ConfigError> {
+    let environment: BTreeMap<_, _> = environment.into_iter().collect();
+    let file = ConfigFile::find(flags.config_file.as_deref(), |name| {
+        environment.get(OsStr::new(name)).cloned()
+    })?;
+    resolve(flags, &relevant_variables(environment)?, file.as_ref())
+}
+
+/// The whole decision, without a look at the machine around it.
+fn resolve(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+    file: Option<&ConfigFile>,
+) -> Result<Configuration, ConfigError> {
+    let mut configuration = Configuration {
+        settings: Settings::default(),
+        unknown_variables: Vec::new(),
+        sources: BTreeMap::new(),
+    };
+    if let Some(file) = file {
+        configuration.apply_file(file)?;
+    }
+    configuration.apply_variables(variables)?;
+    configuration.apply_flags(flags)?;
+    configuration.apply_customary_variables(variables)?;
+    Ok(configuration)
+}
+
+impl Configuration {
+    pub(crate) fn source(&self, setting: &Setting) -> &Source {
+        self.sources.get(setting.key).unwrap_or(&Source::Default)
+    }
+
+    fn apply_file(&mut self, file: &ConfigFile) -> Result<(), ConfigError> {
+        file.for_each_entry(|key, raw, at| {
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
+                let known = SETTINGS.iter().map(|setting| setting.key.to_owned());
+                return Err(ConfigError::UnknownKey {
+                    at,
+                    key: key.to_owned(),
+                    similar: most_similar(key, known),
+                });
+            };
+            self.assign(setting, raw, Source::File(at.clone()))
+                .map_err(|mismatch| ConfigError::FileValue { at, key: setting.key, mismatch })
+        })
+    }
+
+    fn apply_variables(&mut self, variables: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+        for (name, value) in variables {
+            if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == *name) {
+                self.assign_variable(setting, name, value)?;
+            } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
+                self.unknown_variables.push(UnknownVariable {
+                    name: name.clone(),
+                    similar: similar_variable(suffix),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigError> {
+        for (setting, value) in &flags.values {
+            let flag = setting.flag();
+            self.assign(setting, Raw::Text(value), Source::Flag(flag.clone()))
+                .map_err(|mismatch| ConfigError::FlagValue { flag, mismatch })?;
+        }
+        Ok(())
+    }
+
+    /// Such a variable is set for many programs at once: it counts only where nobody spoke to us, and one that
+    /// is set but empty says nothing.
+    fn apply_customary_variables(
+        &mut self,
+        variables: &BTreeMap<String, String>,
+    ) -> Result<(), ConfigError> {
+        for setting in SETTINGS {
+            let Some(name) = setting.customary_variable else {
+                continue;
+            };
+            match variables.get(name) {
+                Some(value) if !value.is_empty() && *self.source(setting) == Source::Default => {
+                    self.assign_variable(setting, name, value)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn assign_variable(
+        &mut self,
+        setting: &'static Setting,
+        name: &str,
+        value: &str,
+    ) -> Result<(), ConfigError> {
+        self.assign(setting, Raw::Text(value), Source::Variable(name.to_owned()))
+            .map_err(|mismatch| ConfigError::VariableValue { variable: name.to_owned(), mismatch })
+    }
+
+    fn assign(
+        &mut self,
+        setting: &'static Setting,
+        raw: Raw<'_>,
+        source: Source,
+    ) -> Result<(), Mismatch> {
+        setting.kind().assign(&mut self.settings, raw)?;
+        self.sources.insert(setting.key, source);
+        Ok(())
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(position) => position.fmt(f),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// The prefix is left out of the comparison: alike in it are all.
+fn similar_variable(suffix: &str) -> Option<String> {
+    let known = SETTINGS.iter().map(Setting::variable);
+    let known = known.chain([CONFIG_VARIABLE.to_owned()]);
+    let suffixes = known.filter_map(|name| name.strip_prefix(VARIABLE_PREFIX).map(str::to_owned));
+    most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
+}
+
+/// Those that are ours by prefix or by custom. Only these must be text: the rest of the environment, and the path
+/// of the file, may hold any bytes.
+fn relevant_variables(
+    environment: BTreeMap<OsString, OsString>,
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    let is_customary =
+        |name: &str| SETTINGS.iter().any(|setting| setting.customary_variable == Some(name));
+    environment
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX) || is_customary(name))
+        .filter(|(name, _)| name != CONFIG_VARIABLE)
+        .map(|(name, value)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(ConfigError::VariableNotUnicode { variable: name }),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    const PATH: &str = "config.toml";
+
+    fn file(text: &str) -> ConfigFile {
+        ConfigFile { path: PATH.into(), text: text.to_owned() }
+    }
+
+    fn resolved(
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        text: &str,
+    ) -> Result<Configuration, String> {
+        let arguments = std::iter::once(&"exec-server").chain(arguments);
+        let Ok(Command::Serve { flags }) = cli::parse(arguments.map(Into::into)) else {
+            panic!("bad arguments");
+        };
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let variables = variables.iter().map(owned).collect();
+        resolve(&flags, &variables, Some(&file(text))).map_err(|error| error.to_string())
+    }
+
+    fn error(text: &str) -> String {
+        resolved(&[], &[], text).unwrap_err()
+    }
+
+    fn setting(key: &str) -> &'static Setting {
+        SETTINGS.iter().find(|setting| setting.key == key).unwrap()
+    }
+
+    /// A legal value other than the default, as text and as TOML.
+    fn sample(setting: &Setting) -> (String, String) {
+        let default = setting.show(&Settings::default());
+        let text = match (setting.key, &default) {
+            ("listen", _) => "stdio".to_owned(),
+            ("log", _) => "warn".to_owned(),
+            ("log_format", _) => "json".to_owned(),
+            (_, toml::Value::String(_)) => "2m".to_owned(),
+            (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
+            (_, toml::Value::Boolean(value)) => (!value).to_string(),
+            (_, toml::Value::Integer(number)) => (number + 1).to_string(),
+            (key, other) => panic!("{key} has an unforeseen default {other}"),
+        };
+        let literal = match default {
+            toml::Value::String(_) => format!("{text:?}"),
+            _ => text.clone(),
+        };
+        (text, literal)
+    }
+
+    fn assert_only_changed(configuration: &Configuration, changed: &Setting, source: &Source) {
+        let (_, literal) = sample(changed);
+        let defaults = Settings::default();
+        for setting in SETTINGS {
+            let shown = setting.show(&configuration.settings);
+            if setting.key == changed.key {
+                assert_eq!(shown.to_string(), literal, "{}", setting.key);
+                assert_ne!(shown, setting.show(&defaults), "{}", setting.key);
+                assert_eq!(configuration.source(setting), source);
+            } else {
+                assert_eq!(shown, setting.show(&defaults), "{}", setting.key);
+                assert_eq!(configuration.source(setting), &Source::Default);
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_works_through_every_channel() {
+        for setting in SETTINGS {
+            let (text, literal) = sample(setting);
+            let flag = format!("--{}", setting.flag());
+            let by_flag = resolved(&[&flag, &text], &[], "").unwrap();
+            assert_only_changed(&by_flag, setting, &Source::Flag(setting.flag()));
+
+            let by_variable = resolved(&[], &[(&setting.variable(), &text)], "").unwrap();
+            assert_only_changed(&by_variable, setting, &Source::Variable(setting.variable()));
+            assert_eq!(by_variable.unknown_variables, []);
+
+            let by_file = resolved(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
+            let at = Position { path: PATH.into(), line: 2 };
+            assert_only_changed(&by_file, setting, &Source::File(at));
+        }
+    }
+
+    #[test]
+    fn higher_layers_win() {
+        let text = "max_sessions = 3";
+        let variables = [("EXEC_SERVER_MAX_SESSIONS", "2")];
+        let sessions = |configuration: Configuration| configuration.settings.server.max_sessions;
+        assert_eq!(sessions(resolved(&["--max-sessions", "1"], &variables, text).unwrap()), 1);
+        assert_eq!(sessions(resolved(&[], &variables, text).unwrap()), 2);
+        assert_eq!(sessions(resolved(&[], &[], text).unwrap()), 3);
+        assert_eq!(
+            sessions(resolved(&[], &[], "").unwrap()),
+            Settings::default().server.max_sessions
+        );
+    }
+
+    #[test]
+    fn a_higher_layer_replaces_a_list() {
+        let text = "allow_host = [\"file\"]";
+        let emptied = resolved(&[], &[("EXEC_SERVER_ALLOW_HOST", "")], text).unwrap();
+        assert_eq!(emptied.settings.allow_hosts, [""; 0]);
+        let flags = ["--allow-host", "a", "--allow-host", "b,c"];
+        let replaced = resolved(&flags, &[("EXEC_SERVER_ALLOW_HOST", "d")], text).unwrap();
+        assert_eq!(replaced.settings.allow_hosts, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn rust_log_speaks_last() {
+        let log = |variables: &[(&str, &str)], text: &str| {
+            let configuration = resolved(&[], variables, text).unwrap();
+            let source = configuration.source(setting("log")).to_string();
+            (configuration.settings.log, source)
+        };
+        let rust_log = ("RUST_LOG", "trace");
+        let expect = |filter: &str, source: &str| (filter.to_owned(), source.to_owned());
+        assert_eq!(log(&[rust_log], ""), expect("trace", "RUST_LOG"));
+        assert_eq!(log(&[rust_log], "log = \"warn\""), expect("warn", "config.toml:1"));
+        assert_eq!(
+            log(&[rust_log, ("EXEC_SERVER_LOG", "error")], "log = \"warn\""),
+            expect("error", "EXEC_SERVER_LOG")
+        );
+        assert_eq!(log(&[("RUST_LOG", "")], ""), expect("info", "default"));
+        assert_eq!(
+            log(&[("RUST_LOG", "a=loud")], "log = \"warn\""),
+            expect("warn", "config.toml:1")
+        );
+        assert!(
+            resolved(&[], &[("RUST_LOG", "a=loud")], "")
+                .unwrap_err()
+                .starts_with("RUST_LOG: expected a log filter such as")
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        assert_eq!(
+            error("# mine\nlisten = \"off\"\nmax_sesions = 3\n"),
+            "config.toml:3: unknown key \"max_sesions\" (did you mean \"max_sessions\"?)"
+        );
+        assert_eq!(error("zebra = 1"), "config.toml:1: unknown key \"zebra\"");
+        assert_eq!(
+            error("listen = \"off\"\n\n[exec_server]\nurl = \"ws://a\""),
+            "config.toml:3: unknown key \"exec_server\""
+        );
+        assert_eq!(error("\nsandbox.mode = 1"), "config.toml:2: unknown key \"sandbox\"");
+        assert_eq!(error("\"two\\nlines\" = 1"), "config.toml:1: unknown key \"two\\nlines\"");
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_place() {
+        let wanted = "expected a whole number of at least 1, found \"many\"";
+        assert_eq!(
+            error("\n\n\nconcurrent_requests = \"many\""),
+            format!("config.toml:4: concurrent_requests: {wanted}")
+        );
+        assert_eq!(
+            resolved(&[], &[("EXEC_SERVER_CONCURRENT_REQUESTS", "many")], "").unwrap_err(),
+            format!("EXEC_SERVER_CONCURRENT_REQUESTS: {wanted}")
+        );
+        assert_eq!(
+            resolved(&["--concurrent-requests", "many"], &[], "").unwrap_err(),
+            format!("--concurrent-requests: {wanted}")
+        );
+        assert_eq!(
+            error("listen = \"off\"\n[max_sessions]\na = 1"),
+            "config.toml:2: max_sessions: expected a whole number of at least 1, found a table"
+        );
+    }
+
+    #[test]
+    fn the_first_mistake_of_the_file_is_reported() {
+        let text = "max_sessions = 0\nallow_host = 3\nzebra = 1";
+        assert!(error(text).starts_with("config.toml:1: max_sessions: "));
+    }
+
+    #[test]
+    fn a_replaced_value_is_checked_all_the_same() {
+        let outcome = resolved(&["--max-sessions", "1"], &[], "max_sessions = 0");
+        assert!(outcome.unwrap_err().starts_with("config.toml:1: "));
+    }
+
+    #[test]
+    fn syntax_errors_have_a_line_and_stay_on_one() {
+        for text in [
+            "\nlisten = ",
+            "\nlisten off",
+            "\nlisten = \"off",
+            "\nlisten = \"off\" max_sessions = 3",
+        ] {
+            let error = error(text);
+            assert!(error.starts_with("config.toml:2: "), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        let duplicate = error("listen = \"off\"\nlisten = \"off\"");
+        assert_eq!(duplicate, "config.toml:2: duplicate key");
+    }
+
+    #[test]
+    fn unknown_variables_are_only_remarked_on() {
+        let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_URL", "ws://a")];
+        let configuration = resolved(&[], &variables, "").unwrap();
+        let remarks: Vec<_> =
+            configuration.unknown_variables.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            remarks,
+            [
+                "unknown environment variable \"EXEC_SERVER_MAX_SESION\" is ignored (did you mean \"EXEC_SERVER_MAX_SESSIONS\"?)",
+                "unknown environment variable \"EXEC_SERVER_URL\" is ignored"
+            ]
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_our_variables_must_be_text() {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = || OsString::from_vec(vec![0xff]);
+        let environment = |name: &str| [(OsString::from(name), bytes()), (bytes(), bytes())];
+        assert!(load(&Flags::default(), environment("OTHER")).is_ok());
+        let error = load(&Flags::default(), environment("EXEC_SERVER_LOG")).unwrap_err();
+        assert_eq!(error.to_string(), "EXEC_SERVER_LOG: the value is not valid UTF-8");
+    }
+
+    #[test]
+    fn the_variable_that_names_the_file_is_obeyed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mine.toml");
+        std::fs::write(&path, "listen = \"off\"").unwrap();
+        let environment = [(CONFIG_VARIABLE.into(), path.into())];
+        let configuration = load(&Flags::default(), environment).unwrap();
+        assert_eq!(configuration.settings.listen, "off");
+        assert_eq!(configuration.unknown_variables, []);
+    }
+}

@@ -1,0 +1,209 @@
+//! The one list of settings. A row says how a setting is called, what it is for, what it accepts and where its
+//! value lives; everything else about it is derived.
+
+use super::Settings;
+use super::kind::{Field, Kind};
+use crate::logging::parse_filter;
+
+/// The prefix of every variable of ours.
+pub(super) const VARIABLE_PREFIX: &str = "EXEC_SERVER_";
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// The name in the file, from which those of the flag and of the variable are made.
+    pub(crate) key: &'static str,
+    pub(crate) group: Group,
+    pub(crate) help: &'static str,
+    pub(crate) value_name: &'static str,
+    /// A variable of general custom, asked when flags, our own variable and the file say nothing.
+    pub(super) customary_variable: Option<&'static str>,
+    kind: Kind,
+}
+
+/// The headings under which settings are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Listener,
+    Limits,
+    Sessions,
+    Permissions,
+    Logging,
+}
+
+impl Group {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Listener => "Listener",
+            Self::Limits => "Limits",
+            Self::Sessions => "Sessions",
+            Self::Permissions => "Permissions",
+            Self::Logging => "Logging",
+        }
+    }
+}
+
+impl Setting {
+    /// `max_sessions` is `max-sessions` on the command line.
+    pub(crate) fn flag(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    /// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
+    pub(crate) fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.key.to_ascii_uppercase())
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.kind, Kind::List { .. })
+    }
+
+    /// The value in these settings, as the file would have it.
+    pub(crate) fn show(&self, settings: &Settings) -> toml::Value {
+        self.kind.show(settings)
+    }
+
+    pub(super) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    const fn new(
+        group: Group,
+        key: &'static str,
+        value_name: &'static str,
+        kind: Kind,
+        help: &'static str,
+    ) -> Self {
+        Self { key, group, help, value_name, customary_variable: None, kind }
+    }
+
+    const fn or_variable(mut self, name: &'static str) -> Self {
+        self.customary_variable = Some(name);
+        self
+    }
+}
+
+/// Both ways to one field, written once.
+macro_rules! field {
+    ($($path:ident).+) => {
+        Field { get: |settings| &settings.$($path).+, get_mut: |settings| &mut settings.$($path).+ }
+    };
+}
+
+/// In the order in which they are shown. Rows of one group stand together.
+pub(crate) static SETTINGS: &[Setting] = &[
+    Setting::new(
+        Group::Listener,
+        "listen",
+        "URL",
+        Kind::Text {
+            field: field!(listen),
+            expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" or \"off\"",
+            is_valid: |url| !url.trim().is_empty() && !url.contains(char::is_control),
+        },
+        "Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off",
+    ),
+    Setting::new(
+        Group::Listener,
+        "allow_origin",
+        "ORIGIN",
+        Kind::List { field: field!(allow_origins), example: "https://app.example" },
+        "Accept requests from this web origin; otherwise any request with an Origin header is refused",
+    ),
+    Setting::new(
+        Group::Listener,
+        "allow_host",
+        "NAME",
+        Kind::List { field: field!(allow_hosts), example: "devbox.example" },
+        "Accept this name in the Host header, besides the address listened on",
+    ),
+    Setting::new(
+        Group::Limits,
+        "max_sessions",
+        "COUNT",
+        Kind::Count { field: field!(server.max_sessions), least: 1 },
+        "Sessions kept at once, with and without a connection",
+    ),
+    Setting::new(
+        Group::Limits,
+        "max_processes_per_connection",
+        "COUNT",
+        Kind::Count { field: field!(server.max_processes_per_connection), least: 0 },
+        "Processes, running or still readable, that one session may have",
+    ),
+    Setting::new(
+        Group::Limits,
+        "concurrent_requests",
+        "COUNT",
+        Kind::Count { field: field!(server.concurrent_requests), least: 1 },
+        "Requests of one connection that run at once; 1 runs them one after the other",
+    ),
+    Setting::new(
+        Group::Limits,
+        "retained_output_bytes_per_process",
+        "BYTES",
+        Kind::Count { field: field!(server.retained_output_bytes_per_process), least: 1 },
+        "Output of each process that is kept in memory",
+    ),
+    Setting::new(
+        Group::Limits,
+        "spill_output_bytes_per_process",
+        "BYTES",
+        Kind::Bytes(field!(server.spill_output_bytes_per_process)),
+        "Further output of each process that may wait on disk for its client; 0 for none",
+    ),
+    Setting::new(
+        Group::Sessions,
+        "detached_session_ttl",
+        "DURATION",
+        Kind::Duration(field!(server.detached_session_ttl)),
+        "How long a session outlives its connection, unless its client asks otherwise",
+    ),
+    Setting::new(
+        Group::Sessions,
+        "max_detached_session_ttl",
+        "DURATION",
+        Kind::Duration(field!(server.max_detached_session_ttl)),
+        "The longest that a client may ask for",
+    ),
+    Setting::new(
+        Group::Sessions,
+        "shutdown_grace_period_ms",
+        "MILLISECONDS",
+        Kind::Milliseconds(field!(server.shutdown_grace_period)),
+        "Time that processes get to end by themselves when the server shuts down",
+    ),
+    Setting::new(
+        Group::Permissions,
+        "allow_direct_exec",
+        "BOOL",
+        Kind::Switch(field!(server.allow_direct_exec)),
+        "Whether clients may start processes in mode direct",
+    ),
+    Setting::new(
+        Group::Permissions,
+        "allow_prepared_exec",
+        "BOOL",
+        Kind::Switch(field!(server.allow_prepared_exec)),
+        "Whether clients may start processes in mode prepared",
+    ),
+    Setting::new(
+        Group::Logging,
+        "log",
+        "FILTER",
+        Kind::Text {
+            field: field!(log),
+            expected: "a log filter such as \"info\" or \"warn,exec_server=debug\"",
+            is_valid: |filter| parse_filter(filter).is_ok(),
+        },
+        "What is logged to standard error; RUST_LOG is used when nothing else says it",
+    )
+    .or_variable("RUST_LOG"),
+    Setting::new(
+        Group::Logging,
+        "log_format",
+        "FORMAT",
+        Kind::LogFormat(field!(log_format)),
+        "How log lines look: human or json",
+    ),
+];

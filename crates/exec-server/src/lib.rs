@@ -1,0 +1,24 @@
+//! Hands on a machine: run commands, talk to terminals, and lose nothing when the connection drops.
+//!
+//! This is the facade of the project: what embedders use, and the whole of the `exec-server` program.
+//! An embedder whose `main` begins with [`run_spawner_if_asked`] gets process trees that really die;
+//! one that cannot do that passes [`ExecServerRuntimePaths::without_helpers`] and gets process groups.
+
+mod bench;
+mod cli;
+mod commands;
+mod config;
+mod logging;
+mod program;
+mod runtime_paths;
+mod serve;
+
+pub use exec_server_host as host;
+pub use exec_server_protocol as protocol;
+pub use exec_server_server::{LocalProcess, Server, ServerConfig};
+pub use exec_server_transport::{
+    Connection, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl,
+};
+pub use program::main;
+pub use runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
+pub use serve::{ServeError, run_main};

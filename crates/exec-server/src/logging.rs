@@ -1,0 +1,119 @@
+//! Where the program's own log goes: standard error, and nowhere else, because standard output carries the
+//! bound URL or the protocol. Knows how a line looks and which lines are wanted, not where those wishes come from.
+
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use thiserror::Error;
+use tracing_subscriber::EnvFilter;
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Human,
+    Json,
+}
+
+impl LogFormat {
+    pub(crate) const ALL: [Self; 2] = [Self::Human, Self::Json];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Human => "human",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        let known = Self::ALL.into_iter().find(|format| format.as_str() == name);
+        known.ok_or(())
+    }
+}
+
+#[derive(Debug, Error)]
+pub(crate) enum LoggingError {
+    #[error("log filter {filter:?} is not valid: {source}")]
+    Filter { filter: String, source: FilterError },
+    #[error("cannot start logging: {0}")]
+    AlreadyStarted(Box<dyn std::error::Error + Send + Sync>),
+}
+
+#[derive(Debug, Error)]
+pub(crate) enum FilterError {
+    #[error("it is empty")]
+    Empty,
+    #[error(transparent)]
+    Directive(#[from] tracing_subscriber::filter::ParseError),
+}
+
+/// Sends the log of this whole process to standard error. Succeeds once per process.
+pub(crate) fn init(filter: &str, format: LogFormat) -> Result<(), LoggingError> {
+    let parsed = parse_filter(filter)
+        .map_err(|source| LoggingError::Filter { filter: filter.to_owned(), source })?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(parsed)
+        .with_writer(io::stderr)
+        .with_ansi(wants_colour());
+    match format {
+        LogFormat::Human => subscriber.try_init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).with_span_list(false).try_init(),
+    }
+    .map_err(LoggingError::AlreadyStarted)
+}
+
+/// Reads a filter such as `info` or `info,exec_server=debug`.
+pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
+    if text.trim().is_empty() {
+        return Err(FilterError::Empty);
+    }
+    // The directive parser takes offsets from a trimmed directive and cuts the untrimmed one with them: a space
+    // after a comma would garble it, or panic inside a multi-byte character.
+    let directives: Vec<_> = text.split(',').map(str::trim).collect();
+    // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
+    Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
+}
+
+fn wants_colour() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stderr().is_terminal() && !refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_checked() {
+        for good in [
+            "info",
+            "off",
+            "warn, exec_server=debug",
+            "[connection{id=3}]=trace",
+            " info , é=debug ",
+        ] {
+            assert!(parse_filter(good).is_ok(), "{good}");
+        }
+        for bad in ["", "  ", "exec_server=loud", "=,="] {
+            assert!(parse_filter(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_filter_says_what_it_was() {
+        let error = init("exec_server=loud", LogFormat::Human).unwrap_err().to_string();
+        assert!(error.starts_with("log filter \"exec_server=loud\" is not valid: "), "{error}");
+        assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn formats_have_names() {
+        for format in LogFormat::ALL {
+            assert_eq!(format.as_str().parse(), Ok(format));
+        }
+        assert_eq!("pretty".parse::<LogFormat>(), Err(()));
+    }
+}

@@ -1,0 +1,67 @@
+//! The `exec-server` program from its arguments to its exit code.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use crate::cli::{self, Command};
+use crate::config::{self, Configuration, Flags};
+use crate::runtime_paths::run_spawner_if_asked;
+use crate::{bench, commands, logging, serve};
+
+/// A mistake of the caller, as opposed to a failure of the machine.
+const USAGE_ERROR: u8 = 2;
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    if let Some(code) = run_spawner_if_asked() {
+        return code;
+    }
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR));
+        }
+    };
+    match command {
+        Command::Serve { flags } => with_configuration(&flags, |configuration| {
+            logging::init(&configuration.settings.log, configuration.settings.log_format)?;
+            for variable in &configuration.unknown_variables {
+                tracing::warn!("{variable}");
+            }
+            serve::serve(&configuration.settings)
+        }),
+        Command::Config { flags, json } => with_configuration(&flags, |configuration| {
+            commands::config::run(configuration, json, &mut io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::Doctor { json } => report(commands::doctor::run(json, &mut io::stdout().lock())),
+        Command::Bench { quick, json } => report(bench::run(quick, json)),
+    }
+}
+
+fn with_configuration(
+    flags: &Flags,
+    run: impl FnOnce(&Configuration) -> anyhow::Result<ExitCode>,
+) -> ExitCode {
+    match config::load(flags, std::env::vars_os()) {
+        Ok(configuration) => report(run(&configuration)),
+        Err(error) => {
+            say(&error.to_string());
+            ExitCode::from(USAGE_ERROR)
+        }
+    }
+}
+
+fn report(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        say(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn say(problem: &str) {
+    // Nothing is left to do when even standard error is closed.
+    let _ = writeln!(io::stderr(), "exec-server: {problem}");
+}

@@ -1,0 +1,165 @@
+//! Running a server: bind, say where, serve, and end cleanly.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use exec_server_server::{Server, ServerConfig};
+use exec_server_transport::{
+    BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, stdio,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::config::Settings;
+use crate::runtime_paths::ExecServerRuntimePaths;
+
+/// Why a server could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    Url(#[from] ExecServerListenUrlParseError),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("cannot start the spawner of processes: {0}")]
+    Spawner(#[source] io::Error),
+    #[error("cannot handle signals: {0}")]
+    Signals(#[source] io::Error),
+    #[error("cannot write the URL to standard output: {0}")]
+    Announce(#[source] io::Error),
+}
+
+/// Runs a server with default settings until it is told to stop: what embedders call.
+///
+/// Must run inside a multi-threaded tokio runtime with I/O and time enabled.
+pub async fn run_main(
+    listen_url: &str,
+    runtime_paths: ExecServerRuntimePaths,
+) -> Result<ExitCode, ServeError> {
+    let settings = Settings { listen: listen_url.to_owned(), ..Settings::default() };
+    run(&settings, &runtime_paths).await
+}
+
+/// The default command of the program.
+pub(crate) fn serve(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program()));
+    // A read of a terminal or a file on standard input cannot be cancelled; it must not hold us.
+    runtime.shutdown_background();
+    outcome.map_err(anyhow::Error::from)
+}
+
+async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<ExitCode, ServeError> {
+    let url: ListenUrl = settings.listen.parse()?;
+    let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    match url {
+        ListenUrl::WebSocket(_) | ListenUrl::Unix(_) => {
+            let options = ListenerOptions {
+                allowed_origins: settings.allow_origins.clone(),
+                allowed_hosts: settings.allow_hosts.clone(),
+                ..ListenerOptions::default()
+            };
+            let listener = Listener::bind(&url, options).await?;
+            announce(listener.local_url()).map_err(ServeError::Announce)?;
+            let server = start(&settings.server, paths)?;
+            Ok(listen(&server, listener, &mut signals).await)
+        }
+        ListenUrl::Stdio => {
+            let server = start(&settings.server, paths)?;
+            tokio::select! {
+                () = server.serve(stdio()) => Ok(ExitCode::SUCCESS),
+                _ = signals.next() => Ok(shut_down(&server, &mut signals).await),
+            }
+        }
+        ListenUrl::Off => {
+            let server = start(&settings.server, paths)?;
+            signals.next().await;
+            Ok(shut_down(&server, &mut signals).await)
+        }
+    }
+}
+
+fn start(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> Result<Server, ServeError> {
+    let launcher = paths.launcher().map_err(ServeError::Spawner)?;
+    if let Err(error) = exec_server_host::raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    if let Err(error) = exec_server_host::protect_own_memory() {
+        tracing::warn!(%error, "child processes may be able to read the memory of this server");
+    }
+    Ok(Server::new(config.clone(), launcher))
+}
+
+async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) -> ExitCode {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            connection = listener.accept() => {
+                let server = server.clone();
+                connections.spawn(async move { server.serve(connection).await });
+            }
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            _ = signals.next() => break,
+        }
+    }
+    // The listener stays: health answers until the end, readiness says no.
+    listener.readiness().drain();
+    shut_down(server, signals).await
+}
+
+async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
+    tracing::info!("shutting down; a second signal ends at once");
+    tokio::select! {
+        () = server.shutdown() => ExitCode::SUCCESS,
+        // The keepers see our end of their sockets close and kill what is left.
+        number = signals.next() => ExitCode::from(128 + number),
+    }
+}
+
+/// The first line on standard output, and the last.
+fn announce(url: &ListenUrl) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{url}")?;
+    stdout.flush()?;
+    let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() {
+        writeln!(
+            stderr,
+            "Listening. Any WebSocket client can drive it, for example: websocat {url}"
+        )?;
+        writeln!(
+            stderr,
+            r#"Say {{"id":1,"method":"initialize","params":{{"clientName":"me"}}}} first;"#
+        )?;
+        writeln!(
+            stderr,
+            "README.md has a two-minute tour. Ctrl-C stops the server and all it started."
+        )?;
+    }
+    Ok(())
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The number of the next signal that asks for the end.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 15,
+            _ = self.interrupt.recv() => 2,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What happens on the machine: processes, their trees and their logs.
+//!
+//! This crate never sees JSON-RPC, connections or sessions. It is the only one with `unsafe` code, and
+//! the only one that starts programs.
+#![expect(unsafe_code, reason = "the one crate that speaks to the kernel below the safe wrappers")]
+
+mod own_process;
+pub mod process;
+
+pub use own_process::{protect_own_memory, raise_descriptor_limit};

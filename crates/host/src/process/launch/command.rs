@@ -1,0 +1,85 @@
+//! What to start, exactly: nothing is inherited and nothing is added.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::error::{LaunchError, StringPlace};
+
+/// A program to start.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The program and its arguments. A program without a slash is looked up in the `PATH` of
+    /// `env`; one with a slash is relative to `cwd`.
+    pub argv: Vec<OsString>,
+    /// What the program sees as its own name, when that is not `argv[0]`.
+    pub arg0: Option<OsString>,
+    pub cwd: PathBuf,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    pub io: Io,
+    /// When the program exits, kill what it left running.
+    pub kill_on_exit: bool,
+}
+
+/// What the program's descriptors 0, 1 and 2 are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// A terminal of its own, which becomes its controlling terminal.
+    Pty(PtySize),
+    /// A pipe each; without `stdin` that one is `/dev/null`.
+    Pipes { stdin: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtySize {
+    pub rows: u16,
+    pub cols: u16,
+}
+
+impl Command {
+    pub(super) fn program(&self) -> &OsStr {
+        self.argv.first().map_or(OsStr::new(""), OsString::as_os_str)
+    }
+
+    /// The program as a path, when it says where it is rather than being looked up.
+    pub(super) fn program_path(&self) -> Option<&Path> {
+        self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// Refuses what cannot be handed to `execve` unchanged.
+    pub(super) fn validate(&self) -> Result<(), LaunchError> {
+        if self.argv.is_empty() {
+            return Err(LaunchError::NoProgram);
+        }
+        for argument in self.argv.iter().chain(&self.arg0) {
+            refuse_nul(argument, StringPlace::Argument)?;
+        }
+        refuse_nul(self.cwd.as_os_str(), StringPlace::WorkingDirectory)?;
+        for (name, value) in &self.env {
+            refuse_nul(name, StringPlace::EnvironmentName)?;
+            if name.is_empty() || name.as_bytes().contains(&b'=') {
+                return Err(LaunchError::EnvironmentName { name: name.clone() });
+            }
+            if value.as_bytes().contains(&0) {
+                // Named by its variable: a value may be a secret, and errors are logged.
+                return Err(LaunchError::NulByte {
+                    place: StringPlace::EnvironmentValue,
+                    text: name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse_nul(text: &OsStr, place: StringPlace) -> Result<(), LaunchError> {
+    if text.as_bytes().contains(&0) {
+        return Err(LaunchError::NulByte { place, text: text.to_owned() });
+    }
+    Ok(())
+}

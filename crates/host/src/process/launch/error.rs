@@ -1,0 +1,132 @@
+//! Why a program was not started, told apart by what a caller would do about it.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::command::Command;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("no program to start: argv is empty")]
+    NoProgram,
+    #[error("working directory {}: {}", path.display(), Reason(source))]
+    WorkingDirectory { path: PathBuf, source: io::Error },
+    #[error("program {program:?} not found")]
+    NotFound { program: OsString },
+    #[error("program {program:?} cannot be executed: {}", Reason(source))]
+    NotExecutable { program: OsString, source: io::Error },
+    /// The file is there, but the interpreter or loader that it names is not.
+    #[error("program {program:?} needs an interpreter that does not exist")]
+    NoInterpreter { program: OsString },
+    #[error("arguments and environment of {program:?} are longer than the system allows")]
+    ArgumentsTooLong { program: OsString },
+    #[error("{place} {text:?} contains a NUL byte")]
+    NulByte { place: StringPlace, text: OsString },
+    #[error("environment name {name:?} is empty or contains '='")]
+    EnvironmentName { name: OsString },
+    /// Descriptors, processes, terminals or memory ran out; a later attempt may succeed.
+    #[error("out of system resources: {}", Reason(source))]
+    Resources { source: io::Error },
+    #[error("spawner {} is unavailable: {}", executable.display(), Reason(source))]
+    SpawnerUnavailable { executable: PathBuf, source: io::Error },
+    /// It was killed at the very moment of the start; the program may have run for an instant.
+    #[error("the keeper of {program:?} died before it reported the start")]
+    KeeperLost { program: OsString },
+    #[error("descriptors and terminal could not be prepared: {}", Reason(source))]
+    Setup { source: io::Error },
+}
+
+/// Where in a [`Command`] a string stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringPlace {
+    Argument,
+    WorkingDirectory,
+    EnvironmentName,
+    /// The text given with it is the variable's name.
+    EnvironmentValue,
+}
+
+impl fmt::Display for StringPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Argument => "argument",
+            Self::WorkingDirectory => "working directory",
+            Self::EnvironmentName => "environment name",
+            Self::EnvironmentValue => "the value of environment variable",
+        })
+    }
+}
+
+impl LaunchError {
+    pub(super) fn from_setup(source: io::Error) -> Self {
+        if is_exhaustion(&source) { Self::Resources { source } } else { Self::Setup { source } }
+    }
+
+    pub(super) fn from_chdir(command: &Command, source: io::Error) -> Self {
+        if is_exhaustion(&source) {
+            return Self::Resources { source };
+        }
+        Self::WorkingDirectory { path: command.cwd.clone(), source }
+    }
+
+    pub(super) fn from_exec(command: &Command, source: io::Error) -> Self {
+        let program = command.program().to_owned();
+        match source.raw_os_error() {
+            Some(libc::ENOENT) if names_existing_file(command) => Self::NoInterpreter { program },
+            Some(libc::ENOENT | libc::ENOTDIR) => Self::NotFound { program },
+            Some(libc::E2BIG) => Self::ArgumentsTooLong { program },
+            _ if is_exhaustion(&source) => Self::Resources { source },
+            _ => Self::NotExecutable { program, source },
+        }
+    }
+}
+
+/// `execve` says ENOENT for a missing script interpreter as well as for a missing program.
+fn names_existing_file(command: &Command) -> bool {
+    command.program_path().is_some_and(|path| command.cwd.join(path).exists())
+}
+
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EAGAIN
+                | libc::EMFILE
+                | libc::ENFILE
+                | libc::ENOBUFS
+                | libc::ENOMEM
+                | libc::ENOSPC
+                | libc::ETOOMANYREFS
+        )
+    )
+}
+
+/// The common reasons in our own words, the others in the system's.
+struct Reason<'a>(&'a io::Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind() {
+            io::ErrorKind::NotFound => f.write_str("does not exist"),
+            io::ErrorKind::NotADirectory => f.write_str("not a directory"),
+            io::ErrorKind::PermissionDenied => f.write_str("permission denied"),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_working_directory_that_is_a_file_says_so() {
+        let error = LaunchError::WorkingDirectory {
+            path: "/etc/passwd".into(),
+            source: io::Error::from_raw_os_error(libc::ENOTDIR),
+        };
+        assert_eq!(error.to_string(), "working directory /etc/passwd: not a directory");
+    }
+}

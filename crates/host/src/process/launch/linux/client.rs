@@ -1,0 +1,231 @@
+//! The server's side of the spawner: starting it, replacing it, and asking it for a program.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, getrlimit};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::super::command::Command;
+use super::super::error::LaunchError;
+use super::super::stdio::{ChildEnds, nonblocking};
+use super::super::tree::Tree;
+use super::descendants;
+use super::link::KeeperLink;
+use super::passing;
+use super::spawner::SPAWNER_ARG;
+use super::wire::{self, REPORT_LEN, Report, START, Stage};
+
+/// A spawner, replaced when a launch finds it dead.
+#[derive(Debug)]
+pub(in super::super) struct Spawner {
+    executable: PathBuf,
+    /// What children get; the server's own limit may have been raised since.
+    descriptor_limit: Option<u64>,
+    current: Mutex<Arc<SpawnerProcess>>,
+}
+
+impl Spawner {
+    pub(in super::super) fn start(executable: PathBuf) -> io::Result<Self> {
+        require_kernel_support()?;
+        let descriptor_limit = getrlimit(Resource::Nofile).current;
+        let process = SpawnerProcess::start(&executable, descriptor_limit)?;
+        Ok(Self { executable, descriptor_limit, current: Mutex::new(Arc::new(process)) })
+    }
+
+    pub(in super::super) async fn launch(
+        &self,
+        command: &Command,
+        ends: ChildEnds,
+    ) -> Result<(u32, Tree), LaunchError> {
+        let request = wire::encode_request(command)?;
+        let process = self.current();
+        let mut outcome = process.launch(&request, &ends).await;
+        if let Err(Unstarted::SpawnerGone(_)) = outcome {
+            let process = self.replace(&process).map_err(|error| self.unavailable(error))?;
+            outcome = process.launch(&request, &ends).await;
+        }
+        let (pid, link) = outcome.map_err(|unstarted| match unstarted {
+            Unstarted::SpawnerGone(error) => self.unavailable(error),
+            Unstarted::Setup(error) => LaunchError::from_setup(error),
+            Unstarted::KeeperLost => LaunchError::KeeperLost { program: command.program().into() },
+            Unstarted::Refused { stage, error } => match stage {
+                Stage::Fork | Stage::Setup => LaunchError::from_setup(error),
+                Stage::WorkingDirectory => LaunchError::from_chdir(command, error),
+                Stage::Exec => LaunchError::from_exec(command, error),
+            },
+        })?;
+        Ok((pid, Tree::kept(pid, link)))
+    }
+
+    fn current(&self) -> Arc<SpawnerProcess> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Starts a new spawner unless another launch has already replaced `dead`.
+    fn replace(&self, dead: &Arc<SpawnerProcess>) -> io::Result<Arc<SpawnerProcess>> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&current, dead) {
+            tracing::warn!("the spawner died; starting another");
+            *current = Arc::new(SpawnerProcess::start(&self.executable, self.descriptor_limit)?);
+        }
+        Ok(Arc::clone(&current))
+    }
+
+    fn unavailable(&self, source: io::Error) -> LaunchError {
+        LaunchError::SpawnerUnavailable { executable: self.executable.clone(), source }
+    }
+}
+
+/// Why an attempt started nothing that still runs.
+enum Unstarted {
+    /// The request was never read, so trying again cannot start the program twice.
+    SpawnerGone(io::Error),
+    KeeperLost,
+    Refused {
+        stage: Stage,
+        error: io::Error,
+    },
+    Setup(io::Error),
+}
+
+#[derive(Debug)]
+struct SpawnerProcess {
+    socket: OwnedFd,
+    process: Child,
+}
+
+impl SpawnerProcess {
+    fn start(executable: &Path, descriptor_limit: Option<u64>) -> io::Result<Self> {
+        let kind = SocketType::SEQPACKET;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
+        let mut command = std::process::Command::new(executable);
+        command
+            .arg0("exec-server: spawner")
+            .arg(SPAWNER_ARG)
+            .args(descriptor_limit.map(|limit| limit.to_string()))
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = command.spawn()?;
+        Ok(Self { socket, process })
+    }
+
+    async fn launch(
+        &self,
+        request: &[u8],
+        ends: &ChildEnds,
+    ) -> Result<(u32, KeeperLink), Unstarted> {
+        let kind = SocketType::STREAM;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| Unstarted::Setup(errno.into()))?;
+        let socket = nonblocking(ours, Interest::READABLE).map_err(Unstarted::Setup)?;
+
+        // What fits goes ahead of the descriptors, so the keeper finds it when it first looks.
+        let sent = passing::send(&socket, request, &[]).unwrap_or(0);
+        self.pass(theirs, ends).await?;
+        send_rest(&socket, request.get(sent..).unwrap_or_default()).await;
+        receive_outcome(socket).await
+    }
+
+    async fn pass(&self, keeper_end: OwnedFd, ends: &ChildEnds) -> Result<(), Unstarted> {
+        let [stdin, stdout, stderr] = ends.descriptors();
+        let descriptors = [keeper_end.as_fd(), stdin, stdout, stderr];
+        let passed = send_when_possible(&self.socket, &START, &descriptors);
+        match passed.await {
+            Ok(_) => Ok(()),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::PIPE | Errno::CONNRESET) => Err(Unstarted::SpawnerGone(error)),
+                _ => Err(Unstarted::Setup(error)),
+            },
+        }
+    }
+}
+
+impl Drop for SpawnerProcess {
+    fn drop(&mut self) {
+        // The spawner ends when it sees this, within about a second even if it has orphans to kill.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        let _ = self.process.wait();
+    }
+}
+
+/// Sends what did not fit at first. That the keeper is gone is told by what it left to be read.
+async fn send_rest(socket: &AsyncFd<OwnedFd>, mut rest: &[u8]) {
+    while !rest.is_empty() {
+        let Ok(sent) = send_when_possible(socket, rest, &[]).await else {
+            return;
+        };
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+}
+
+/// Only a socket that is full is watched for room, under a number of its own: one that is watched
+/// all the time wakes the reactor for each message that its peer takes.
+async fn send_when_possible(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    match passing::send(&socket, bytes, descriptors) {
+        Err(Errno::AGAIN) => {}
+        sent => return Ok(sent?),
+    }
+    let watched = nonblocking(socket.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+    let send = |socket: &OwnedFd| Ok(passing::send(socket, bytes, descriptors)?);
+    watched.async_io(Interest::WRITABLE, send).await
+}
+
+async fn receive_outcome(socket: AsyncFd<OwnedFd>) -> Result<(u32, KeeperLink), Unstarted> {
+    let mut bytes = [0; REPORT_LEN];
+    let mut descriptors = Vec::new();
+    let received = socket
+        .async_io(Interest::READABLE, |socket| {
+            Ok(passing::receive(socket, &mut bytes, &mut descriptors, RecvFlags::empty())?)
+        })
+        .await;
+    match received {
+        // One report is one message on a fresh socket, so it is never split.
+        Ok(REPORT_LEN) => {}
+        // A Unix socket closed with unread bytes in it resets its peer: nobody read the request.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNRESET) => {
+            return Err(Unstarted::SpawnerGone(error));
+        }
+        Ok(_) | Err(_) => return Err(Unstarted::KeeperLost),
+    }
+    match Report::decode(&bytes) {
+        Some(Report::Started { pid }) => match descriptors.pop() {
+            Some(pidfd) => Ok((pid, KeeperLink::new(socket, pidfd))),
+            None => Err(Unstarted::Setup(Errno::MFILE.into())),
+        },
+        Some(Report::Failed { stage, errno }) => {
+            Err(Unstarted::Refused { stage, error: io::Error::from_raw_os_error(errno) })
+        }
+        _ => Err(Unstarted::KeeperLost),
+    }
+}
+
+/// `close_range` (Linux 5.9) is the youngest call that spawner and keepers need.
+fn require_kernel_support() -> io::Result<()> {
+    // SAFETY: no descriptor has such a number, so nothing is closed.
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, libc::c_uint::MAX, libc::c_uint::MAX, 0) };
+    if result == -1 || !descendants::is_available() {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "keepers need Linux 5.9 or later and a mounted /proc",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Who our children are, and theirs: read from /proc.
+
+use std::fs;
+use std::io;
+use std::str;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// SIGKILLs those direct children that `doomed` picks and says how many there were.
+///
+/// Invariant: the caller is their parent, is single-threaded and does not reap meanwhile, so none
+/// of these numbers can have been given to a stranger.
+pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
+    let mut found = 0;
+    for child in own_children().into_iter().filter(|child| doomed(*child)) {
+        found += 1;
+        let _ = kill_process(child, Signal::KILL);
+    }
+    found
+}
+
+/// How many living processes descend from this one, not counting `except`.
+pub(super) fn count_living(except: Option<Pid>) -> usize {
+    let mut unvisited = own_children();
+    let mut living = 0;
+    while let Some(pid) = unvisited.pop() {
+        let is_zombie = Stat::read(pid).is_none_or(|stat| stat.state == b'Z');
+        if !is_zombie && Some(pid) != except {
+            living += 1;
+        }
+        unvisited.extend(children_of(pid).unwrap_or_default());
+    }
+    living
+}
+
+/// Whether this system shows what is needed here.
+pub(super) fn is_available() -> bool {
+    fs::read("/proc/self/stat").is_ok()
+}
+
+fn own_children() -> Vec<Pid> {
+    match fs::read("/proc/thread-self/children") {
+        Ok(list) => parse_list(&list),
+        // A kernel built without CONFIG_PROC_CHILDREN.
+        Err(_) => scan_children(rustix::process::getpid()),
+    }
+}
+
+/// Children belong to the thread that forked them, so each thread has a list.
+fn children_of(pid: Pid) -> io::Result<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        match fs::read(thread?.path().join("children")) {
+            Ok(list) => children.extend(parse_list(&list)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(scan_children(pid)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(children)
+}
+
+fn scan_children(parent: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| parse_pid(entry.ok()?.file_name().as_encoded_bytes()))
+        .filter(|pid| Stat::read(*pid).is_some_and(|stat| stat.parent == Some(parent)))
+        .collect()
+}
+
+fn parse_list(list: &[u8]) -> Vec<Pid> {
+    list.split(|byte| *byte == b' ').filter_map(parse_pid).collect()
+}
+
+fn parse_pid(digits: &[u8]) -> Option<Pid> {
+    Pid::from_raw(str::from_utf8(digits).ok()?.parse().ok()?)
+}
+
+#[derive(Debug, PartialEq)]
+struct Stat {
+    state: u8,
+    parent: Option<Pid>,
+}
+
+impl Stat {
+    fn read(pid: Pid) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// `pid (name) state ppid …`, where the name is the process's own choice and may look like
+    /// any of the others: only the last parenthesis ends it.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let name_end = line.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = line.get(name_end + 2..)?.split(|byte| *byte == b' ');
+        let state = *fields.next()?.first()?;
+        Some(Self { state, parent: parse_pid(fields.next()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_cannot_fake_its_parent_by_its_name() {
+        let stat = Stat::parse(b"42 (a) Z 1 (x) S 7 42 42 0").unwrap();
+        assert_eq!(stat, Stat { state: b'S', parent: Pid::from_raw(7) });
+    }
+
+    #[test]
+    fn lists_are_separated_by_spaces() {
+        let pids: Vec<_> = parse_list(b"12 345 ").into_iter().map(Pid::as_raw_pid).collect();
+        assert_eq!(pids, [12, 345]);
+    }
+}

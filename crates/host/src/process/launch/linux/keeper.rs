@@ -1,0 +1,199 @@
+//! The keeper of one tree: starts the program, adopts its orphans, reports, and kills.
+//!
+//! It runs in a process of its own, forked from the single-threaded spawner, so this is ordinary
+//! code. It lives as long as anything of the tree lives, and trusts only one thing about the
+//! server: that its end of the socket closes when it is gone.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal};
+
+use super::child::{self, Failure};
+use super::descendants;
+use super::passing;
+use super::reaping::{self, Pause};
+use super::signals::ChildDeaths;
+use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
+
+/// Most requests are smaller, and then one read takes all of it.
+const FIRST_READ: usize = 16 << 10;
+
+/// Keeps one tree from start to end.
+pub(super) fn keep(socket: OwnedFd, stdio: [OwnedFd; 3], deaths: &ChildDeaths) {
+    let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let Some(bytes) = read_request(&socket) else {
+        return;
+    };
+    let started = match (adopted, Request::decode(&bytes)) {
+        (Err(errno), _) => Err(Failure { stage: Stage::Setup, errno: errno.raw_os_error() }),
+        (_, None) => Err(Failure { stage: Stage::Setup, errno: libc::EPROTO }),
+        (Ok(()), Some(request)) => child::start(&request, &stdio).map(|(pid, pidfd)| {
+            (Leader::Running { pid, since: Instant::now() }, pid, pidfd, request.kill_on_exit)
+        }),
+    };
+    drop(stdio);
+    match started {
+        Ok((leader, pid, pidfd, kill_on_exit)) => {
+            let pid = pid.as_raw_pid().cast_unsigned();
+            let _ = passing::send(&socket, &Report::Started { pid }.encode(), &[pidfd.as_fd()]);
+            drop(pidfd);
+            drop(bytes);
+            Keeper { socket: Some(socket), deaths, leader, kill_on_exit, kill: None }.run();
+        }
+        Err(Failure { stage, errno }) => send(&socket, &Report::Failed { stage, errno }.encode()),
+    }
+}
+
+/// `None` when the server went away, or cannot have meant it.
+fn read_request(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; FIRST_READ];
+    let mut received = 0;
+    loop {
+        match io::read(socket, bytes.get_mut(received..)?) {
+            Ok(0) => return None,
+            Ok(count) => received += count,
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+        if received < size_of::<u32>() {
+            continue;
+        }
+        let expected = wire::request_len(&bytes)?;
+        if received >= expected {
+            bytes.truncate(expected);
+            return Some(bytes);
+        }
+        bytes.resize(expected.max(FIRST_READ), 0);
+    }
+}
+
+struct Keeper<'a> {
+    /// `None` once the server has closed its end.
+    socket: Option<OwnedFd>,
+    deaths: &'a ChildDeaths,
+    leader: Leader,
+    kill_on_exit: bool,
+    /// Set while everything is to die.
+    kill: Option<Pause>,
+}
+
+enum Leader {
+    Running { pid: Pid, since: Instant },
+    Reaped,
+}
+
+impl Keeper<'_> {
+    fn run(mut self) {
+        loop {
+            let socket = self.socket.as_ref().map(AsFd::as_fd);
+            let woken = reaping::wait_for(self.deaths, socket, self.kill.as_mut());
+            if woken.by_death {
+                self.deaths.clear();
+                if self.reap() == Remaining::None {
+                    return;
+                }
+                if self.kill.is_some() {
+                    self.kill = Some(Pause::first());
+                }
+            }
+            if woken.by_message {
+                self.hear();
+            }
+            if self.kill.is_some() {
+                self.kill_round();
+            }
+        }
+    }
+
+    /// Collects every dead child, the program's orphans included, and reports what the server
+    /// wants to know.
+    fn reap(&mut self) -> Remaining {
+        let mut reports = Vec::new();
+        let remaining = loop {
+            match reaping::reap() {
+                Ok(Some(dead)) => {
+                    let Leader::Running { pid, since } = self.leader else {
+                        continue;
+                    };
+                    if dead.pid == pid {
+                        self.leader = Leader::Reaped;
+                        let exited = Report::Exited {
+                            status: dead.status,
+                            duration: since.elapsed(),
+                            cpu: dead.cpu(),
+                            max_rss_bytes: dead.max_rss_bytes(),
+                        };
+                        reports.extend_from_slice(&exited.encode());
+                    }
+                }
+                Ok(None) => break Remaining::Some,
+                Err(_) => break Remaining::None,
+            }
+        };
+        if matches!(self.leader, Leader::Reaped) && self.kill_on_exit && self.kill.is_none() {
+            self.kill = Some(Pause::first());
+        }
+        if remaining == Remaining::None {
+            reports.extend_from_slice(&Report::Emptied.encode());
+        }
+        if let Some(socket) = &self.socket
+            && !reports.is_empty()
+        {
+            send(socket, &reports);
+        }
+        remaining
+    }
+
+    fn hear(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        let mut bytes = [0; ORDER_LEN];
+        let order = match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((_, ORDER_LEN)) => Order::decode(&bytes),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(_) | Err(_) => None,
+        };
+        match (order, &self.leader) {
+            (Some(Order::Signal(signal)), Leader::Running { pid, .. }) => {
+                // The leader is not reaped, so its number still names its own group.
+                let _ = rustix::process::kill_process_group(*pid, signal);
+            }
+            (Some(Order::Signal(_)), Leader::Reaped) => {}
+            (Some(Order::KillAll), _) => self.kill = Some(Pause::first()),
+            (Some(Order::Count { ticket }), leader) => {
+                let leader = match leader {
+                    Leader::Running { pid, .. } => Some(*pid),
+                    Leader::Reaped => None,
+                };
+                let descendants = descendants::count_living(leader).try_into().unwrap_or(u32::MAX);
+                send(socket, &Report::Counted { ticket, descendants }.encode());
+            }
+            (None, _) => {
+                self.socket = None;
+                self.kill = Some(Pause::first());
+            }
+        }
+    }
+
+    /// Kills the direct children. Theirs become ours as they die, so rounds until none is left
+    /// reach every descendant, also one that forks and exits all the time.
+    fn kill_round(&self) {
+        if let Leader::Running { pid, .. } = self.leader {
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+        descendants::kill_children(|_| true);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Remaining {
+    Some,
+    None,
+}
+
+/// A server that is gone is noticed by its closed socket, not here.
+fn send(socket: &OwnedFd, bytes: &[u8]) {
+    let _ = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL);
+}

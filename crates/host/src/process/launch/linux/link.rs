@@ -1,0 +1,161 @@
+//! The server's side of one keeper: what it reports, and orders to it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use super::super::signal::Signal;
+use super::super::tree::{ExitRecord, TreeEvent};
+use super::passing;
+use super::wire::{Order, REPORT_LEN, Report};
+
+/// A connection to a keeper. Dropping it is the order to kill the tree.
+#[derive(Debug)]
+pub(in super::super) struct KeeperLink {
+    socket: AsyncFd<OwnedFd>,
+    /// The program. Held for the day when its keeper is killed.
+    pidfd: OwnedFd,
+    inbox: Mutex<Inbox>,
+    /// Told whenever the inbox changes: whoever reads the socket may find what another waits for.
+    changed: Notify,
+    tickets: AtomicU32,
+}
+
+impl KeeperLink {
+    pub(super) fn new(socket: AsyncFd<OwnedFd>, pidfd: OwnedFd) -> Self {
+        Self {
+            socket,
+            pidfd,
+            inbox: Mutex::new(Inbox::new()),
+            changed: Notify::new(),
+            tickets: AtomicU32::new(0),
+        }
+    }
+
+    pub(in super::super) async fn next_event(&self) -> TreeEvent {
+        self.wait_for(|inbox| inbox.exited.take().map(TreeEvent::Exited).or(inbox.end)).await
+    }
+
+    pub(in super::super) async fn descendants(&self) -> usize {
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        if self.order(Order::Count { ticket }).is_err() {
+            return 0;
+        }
+        let counted = self.wait_for(|inbox| {
+            // An answer to a later question is as good.
+            let answer = inbox.count.filter(|(answered, _)| *answered >= ticket);
+            answer.map(|(_, descendants)| descendants).or(inbox.end.map(|_| 0))
+        });
+        counted.await as usize
+    }
+
+    pub(in super::super) fn signal(&self, signal: Signal) {
+        if self.order(Order::Signal(signal.as_system())) == Err(Errno::AGAIN) {
+            tracing::warn!("a keeper is stopped; with hundreds of signals waiting, one is dropped");
+        }
+    }
+
+    pub(in super::super) fn kill_all(&self) {
+        if self.order(Order::KillAll) == Err(Errno::AGAIN) {
+            // No room for an order. The end of all orders has the same meaning and needs none.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        }
+    }
+
+    fn order(&self, order: Order) -> Result<(), Errno> {
+        passing::send(&self.socket, &order.encode(), &[]).map(|_| ())
+    }
+
+    /// Resolves when `take` finds something in the inbox. Cancel safe: a report is in the inbox
+    /// until it is taken.
+    async fn wait_for<T>(&self, mut take: impl FnMut(&mut Inbox) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = take(&mut self.inbox()) {
+                return found;
+            }
+            tokio::select! {
+                () = changed => {}
+                ready = self.socket.readable() => match ready {
+                    Ok(_) => self.receive(),
+                    // The runtime is shutting down and will never wake us.
+                    Err(_) => self.inbox().end = Some(TreeEvent::Lost),
+                },
+            }
+        }
+    }
+
+    /// Moves what the keeper has sent into the inbox.
+    fn receive(&self) {
+        let mut inbox = self.inbox();
+        while inbox.end.is_none() {
+            let filled = inbox.filled;
+            let partial = &mut inbox.partial[filled..];
+            let received = self.socket.try_io(Interest::READABLE, |socket| {
+                Ok(rustix::net::recv(socket, partial, RecvFlags::empty())?.1)
+            });
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(count) if count > 0 => inbox.accept(count),
+                Ok(_) | Err(_) => inbox.end = Some(TreeEvent::Lost),
+            }
+        }
+        if inbox.end == Some(TreeEvent::Lost) {
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        }
+        drop(inbox);
+        self.changed.notify_waiters();
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the keeper has reported and nobody has taken.
+#[derive(Debug)]
+struct Inbox {
+    exited: Option<ExitRecord>,
+    /// `Emptied` or `Lost`; nothing follows.
+    end: Option<TreeEvent>,
+    /// The answer with the highest ticket.
+    count: Option<(u32, u32)>,
+    partial: [u8; REPORT_LEN],
+    filled: usize,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self { exited: None, end: None, count: None, partial: [0; REPORT_LEN], filled: 0 }
+    }
+
+    fn accept(&mut self, count: usize) {
+        self.filled += count;
+        if self.filled < REPORT_LEN {
+            return;
+        }
+        self.filled = 0;
+        match Report::decode(&self.partial) {
+            Some(Report::Exited { status, duration, cpu, max_rss_bytes }) => {
+                self.exited = Some(ExitRecord::new(status, duration, cpu, max_rss_bytes));
+            }
+            Some(Report::Emptied) => self.end = Some(TreeEvent::Emptied),
+            Some(Report::Counted { ticket, descendants }) => {
+                self.count = self.count.max(Some((ticket, descendants)));
+            }
+            Some(Report::Started { .. } | Report::Failed { .. }) | None => {
+                self.end = Some(TreeEvent::Lost);
+            }
+        }
+    }
+}

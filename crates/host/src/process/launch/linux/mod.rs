@@ -1,0 +1,27 @@
+//! Trees that really die: a spawner process for the server, and a keeper process for each tree.
+//!
+//! ```text
+//! server ──(datagram: descriptors)──▶ spawner ──fork──▶ keeper ──vfork──▶ program
+//!    ▲                                                    │ ▲
+//!    └─────────── a socket of its own for each keeper ────┘ └─ adopts every orphan of the program
+//! ```
+//!
+//! `client` and `link` run in the server, `spawner` and `keeper` in processes of their own, `child`
+//! between fork and exec; `wire` and `passing` are what they say to each other and how. Nobody
+//! here cleans up by remembering pids: a process is killed only by its parent, which knows that
+//! the number cannot have been reused, or through its pidfd.
+
+mod child;
+mod client;
+mod descendants;
+mod keeper;
+mod link;
+mod passing;
+mod reaping;
+mod signals;
+mod spawner;
+mod wire;
+
+pub(super) use client::Spawner;
+pub(super) use link::KeeperLink;
+pub use spawner::{SPAWNER_ARG, run_spawner};

@@ -1,0 +1,91 @@
+//! What spawner and keepers have in common: waiting for deaths or messages, collecting the dead, and
+//! pacing the rounds in which they kill.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{self, Errno};
+use rustix::process::Pid;
+
+use super::signals::ChildDeaths;
+
+/// Between two rounds of killing when no death wakes us earlier: short first, then patient, for
+/// what is left is stuck in the kernel or not ours to signal.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct Pause(Duration);
+
+impl Pause {
+    pub(super) fn first() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    fn take(&mut self) -> Timespec {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() }
+    }
+}
+
+/// Why [`wait_for`] returned; neither, when the pause is over.
+#[derive(Debug, Default)]
+pub(super) struct Woken {
+    pub(super) by_death: bool,
+    pub(super) by_message: bool,
+}
+
+pub(super) fn wait_for(
+    deaths: &ChildDeaths,
+    messages: Option<BorrowedFd<'_>>,
+    pause: Option<&mut Pause>,
+) -> Woken {
+    let pause = pause.map(Pause::take);
+    let both = [Some(deaths.as_fd()), messages];
+    let mut polled =
+        both.map(|fd| PollFd::from_borrowed_fd(fd.unwrap_or(deaths.as_fd()), PollFlags::IN));
+    let count = both.iter().flatten().count();
+    // Only an interruption can fail here; the caller's loop comes back.
+    if poll(&mut polled[..count], pause.as_ref()).is_err() {
+        return Woken::default();
+    }
+    let woken = |index: usize| index < count && !polled[index].revents().is_empty();
+    Woken { by_death: woken(0), by_message: woken(1) }
+}
+
+pub(super) struct Dead {
+    pub(super) pid: Pid,
+    pub(super) status: i32,
+    usage: libc::rusage,
+}
+
+impl Dead {
+    pub(super) fn cpu(&self) -> Duration {
+        to_duration(self.usage.ru_utime) + to_duration(self.usage.ru_stime)
+    }
+
+    pub(super) fn max_rss_bytes(&self) -> u64 {
+        u64::try_from(self.usage.ru_maxrss).unwrap_or(0) * 1024
+    }
+}
+
+/// One dead child, if there is any; fails with `ECHILD` when there are no children at all.
+pub(super) fn reap() -> io::Result<Option<Dead>> {
+    let mut status = 0;
+    // SAFETY: all-zero is a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = libc::WNOHANG | libc::__WALL;
+    // SAFETY: both pointers are to locals that live during the call.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) };
+    match pid {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::CHILD)),
+        pid => Ok(Pid::from_raw(pid).map(|pid| Dead { pid, status, usage })),
+    }
+}
+
+fn to_duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(time.tv_sec.cast_unsigned())
+        + Duration::from_micros(time.tv_usec.cast_unsigned())
+}

@@ -1,0 +1,85 @@
+//! The signal set-up that spawner and keepers share: everything blocked, nothing handled or ignored,
+//! and the deaths of children read from a descriptor.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// 64 signals.
+const KERNEL_SIGSET_LEN: usize = 8;
+
+/// Becomes readable when a child dies. Inherited over `fork`, it speaks of the reader's own
+/// children (signalfd looks at the process that polls or reads it).
+#[derive(Debug)]
+pub(super) struct ChildDeaths {
+    fd: OwnedFd,
+}
+
+impl ChildDeaths {
+    pub(super) fn watch() -> io::Result<Self> {
+        let mut set = empty_set();
+        // SAFETY: `set` is an initialised signal set, and the call makes a new descriptor.
+        let fd = unsafe {
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
+    }
+
+    /// Forgets the deaths so far; call it before `wait4`, so that a later one is seen again.
+    pub(super) fn clear(&self) {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        let _ = rustix::io::read(&self.fd, &mut record);
+    }
+}
+
+impl AsFd for ChildDeaths {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks every signal: only KILL and STOP reach the helpers, whose one duty is to outlive what
+/// they look after. A supervisor's TERM to the whole control group must not end them before the server.
+pub(super) fn block_all() {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigfillset` initialises the set; neither call can fail with these arguments.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Back to the defaults, which children inherit: Rust's runtime ignores SIGPIPE, `nohup` SIGHUP.
+pub(super) fn reset_dispositions() {
+    // In the kernel's `sigaction`, whatever its layout, all-zero is SIG_DFL without flags.
+    let default = [0_u64; 8];
+    for number in 1..=libc::SIGRTMAX() {
+        // SAFETY: `default` is larger than the structure, and no handler of ours is in use. The C
+        // library would refuse to reset the two signals it keeps for itself. KILL and STOP fail
+        // without effect.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                default.as_ptr(),
+                std::ptr::null_mut::<libc::c_void>(),
+                KERNEL_SIGSET_LEN,
+            )
+        };
+    }
+}
+
+pub(super) fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set and cannot fail.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}

@@ -1,0 +1,171 @@
+//! The spawner: a small, single-threaded process that forks keepers on the server's behalf.
+//!
+//! It stays small so that its forks stay cheap, and it knows nothing of what is started: it hands
+//! each keeper its descriptors and looks after those whose keeper was killed.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit};
+
+use super::descendants;
+use super::keeper;
+use super::passing::{self, MAX_DESCRIPTORS};
+use super::reaping::{self, Pause};
+use super::signals::{self, ChildDeaths};
+use super::wire::{Report, START, Stage};
+
+/// The first argument that asks an executable to be the spawner.
+pub const SPAWNER_ARG: &str = "__spawner";
+
+/// How long to go on killing orphans after the server is gone. What survives that cannot be killed,
+/// and the server may be waiting for the spawner's end.
+const LAST_EFFORT: Duration = Duration::from_secs(1);
+
+/// Is the spawner, until the server closes its end of the socket that is this process's standard
+/// input. Call it first thing in `main`, before any thread exists, when the first argument is
+/// [`SPAWNER_ARG`].
+pub fn run_spawner() -> ExitCode {
+    match Spawner::prepare() {
+        Ok(spawner) => {
+            spawner.run();
+            ExitCode::SUCCESS
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+struct Spawner {
+    server: OwnedFd,
+    deaths: ChildDeaths,
+    /// Invariant: every other child of ours is the orphan of a keeper that was killed.
+    keepers: HashSet<Pid>,
+    /// Set while there may be orphans.
+    orphans: Option<Pause>,
+}
+
+impl Spawner {
+    fn prepare() -> io::Result<Self> {
+        signals::block_all();
+        signals::reset_dispositions();
+        let server = isolate_descriptors()?;
+        let _ = rustix::process::setsid();
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // A child of the same user could otherwise read or steer us through /proc.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        if let Some(limit) = std::env::args().nth(2).and_then(|limit| limit.parse().ok()) {
+            let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+            let limit = Rlimit { current: Some(limit), maximum };
+            rustix::process::setrlimit(Resource::Nofile, limit)?;
+        }
+        let deaths = ChildDeaths::watch()?;
+        Ok(Self { server, deaths, keepers: HashSet::new(), orphans: None })
+    }
+
+    fn run(mut self) {
+        let mut give_up = None;
+        while give_up.is_none_or(|at| self.orphans.is_some() && Instant::now() < at) {
+            let server = give_up.is_none().then(|| self.server.as_fd());
+            let woken = reaping::wait_for(&self.deaths, server, self.orphans.as_mut());
+            if woken.by_death {
+                self.deaths.clear();
+                self.reap();
+            }
+            if self.orphans.is_some() {
+                self.kill_orphans();
+            }
+            if woken.by_message && self.serve() == Server::Gone {
+                give_up = Some(Instant::now() + LAST_EFFORT);
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some(dead)) = reaping::reap() {
+            // A keeper that ends by itself has no children left.
+            if self.keepers.remove(&dead.pid) && dead.status != 0 {
+                self.orphans = Some(Pause::first());
+            }
+        }
+    }
+
+    fn kill_orphans(&mut self) {
+        if descendants::kill_children(|child| !self.keepers.contains(&child)) == 0 {
+            self.orphans = None;
+        }
+    }
+
+    fn serve(&mut self) -> Server {
+        let mut descriptors = Vec::with_capacity(MAX_DESCRIPTORS);
+        let mut message = START;
+        let flags = RecvFlags::DONTWAIT;
+        match passing::receive(&self.server, &mut message, &mut descriptors, flags) {
+            Ok(0) => return Server::Gone,
+            Err(Errno::AGAIN | Errno::INTR) => return Server::Present,
+            Err(_) => return Server::Gone,
+            Ok(_) => {}
+        }
+        if let Ok([socket, stdin, stdout, stderr]) =
+            <[OwnedFd; MAX_DESCRIPTORS]>::try_from(descriptors)
+        {
+            self.fork_keeper(socket, [stdin, stdout, stderr]);
+        }
+        Server::Present
+    }
+
+    fn fork_keeper(&mut self, socket: OwnedFd, stdio: [OwnedFd; 3]) {
+        // SAFETY: this process has one thread, so the child may go on as ordinary code.
+        match unsafe { libc::fork() } {
+            -1 => {
+                let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+                let report = Report::Failed { stage: Stage::Fork, errno }.encode();
+                let _ = rustix::net::send(&socket, &report, SendFlags::NOSIGNAL);
+            }
+            0 => {
+                // Invariant: only the spawner has this open, so the server notices its death.
+                // SAFETY: the child never leaves this arm, so nobody uses the descriptor again.
+                unsafe { libc::close(SERVER_FD) };
+                keeper::keep(socket, stdio, &self.deaths);
+                // SAFETY: ends the process; nothing of it needs to be tidied up.
+                unsafe { libc::_exit(0) }
+            }
+            pid => self.keepers.extend(Pid::from_raw(pid)),
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Server {
+    Present,
+    Gone,
+}
+
+const SERVER_FD: RawFd = 3;
+
+/// Keeps the server's socket as descriptor 3, /dev/null as 0, 1 and 2, and nothing else.
+///
+/// Invariant: 0 to 2 stay open, here and in keepers, so no received descriptor is one of them.
+fn isolate_descriptors() -> io::Result<OwnedFd> {
+    // SAFETY: the process has just started; nobody owns any descriptor yet.
+    unsafe {
+        if libc::dup3(0, SERVER_FD, libc::O_CLOEXEC) == -1
+            || libc::syscall(libc::SYS_close_range, SERVER_FD + 1, libc::c_uint::MAX, 0) == -1
+        {
+            return Err(io::Error::last_os_error());
+        }
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if null == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        for number in 0..SERVER_FD {
+            libc::dup2(null, number);
+        }
+        libc::close(null);
+        Ok(OwnedFd::from_raw_fd(SERVER_FD))
+    }
+}

@@ -1,0 +1,320 @@
+//! What server, spawner and keeper say to each other.
+//!
+//! Both ends are one executable, so numbers travel in native order and there is no version. The
+//! start request is laid out for the keeper: it points `execve` into the received bytes.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use super::super::command::{Command, Io};
+use super::super::error::LaunchError;
+
+/// The one byte of the datagram that carries a start's descriptors to the spawner.
+pub(super) const START: [u8; 1] = *b"s";
+
+/// Far above what `execve` takes (Linux: 6 MiB), so what is refused here would be refused there.
+const MAX_REQUEST_LEN: usize = 16 << 20;
+
+/// Where a program without a `PATH` of its own is looked up.
+const DEFAULT_SEARCH_PATH: &[u8] = b"/usr/bin:/bin";
+
+const HEADER_LEN: usize = 16;
+const TERMINAL: u32 = 1;
+const KILL_ON_EXIT: u32 = 2;
+const SEARCH: u32 = 4;
+
+/// Lays out a start request: header, then NUL-terminated strings in the order of [`Strings`].
+pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> {
+    let searched = command.program_path().is_none() && !command.program().is_empty();
+    let mut flags = 0;
+    for (flag, set) in [
+        (TERMINAL, matches!(command.io, Io::Pty(_))),
+        (KILL_ON_EXIT, command.kill_on_exit),
+        (SEARCH, searched),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    let too_long = || LaunchError::ArgumentsTooLong { program: command.program().to_owned() };
+    let count = |len: usize| u32::try_from(len).map_err(|_| too_long());
+
+    let mut bytes = vec![0; HEADER_LEN];
+    push_string(&mut bytes, &[command.program().as_bytes()]);
+    let search_path = command.variable("PATH").map_or(DEFAULT_SEARCH_PATH, OsStrExt::as_bytes);
+    push_string(&mut bytes, &[if searched { search_path } else { b"" }]);
+    push_string(&mut bytes, &[command.cwd.as_os_str().as_bytes()]);
+    let arg0 = command.arg0.as_deref().unwrap_or(command.program());
+    push_string(&mut bytes, &[arg0.as_bytes()]);
+    for argument in command.argv.iter().skip(1) {
+        push_string(&mut bytes, &[argument.as_bytes()]);
+    }
+    for (name, value) in &command.env {
+        push_string(&mut bytes, &[name.as_bytes(), b"=", value.as_bytes()]);
+    }
+    if bytes.len() > MAX_REQUEST_LEN {
+        return Err(too_long());
+    }
+
+    let header =
+        [count(bytes.len())?, flags, count(command.argv.len())?, count(command.env.len())?];
+    for (slot, value) in bytes.chunks_exact_mut(4).zip(header) {
+        slot.copy_from_slice(&value.to_ne_bytes());
+    }
+    Ok(bytes)
+}
+
+fn push_string(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        bytes.extend_from_slice(part);
+    }
+    bytes.push(0);
+}
+
+/// How long the request is that starts with these bytes, once they are enough to tell.
+pub(super) fn request_len(received: &[u8]) -> Option<usize> {
+    let len = field(received, 0)?;
+    (HEADER_LEN..=MAX_REQUEST_LEN).contains(&(len as usize)).then_some(len as usize)
+}
+
+/// A received start request.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) terminal: bool,
+    pub(super) kill_on_exit: bool,
+    pub(super) strings: Strings<'a>,
+}
+
+/// The strings of a request, each with its NUL.
+#[derive(Debug)]
+pub(super) struct Strings<'a> {
+    pub(super) program: &'a [u8],
+    /// Set when the program is to be looked up.
+    pub(super) search_path: Option<&'a [u8]>,
+    pub(super) cwd: &'a [u8],
+    pub(super) argv: Vec<&'a [u8]>,
+    pub(super) env: Vec<&'a [u8]>,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (flags, argc, envc) = (field(bytes, 1)?, field(bytes, 2)?, field(bytes, 3)?);
+        let mut strings = bytes.get(HEADER_LEN..)?.split_inclusive(|byte| *byte == 0);
+        let (program, search_path, cwd) = (strings.next()?, strings.next()?, strings.next()?);
+        let argv: Vec<_> = strings.by_ref().take(argc as usize).collect();
+        let env: Vec<_> = strings.by_ref().take(envc as usize).collect();
+        let complete = argv.len() == argc as usize
+            && env.len() == envc as usize
+            && strings.next().is_none()
+            && bytes.last() == Some(&0);
+        complete.then_some(Self {
+            terminal: flags & TERMINAL != 0,
+            kill_on_exit: flags & KILL_ON_EXIT != 0,
+            strings: Strings {
+                program,
+                search_path: (flags & SEARCH != 0).then_some(search_path),
+                cwd,
+                argv,
+                env,
+            },
+        })
+    }
+}
+
+/// How far a start got before it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Stage {
+    Fork = 1,
+    Setup,
+    WorkingDirectory,
+    Exec,
+}
+
+/// What a keeper tells the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// Comes with the program's pidfd.
+    Started {
+        pid: u32,
+    },
+    Failed {
+        stage: Stage,
+        errno: i32,
+    },
+    Exited {
+        status: i32,
+        duration: Duration,
+        cpu: Duration,
+        max_rss_bytes: u64,
+    },
+    Emptied,
+    Counted {
+        ticket: u32,
+        descendants: u32,
+    },
+}
+
+pub(super) const REPORT_LEN: usize = 40;
+
+impl Report {
+    pub(super) fn encode(self) -> [u8; REPORT_LEN] {
+        let (kind, small, large) = match self {
+            Self::Started { pid } => (1, [pid, 0], [0; 3]),
+            Self::Failed { stage, errno } => (2, [stage as u32, errno.cast_unsigned()], [0; 3]),
+            Self::Exited { status, duration, cpu, max_rss_bytes } => {
+                (3, [status.cast_unsigned(), 0], [nanos(duration), nanos(cpu), max_rss_bytes])
+            }
+            Self::Emptied => (4, [0; 2], [0; 3]),
+            Self::Counted { ticket, descendants } => (5, [ticket, descendants], [0; 3]),
+        };
+        let mut bytes = [0; REPORT_LEN];
+        let (head, tail) = bytes.split_at_mut(16);
+        for (slot, value) in head.chunks_exact_mut(4).zip([kind, small[0], small[1]]) {
+            slot.copy_from_slice(&u32::to_ne_bytes(value));
+        }
+        for (slot, value) in tail.chunks_exact_mut(8).zip(large) {
+            slot.copy_from_slice(&u64::to_ne_bytes(value));
+        }
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; REPORT_LEN]) -> Option<Self> {
+        let (first, second) = (field(bytes, 1)?, field(bytes, 2)?);
+        let large = |index: usize| -> Option<u64> {
+            let at = 16 + 8 * index;
+            Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+        };
+        Some(match field(bytes, 0)? {
+            1 => Self::Started { pid: first },
+            2 => Self::Failed { stage: Stage::decode(first)?, errno: second.cast_signed() },
+            3 => Self::Exited {
+                status: first.cast_signed(),
+                duration: Duration::from_nanos(large(0)?),
+                cpu: Duration::from_nanos(large(1)?),
+                max_rss_bytes: large(2)?,
+            },
+            4 => Self::Emptied,
+            5 => Self::Counted { ticket: first, descendants: second },
+            _ => return None,
+        })
+    }
+}
+
+impl Stage {
+    fn decode(number: u32) -> Option<Self> {
+        [Self::Fork, Self::Setup, Self::WorkingDirectory, Self::Exec]
+            .into_iter()
+            .find(|stage| *stage as u32 == number)
+    }
+}
+
+/// What the server tells a keeper, once it has reported `Started`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Signal(rustix::process::Signal),
+    KillAll,
+    Count { ticket: u32 },
+}
+
+pub(super) const ORDER_LEN: usize = 8;
+
+impl Order {
+    pub(super) fn encode(self) -> [u8; ORDER_LEN] {
+        let (kind, value) = match self {
+            Self::Signal(signal) => (1_u32, signal.as_raw().cast_unsigned()),
+            Self::KillAll => (2, 0),
+            Self::Count { ticket } => (3, ticket),
+        };
+        let mut bytes = [0; ORDER_LEN];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..].copy_from_slice(&value.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; ORDER_LEN]) -> Option<Self> {
+        let value = field(bytes, 1)?;
+        Some(match field(bytes, 0)? {
+            1 => Self::Signal(rustix::process::Signal::from_named_raw(value.cast_signed())?),
+            2 => Self::KillAll,
+            3 => Self::Count { ticket: value },
+            _ => return None,
+        })
+    }
+}
+
+fn field(bytes: &[u8], index: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(4 * index..4 * index + 4)?.try_into().ok()?))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> Command {
+        Command {
+            argv: vec!["ls".into(), "-l".into()],
+            arg0: Some("dir".into()),
+            cwd: "/tmp".into(),
+            env: vec![("A".into(), "1=2".into()), ("B".into(), "".into())],
+            io: Io::Pipes { stdin: true },
+            kill_on_exit: true,
+        }
+    }
+
+    #[test]
+    fn a_request_arrives_as_it_was_sent() {
+        let bytes = encode_request(&command()).unwrap();
+        assert_eq!(request_len(&bytes), Some(bytes.len()));
+        let request = Request::decode(&bytes).unwrap();
+        assert!(!request.terminal);
+        assert!(request.kill_on_exit);
+        assert_eq!(request.strings.program, b"ls\0");
+        assert_eq!(request.strings.search_path, Some(&b"/usr/bin:/bin\0"[..]));
+        assert_eq!(request.strings.cwd, b"/tmp\0");
+        assert_eq!(request.strings.argv, [&b"dir\0"[..], b"-l\0"]);
+        assert_eq!(request.strings.env, [&b"A=1=2\0"[..], b"B=\0"]);
+    }
+
+    #[test]
+    fn a_truncated_request_is_refused() {
+        let bytes = encode_request(&command()).unwrap();
+        for len in 0..bytes.len() {
+            assert!(Request::decode(&bytes[..len]).is_none(), "accepted {len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_request_of_absurd_size_is_refused_before_it_is_sent() {
+        let mut command = command();
+        command.argv.push("x".repeat(MAX_REQUEST_LEN).into());
+        assert!(matches!(encode_request(&command), Err(LaunchError::ArgumentsTooLong { .. })));
+    }
+
+    #[test]
+    fn reports_and_orders_survive_the_wire() {
+        for report in [
+            Report::Started { pid: 7 },
+            Report::Failed { stage: Stage::Exec, errno: libc::ENOENT },
+            Report::Exited {
+                status: 9,
+                duration: Duration::from_nanos(1),
+                cpu: Duration::from_secs(2),
+                max_rss_bytes: 1 << 40,
+            },
+            Report::Emptied,
+            Report::Counted { ticket: u32::MAX, descendants: 3 },
+        ] {
+            assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
+        for order in [
+            Order::Signal(rustix::process::Signal::HUP),
+            Order::KillAll,
+            Order::Count { ticket: 5 },
+        ] {
+            assert_eq!(Order::decode(&order.encode()), Some(order));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Starting programs, and owning the trees of processes they grow into.
+//!
+//! A [`Launcher`] turns a [`Command`] into a [`Launched`]: our ends of the program's input and
+//! output, and a [`Tree`] that reports the exit and kills every descendant when it is dropped.
+//! On Linux that promise is kept by two small helper processes (see [`run_spawner`]); elsewhere, and
+//! for embedders that cannot offer the hidden mode, by process groups alone. [`Launcher::teardown`]
+//! says which.
+//!
+//! This module knows nothing of output logs, sessions or environment policies: it starts exactly
+//! what it is told.
+
+mod command;
+mod error;
+#[cfg(target_os = "linux")]
+mod linux;
+mod plain;
+mod pty;
+mod signal;
+mod stdio;
+mod tree;
+
+use std::io;
+use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
+
+pub use command::{Command, Io, PtySize};
+pub use error::{LaunchError, StringPlace};
+#[cfg(target_os = "linux")]
+pub use linux::{SPAWNER_ARG, run_spawner};
+pub use pty::PtyMaster;
+pub use signal::Signal;
+pub use stdio::{ChildStdio, OutputPipe, StdinPipe};
+pub use tree::{ExitRecord, Tree, TreeControl, TreeEvent};
+
+/// A program that has been started. Dropping it kills its whole tree.
+#[derive(Debug)]
+pub struct Launched {
+    pub pid: u32,
+    pub stdio: ChildStdio,
+    pub tree: Tree,
+}
+
+/// Starts programs. Clones share one spawner.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    mechanism: Mechanism,
+}
+
+#[derive(Clone, Debug)]
+enum Mechanism {
+    #[cfg(target_os = "linux")]
+    Keepers(Arc<linux::Spawner>),
+    ProcessGroups,
+}
+
+/// How much of a tree a [`Launcher`] can promise to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teardown {
+    /// Every descendant, also one that called `setsid` or double-forked, and also when the server
+    /// itself is killed: a subreaper watches each tree, and leaders are held by pidfd.
+    WholeTree,
+    /// What stayed in the leader's process group, and only while the server lives.
+    ProcessGroup,
+}
+
+impl Launcher {
+    /// Starts `executable` as the spawner; its `main` has to call [`run_spawner`] when its first
+    /// argument is [`SPAWNER_ARG`]. A spawner that dies is replaced by the next launch.
+    ///
+    /// Children get the soft limit on descriptors that is in force now, so a server that raises
+    /// its own does so afterwards.
+    #[cfg(target_os = "linux")]
+    pub fn with_spawner(executable: PathBuf) -> io::Result<Self> {
+        let spawner = linux::Spawner::start(executable)?;
+        Ok(Self { mechanism: Mechanism::Keepers(Arc::new(spawner)) })
+    }
+
+    /// Fails: only Linux can adopt the orphans of a tree.
+    #[cfg(not(target_os = "linux"))]
+    pub fn with_spawner(_executable: PathBuf) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Needs no helper process, and ends process groups only.
+    pub fn plain() -> Self {
+        Self { mechanism: Mechanism::ProcessGroups }
+    }
+
+    pub fn teardown(&self) -> Teardown {
+        match self.mechanism {
+            #[cfg(target_os = "linux")]
+            Mechanism::Keepers(_) => Teardown::WholeTree,
+            Mechanism::ProcessGroups => Teardown::ProcessGroup,
+        }
+    }
+
+    /// Returns once the program runs, or with the reason why it does not.
+    ///
+    /// Cancel safe: a future dropped half way leaves nothing running.
+    pub async fn launch(&self, command: Command) -> Result<Launched, LaunchError> {
+        command.validate()?;
+        let (child_ends, stdio) = stdio::open(command.io).map_err(LaunchError::from_setup)?;
+        let (pid, tree) = match &self.mechanism {
+            #[cfg(target_os = "linux")]
+            Mechanism::Keepers(spawner) => spawner.launch(&command, child_ends).await?,
+            Mechanism::ProcessGroups => plain::launch(&command, child_ends)?,
+        };
+        Ok(Launched { pid, stdio, tree })
+    }
+}

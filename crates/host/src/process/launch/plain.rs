@@ -1,0 +1,239 @@
+//! Launching without helpers: a session and process group for each program, on any Unix.
+//!
+//! What leaves the group is out of reach, and nothing is cleaned up when the server is killed;
+//! [`Teardown::ProcessGroup`](super::Teardown) says so. One task attends each program until it has
+//! been reaped, whether or not anybody still cares.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, kill_process_group, test_kill_process_group};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::command::{Command, Io};
+use super::error::LaunchError;
+use super::signal::Signal;
+use super::stdio::ChildEnds;
+use super::tree::{ExitRecord, Tree, TreeEvent};
+
+/// How often a group that outlived its leader is looked at: no event tells that it is empty.
+const GROUP_CHECK: Duration = Duration::from_millis(250);
+
+/// `Exited` and `Emptied`: there is room for all that ever comes.
+const EVENTS: usize = 2;
+
+pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), LaunchError> {
+    require_directory(command)?;
+    // Before the start, or an early death would go unnoticed.
+    let deaths = signal(SignalKind::child()).map_err(LaunchError::from_setup)?;
+    let child = prepare(command, &ends)
+        .map_err(LaunchError::from_setup)?
+        .spawn()
+        .map_err(|error| LaunchError::from_exec(command, error))?;
+    drop(ends);
+
+    let group = Arc::new(Group { leader: Pid::from_child(&child), life: Mutex::new(Life::Leader) });
+    let control = GroupControl { owner: Arc::new(Owner { group: Arc::clone(&group) }) };
+    let (sender, receiver) = mpsc::channel(EVENTS);
+    let attendance = Attendance {
+        group,
+        started: Instant::now(),
+        kill_on_exit: command.kill_on_exit,
+        events: sender,
+    };
+    tokio::spawn(attendance.run(deaths));
+    Ok((child.id(), Tree::group(child.id(), GroupEvents { receiver }, control)))
+}
+
+/// `spawn` does not tell a missing directory from a missing program.
+fn require_directory(command: &Command) -> Result<(), LaunchError> {
+    let outcome = fs::metadata(&command.cwd).and_then(|metadata| {
+        if metadata.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+    });
+    outcome.map_err(|error| LaunchError::from_chdir(command, error))
+}
+
+fn prepare(command: &Command, ends: &ChildEnds) -> io::Result<std::process::Command> {
+    let [stdin, stdout, stderr] = ends.descriptors();
+    let terminal = matches!(command.io, Io::Pty(_));
+    #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
+    let mut prepared = std::process::Command::new(command.program());
+    prepared
+        .arg0(command.arg0.as_deref().unwrap_or(command.program()))
+        .args(command.argv.iter().skip(1))
+        .current_dir(&command.cwd)
+        .env_clear()
+        .envs(command.env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::from(stdin.try_clone_to_owned()?))
+        .stdout(Stdio::from(stdout.try_clone_to_owned()?))
+        .stderr(Stdio::from(stderr.try_clone_to_owned()?));
+    // SAFETY: only system calls that are safe after fork in a threaded process.
+    unsafe {
+        prepared.pre_exec(move || {
+            rustix::process::setsid()?;
+            if terminal {
+                rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+            }
+            Ok(())
+        });
+    }
+    Ok(prepared)
+}
+
+/// A process group, named by its leader.
+#[derive(Debug)]
+struct Group {
+    leader: Pid,
+    life: Mutex<Life>,
+}
+
+/// What the group's number stands for. It is signalled under the lock, so never after it is known
+/// to be free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// The leader is not reaped: the number is certainly ours.
+    Leader,
+    /// The leader is gone, but others were in the group when last seen: the number cannot be reused
+    /// while one of them lives. When the last one dies, it can, until the next look.
+    Rest,
+    Empty,
+}
+
+impl Group {
+    fn signal(&self, signal: Signal, reach: &[Life]) {
+        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        if reach.contains(&life) {
+            let _ = kill_process_group(self.leader, signal.as_system());
+        }
+    }
+
+    fn kill(&self) {
+        self.signal(Signal::Kill, &[Life::Leader, Life::Rest]);
+    }
+
+    /// The leader's status and resource use, once it is dead.
+    fn reap(&self) -> Option<(i32, libc::rusage)> {
+        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = 0;
+        // SAFETY: all-zero is a valid `rusage`.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let leader = self.leader.as_raw_nonzero().get();
+        // SAFETY: both pointers are to locals that live during the call.
+        let pid = unsafe { libc::wait4(leader, &raw mut status, libc::WNOHANG, &raw mut usage) };
+        if pid == 0 {
+            return None;
+        }
+        if pid == -1 {
+            // The embedder reaps every child, or ignores SIGCHLD: this end was not for us to see.
+            status = libc::SIGKILL;
+        }
+        *life = Life::Rest;
+        Some((status, usage))
+    }
+
+    fn is_empty(&self) -> bool {
+        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        if *life == Life::Rest
+            && test_kill_process_group(self.leader) == Err(rustix::io::Errno::SRCH)
+        {
+            *life = Life::Empty;
+        }
+        *life == Life::Empty
+    }
+}
+
+/// The task that attends one program.
+struct Attendance {
+    group: Arc<Group>,
+    started: Instant,
+    kill_on_exit: bool,
+    events: mpsc::Sender<TreeEvent>,
+}
+
+impl Attendance {
+    async fn run(self, mut deaths: tokio::signal::unix::Signal) {
+        let (status, usage) = loop {
+            if let Some(end) = self.group.reap() {
+                break end;
+            }
+            deaths.recv().await;
+        };
+        let cpu = to_duration(usage.ru_utime) + to_duration(usage.ru_stime);
+        let record = ExitRecord::new(status, self.started.elapsed(), cpu, max_rss_bytes(&usage));
+        // The channel has room for both events, so only a receiver that went away can fail it.
+        let _ = self.events.try_send(TreeEvent::Exited(record));
+        if self.kill_on_exit {
+            self.group.kill();
+        }
+        while !self.group.is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(GROUP_CHECK) => {}
+                _ = deaths.recv() => {}
+            }
+        }
+        let _ = self.events.try_send(TreeEvent::Emptied);
+    }
+}
+
+impl Drop for Attendance {
+    /// The runtime may end before the program does.
+    fn drop(&mut self) {
+        self.group.kill();
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct GroupEvents {
+    receiver: mpsc::Receiver<TreeEvent>,
+}
+
+impl GroupEvents {
+    pub(super) async fn next_event(&mut self) -> TreeEvent {
+        // The task ends after the last event; its end stands for that event from then on.
+        self.receiver.recv().await.unwrap_or(TreeEvent::Emptied)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct GroupControl {
+    owner: Arc<Owner>,
+}
+
+impl GroupControl {
+    pub(super) fn signal(&self, signal: Signal) {
+        self.owner.group.signal(signal, &[Life::Leader]);
+    }
+
+    pub(super) fn kill_all(&self) {
+        self.owner.group.kill();
+    }
+}
+
+/// Shared by a tree and its controls: when the last of them goes, so does the group.
+#[derive(Debug)]
+struct Owner {
+    group: Arc<Group>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.group.kill();
+    }
+}
+
+/// Linux counts in KiB, Apple in bytes.
+fn max_rss_bytes(usage: &libc::rusage) -> u64 {
+    let unit = if cfg!(target_vendor = "apple") { 1 } else { 1024 };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0) * unit
+}
+
+fn to_duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}

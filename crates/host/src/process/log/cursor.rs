@@ -1,0 +1,183 @@
+//! Reading a log: one place in it, moved by whoever holds it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+
+use super::spill::{self, Block};
+use super::{Entry, Log, Mark, Progress, State};
+
+/// A place in a log. It holds nothing back: what it has not read yet may be gone when it comes there.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    read: Mark,
+    /// Entries of the spill block that the cursor is in.
+    block: VecDeque<Entry>,
+}
+
+/// An event, and how many bytes of output are missing just before it.
+#[derive(Debug, Clone)]
+pub struct Delivered {
+    pub entry: Entry,
+    pub dropped: u64,
+}
+
+/// How much one read may return. At least one event is returned whatever the budget.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    pub bytes: u64,
+    pub events: usize,
+}
+
+/// What a read found.
+#[derive(Debug)]
+pub struct Page {
+    pub events: Vec<Delivered>,
+    /// Whether everything that there was has been returned.
+    pub complete: bool,
+    /// Bytes missing between the cursor and the first event.
+    pub dropped: u64,
+    pub progress: Progress,
+}
+
+enum Position {
+    Taken(bool),
+    InFile(Arc<File>, Block),
+}
+
+impl Cursor {
+    /// A cursor whose next event is the first one after `seq`.
+    #[must_use]
+    pub fn after(log: &Log, seq: u64) -> Self {
+        let state = log.lock();
+        let offset = if seq == 0 {
+            0
+        } else if seq == state.confirmed.seq {
+            state.confirmed.offset
+        } else if seq >= state.first_retained().seq {
+            state.offset_after(seq)
+        } else if seq > state.confirmed.seq {
+            state.confirmed.offset
+        } else {
+            0
+        };
+        Self { read: Mark { seq, offset }, block: VecDeque::new() }
+    }
+
+    /// Number of the last event read.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.read.seq
+    }
+
+    /// Skips to just after `seq` if the cursor is not there yet.
+    pub fn advance_to(&mut self, log: &Log, seq: u64) {
+        if seq > self.read.seq {
+            *self = Self::after(log, seq);
+        }
+    }
+
+    /// Whether nothing is left to read now.
+    #[must_use]
+    pub fn at_end(&self, log: &Log) -> bool {
+        log.lock().progress.next_seq.saturating_sub(1) <= self.read.seq
+    }
+
+    /// Reads on, as far as the budget allows.
+    pub async fn read(&mut self, log: &Log, budget: Budget) -> Page {
+        let mut events = Vec::new();
+        let mut left = budget;
+        loop {
+            let (position, progress) = self.take(log, &mut left, &mut events);
+            let complete = match position {
+                Position::Taken(complete) => complete,
+                Position::InFile(file, block) => {
+                    self.load(log, file, block).await;
+                    continue;
+                }
+            };
+            let dropped = events.first().map_or(0, |first: &Delivered| first.dropped);
+            return Page { events, complete, dropped, progress };
+        }
+    }
+
+    /// Takes what needs no file access, under one lock.
+    fn take(
+        &mut self,
+        log: &Log,
+        left: &mut Budget,
+        events: &mut Vec<Delivered>,
+    ) -> (Position, Progress) {
+        let state = log.lock();
+        loop {
+            let next = self.read.seq.saturating_add(1);
+            if next >= state.progress.next_seq {
+                return (Position::Taken(true), state.progress.clone());
+            }
+            let Some(entry) = self.peek(&state, next) else {
+                let spill = state.spill.as_ref();
+                let found = spill.and_then(|s| s.block_of(next).map(|b| (s.file(), b.clone())));
+                match found {
+                    Some((file, block)) => {
+                        return (Position::InFile(file, block), state.progress.clone());
+                    }
+                    None => {
+                        self.skip_gap(&state);
+                        continue;
+                    }
+                }
+            };
+            let len = entry.event.output_len() as u64;
+            let fits = len <= left.bytes && left.events > 0;
+            if !fits && !events.is_empty() {
+                return (Position::Taken(false), state.progress.clone());
+            }
+            left.bytes = left.bytes.saturating_sub(len);
+            left.events = left.events.saturating_sub(1);
+            if self.block.front().is_some_and(|cached| cached.seq == next) {
+                self.block.pop_front();
+            }
+            let dropped = entry.offset.saturating_sub(self.read.offset);
+            self.read = Mark { seq: next, offset: entry.end_offset() };
+            events.push(Delivered { entry, dropped });
+        }
+    }
+
+    fn peek(&self, state: &State, next: u64) -> Option<Entry> {
+        if let Some(cached) = self.block.front().filter(|entry| entry.seq == next) {
+            return Some(cached.clone());
+        }
+        let index = next.checked_sub(state.first_in_memory())?;
+        state.memory.get(index as usize).cloned()
+    }
+
+    /// Moves the number, not the offset: the next event then shows how much is missing.
+    fn skip_gap(&mut self, state: &State) {
+        self.block.clear();
+        self.read.seq = self.read.seq.max(state.first_retained().seq);
+    }
+
+    /// Reads a block of the spill file. Where that fails the block is gone, and the next round sees
+    /// the gap.
+    async fn load(&mut self, log: &Log, file: Arc<File>, block: Block) {
+        let wanted = block.clone();
+        let read = tokio::task::spawn_blocking(move || spill::read(&file, &wanted)).await;
+        let next = self.read.seq.saturating_add(1);
+        let mut state = log.lock();
+        // A block that was released meanwhile may have been punched out of the file.
+        let retained = state.spill.as_ref().is_some_and(|spill| spill.block_of(next).is_some());
+        if !retained {
+            return;
+        }
+        match read.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+            Ok(bytes) => {
+                self.block = spill::decode(&block, bytes, state.progress.exit);
+                self.block.retain(|entry| entry.seq >= next);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot read spilled output; it is lost");
+                state.release_spilled(block.last_seq());
+            }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! A process is a log. Everything else is a cursor over it.
+//!
+//! Output, exit and close are numbered 1, 2, 3, … and appended by one producer, the process's own
+//! task. Readers hold a [`Cursor`] each. The newest events are in memory; unconfirmed ones that do not
+//! fit there go to a spill file; beyond that the log is full, and the producer either waits (the child
+//! blocks) or drops the oldest and leaves a gap whose size is known.
+//!
+//! The log knows nothing about connections: who reads, and who confirms, is decided above.
+
+mod cursor;
+mod snapshot;
+mod spill;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+pub use cursor::{Budget, Cursor, Delivered, Page};
+pub use snapshot::Snapshot;
+
+use super::launch::ExitRecord;
+use snapshot::Heads;
+use spill::Spill;
+
+/// Which of the child's streams wrote a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+    Pty,
+}
+
+/// What can happen to a process.
+#[derive(Debug, Clone)]
+pub enum Event {
+    Output { stream: Stream, bytes: Bytes },
+    Exited(ExitRecord),
+    /// The last event: the process has exited and its output has ended.
+    Closed,
+}
+
+impl Event {
+    fn output_len(&self) -> usize {
+        match self {
+            Self::Output { bytes, .. } => bytes.len(),
+            Self::Exited(_) | Self::Closed => 0,
+        }
+    }
+}
+
+/// One numbered event.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub seq: u64,
+    /// Bytes of output before this event, since the process began.
+    offset: u64,
+    pub event: Event,
+}
+
+impl Entry {
+    /// What the entry costs in memory, so that a million one-byte chunks are bounded as well.
+    fn cost(&self) -> usize {
+        self.event.output_len() + ENTRY_OVERHEAD
+    }
+
+    fn end_offset(&self) -> u64 {
+        self.offset + self.event.output_len() as u64
+    }
+}
+
+const ENTRY_OVERHEAD: usize = size_of::<Entry>() + 16;
+
+/// What happens to new output when the log is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFull {
+    Block,
+    Discard,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct LogLimits {
+    pub memory_bytes: usize,
+    /// 0: no spill file.
+    pub spill_bytes: u64,
+    pub on_full: OnFull,
+}
+
+/// Told when a log has grown. Called with the log locked: do little, and do not call the log.
+pub trait Watcher: Send + Sync {
+    fn log_grew(&self);
+}
+
+/// Where a process stands.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    /// The number that the next event will have.
+    pub next_seq: u64,
+    pub exit: Option<ExitRecord>,
+    pub closed: bool,
+    pub failure: Option<String>,
+}
+
+pub struct Log {
+    limits: LogLimits,
+    state: Mutex<State>,
+    /// Wakes whoever waits for an event: long polls.
+    grew: Notify,
+    /// Wakes the producer when something was confirmed.
+    room: Notify,
+    /// Held while entries move to the spill file, so that they move in order.
+    spilling: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    progress: Progress,
+    /// Bytes of output so far.
+    end_offset: u64,
+    /// Invariant: contiguous numbers that end at `next_seq - 1`.
+    memory: VecDeque<Entry>,
+    memory_cost: usize,
+    /// Invariant: holds the numbers just before `memory`, contiguous.
+    spill: Option<Spill>,
+    /// The spill file could not be written; the log is bounded by memory from now on.
+    spill_failed: bool,
+    confirmed: Mark,
+    heads: Heads,
+    watchers: Vec<Weak<dyn Watcher>>,
+}
+
+/// A place between two events.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    /// Number of the event before the place.
+    seq: u64,
+    /// Bytes of output before the place.
+    offset: u64,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    #[must_use]
+    pub fn new(limits: LogLimits) -> Self {
+        Self {
+            limits,
+            state: Mutex::new(State {
+                progress: Progress { next_seq: 1, exit: None, closed: false, failure: None },
+                end_offset: 0,
+                memory: VecDeque::new(),
+                memory_cost: 0,
+                spill: None,
+                spill_failed: false,
+                confirmed: Mark::default(),
+                heads: Heads::new(limits.memory_bytes),
+                watchers: Vec::new(),
+            }),
+            grew: Notify::new(),
+            room: Notify::new(),
+            spilling: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.lock().progress.clone()
+    }
+
+    /// Registers a watcher for as long as it lives, and wakes it at once if there is anything to read.
+    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
+        let mut state = self.lock();
+        state.watchers.retain(|other| other.strong_count() > 0);
+        state.watchers.push(Arc::downgrade(watcher));
+        if state.progress.next_seq > 1 {
+            watcher.log_grew();
+        }
+    }
+
+    /// Everything up to `seq` has reached the client and may be evicted.
+    pub fn confirm(&self, seq: u64) {
+        let mut state = self.lock();
+        let seq = seq.min(state.progress.next_seq - 1);
+        if seq > state.confirmed.seq {
+            state.confirmed = Mark { seq, offset: state.offset_after(seq) };
+            state.evict_confirmed(self.limits.memory_bytes);
+            drop(state);
+            self.room.notify_waiters();
+        }
+    }
+
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        self.lock().confirmed.seq
+    }
+
+    /// Waits until there is an event after `seq`, or none will come.
+    pub async fn wait_beyond(&self, seq: u64) {
+        self.wait_until(|progress| progress.closed || progress.next_seq.saturating_sub(1) > seq).await;
+    }
+
+    /// Waits until the process has exited or its exit will never be known.
+    pub async fn wait_exited(&self) {
+        self.wait_until(|progress| progress.exit.is_some() || progress.closed).await;
+    }
+
+    pub async fn wait_closed(&self) {
+        self.wait_until(|progress| progress.closed).await;
+    }
+
+    async fn wait_until(&self, reached: impl Fn(&Progress) -> bool) {
+        loop {
+            let mut grew = std::pin::pin!(self.grew.notified());
+            // Registered before the check, so that an event in between is not missed.
+            grew.as_mut().enable();
+            if reached(&self.lock().progress) {
+                return;
+            }
+            grew.await;
+        }
+    }
+
+    /// Appends output. The producer asks [`Self::has_room`] first and calls [`Self::settle`] after.
+    pub(crate) fn append_output(&self, stream: Stream, bytes: Bytes) {
+        let mut state = self.lock();
+        state.heads.extend(stream, &bytes);
+        self.append(state, Event::Output { stream, bytes });
+    }
+
+    pub(crate) fn append_exit(&self, exit: ExitRecord) {
+        let mut state = self.lock();
+        state.progress.exit = Some(exit);
+        self.append(state, Event::Exited(exit));
+    }
+
+    pub(crate) fn append_closed(&self) {
+        let mut state = self.lock();
+        state.progress.closed = true;
+        self.append(state, Event::Closed);
+    }
+
+    /// Nothing will ever be appended: the program did not start. Whoever waits is released.
+    pub(crate) fn abandon(&self) {
+        self.lock().progress.closed = true;
+        self.grew.notify_waiters();
+    }
+
+    /// Records why the server lost track of the process.
+    pub(crate) fn fail(&self, why: String) {
+        self.lock().progress.failure = Some(why);
+    }
+
+    fn append(&self, mut state: MutexGuard<'_, State>, event: Event) {
+        state.push(event);
+        state.evict_confirmed(self.limits.memory_bytes);
+        for watcher in &state.watchers {
+            if let Some(watcher) = watcher.upgrade() {
+                watcher.log_grew();
+            }
+        }
+        drop(state);
+        self.grew.notify_waiters();
+    }
+
+    /// Whether more output may be appended now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.limits.on_full == OnFull::Discard || self.lock().has_room(&self.limits)
+    }
+
+    /// Waits until more output may be appended.
+    pub(crate) async fn wait_for_room(&self) {
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            room.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Brings memory back within its bound: to the spill file, or, where the start asked for it, away.
+    pub(crate) async fn settle(&self) {
+        if !self.lock().is_over(self.limits.memory_bytes) {
+            return;
+        }
+        let _in_order = self.spilling.lock().await;
+        loop {
+            let batch = self.lock().next_spill_batch(&self.limits);
+            match batch {
+                Some(batch) => self.spill(batch).await,
+                None if self.limits.on_full == OnFull::Discard => {
+                    if !self.lock().discard_oldest(&self.limits) {
+                        return;
+                    }
+                }
+                None => return,
+            }
+        }
+    }
+
+    async fn spill(&self, batch: spill::Batch) {
+        let (file, at) = (batch.file, batch.at);
+        let encoded = spill::encode(&batch.entries);
+        let len = encoded.len() as u64;
+        let written = tokio::task::spawn_blocking(move || spill::write(file, at, &encoded)).await;
+        match written.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+            Ok(file) => self.lock().spilled(file, len, &batch.entries),
+            Err(error) => {
+                tracing::warn!(%error, "cannot spill output; the log is bounded by memory alone");
+                self.lock().spill_failed = true;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds a log")
+    }
+}
+
+impl State {
+    fn push(&mut self, event: Event) {
+        let entry = Entry { seq: self.progress.next_seq, offset: self.end_offset, event };
+        self.end_offset = entry.end_offset();
+        self.progress.next_seq += 1;
+        self.memory_cost += entry.cost();
+        self.memory.push_back(entry);
+    }
+
+    fn pop_memory(&mut self) {
+        if let Some(entry) = self.memory.pop_front() {
+            self.memory_cost -= entry.cost();
+        }
+    }
+
+    fn is_over(&self, memory_bytes: usize) -> bool {
+        // One entry always stays: whatever its size, it is the newest.
+        self.memory_cost > memory_bytes && self.memory.len() > 1
+    }
+
+    fn first_in_memory(&self) -> u64 {
+        self.progress.next_seq - self.memory.len() as u64
+    }
+
+    fn first_retained(&self) -> Mark {
+        let first = match self.spill.as_ref().and_then(Spill::first) {
+            Some((seq, offset)) => (seq, offset),
+            None => match self.memory.front() {
+                Some(entry) => (entry.seq, entry.offset),
+                None => (self.progress.next_seq, self.end_offset),
+            },
+        };
+        Mark { seq: first.0 - 1, offset: first.1 }
+    }
+
+    /// Bytes of output up to and including `seq`; a lower bound where only a block is known.
+    fn offset_after(&self, seq: u64) -> u64 {
+        if seq >= self.progress.next_seq - 1 {
+            return self.end_offset;
+        }
+        match (seq + 1).checked_sub(self.first_in_memory()) {
+            Some(index) => self.memory[index as usize].offset,
+            None => self
+                .spill
+                .as_ref()
+                .and_then(|spill| spill.offset_before(seq + 1))
+                .unwrap_or(self.confirmed.offset),
+        }
+    }
+
+    /// Drops confirmed events that do not fit into memory. Unconfirmed ones are never touched here.
+    fn evict_confirmed(&mut self, memory_bytes: usize) {
+        self.release_spilled(self.confirmed.seq);
+        while self.spill.is_none()
+            && self.is_over(memory_bytes)
+            && self.memory.front().is_some_and(|entry| entry.seq <= self.confirmed.seq)
+        {
+            self.pop_memory();
+        }
+        if !self.is_over(memory_bytes) {
+            self.spill_failed = false; // The disk may have room again by the next time it is needed.
+        }
+    }
+
+    fn has_room(&self, limits: &LogLimits) -> bool {
+        if !self.is_over(limits.memory_bytes) {
+            return true;
+        }
+        !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
+    }
+
+    fn spilled_bytes(&self) -> u64 {
+        self.spill.as_ref().map_or(0, Spill::len)
+    }
+
+    /// The oldest entries of memory, when they must and may go to the file.
+    fn next_spill_batch(&self, limits: &LogLimits) -> Option<spill::Batch> {
+        let full = self.spilled_bytes() >= limits.spill_bytes;
+        if self.spill_failed || full || !self.is_over(limits.memory_bytes) {
+            return None;
+        }
+        // A little more than needed, so that small chunks do not cost a write each.
+        let goal = limits.memory_bytes - limits.memory_bytes.min(spill::BATCH_BYTES);
+        let mut left = self.memory_cost;
+        let mut entries = Vec::new();
+        for entry in self.memory.iter().take(self.memory.len() - 1) {
+            if left <= goal {
+                break;
+            }
+            left -= entry.cost();
+            entries.push(entry.clone());
+        }
+        let (file, at) = match &self.spill {
+            Some(spill) => (Some(spill.file()), spill.end()),
+            None => (None, 0),
+        };
+        (!entries.is_empty()).then_some(spill::Batch { file, at, entries })
+    }
+
+    /// The file now holds what memory need not.
+    fn spilled(&mut self, file: Arc<std::fs::File>, len: u64, entries: &[Entry]) {
+        // Confirmed and evicted meanwhile: the file's copy is not needed.
+        let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
+        if !still_here {
+            return;
+        }
+        self.spill.get_or_insert_with(|| Spill::new(file)).push(entries, len);
+        for _ in entries {
+            self.pop_memory();
+        }
+    }
+
+    /// Forgets the oldest block or entry, confirmed or not, if memory is over its bound.
+    fn discard_oldest(&mut self, limits: &LogLimits) -> bool {
+        if !self.is_over(limits.memory_bytes) {
+            return false;
+        }
+        match self.spill.as_ref().and_then(Spill::first_block_end) {
+            Some(last) => self.release_spilled(last),
+            None => self.pop_memory(),
+        }
+        true
+    }
+
+    fn release_spilled(&mut self, seq: u64) {
+        if let Some(spill) = &mut self.spill {
+            spill.release_through(seq);
+            if spill.is_empty() {
+                self.spill = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! What the launch tests need: a started program to talk to, and a look at the process table.
+
+pub(crate) mod latency;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use bytes::BytesMut;
+use exec_server_host::process::launch::{
+    ChildStdio, Command, ExitRecord, Io, Launched, Launcher, PtySize, Signal, Tree, TreeControl,
+    TreeEvent,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A command that runs `script` in a shell, with nothing but a `PATH`.
+pub(crate) fn shell(script: &str) -> Command {
+    Command {
+        argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        arg0: None,
+        cwd: "/".into(),
+        env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+        io: Io::Pipes { stdin: false },
+        kill_on_exit: false,
+    }
+}
+
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    pub(crate) control: TreeControl,
+    tree: Tree,
+    stdio: ChildStdio,
+    seen: BytesMut,
+    exit: Option<ExitRecord>,
+}
+
+impl Running {
+    pub(crate) async fn start(launcher: &Launcher, command: Command) -> Self {
+        let Launched { pid, stdio, tree } = launcher.launch(command).await.unwrap();
+        let control = tree.control();
+        Self { pid, control, tree, stdio, seen: BytesMut::new(), exit: None }
+    }
+
+    pub(crate) async fn next_event(&mut self) -> TreeEvent {
+        self.tree.next_event().await
+    }
+
+    pub(crate) async fn exit(&mut self) -> ExitRecord {
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        match self.next_event().await {
+            TreeEvent::Exited(exit) => *self.exit.insert(exit),
+            other => panic!("expected the exit, got {other:?}"),
+        }
+    }
+
+    pub(crate) async fn emptied(&mut self) {
+        self.exit().await;
+        assert_eq!(self.next_event().await, TreeEvent::Emptied);
+    }
+
+    /// Everything the program writes to its output, and its exit.
+    pub(crate) async fn output(&mut self) -> (String, ExitRecord) {
+        while self.read_more().await > 0 {}
+        (self.text(), self.exit().await)
+    }
+
+    pub(crate) async fn wait_for_output(&mut self, expected: &str) {
+        while !self.text().contains(expected) {
+            assert_ne!(self.read_more().await, 0, "ended before {expected:?}: {:?}", self.text());
+        }
+    }
+
+    /// Waits for lines `pid N`.
+    pub(crate) async fn wait_for_pids(&mut self, count: usize) -> Vec<u32> {
+        loop {
+            let text = self.text();
+            let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
+            let pids: Vec<u32> = complete
+                .lines()
+                .filter_map(|line| line.strip_prefix("pid "))
+                .map(|pid| pid.parse().unwrap())
+                .collect();
+            if pids.len() >= count {
+                return pids;
+            }
+            assert_ne!(self.read_more().await, 0, "ended before {count} pids: {text:?}");
+        }
+    }
+
+    pub(crate) async fn type_in(&mut self, bytes: &[u8]) {
+        let written = match &self.stdio {
+            ChildStdio::Pty(master) => {
+                master.writable().await.unwrap();
+                master.try_write(bytes)
+            }
+            ChildStdio::Pipes { stdin, .. } => {
+                let stdin = stdin.as_ref().unwrap();
+                stdin.writable().await.unwrap();
+                stdin.try_write(bytes)
+            }
+        };
+        assert_eq!(written.unwrap(), bytes.len());
+    }
+
+    pub(crate) fn close_stdin(&mut self) {
+        if let ChildStdio::Pipes { stdin, .. } = &mut self.stdio {
+            *stdin = None;
+        }
+    }
+
+    pub(crate) fn resize(&self, size: PtySize) {
+        let ChildStdio::Pty(master) = &self.stdio else { panic!("not a terminal") };
+        master.resize(size).unwrap();
+    }
+
+    pub(crate) fn signal_foreground(&self, signal: Signal) -> io::Result<()> {
+        let ChildStdio::Pty(master) = &self.stdio else { panic!("not a terminal") };
+        master.signal_foreground(signal)
+    }
+
+    async fn read_more(&mut self) -> usize {
+        self.seen.reserve(4096);
+        loop {
+            let read = match &self.stdio {
+                ChildStdio::Pty(master) => {
+                    master.readable().await.unwrap();
+                    master.try_read(&mut self.seen)
+                }
+                ChildStdio::Pipes { stdout, .. } => {
+                    stdout.readable().await.unwrap();
+                    stdout.try_read(&mut self.seen)
+                }
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read.unwrap(),
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.seen).into_owned()
+    }
+}
+
+/// A script that leaves `count` daemons: each in its own session, its parent gone, deaf to TERM and
+/// HUP. They report their pids; the leader stays.
+pub(crate) fn daemons(count: usize) -> String {
+    format!(
+        "trap '' TERM HUP
+         for i in $(seq {count}); do (setsid sh -c 'echo pid $$; exec sleep 1000' &); done
+         exec sleep 1000"
+    )
+}
+
+/// Forks and exits for ever, in a new session each time: whoever looks for it finds it gone.
+pub(crate) const RUNNER: &str = r#"
+    use POSIX qw(setsid);
+    $| = 1; $SIG{TERM} = $SIG{HUP} = 'IGNORE'; my $n = 0;
+    while (1) {
+        my $pid = fork; exit 0 if $pid;
+        setsid(); print "running\n" if $n++ == 100;
+    }
+"#;
+
+/// Doubles until the limit on processes is reached, and says so.
+pub(crate) const FORK_BOMB: &str =
+    r#"$| = 1; my $said; while (1) { defined(fork) or $said++ or print "full\n" }"#;
+
+/// Closed until opened: `read x < path` waits in the meantime.
+pub(crate) struct Gate {
+    directory: tempfile::TempDir,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("gate");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
+        Self { directory }
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.directory.path().join("gate").to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn open(&self) {
+        drop(fs::OpenOptions::new().write(true).open(self.path()).unwrap());
+    }
+}
+
+pub(crate) fn kill(pid: u32) {
+    rustix::process::kill_process(to_pid(pid), rustix::process::Signal::KILL).unwrap();
+}
+
+pub(crate) fn parent_of(pid: u32) -> u32 {
+    status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap()
+}
+
+pub(crate) fn watch(pids: &[u32]) -> Vec<OwnedFd> {
+    pids.iter().map(|pid| pidfd_open(to_pid(*pid), PidfdFlags::empty()).unwrap()).collect()
+}
+
+/// Waits until each process behind these pidfds is dead.
+pub(crate) async fn all_end(watched: Vec<OwnedFd>) {
+    let wait = move || {
+        for pidfd in watched {
+            poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).unwrap();
+        }
+    };
+    tokio::task::spawn_blocking(wait).await.unwrap();
+}
+
+/// After `Emptied`: dead, and no zombie either.
+pub(crate) fn assert_gone(pids: &[u32]) {
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+    }
+}
+
+pub(crate) fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until the spawner has no child but the keeper of this probe, zombies included.
+pub(crate) async fn spawner_is_idle(launcher: &Launcher) {
+    let probe = Running::start(launcher, shell("exec sleep 1000")).await;
+    let keeper = parent_of(probe.pid);
+    let spawner = parent_of(keeper);
+    let children = format!("/proc/{spawner}/task/{spawner}/children");
+    while fs::read_to_string(&children)
+        .unwrap()
+        .split_whitespace()
+        .any(|pid| pid != keeper.to_string())
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn status_field(path: &str, name: &str) -> Option<u32> {
+    let status = fs::read_to_string(path).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}
+
+fn to_pid(pid: u32) -> Pid {
+    Pid::from_raw(pid.try_into().unwrap()).unwrap()
+}

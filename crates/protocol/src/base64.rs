@@ -1,0 +1,69 @@
+//! Raw bytes as they travel inside JSON.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Bytes that are standard, padded base64 on the wire.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Base64Bytes(pub Bytes);
+
+impl fmt::Debug for Base64Bytes {
+    /// Says how much, never what: output and input are not for logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Base64Bytes({} bytes)", self.0.len())
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Base64Bytes {
+    fn from(bytes: T) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl Serialize for Base64Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&base64_simd::STANDARD.encode_to_string(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = Base64Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a base64 string")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64Bytes, E> {
+                base64_simd::STANDARD.decode_to_vec(text).map(Base64Bytes::from).map_err(|_| {
+                    E::custom("invalid base64 (standard alphabet with padding expected)")
+                })
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        let bytes = Base64Bytes::from((0..=255u8).collect::<Vec<_>>());
+        let text = serde_json::to_string(&bytes).unwrap();
+        assert_eq!(serde_json::from_str::<Base64Bytes>(&text).unwrap(), bytes);
+    }
+
+    #[test]
+    fn bad_base64_is_named() {
+        for text in ["\"a\"", "\"a===\"", "\"!!!!\"", "\"YQ\"", "7"] {
+            let error = serde_json::from_str::<Base64Bytes>(text).unwrap_err().to_string();
+            assert!(error.contains("base64"), "{text}: {error}");
+        }
+    }
+}

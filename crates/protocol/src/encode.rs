@@ -1,0 +1,183 @@
+//! Messages of the server as text.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use crate::{OutputStream, RequestId, RpcError};
+
+/// Encodes a successful answer.
+pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, serde_json::Error> {
+    #[derive(Serialize)]
+    struct Response<'a, T> {
+        id: &'a RequestId,
+        result: &'a T,
+    }
+    serde_json::to_vec(&Response { id, result })
+}
+
+/// Encodes a failed answer.
+#[must_use]
+pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Failure<'a> {
+        id: &'a RequestId,
+        error: &'a RpcError,
+    }
+    serde_json::to_vec(&Failure { id, error }).expect("ids and errors have only string keys")
+}
+
+/// Encodes a notification.
+#[must_use]
+pub fn notification<T: Serialize>(method: &str, params: &T) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Notification<'a, T> {
+        method: &'a str,
+        params: &'a T,
+    }
+    serde_json::to_vec(&Notification { method, params })
+        .expect("notification params have only string keys")
+}
+
+/// The constant beginning of a process's output notifications, made once.
+///
+/// Output is the one message that is not serialised through serde: its text is written straight into
+/// the socket buffer, so that the base64 encoding is the only copy of a chunk.
+#[derive(Debug, Clone)]
+pub struct NotificationHeader {
+    text: Box<str>,
+    sequenced: bool,
+}
+
+impl NotificationHeader {
+    /// For `process/output`; an observer's notifications also name the session.
+    #[must_use]
+    pub fn output(process_id: &str, observed_session: Option<&str>) -> Self {
+        let mut text = format!(
+            r#"{{"method":"process/output","params":{{"processId":{}"#,
+            json_string(process_id)
+        );
+        if let Some(session) = observed_session {
+            text.push_str(r#","sessionId":"#);
+            text.push_str(&json_string(session));
+        }
+        text.push_str(r#","seq":"#);
+        Self { text: text.into(), sequenced: true }
+    }
+
+    /// For `command/exec/outputDelta`, which has no sequence numbers.
+    #[must_use]
+    pub fn legacy_output(process_id: &str) -> Self {
+        let text = format!(
+            r#"{{"method":"command/exec/outputDelta","params":{{"processId":{},"stream":"#,
+            json_string(process_id)
+        );
+        Self { text: text.into(), sequenced: false }
+    }
+
+    /// Exact length of the message that [`Self::write`] appends for the same arguments.
+    #[must_use]
+    pub fn len(&self, seq: u64, stream: OutputStream, chunk_len: usize, dropped: u64) -> usize {
+        let stream = self.stream_name(stream).len() + 2;
+        let numbering = if self.sequenced { decimal_len(seq) + r#","stream":"#.len() } else { 0 };
+        let dropped =
+            if dropped > 0 { r#","droppedBytes":"#.len() + decimal_len(dropped) } else { 0 };
+        self.text.len()
+            + numbering
+            + stream
+            + r#","chunk":""#.len()
+            + base64_simd::STANDARD.encoded_length(chunk_len)
+            + "\"".len()
+            + dropped
+            + "}}".len()
+    }
+
+    /// Appends the whole notification. `dropped` is the size of the gap declared just before it.
+    pub fn write(
+        &self,
+        buffer: &mut Vec<u8>,
+        seq: u64,
+        stream: OutputStream,
+        chunk: &[u8],
+        dropped: u64,
+    ) {
+        buffer.extend_from_slice(self.text.as_bytes());
+        if self.sequenced {
+            append(buffer, format_args!("{seq},\"stream\":"));
+        }
+        append(buffer, format_args!("\"{}\",\"chunk\":\"", self.stream_name(stream)));
+        base64_simd::STANDARD.encode_append(chunk, buffer);
+        buffer.push(b'"');
+        if dropped > 0 {
+            append(buffer, format_args!(",\"droppedBytes\":{dropped}"));
+        }
+        buffer.extend_from_slice(b"}}");
+    }
+
+    /// The v0 vocabulary has no `pty`; a terminal reports `stdout` there.
+    fn stream_name(&self, stream: OutputStream) -> &'static str {
+        match stream {
+            OutputStream::Pty if !self.sequenced => "stdout",
+            _ => stream.name(),
+        }
+    }
+}
+
+fn append(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    buffer.write_fmt(text).expect("a Vec takes every write");
+}
+
+fn json_string(text: &str) -> String {
+    serde_json::to_string(text).expect("a string is always JSON")
+}
+
+fn decimal_len(number: u64) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Base64Bytes, OutputNotification};
+
+    #[test]
+    fn written_output_is_what_serde_would_write_and_as_long_as_announced() {
+        for (seq, stream, chunk, dropped) in [
+            (1, OutputStream::Stdout, &b""[..], 0),
+            (9, OutputStream::Stderr, &b"a"[..], 1),
+            (10, OutputStream::Pty, &b"ab"[..], 10),
+            (u64::MAX, OutputStream::Stdout, &b"abc\xff"[..], u64::MAX),
+        ] {
+            for session in [None, Some("session-1")] {
+                let header = NotificationHeader::output("p\"\n1", session);
+                let mut text = Vec::new();
+                header.write(&mut text, seq, stream, chunk, dropped);
+                assert_eq!(text.len(), header.len(seq, stream, chunk.len(), dropped));
+                let expected = notification(
+                    "process/output",
+                    &OutputNotification {
+                        process_id: "p\"\n1".into(),
+                        session_id: session.map(str::to_owned),
+                        seq,
+                        stream,
+                        chunk: Base64Bytes::from(chunk.to_vec()),
+                        dropped_bytes: dropped,
+                    },
+                );
+                assert_eq!(String::from_utf8(text).unwrap(), String::from_utf8(expected).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn legacy_output_has_no_number_and_no_pty() {
+        let header = NotificationHeader::legacy_output("p");
+        let mut text = Vec::new();
+        header.write(&mut text, 3, OutputStream::Pty, b"hi", 0);
+        assert_eq!(text.len(), header.len(3, OutputStream::Pty, 2, 0));
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            r#"{"method":"command/exec/outputDelta","params":{"processId":"p","stream":"stdout","chunk":"aGk="}}"#
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! What a client may know about the machine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::PathUri;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentInfo {
+    pub shell: ShellInfo,
+    pub cwd: PathUri,
+    pub temporary_directories: Vec<PathUri>,
+    pub temp_dir: PathUri,
+    pub capabilities: Capabilities,
+    /// How process trees are ended here (ours).
+    pub process_teardown: ProcessTeardown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellInfo {
+    pub name: String,
+    /// A native path, unlike every other path of the protocol.
+    pub path: String,
+}
+
+/// True only for what works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    pub network_proxy_launch: bool,
+    pub capability_discovery_sandbox: bool,
+    pub environment_config_read: bool,
+    pub http_header_env_vars: bool,
+    pub sandboxed_file_streaming: bool,
+    pub shell_snapshot_v2: bool,
+}
+
+/// The mechanisms that are active for ending process trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessTeardown {
+    /// Signals go to the whole process group.
+    pub process_group: bool,
+    /// A keeper adopts orphans, so that `setsid` and double forks do not escape, and kills the tree
+    /// when the server dies.
+    pub keeper: bool,
+    /// Processes are signalled through descriptors that cannot hit a reused pid.
+    pub pidfd: bool,
+    /// Each process has a cgroup that can be killed as one.
+    pub cgroup: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentStatus {
+    pub status: Status,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Status {
+    Ready,
+}

@@ -1,0 +1,48 @@
+//! The wire vocabulary of exec-server: what a client and a server say to each other.
+//!
+//! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime, and
+//! depends on no other crate of the project. The [`Method`] table is the one place where a method,
+//! its params, its result and its scheduling class meet; dispatch and clients are made from it.
+
+mod base64;
+mod bounds;
+mod encode;
+mod envelope;
+mod environment;
+mod error;
+mod legacy;
+mod lifecycle;
+mod methods;
+mod nullable;
+mod path_uri;
+mod process;
+
+pub use base64::Base64Bytes;
+pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
+pub use encode::{NotificationHeader, error_response, notification, response};
+pub use envelope::{
+    DecodeError, Message, Notification, Request, RequestId, TraceContext, UNKNOWN_REQUEST_ID,
+    decode,
+};
+pub use environment::{
+    Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,
+};
+pub use error::{ErrorCode, ErrorData, RpcError};
+pub use legacy::{
+    ExecExitedNotification, ExecOutputDeltaNotification, ExecParams, ExecResponse,
+    ExecWriteResponse, LegacyStream,
+};
+pub use lifecycle::{
+    Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION, SessionInfo,
+    SessionListResponse,
+};
+pub use methods::{Call, ClientNotification, Method, Rpc, Scheduling, rpc};
+pub use path_uri::{PathUri, PathUriError};
+pub use process::{
+    AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
+    ExitDetails, ExitedNotification, ListResponse, OnFull, OutputChunk, OutputNotification,
+    OutputStream, ProcessIdParams, ProcessSummary, ReadParams, ReadResponse, ResizeParams,
+    SandboxRequest, SandboxType, SignalName, SignalParams, SnapshotResponse, StartParams,
+    StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse, WaitParams,
+    WaitResponse, WriteParams, WriteResponse, WriteStatus,
+};

@@ -1,0 +1,64 @@
+//! Handshake and sessions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::nullable;
+
+/// What `initialize` answers as `protocolVersion`.
+pub const PROTOCOL_VERSION: &str = "exec-server.v0";
+
+/// `{}`: no params, or nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Empty {}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializeParams {
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub client_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_session_id: Option<String>,
+    /// How long the session survives without a connection; 0 ends it at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_ttl_ms: Option<u64>,
+    /// Whether this client confirms output with `process/ack`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acks: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializeResponse {
+    pub session_id: String,
+    pub protocol_version: String,
+    /// As granted; present when the client asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_ttl_ms: Option<u64>,
+    /// As granted; present when the client asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acks: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionListResponse {
+    pub sessions: Vec<SessionInfo>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfo {
+    pub session_id: String,
+    pub client_name: String,
+    pub attached: bool,
+    /// Ids of the session's processes, finished ones included while they are readable.
+    pub processes: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObserveParams {
+    pub session_id: String,
+    pub process_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_seq: Option<u64>,
+}

@@ -1,0 +1,260 @@
+//! The method table: name, scheduling, params and result of each method, in one place.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::{
+    AckParams, CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
+    ExecParams, ExecResponse, ExecWriteResponse, InitializeParams, InitializeResponse,
+    ListResponse, Notification, ObserveParams, ProcessIdParams, ReadParams, ReadResponse,
+    ResizeParams, RpcError, SessionListResponse, SignalParams, SnapshotResponse, StartParams,
+    StartResponse, TerminateParams, TerminateResponse, WaitParams, WaitResponse, WriteParams,
+    WriteResponse,
+};
+
+/// How a request shares its connection with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduling {
+    /// Takes one of the connection's places while it runs.
+    Ordinary,
+    /// Only waits, and takes no place.
+    Waiting,
+    /// Has a lane of its own and never waits behind slow work.
+    Control,
+}
+
+/// A method as a type: what a client calls and a server answers.
+pub trait Rpc {
+    const METHOD: Method;
+    type Params: Serialize + DeserializeOwned;
+    type Response: Serialize + DeserializeOwned;
+}
+
+macro_rules! methods {
+    ($($name:ident = $wire:literal, $scheduling:ident: $params:ident => $response:ident;)*) => {
+        /// Every method that a client may call.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $($name,)*
+        }
+
+        impl Method {
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($wire => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $wire,)*
+                }
+            }
+
+            const fn scheduling(self) -> Scheduling {
+                match self {
+                    $(Self::$name => Scheduling::$scheduling,)*
+                }
+            }
+        }
+
+        /// One type for each method.
+        pub mod rpc {
+            $(
+                #[derive(Debug, Clone, Copy)]
+                pub enum $name {}
+
+                impl super::Rpc for $name {
+                    const METHOD: super::Method = super::Method::$name;
+                    type Params = super::$params;
+                    type Response = super::$response;
+                }
+            )*
+        }
+
+        /// A request with its params decoded.
+        #[derive(Debug, Clone)]
+        pub enum Call {
+            $($name($params),)*
+        }
+
+        impl Call {
+            /// Decodes the params of a method; absent params are an empty object.
+            pub fn decode(name: &str, params: Option<&RawValue>) -> Result<Self, RpcError> {
+                let Some(method) = Method::from_name(name) else {
+                    let message = format!("method {name:?} is not known");
+                    return Err(RpcError::new(ErrorCode::MethodNotFound, message));
+                };
+                let text = params.map_or("{}", RawValue::get);
+                match method {
+                    $(Method::$name => decode_params(name, text).map(Self::$name),)*
+                }
+            }
+
+            #[must_use]
+            pub const fn method(&self) -> Method {
+                match self {
+                    $(Self::$name(_) => Method::$name,)*
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    Initialize = "initialize", Ordinary: InitializeParams => InitializeResponse;
+    SessionClose = "session/close", Ordinary: Empty => Empty;
+    SessionList = "session/list", Ordinary: Empty => SessionListResponse;
+    EnvironmentInfo = "environment/info", Control: Empty => EnvironmentInfo;
+    EnvironmentStatus = "environment/status", Control: Empty => EnvironmentStatus;
+    ProcessStart = "process/start", Ordinary: StartParams => StartResponse;
+    ProcessRead = "process/read", Waiting: ReadParams => ReadResponse;
+    ProcessWrite = "process/write", Ordinary: WriteParams => WriteResponse;
+    ProcessCloseStdin = "process/closeStdin", Ordinary: ProcessIdParams => CloseStdinResponse;
+    ProcessResize = "process/resize", Ordinary: ResizeParams => Empty;
+    ProcessSignal = "process/signal", Control: SignalParams => Empty;
+    ProcessTerminate = "process/terminate", Control: TerminateParams => TerminateResponse;
+    ProcessWait = "process/wait", Waiting: WaitParams => WaitResponse;
+    ProcessSnapshot = "process/snapshot", Ordinary: ProcessIdParams => SnapshotResponse;
+    ProcessList = "process/list", Ordinary: Empty => ListResponse;
+    ProcessObserve = "process/observe", Ordinary: ObserveParams => Empty;
+    CommandExec = "command/exec", Ordinary: ExecParams => ExecResponse;
+    CommandExecWrite = "command/exec/write", Ordinary: WriteParams => ExecWriteResponse;
+    CommandExecTerminate = "command/exec/terminate", Control: TerminateParams => TerminateResponse;
+}
+
+impl Call {
+    #[must_use]
+    pub fn scheduling(&self) -> Scheduling {
+        match self {
+            Self::ProcessRead(params) if params.wait_ms.unwrap_or(0) == 0 => Scheduling::Ordinary,
+            call => call.method().scheduling(),
+        }
+    }
+
+    /// The process that this call changes: such calls take effect in the order they came.
+    #[must_use]
+    pub fn changes_process(&self) -> Option<&str> {
+        match self {
+            Self::ProcessStart(params) => Some(&params.process_id),
+            Self::ProcessWrite(params) | Self::CommandExecWrite(params) => Some(&params.process_id),
+            Self::ProcessCloseStdin(params) => Some(&params.process_id),
+            Self::ProcessResize(params) => Some(&params.process_id),
+            Self::ProcessSignal(params) => Some(&params.process_id),
+            Self::ProcessTerminate(params) | Self::CommandExecTerminate(params) => {
+                Some(&params.process_id)
+            }
+            Self::CommandExec(params) => Some(&params.process_id),
+            _ => None,
+        }
+    }
+}
+
+/// What a client may say without an id.
+#[derive(Debug, Clone)]
+pub enum ClientNotification {
+    Initialized,
+    Ack(AckParams),
+}
+
+impl ClientNotification {
+    /// Params of `initialized` are ignored. Every other unknown notification is an invalid request.
+    pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
+        match &*notification.method {
+            "initialized" => Ok(Self::Initialized),
+            "process/ack" => {
+                let text = notification.params.map_or("{}", RawValue::get);
+                decode_params("process/ack", text).map(Self::Ack)
+            }
+            other if Method::from_name(other).is_some() => Err(RpcError::invalid_request(format!(
+                "{other} was sent as a notification; a request needs an id"
+            ))),
+            other => Err(RpcError::invalid_request(format!("notification {other:?} is not known"))),
+        }
+    }
+}
+
+fn decode_params<T: DeserializeOwned>(method: &str, text: &str) -> Result<T, RpcError> {
+    serde_json::from_str(text).map_err(|error| {
+        RpcError::invalid_params(format!("params of {method}: {}", without_position(&error)))
+    })
+}
+
+/// serde_json counts lines and columns within the params, which tells a client nothing.
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(method: &str, params: &str) -> Result<Call, RpcError> {
+        let raw = serde_json::from_str::<&RawValue>(params).unwrap();
+        Call::decode(method, Some(raw))
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for &method in Method::ALL {
+            assert_eq!(Method::from_name(method.name()), Some(method));
+        }
+    }
+
+    #[test]
+    fn null_is_the_same_as_left_out() {
+        let call = decode(
+            "process/start",
+            r#"{"processId":"p","argv":["true"],"cwd":"/","env":null,"tty":null,"pipeStdin":null,
+                "arg0":null,"envPolicy":null,"sandbox":null,"onFull":null,"killOnExit":null,
+                "size":null,"mode":null,"enforceManagedNetwork":null,"managedNetwork":null}"#,
+        )
+        .unwrap();
+        let Call::ProcessStart(params) = call else { panic!("wrong call") };
+        assert!(!params.tty && params.env.is_empty() && !params.asks_for_managed_network());
+        assert!(Call::decode("session/list", None).is_ok());
+        assert!(decode("process/terminate", r#"{"processId":"p","mode":null}"#).is_ok());
+    }
+
+    #[test]
+    fn a_read_takes_a_place_unless_it_waits() {
+        let read = |params| decode("process/read", params).unwrap().scheduling();
+        assert_eq!(read(r#"{"processId":"p"}"#), Scheduling::Ordinary);
+        assert_eq!(read(r#"{"processId":"p","waitMs":0}"#), Scheduling::Ordinary);
+        assert_eq!(read(r#"{"processId":"p","waitMs":1}"#), Scheduling::Waiting);
+    }
+
+    #[test]
+    fn bad_params_name_the_method_and_the_cause() {
+        let error = decode("process/write", r#"{"processId":"p","chunk":"?"}"#).unwrap_err();
+        assert_eq!(error.code, -32602);
+        assert!(error.message.contains("process/write") && error.message.contains("base64"));
+        assert!(!error.message.contains("line"));
+        assert_eq!(decode("nope", "{}").unwrap_err().code, -32601);
+    }
+
+    #[test]
+    fn sandboxes_that_ask_for_nothing() {
+        for (text, nothing) in [
+            (r#"{"type":"danger-full-access"}"#, true),
+            (r#"{"permissions":{"type":"disabled"},"cwd":"file:///"}"#, true),
+            (r#"{"type":"read-only"}"#, false),
+            (r#"{"type":"external-sandbox"}"#, false),
+            (r#"{"permissions":{"type":"managed"}}"#, false),
+            (r#"{}"#, false),
+        ] {
+            let request: crate::SandboxRequest = serde_json::from_str(text).unwrap();
+            assert_eq!(request.asks_for_nothing(), nothing, "{text}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Paths on the wire: `file:` URIs whose percent-encoding carries any bytes, UTF-8 or not.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// An absolute path of the executor.
+///
+/// Written as a `file:` URI; read from one, or from an absolute native path. `..` is kept for the
+/// kernel to resolve: taking it away by name would be wrong behind a symlink.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathUri(PathBuf);
+
+/// Why a text is not a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathUriError {
+    #[error("{text:?} is not an absolute path or file: URI")]
+    NotAbsolute { text: String },
+    #[error("{text:?} has the scheme {scheme:?}; only file: is served")]
+    Scheme { text: String, scheme: String },
+    #[error("{text:?} names the host {host:?}; a file: URI here has none")]
+    Host { text: String, host: String },
+    #[error("{text:?} holds a {what}, which must be percent-encoded in a file: URI")]
+    Unencoded { text: String, what: &'static str },
+    #[error("{text:?} has a broken percent-encoding")]
+    Encoding { text: String },
+    #[error("{text:?} hides a {what} behind percent-encoding")]
+    Disguised { text: String, what: &'static str },
+    #[error("{text:?} holds a NUL byte")]
+    Nul { text: String },
+}
+
+impl PathUri {
+    /// `None` when the path is not absolute or holds a NUL byte.
+    pub fn from_path(path: impl Into<PathBuf>) -> Option<Self> {
+        let path = path.into();
+        let sound = path.is_absolute() && !path.as_os_str().as_bytes().contains(&0);
+        sound.then_some(Self(path))
+    }
+
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    #[must_use]
+    pub fn into_path(self) -> PathBuf {
+        self.0
+    }
+}
+
+impl FromStr for PathUri {
+    type Err = PathUriError;
+
+    fn from_str(text: &str) -> Result<Self, PathUriError> {
+        let owned = || text.to_owned();
+        if text.contains('\0') {
+            return Err(PathUriError::Nul { text: owned() });
+        }
+        if text.starts_with('/') {
+            return Ok(Self(PathBuf::from(text)));
+        }
+        let (scheme, rest) =
+            split_scheme(text).ok_or(PathUriError::NotAbsolute { text: owned() })?;
+        if !scheme.eq_ignore_ascii_case("file") {
+            return Err(PathUriError::Scheme { text: owned(), scheme: scheme.to_owned() });
+        }
+        let encoded = match rest.strip_prefix("//") {
+            Some(authority) => {
+                let (host, _) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
+                if !host.is_empty() {
+                    return Err(PathUriError::Host { text: owned(), host: host.to_owned() });
+                }
+                authority
+            }
+            None => rest,
+        };
+        if !encoded.starts_with('/') {
+            return Err(PathUriError::NotAbsolute { text: owned() });
+        }
+        let bytes = decode(text, encoded)?;
+        Ok(Self(PathBuf::from(OsStr::from_bytes(&bytes))))
+    }
+}
+
+impl fmt::Display for PathUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("file://")?;
+        for &byte in self.0.as_os_str().as_bytes() {
+            if is_literal(byte) {
+                write!(f, "{}", char::from(byte))?;
+            } else {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for PathUri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PathUri {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// `scheme:rest`, where the scheme is one by RFC 3986; so `a/b:c` is a relative path.
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let mut letters = scheme.bytes();
+    let sound = letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    sound.then_some((scheme, rest))
+}
+
+fn decode(text: &str, encoded: &str) -> Result<Vec<u8>, PathUriError> {
+    let owned = || text.to_owned();
+    let mut path = Vec::with_capacity(encoded.len());
+    for segment in encoded.split('/').skip(1) {
+        let decoded = decode_segment(text, segment)?;
+        if matches!(decoded.as_slice(), b"." | b"..") && segment.contains('%') {
+            return Err(PathUriError::Disguised { text: owned(), what: "dot segment" });
+        }
+        path.push(b'/');
+        path.extend_from_slice(&decoded);
+    }
+    Ok(path)
+}
+
+fn decode_segment(text: &str, segment: &str) -> Result<Vec<u8>, PathUriError> {
+    let owned = || text.to_owned();
+    let mut decoded = Vec::with_capacity(segment.len());
+    let mut bytes = segment.bytes();
+    while let Some(byte) = bytes.next() {
+        let byte = match byte {
+            b'?' => return Err(PathUriError::Unencoded { text: owned(), what: "question mark" }),
+            b'#' => return Err(PathUriError::Unencoded { text: owned(), what: "number sign" }),
+            b'%' => {
+                let hex = |digit: Option<u8>| digit.and_then(|d| char::from(d).to_digit(16));
+                match (hex(bytes.next()), hex(bytes.next())) {
+                    (Some(high), Some(low)) => (high * 16 + low) as u8,
+                    _ => return Err(PathUriError::Encoding { text: owned() }),
+                }
+            }
+            literal => {
+                decoded.push(literal);
+                continue;
+            }
+        };
+        match byte {
+            0 => return Err(PathUriError::Nul { text: owned() }),
+            b'/' => return Err(PathUriError::Disguised { text: owned(), what: "slash" }),
+            byte => decoded.push(byte),
+        }
+    }
+    Ok(decoded)
+}
+
+/// What RFC 3986 lets stand in a path as it is.
+fn is_literal(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_of(text: &str) -> Vec<u8> {
+        text.parse::<PathUri>().unwrap().as_path().as_os_str().as_bytes().to_vec()
+    }
+
+    #[test]
+    fn uris_and_native_paths_are_read() {
+        assert_eq!(path_of("file:///tmp/a%20b"), b"/tmp/a b");
+        assert_eq!(path_of("FILE:/tmp"), b"/tmp");
+        assert_eq!(path_of("/tmp/100%"), b"/tmp/100%");
+        assert_eq!(path_of("file:///tmp/%ff%FE"), b"/tmp/\xff\xfe");
+        assert_eq!(path_of("file:///"), b"/");
+        assert_eq!(path_of("file:///a/../b"), b"/a/../b");
+        assert_eq!(path_of("file:///caf\u{e9}"), "/café".as_bytes());
+    }
+
+    #[test]
+    fn every_byte_round_trips() {
+        let mut bytes = b"/x".to_vec();
+        bytes.extend(1..=255u8);
+        let uri = PathUri::from_path(OsStr::from_bytes(&bytes)).unwrap();
+        let text = uri.to_string();
+        assert!(text.is_ascii());
+        assert_eq!(text.parse::<PathUri>().unwrap(), uri);
+        let json = serde_json::to_string(&uri).unwrap();
+        assert_eq!(serde_json::from_str::<PathUri>(&json).unwrap(), uri);
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        for (text, expected) in [
+            ("tmp", "not an absolute"),
+            ("", "not an absolute"),
+            ("a/b:c", "not an absolute"),
+            ("file:tmp", "not an absolute"),
+            ("file://", "not an absolute"),
+            ("http://x/y", "scheme \"http\""),
+            ("file://localhost/tmp", "host \"localhost\""),
+            ("file://server", "host \"server\""),
+            ("file:///a%2fb", "hides a slash"),
+            ("file:///a/%2e%2E/b", "hides a dot segment"),
+            ("file:///a/.%2e", "hides a dot segment"),
+            ("file:///a%00b", "NUL"),
+            ("/a\0b", "NUL"),
+            ("file:///a%4", "broken"),
+            ("file:///a%zz", "broken"),
+            ("file:///a?b", "question mark"),
+            ("file:///a#b", "number sign"),
+        ] {
+            let error = text.parse::<PathUri>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

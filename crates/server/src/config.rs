@@ -1,0 +1,45 @@
+//! What the operator decides. Values only: reading flags, environment and files is the binary's work.
+
+use std::time::Duration;
+
+/// Limits and permissions of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// How long processes have between TERM and KILL when the server shuts down.
+    pub shutdown_grace_period: Duration,
+    /// Live and still readable processes that one session may have.
+    pub max_processes_per_connection: usize,
+    /// Sessions, attached and detached, that the server keeps at once.
+    pub max_sessions: usize,
+    /// Bytes of each process's log kept in memory.
+    pub retained_output_bytes_per_process: usize,
+    /// Bytes of unconfirmed output of each process that may go to its spill file; 0 means no file.
+    pub spill_output_bytes_per_process: u64,
+    /// How long a session survives without a connection when its client did not ask otherwise.
+    pub detached_session_ttl: Duration,
+    /// The most that a client may ask for with `detachedTtlMs`.
+    pub max_detached_session_ttl: Duration,
+    /// Whether `process/start` may use mode `direct`.
+    pub allow_direct_exec: bool,
+    /// Whether `process/start` may use mode `prepared`.
+    pub allow_prepared_exec: bool,
+    /// Ordinary requests of one connection that run at once; 1 is strictly serial.
+    pub concurrent_requests: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            shutdown_grace_period: Duration::from_secs(5),
+            max_processes_per_connection: 4096,
+            max_sessions: 4096,
+            retained_output_bytes_per_process: 1 << 20,
+            spill_output_bytes_per_process: 256 << 20,
+            detached_session_ttl: Duration::from_secs(30),
+            max_detached_session_ttl: Duration::from_secs(24 * 60 * 60),
+            allow_direct_exec: true,
+            allow_prepared_exec: true,
+            concurrent_requests: 64,
+        }
+    }
+}

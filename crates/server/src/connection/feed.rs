@@ -1,0 +1,224 @@
+//! A process's live notifications on one connection: a cursor over its log that the writer moves.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use exec_server_host::process::{Budget, Cursor, Delivered, Event, Page, Watcher};
+use exec_server_protocol::{
+    ClosedNotification, ExecExitedNotification, ExitedNotification, NotificationHeader,
+    notification,
+};
+use exec_server_transport::Outgoing;
+
+use super::outbox::Outbox;
+use crate::local::{LocalProcess, Vocabulary, exit_details, wire_stream};
+
+/// Who reads a feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// The session's own client. What it confirms may be evicted.
+    Owner { confirms: Confirms },
+    /// Someone who looks on, and holds nothing back.
+    Observer { session_id: String },
+}
+
+/// How it is known that the owner has an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Confirms {
+    /// The client says so.
+    ByAck,
+    /// The socket took it: the best that is known of a client that never confirms.
+    ByWriting,
+}
+
+#[derive(Debug)]
+pub(crate) struct Feed {
+    process: Arc<LocalProcess>,
+    outbox: Arc<Outbox>,
+    audience: Audience,
+    header: NotificationHeader,
+    /// Whether the outbox already knows that there is something to send.
+    queued: AtomicBool,
+    finished: AtomicBool,
+    cursor: tokio::sync::Mutex<Cursor>,
+    state: Mutex<FeedState>,
+    this: Weak<Feed>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FeedState {
+    /// Waiting for the catch-up read of a client that came back; see [`Feed::subscribe`].
+    Held,
+    Live,
+    /// The session has moved to another connection.
+    Retired,
+}
+
+/// How long a client that came back has to ask for what it missed.
+pub(super) const CATCH_UP_PATIENCE: Duration = Duration::from_secs(2);
+/// One turn of a feed in the writer's round.
+const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
+
+impl Feed {
+    /// Begins to feed a connection with what follows `after`.
+    ///
+    /// A client that never acks and has just come back is *held* first: it will ask for what it missed
+    /// with one `process/read`, and clients in the field give a process up when more than 1 MiB arrives
+    /// ahead of that answer.
+    pub(crate) fn subscribe(
+        process: &Arc<LocalProcess>,
+        outbox: &Arc<Outbox>,
+        audience: Audience,
+        after: u64,
+        held: bool,
+    ) -> Arc<Self> {
+        let header = match (&audience, process.vocabulary()) {
+            (Audience::Observer { session_id }, _) => {
+                NotificationHeader::output(process.id(), Some(session_id))
+            }
+            (_, Vocabulary::Current) => NotificationHeader::output(process.id(), None),
+            (_, Vocabulary::Legacy) => NotificationHeader::legacy_output(process.id()),
+        };
+        let cursor = Cursor::after(process.log(), after);
+        let feed = Arc::new_cyclic(|this| Self {
+            process: Arc::clone(process),
+            outbox: Arc::clone(outbox),
+            audience,
+            header,
+            queued: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            cursor: tokio::sync::Mutex::new(cursor),
+            state: Mutex::new(if held { FeedState::Held } else { FeedState::Live }),
+            this: this.clone(),
+        });
+        let watcher: Arc<dyn Watcher> = feed.clone();
+        process.log().watch(&watcher);
+        feed
+    }
+
+    pub(crate) fn process(&self) -> &Arc<LocalProcess> {
+        &self.process
+    }
+
+    pub(crate) fn is_owner(&self) -> bool {
+        matches!(self.audience, Audience::Owner { .. })
+    }
+
+    /// Sends nothing and confirms nothing from now on.
+    pub(crate) fn retire(&self) {
+        *self.state() = FeedState::Retired;
+    }
+
+    /// Lets a held feed go, without what its client has read meanwhile.
+    pub(crate) async fn release(&self, next_seq: Option<u64>) {
+        if *self.state() != FeedState::Held {
+            return;
+        }
+        if let Some(next_seq) = next_seq {
+            self.cursor.lock().await.advance_to(self.process.log(), next_seq.saturating_sub(1));
+        }
+        let mut state = self.state();
+        if *state == FeedState::Held {
+            *state = FeedState::Live;
+            drop(state);
+            self.log_grew();
+        }
+    }
+
+    /// Whether the last event has been sent.
+    pub(crate) fn finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// The socket has taken everything up to `seq`.
+    pub(super) fn written(&self, seq: u64) {
+        if self.audience != (Audience::Owner { confirms: Confirms::ByWriting }) {
+            return;
+        }
+        // Under the lock, so that a connection that lost the session can no longer release what its
+        // successor has yet to send.
+        let state = self.state();
+        if *state != FeedState::Retired {
+            self.process.log().confirm(seq);
+        }
+    }
+
+    /// Encodes one slice of news. Returns the number of the last event, or `None` if there is none.
+    pub(super) async fn send_slice(&self, outgoing: &mut Outgoing) -> Option<u64> {
+        self.queued.store(false, Ordering::Release);
+        if *self.state() != FeedState::Live {
+            return None;
+        }
+        let mut cursor = self.cursor.lock().await;
+        let Page { events, complete, .. } = cursor.read(self.process.log(), SLICE).await;
+        for delivered in &events {
+            self.encode(delivered, outgoing);
+            if matches!(delivered.entry.event, Event::Closed) {
+                self.finished.store(true, Ordering::Release);
+            }
+        }
+        if !complete {
+            self.log_grew();
+        }
+        (!events.is_empty()).then(|| cursor.position())
+    }
+
+    fn encode(&self, Delivered { entry, dropped }: &Delivered, outgoing: &mut Outgoing) {
+        let observed = match &self.audience {
+            Audience::Observer { session_id } => Some(session_id.clone()),
+            Audience::Owner { .. } => None,
+        };
+        let legacy = observed.is_none() && self.process.vocabulary() == Vocabulary::Legacy;
+        let process_id = self.process.id();
+        match &entry.event {
+            Event::Output { stream, bytes } => {
+                let stream = wire_stream(*stream);
+                let len = self.header.len(entry.seq, stream, bytes.len(), *dropped);
+                outgoing.push_with(len, |buffer| {
+                    self.header.write(buffer, entry.seq, stream, bytes, *dropped);
+                });
+            }
+            Event::Exited(exit) if legacy => outgoing.push(&notification(
+                "command/exec/exited",
+                &ExecExitedNotification { process_id: process_id.to_owned(), exit_code: exit.code },
+            )),
+            Event::Exited(exit) => outgoing.push(&notification(
+                "process/exited",
+                &ExitedNotification {
+                    process_id: process_id.to_owned(),
+                    session_id: observed,
+                    seq: entry.seq,
+                    exit_code: exit.code,
+                    sandbox_denied: false,
+                    dropped_bytes: *dropped,
+                    exit: Some(exit_details(exit)),
+                },
+            )),
+            Event::Closed if legacy => {}
+            Event::Closed => outgoing.push(&notification(
+                "process/closed",
+                &ClosedNotification {
+                    process_id: process_id.to_owned(),
+                    session_id: observed,
+                    seq: entry.seq,
+                    dropped_bytes: *dropped,
+                },
+            )),
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, FeedState> {
+        self.state.lock().expect("no code panics while it holds a feed's state")
+    }
+}
+
+impl Watcher for Feed {
+    fn log_grew(&self) {
+        if !self.queued.swap(true, Ordering::AcqRel)
+            && let Some(feed) = self.this.upgrade()
+        {
+            self.outbox.ready(feed);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A connection as sessions and processes see it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use exec_server_transport::Prober;
+use tokio::sync::Semaphore;
+
+use super::feed::{Audience, Feed};
+use super::outbox::Outbox;
+use crate::local::LocalProcess;
+
+/// Never reused within a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+#[derive(Debug)]
+pub(crate) struct ConnectionHandle {
+    id: ConnectionId,
+    outbox: Arc<Outbox>,
+    prober: Prober,
+    feeds: Mutex<Vec<Arc<Feed>>>,
+    /// Held while a large answer is made and handed over, so that a client that asks for many and
+    /// reads none costs the memory of one.
+    pub(super) large_answer: Semaphore,
+}
+
+impl ConnectionHandle {
+    pub(super) fn new(id: ConnectionId, outbox: Arc<Outbox>, prober: Prober) -> Self {
+        let (feeds, large_answer) = (Mutex::default(), Semaphore::new(1));
+        Self { id, outbox, prober, feeds, large_answer }
+    }
+
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    pub(crate) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// Sends a process's events to this connection from now on.
+    pub(crate) fn feed(
+        &self,
+        process: &Arc<LocalProcess>,
+        audience: Audience,
+        after: u64,
+        held: bool,
+    ) {
+        let feed = Feed::subscribe(process, &self.outbox, audience, after, held);
+        let mut feeds = self.feeds();
+        feeds.retain(|feed| !feed.finished());
+        feeds.push(feed);
+    }
+
+    /// The feed of a process that this connection's session owns.
+    pub(super) fn own_feed(&self, process: &Arc<LocalProcess>) -> Option<Arc<Feed>> {
+        let feeds = self.feeds();
+        let own = |feed: &&Arc<Feed>| feed.is_owner() && Arc::ptr_eq(feed.process(), process);
+        feeds.iter().find(own).cloned()
+    }
+
+    /// Lets every held feed go: the client did not ask for what it missed, so it is just sent.
+    pub(super) async fn release_feeds(&self) {
+        let feeds = self.feeds().clone();
+        for feed in feeds {
+            feed.release(None).await;
+        }
+    }
+
+    /// The session is another connection's now, or nobody's: nothing of it is sent or confirmed here.
+    pub(crate) fn lose_session(&self) {
+        self.feeds().retain(|feed| {
+            if feed.is_owner() {
+                feed.retire();
+            }
+            !feed.is_owner()
+        });
+    }
+
+    /// Asks the peer for a sign of life.
+    pub(crate) async fn is_alive(&self, patience: Duration) -> bool {
+        !self.outbox.is_closed() && self.prober.probe(patience).await
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.outbox.close();
+    }
+
+    fn feeds(&self) -> MutexGuard<'_, Vec<Arc<Feed>>> {
+        self.feeds.lock().expect("no code panics while it holds the feeds")
+    }
+}

@@ -1,0 +1,276 @@
+//! What each method does. Nothing here blocks: what has to wait is handed to [`Reader::work`].
+
+use std::sync::Arc;
+
+use exec_server_protocol::{
+    Call, CloseStdinResponse, Empty, EnvironmentStatus, ExecParams, ExecResponse,
+    ExecWriteResponse, ListResponse, ObserveParams, ReadParams, RpcError, SandboxType,
+    SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
+    TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+};
+
+use super::feed::Audience;
+use super::reader::Reader;
+use super::responder::Responder;
+use crate::local::{LocalProcess, Started, Written, environment_info, start_error};
+use crate::sessions::Session;
+
+impl Reader {
+    pub(super) fn handle(&mut self, session: &Arc<Session>, call: Call, responder: Responder) {
+        match call {
+            Call::Initialize(_) => {
+                responder.fail(&RpcError::invalid_request("initialize was called before"));
+            }
+            Call::SessionClose(_) => self.session_close(session, responder),
+            Call::SessionList(_) => {
+                let sessions = self.shared.sessions.all().iter().map(|s| s.info()).collect();
+                responder.answer::<rpc::SessionList>(Ok(SessionListResponse { sessions }));
+            }
+            Call::EnvironmentInfo(_) => {
+                responder.answer::<rpc::EnvironmentInfo>(environment_info(&self.shared.launcher));
+            }
+            Call::EnvironmentStatus(_) => {
+                let status = EnvironmentStatus { status: Status::Ready };
+                responder.answer::<rpc::EnvironmentStatus>(Ok(status));
+            }
+            Call::ProcessStart(params) => self.start(session, params, responder),
+            Call::ProcessRead(params) => self.read(session, params, responder),
+            Call::ProcessWrite(params) => self.write(session, params, responder),
+            Call::ProcessCloseStdin(params) => {
+                let process = session.find(&params.process_id);
+                let status = process.map_or(WriteStatus::UnknownProcess, |p| p.close_stdin());
+                responder.answer::<rpc::ProcessCloseStdin>(Ok(CloseStdinResponse { status }));
+            }
+            Call::ProcessResize(params) => {
+                let size = TerminalSize { rows: params.rows, cols: params.cols };
+                let resized = find(session, &params.process_id).and_then(|p| p.resize(size));
+                responder.answer::<rpc::ProcessResize>(resized.map(|()| Empty {}));
+            }
+            Call::ProcessSignal(params) => {
+                responder.answer::<rpc::ProcessSignal>(self.signal(session, &params));
+            }
+            Call::ProcessTerminate(params) => {
+                responder.answer::<rpc::ProcessTerminate>(self.terminate(session, &params));
+            }
+            Call::ProcessWait(params) => self.wait(session, params, responder),
+            Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, responder),
+            Call::ProcessList(_) => self.list(session, responder),
+            Call::ProcessObserve(params) => {
+                responder.answer::<rpc::ProcessObserve>(self.observe(&params));
+            }
+            Call::CommandExec(params) => self.start_legacy(session, params, responder),
+            Call::CommandExecWrite(params) => self.write_legacy(session, params, responder),
+            Call::CommandExecTerminate(params) => {
+                responder.answer::<rpc::CommandExecTerminate>(self.terminate(session, &params));
+            }
+        }
+    }
+
+    fn session_close(&mut self, session: &Arc<Session>, responder: Responder) {
+        let (shared, session) = (Arc::clone(&self.shared), Arc::clone(session));
+        self.work(responder, |responder| async move {
+            shared.end_session(&session).await;
+            responder.answer::<rpc::SessionClose>(Ok(Empty {}));
+        });
+    }
+
+    fn start(&mut self, session: &Arc<Session>, params: StartParams, responder: Responder) {
+        let id = params.process_id.clone();
+        let shared = Arc::clone(&self.shared);
+        let start = || LocalProcess::start(&shared.launcher, &shared.config, params);
+        self.start_with(session, id, start, responder, |process_id, responder| {
+            let response = StartResponse { process_id, sandbox_type: SandboxType::None };
+            responder.answer::<rpc::ProcessStart>(Ok(response));
+        });
+    }
+
+    fn start_legacy(&mut self, session: &Arc<Session>, params: ExecParams, responder: Responder) {
+        let id = params.process_id.clone();
+        let shared = Arc::clone(&self.shared);
+        let start = || LocalProcess::start_legacy(&shared.launcher, &shared.config, params);
+        self.start_with(session, id, start, responder, |process_id, responder| {
+            let (exit_code, stdout, stderr) = (None, None, None);
+            let response = ExecResponse { process_id, running: true, exit_code, stdout, stderr };
+            responder.answer::<rpc::CommandExec>(Ok(response));
+        });
+    }
+
+    /// The session's own task answers: it outlives this connection, and so does the clean-up of a
+    /// start that fails.
+    fn start_with(
+        &mut self,
+        session: &Arc<Session>,
+        process_id: String,
+        start: impl FnOnce() -> Result<Started, RpcError>,
+        responder: Responder,
+        answer: impl FnOnce(String, Responder) + Send + 'static,
+    ) {
+        let limit = self.shared.config.max_processes_per_connection;
+        match session.start(self.connection.id(), &process_id, limit, start) {
+            Err(error) => responder.fail(&error),
+            Ok((process, outcome)) => {
+                self.shared.look_after(Arc::clone(session), process, outcome, move |outcome| {
+                    match outcome {
+                        Ok(()) => answer(process_id, responder),
+                        Err(error) => responder.fail(&start_error(&process_id, &error)),
+                    }
+                });
+            }
+        }
+    }
+
+    fn read(&mut self, session: &Arc<Session>, params: ReadParams, responder: Responder) {
+        let process = match find(session, &params.process_id) {
+            Ok(process) => process,
+            Err(error) => return responder.fail(&error),
+        };
+        if let Some(seen) = params.after_seq
+            && seen < process.log().progress().next_seq
+        {
+            session.acknowledge(self.connection.id(), &params.process_id, seen);
+        }
+        let connection = Arc::clone(&self.connection);
+        self.work(responder, |responder| async move {
+            process.wait_for_news(&params).await;
+            let Ok(_permit) = connection.large_answer.acquire().await else { return };
+            connection.outbox().room().await;
+            let response = process.read(&params).await;
+            let next_seq = response.next_seq;
+            responder.answer::<rpc::ProcessRead>(Ok(response));
+            if let Some(feed) = connection.own_feed(&process) {
+                feed.release(Some(next_seq)).await;
+            }
+        });
+    }
+
+    fn write(&mut self, session: &Arc<Session>, params: WriteParams, responder: Responder) {
+        let answer = |status, responder: Responder| {
+            responder.answer::<rpc::ProcessWrite>(Ok(WriteResponse { status }));
+        };
+        match session.find(&params.process_id) {
+            Some(process) => self.write_with(&process, params, responder, answer),
+            None => answer(WriteStatus::UnknownProcess, responder),
+        }
+    }
+
+    fn write_legacy(&mut self, session: &Arc<Session>, params: WriteParams, responder: Responder) {
+        let id = params.process_id.clone();
+        match find(session, &id) {
+            Ok(process) => {
+                self.write_with(&process, params, responder, move |status, responder| {
+                    responder.answer::<rpc::CommandExecWrite>(match status {
+                        WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
+                        _ => {
+                            let message = format!("process {id:?}: standard input is closed");
+                            Err(RpcError::invalid_request(message))
+                        }
+                    });
+                })
+            }
+            Err(error) => responder.fail(&error),
+        }
+    }
+
+    /// The bytes are queued here and now, in the order of the requests; only the answer may wait.
+    fn write_with(
+        &mut self,
+        process: &Arc<LocalProcess>,
+        params: WriteParams,
+        mut responder: Responder,
+        answer: impl FnOnce(WriteStatus, Responder) + Send + 'static,
+    ) {
+        match process.write(params) {
+            Err(error) => responder.fail(&error),
+            Ok(Written::Done(status)) => answer(status, responder),
+            Ok(Written::Waiting(ticket)) => {
+                responder.release_place();
+                let process = Arc::clone(process);
+                self.work(responder, |responder| async move {
+                    answer(process.accepted(ticket).await, responder);
+                });
+            }
+        }
+    }
+
+    fn signal(&self, own: &Arc<Session>, params: &SignalParams) -> Result<Empty, RpcError> {
+        let session = self.session_named(own, params.session_id.as_deref())?;
+        if let Some(process) = session.find(&params.process_id) {
+            process.signal(params.signal);
+        }
+        Ok(Empty {})
+    }
+
+    fn terminate(
+        &self,
+        own: &Arc<Session>,
+        params: &TerminateParams,
+    ) -> Result<TerminateResponse, RpcError> {
+        let session = self.session_named(own, params.session_id.as_deref())?;
+        let process = session.find(&params.process_id);
+        let running = process.is_some_and(|process| process.terminate(params.mode));
+        Ok(TerminateResponse { running })
+    }
+
+    fn wait(&mut self, session: &Arc<Session>, params: WaitParams, responder: Responder) {
+        match find(session, &params.process_id) {
+            Err(error) => responder.fail(&error),
+            Ok(process) => self.work(responder, |responder| async move {
+                let response = process.wait(&params).await;
+                responder.answer::<rpc::ProcessWait>(Ok(response));
+            }),
+        }
+    }
+
+    fn snapshot(&mut self, session: &Arc<Session>, process_id: &str, responder: Responder) {
+        let connection = Arc::clone(&self.connection);
+        match find(session, process_id) {
+            Err(error) => responder.fail(&error),
+            Ok(process) => self.work(responder, |responder| async move {
+                let Ok(_permit) = connection.large_answer.acquire().await else { return };
+                connection.outbox().room().await;
+                responder.answer::<rpc::ProcessSnapshot>(Ok(process.snapshot()));
+            }),
+        }
+    }
+
+    fn list(&mut self, session: &Arc<Session>, responder: Responder) {
+        let mut listed = session.processes();
+        listed.sort_by(|a, b| a.id().cmp(b.id()));
+        self.work(responder, |responder| async move {
+            let mut processes = Vec::with_capacity(listed.len());
+            for process in listed {
+                processes.push(process.summary().await);
+            }
+            responder.answer::<rpc::ProcessList>(Ok(ListResponse { processes }));
+        });
+    }
+
+    fn observe(&self, params: &ObserveParams) -> Result<Empty, RpcError> {
+        let session = self.named(&params.session_id)?;
+        let process = find(&session, &params.process_id)?;
+        let audience = Audience::Observer { session_id: params.session_id.clone() };
+        self.connection.feed(&process, audience, params.after_seq.unwrap_or(0), false);
+        Ok(Empty {})
+    }
+
+    fn session_named(
+        &self,
+        own: &Arc<Session>,
+        other: Option<&str>,
+    ) -> Result<Arc<Session>, RpcError> {
+        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.named(id))
+    }
+
+    fn named(&self, id: &str) -> Result<Arc<Session>, RpcError> {
+        let unknown =
+            || RpcError::invalid_request(format!("session {id:?} is unknown or has expired"));
+        self.shared.sessions.find(id).ok_or_else(|| unknown().with_kind("unknownSession"))
+    }
+}
+
+fn find(session: &Session, process_id: &str) -> Result<Arc<LocalProcess>, RpcError> {
+    session.find(process_id).ok_or_else(|| {
+        RpcError::invalid_request(format!("process {process_id:?} is not known in this session"))
+            .with_kind("unknownProcess")
+    })
+}

@@ -1,0 +1,129 @@
+//! Which request of a connection may run now.
+//!
+//! Ordinary requests take a place, first come, first served. Waiting and control requests take none.
+//! Calls that change one process keep their order: a control call that overtakes the queue takes the
+//! queued calls of its process along.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use exec_server_protocol::{Call, Scheduling};
+use tokio::sync::Notify;
+
+use super::responder::Responder;
+
+/// Text of requests that may queue for a place. A client that sends more is refused.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// What a queued request costs besides its text.
+const QUEUED_OVERHEAD: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    places: Arc<Places>,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Queued {
+    call: Call,
+    responder: Responder,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Places {
+    limit: usize,
+    taken: AtomicUsize,
+    freed: Notify,
+}
+
+/// One of a connection's places, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place(Arc<Places>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::AcqRel);
+        self.0.freed.notify_one();
+    }
+}
+
+/// The queue is full.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) Responder);
+
+impl Lanes {
+    pub(super) fn new(limit: usize) -> Self {
+        let places = Places { limit, taken: AtomicUsize::new(0), freed: Notify::new() };
+        Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0 }
+    }
+
+    /// Takes a request in. What may run at once is returned, in the order to run it.
+    pub(super) fn admit(
+        &mut self,
+        call: Call,
+        responder: Responder,
+        bytes: usize,
+    ) -> Result<Vec<(Call, Responder)>, Refused> {
+        match call.scheduling() {
+            Scheduling::Ordinary => {
+                let bytes = bytes + QUEUED_OVERHEAD;
+                if self.queued_bytes + bytes > MAX_QUEUED_BYTES && !self.queue.is_empty() {
+                    return Err(Refused(responder));
+                }
+                self.queued_bytes += bytes;
+                self.queue.push_back(Queued { call, responder, bytes });
+                Ok(Vec::new())
+            }
+            Scheduling::Waiting => Ok(vec![(call, responder)]),
+            Scheduling::Control => {
+                let mut runnable = Vec::new();
+                if let Some(process) = call.changes_process().map(str::to_owned) {
+                    self.take_changes_of(&process, &mut runnable);
+                }
+                runnable.push((call, responder));
+                Ok(runnable)
+            }
+        }
+    }
+
+    /// The next ordinary request, if a place is free.
+    pub(super) fn next(&mut self) -> Option<(Call, Responder)> {
+        if self.places.taken.load(Ordering::Acquire) >= self.places.limit {
+            return None;
+        }
+        let Queued { call, responder, bytes } = self.queue.pop_front()?;
+        self.queued_bytes -= bytes;
+        self.places.taken.fetch_add(1, Ordering::AcqRel);
+        Some((call, responder.with_place(Place(Arc::clone(&self.places)))))
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn places(&self) -> Arc<Places> {
+        Arc::clone(&self.places)
+    }
+
+    /// Such calls never block, so they need no place when they jump the queue.
+    fn take_changes_of(&mut self, process: &str, runnable: &mut Vec<(Call, Responder)>) {
+        for queued in std::mem::take(&mut self.queue) {
+            if queued.call.changes_process() == Some(process) {
+                self.queued_bytes -= queued.bytes;
+                runnable.push((queued.call, queued.responder));
+            } else {
+                self.queue.push_back(queued);
+            }
+        }
+    }
+}
+
+impl Places {
+    /// Waits until a place has been given back.
+    pub(super) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+}

@@ -1,0 +1,50 @@
+//! One connection: a reader that decodes and schedules requests, a writer that sends, and the handle by
+//! which the rest of the server knows it.
+
+mod feed;
+mod handle;
+mod handlers;
+mod lanes;
+mod outbox;
+mod reader;
+mod responder;
+mod writer;
+
+use std::sync::Arc;
+
+use exec_server_transport::{Connection, TransportKind};
+
+pub(crate) use feed::{Audience, Confirms};
+pub(crate) use handle::{ConnectionHandle, ConnectionId};
+
+use crate::server::Shared;
+use outbox::Outbox;
+use reader::Reader;
+
+/// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
+/// there is nobody to come back.
+pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
+    let Connection { incoming, outgoing, prober, kind } = connection;
+    let outbox = Arc::new(Outbox::default());
+    let handle = Arc::new(ConnectionHandle::new(shared.next_connection(), outbox, prober));
+    let _registered = shared.connections.register(&handle);
+    let writer = tokio::spawn(writer::write(Arc::clone(handle.outbox()), outgoing));
+
+    let mut reader = Reader::new(Arc::clone(&shared), Arc::clone(&handle));
+    tokio::select! {
+        () = reader.run(incoming) => {}
+        () = handle.outbox().closed() => {}
+    }
+    if let Some(session) = reader.into_session() {
+        if kind == TransportKind::Stdio {
+            shared.end_session(&session).await;
+        } else if let Some(until) = session.detach(handle.id()) {
+            shared.expire_later(session, until);
+        }
+    }
+    handle.lose_session();
+    handle.outbox().close();
+    if let Err(error) = writer.await {
+        tracing::error!(%error, "the writer of a connection failed");
+    }
+}

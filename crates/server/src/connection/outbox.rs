@@ -1,0 +1,137 @@
+//! What waits to be sent on one connection: answers, and the feeds that have something to say.
+//!
+//! Output itself is never queued here. A feed in `ready` is a promise that its log has grown; the
+//! writer reads the log when the socket has room.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+use super::feed::Feed;
+
+/// Unsent answers beyond which ordinary requests wait: the client is not reading.
+const ROOMY_BYTES: usize = 1 << 20;
+/// Unsent answers at which the connection is given up. Control requests are answered up to here.
+const MAX_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    /// Wakes the writer.
+    filled: Notify,
+    /// Wakes whoever waits for [`Outbox::room`].
+    drained: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    answers: VecDeque<Vec<u8>>,
+    bytes: usize,
+    ready: VecDeque<Arc<Feed>>,
+    /// The writer has given the socket everything it was asked to send.
+    idle: bool,
+    closed: bool,
+}
+
+impl Outbox {
+    /// Queues an answer. When the client lets too many pile up, the connection is closed instead.
+    pub(crate) fn answer(&self, message: Vec<u8>) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.idle = false;
+        state.bytes += message.len();
+        state.answers.push_back(message);
+        if state.bytes > MAX_BYTES {
+            tracing::warn!(bytes = state.bytes, "a client does not read its answers; closing");
+            drop(state);
+            self.close();
+            return;
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// A feed has something to send. Called with its log locked.
+    pub(crate) fn ready(&self, feed: Arc<Feed>) {
+        let mut state = self.lock();
+        state.idle = false;
+        state.ready.push_back(feed);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_one();
+        self.drained.notify_waiters();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.lock().bytes < ROOMY_BYTES
+    }
+
+    /// Waits until the client has taken most of its answers.
+    pub(crate) async fn room(&self) {
+        self.wait_until(|state| state.bytes < ROOMY_BYTES || state.closed).await;
+    }
+
+    /// Waits until everything has been given to the socket, or it is closed.
+    pub(crate) async fn idle(&self) {
+        self.wait_until(|state| state.idle || state.closed).await;
+    }
+
+    pub(crate) async fn closed(&self) {
+        self.wait_until(|state| state.closed).await;
+    }
+
+    async fn wait_until(&self, reached: impl Fn(&State) -> bool) {
+        loop {
+            let mut drained = std::pin::pin!(self.drained.notified());
+            drained.as_mut().enable();
+            if reached(&self.lock()) {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// For the writer: the answers that wait, and the next feed.
+    pub(super) fn take(&self) -> (VecDeque<Vec<u8>>, Option<Arc<Feed>>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.answers), state.ready.pop_front())
+    }
+
+    /// For the writer: this many bytes of answers have left.
+    pub(super) fn sent(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.bytes -= bytes;
+        drop(state);
+        if bytes > 0 {
+            self.drained.notify_waiters();
+        }
+    }
+
+    /// For the writer: waits for something to send. Resolves at once when there is.
+    pub(super) async fn filled(&self) {
+        {
+            let mut state = self.lock();
+            if !state.answers.is_empty() || !state.ready.is_empty() || state.closed {
+                return;
+            }
+            state.idle = true;
+        }
+        self.drained.notify_waiters();
+        self.filled.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds an outbox")
+    }
+}

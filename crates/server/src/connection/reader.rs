@@ -1,0 +1,236 @@
+//! Decodes what a client sends, and runs it when its turn comes.
+
+use std::sync::Arc;
+
+use exec_server_protocol::{
+    Call, ClientNotification, InitializeParams, InitializeResponse, Message, Notification,
+    PROTOCOL_VERSION, Request, RpcError, UNKNOWN_REQUEST_ID, decode, error_response, rpc,
+};
+use exec_server_transport::{Incoming, Received};
+use tokio::task::JoinSet;
+
+use super::feed::Confirms;
+use super::handle::ConnectionHandle;
+use super::lanes::{Lanes, Refused};
+use super::responder::Responder;
+use crate::server::Shared;
+use crate::sessions::{Session, SessionSettings};
+
+/// Requests of one connection that may wait at once; one more is refused.
+const MAX_WAITING: usize = 4096;
+
+pub(super) struct Reader {
+    pub(super) shared: Arc<Shared>,
+    pub(super) connection: Arc<ConnectionHandle>,
+    phase: Phase,
+    lanes: Lanes,
+    /// Requests that are being worked on. They end with the connection.
+    pub(super) tasks: JoinSet<()>,
+}
+
+/// How far the handshake has come.
+enum Phase {
+    Fresh,
+    /// `initialize` was answered, `initialized` has not come.
+    Greeted(Arc<Session>),
+    Ready(Arc<Session>),
+}
+
+impl Reader {
+    pub(super) fn new(shared: Arc<Shared>, connection: Arc<ConnectionHandle>) -> Self {
+        let lanes = Lanes::new(shared.config.concurrent_requests);
+        Self { shared, connection, phase: Phase::Fresh, lanes, tasks: JoinSet::new() }
+    }
+
+    pub(super) fn into_session(self) -> Option<Arc<Session>> {
+        match self.phase {
+            Phase::Fresh => None,
+            Phase::Greeted(session) | Phase::Ready(session) => Some(session),
+        }
+    }
+
+    /// Runs until the connection is over.
+    pub(super) async fn run(&mut self, mut incoming: Incoming) {
+        let places = self.lanes.places();
+        let outbox = Arc::clone(self.connection.outbox());
+        loop {
+            self.run_queued();
+            let queued = self.lanes.has_queued();
+            tokio::select! {
+                received = incoming.recv() => match received {
+                    Some(Received::Message(text)) => self.message(&text).await,
+                    Some(Received::Malformed(malformed)) => self.refuse(&malformed.to_string()),
+                    None => return,
+                },
+                () = places.freed(), if queued => {}
+                () = outbox.room(), if queued && !outbox.has_room() => {}
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+            }
+        }
+    }
+
+    async fn message(&mut self, text: &[u8]) {
+        match decode(text) {
+            Ok(Message::Request(request)) => self.request(request, text.len()).await,
+            Ok(Message::Notification(notification)) => self.notification(&notification),
+            Ok(Message::Response { id, .. }) => {
+                tracing::debug!(%id, "ignoring an answer to a question that was never asked");
+            }
+            Err(error) => self.refuse(&error.to_string()),
+        }
+    }
+
+    /// Answers a message that has no id of its own.
+    fn refuse(&self, why: &str) {
+        self.refuse_with(&RpcError::invalid_request(why));
+    }
+
+    fn refuse_with(&self, error: &RpcError) {
+        self.connection.outbox().answer(error_response(&UNKNOWN_REQUEST_ID, error));
+    }
+
+    async fn request(&mut self, request: Request<'_>, bytes: usize) {
+        let responder = Responder::new(self.connection.outbox(), request.id);
+        tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
+        // Decoded before anything is decided, so that a bad call is refused whatever the phase.
+        let call = match Call::decode(&request.method, request.params) {
+            Ok(Call::Initialize(params)) => {
+                let result = self.initialize(params).await;
+                return responder.answer::<rpc::Initialize>(result);
+            }
+            call => call,
+        };
+        let call = match self.session().and(call) {
+            Ok(call) => call,
+            Err(error) => return responder.fail(&error),
+        };
+        match self.lanes.admit(call, responder, bytes) {
+            Ok(runnable) => {
+                for (call, responder) in runnable {
+                    self.begin(call, responder);
+                }
+            }
+            Err(Refused(responder)) => {
+                let error = RpcError::internal("too many requests are queued on this connection");
+                responder.fail(&error.with_kind("overloaded"));
+            }
+        }
+    }
+
+    fn run_queued(&mut self) {
+        while self.connection.outbox().has_room()
+            && let Some((call, responder)) = self.lanes.next()
+        {
+            self.begin(call, responder);
+        }
+    }
+
+    /// Runs a call of an established session.
+    fn begin(&mut self, call: Call, responder: Responder) {
+        let session = match self.session() {
+            Ok(session) => Arc::clone(session),
+            Err(error) => return responder.fail(&error),
+        };
+        match session.check_attached(self.connection.id()) {
+            Ok(()) => self.handle(&session, call, responder),
+            Err(error) => responder.fail(&error),
+        }
+    }
+
+    /// Works on a request beside the others; false when too many already wait.
+    pub(super) fn work(&mut self, responder: Responder, work: impl Work) {
+        if self.tasks.len() >= MAX_WAITING {
+            let error = RpcError::internal("too many requests wait on this connection");
+            return responder.fail(&error.with_kind("overloaded"));
+        }
+        self.tasks.spawn(work(responder));
+    }
+
+    fn notification(&mut self, notification: &Notification<'_>) {
+        match ClientNotification::decode(notification) {
+            Ok(ClientNotification::Initialized) => self.initialized(),
+            Ok(ClientNotification::Ack(ack)) => match self.session() {
+                Ok(session) => session.acknowledge(self.connection.id(), &ack.process_id, ack.seq),
+                Err(error) => self.refuse_with(&error),
+            },
+            Err(error) => self.refuse_with(&error),
+        }
+    }
+
+    fn initialized(&mut self) {
+        match std::mem::replace(&mut self.phase, Phase::Fresh) {
+            Phase::Fresh => self.refuse("initialized was sent before initialize"),
+            // Sent twice: harmless, and old clients may.
+            Phase::Greeted(session) | Phase::Ready(session) => self.phase = Phase::Ready(session),
+        }
+    }
+
+    fn session(&self) -> Result<&Arc<Session>, RpcError> {
+        match &self.phase {
+            Phase::Ready(session) => Ok(session),
+            Phase::Fresh => Err(RpcError::invalid_request("initialize has not been called")),
+            Phase::Greeted(_) => {
+                Err(RpcError::invalid_request("the notification initialized has not been sent"))
+            }
+        }
+    }
+
+    /// Answered before the next message is read, so that what is pipelined behind it finds a session.
+    async fn initialize(
+        &mut self,
+        params: InitializeParams,
+    ) -> Result<InitializeResponse, RpcError> {
+        if !matches!(self.phase, Phase::Fresh) {
+            return Err(RpcError::invalid_request(
+                "initialize was called before on this connection",
+            ));
+        }
+        let settings = SessionSettings {
+            detached_ttl: self.shared.granted_ttl(params.detached_ttl_ms),
+            confirms: match params.acks {
+                Some(true) => Confirms::ByAck,
+                _ => Confirms::ByWriting,
+            },
+        };
+        let sessions = &self.shared.sessions;
+        let session = match params.resume_session_id {
+            Some(id) => {
+                let session = sessions.resume(&id, settings, &self.connection).await?;
+                self.release_feeds_later();
+                session
+            }
+            None => sessions.open(params.client_name, settings, &self.connection)?,
+        };
+        let granted_ms = u64::try_from(settings.detached_ttl.as_millis()).unwrap_or(u64::MAX);
+        let response = InitializeResponse {
+            session_id: session.id().to_owned(),
+            protocol_version: PROTOCOL_VERSION.to_owned(),
+            detached_ttl_ms: params.detached_ttl_ms.map(|_| granted_ms),
+            acks: params.acks,
+        };
+        self.phase = Phase::Greeted(session);
+        Ok(response)
+    }
+
+    /// A client that came back and does not ask for what it missed is sent it all the same.
+    fn release_feeds_later(&mut self) {
+        let connection = Arc::clone(&self.connection);
+        self.tasks.spawn(async move {
+            tokio::time::sleep(super::feed::CATCH_UP_PATIENCE).await;
+            connection.release_feeds().await;
+        });
+    }
+}
+
+/// Work on a request that ends in its answer.
+pub(super) trait Work: FnOnce(Responder) -> Self::Future {
+    type Future: Future<Output = ()> + Send + 'static;
+}
+
+impl<F, R> Work for F
+where
+    F: FnOnce(Responder) -> R,
+    R: Future<Output = ()> + Send + 'static,
+{
+    type Future = R;
+}

@@ -1,0 +1,60 @@
+//! The duty to answer one request, exactly once.
+
+use std::sync::Arc;
+
+use exec_server_protocol::{RequestId, Rpc, RpcError, error_response, response};
+
+use super::lanes::Place;
+use super::outbox::Outbox;
+
+/// Dropping it unanswered answers with an internal error: no client waits for ever.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    outbox: Arc<Outbox>,
+    id: Option<RequestId>,
+    place: Option<Place>,
+}
+
+impl Responder {
+    pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId) -> Self {
+        Self { outbox: Arc::clone(outbox), id: Some(id), place: None }
+    }
+
+    pub(super) fn with_place(self, place: Place) -> Self {
+        let mut this = self;
+        this.place = Some(place);
+        this
+    }
+
+    /// Gives the place back: from here on the request only waits.
+    pub(crate) fn release_place(&mut self) {
+        self.place = None;
+    }
+
+    /// Answers with the result of the named method.
+    pub(crate) fn answer<M: Rpc>(mut self, result: Result<M::Response, RpcError>) {
+        let Some(id) = self.id.take() else { return };
+        let message = match result {
+            Ok(result) => response(&id, &result).unwrap_or_else(|error| {
+                error_response(&id, &RpcError::internal(format!("result of {id}: {error}")))
+            }),
+            Err(error) => error_response(&id, &error),
+        };
+        self.outbox.answer(message);
+    }
+
+    pub(crate) fn fail(mut self, error: &RpcError) {
+        if let Some(id) = self.id.take() {
+            self.outbox.answer(error_response(&id, error));
+        }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let error = RpcError::internal("the request was abandoned by the server");
+            self.outbox.answer(error_response(&id, &error));
+        }
+    }
+}

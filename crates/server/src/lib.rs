@@ -1,0 +1,15 @@
+//! Sessions, dispatch and the connection writer.
+//!
+//! [`Server::serve`] is the only entrance, whatever the transport. Below it, `connection` reads,
+//! schedules and writes; `sessions` knows who owns which process; `local` translates between the wire
+//! and the machine. Output is never queued here: see `connection::outbox`.
+
+mod config;
+mod connection;
+mod local;
+mod server;
+mod sessions;
+
+pub use config::ServerConfig;
+pub use local::LocalProcess;
+pub use server::Server;

@@ -1,0 +1,49 @@
+//! What `environment/info` says about this machine.
+
+use std::path::{Path, PathBuf};
+
+use exec_server_host::process::launch::{Launcher, Teardown};
+use exec_server_protocol::{
+    Capabilities, EnvironmentInfo, PathUri, ProcessTeardown, RpcError, ShellInfo,
+};
+
+pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, RpcError> {
+    let shell = default_shell();
+    let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let cwd = std::env::current_dir()
+        .map_err(|error| RpcError::internal(format!("working directory of the server: {error}")))?;
+    let temp_dir = uri(std::env::temp_dir())?;
+    let mut temporary_directories = vec![temp_dir.clone()];
+    let slash_tmp = uri(PathBuf::from("/tmp"))?;
+    if slash_tmp != temp_dir && slash_tmp.as_path().is_dir() {
+        temporary_directories.push(slash_tmp);
+    }
+    Ok(EnvironmentInfo {
+        shell: ShellInfo { name, path: shell.to_string_lossy().into_owned() },
+        cwd: uri(cwd)?,
+        temporary_directories,
+        temp_dir,
+        capabilities: Capabilities::default(),
+        process_teardown: teardown(launcher.teardown()),
+    })
+}
+
+fn teardown(teardown: Teardown) -> ProcessTeardown {
+    let whole_tree = teardown == Teardown::WholeTree;
+    ProcessTeardown { process_group: true, keeper: whole_tree, pidfd: whole_tree, cgroup: false }
+}
+
+/// The user's shell, else the first of the usual ones that exists.
+fn default_shell() -> PathBuf {
+    let from_environment = std::env::var_os("SHELL").map(PathBuf::from);
+    let usual = ["/bin/bash", "/bin/sh"].map(PathBuf::from);
+    let is_usable = |path: &PathBuf| path.is_absolute() && path.is_file();
+    from_environment.into_iter().chain(usual).find(is_usable).unwrap_or_else(|| "/bin/sh".into())
+}
+
+fn uri(path: PathBuf) -> Result<PathUri, RpcError> {
+    let absolute = std::path::absolute(&path).unwrap_or(path);
+    PathUri::from_path(Path::new(&absolute)).ok_or_else(|| {
+        RpcError::internal(format!("{} is not an absolute path", absolute.display()))
+    })
+}

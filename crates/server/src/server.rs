@@ -1,0 +1,208 @@
+//! The server as a whole: what all connections share, and how it ends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use exec_server_host::process::StartOutcome;
+use exec_server_host::process::launch::{LaunchError, Launcher};
+use exec_server_protocol::TerminateMode;
+use exec_server_transport::Connection;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::ServerConfig;
+use crate::connection::{self, ConnectionHandle, ConnectionId};
+use crate::local::LocalProcess;
+use crate::sessions::{Session, Sessions};
+
+/// How long a closed process stays readable while its client is attached.
+const CLOSED_RETENTION: Duration = Duration::from_secs(30);
+/// How long clients have, at shutdown, to take the last events.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Serves connections. Clones are the same server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) launcher: Launcher,
+    pub(crate) sessions: Sessions,
+    pub(crate) connections: Connections,
+    next_connection: AtomicU64,
+    /// Tasks that belong to no connection: expiry of sessions, care for processes.
+    background: Mutex<JoinSet<()>>,
+}
+
+impl Server {
+    #[must_use]
+    pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
+        let sessions = Sessions::new(config.max_sessions);
+        let shared = Shared {
+            config,
+            launcher,
+            sessions,
+            connections: Connections::default(),
+            next_connection: AtomicU64::new(1),
+            background: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Serves a connection to its end.
+    pub async fn serve(&self, connection: Connection) {
+        connection::serve(Arc::clone(&self.shared), connection).await;
+    }
+
+    /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, and the
+    /// last events to those who listen. Returns when no process is left.
+    pub async fn shutdown(&self) {
+        let shared = &self.shared;
+        shared.sessions.drain();
+        let sessions = shared.sessions.all();
+        let processes: Vec<_> = sessions.iter().flat_map(|session| session.processes()).collect();
+        let grace = shared.config.shutdown_grace_period;
+        let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        for process in &processes {
+            process.terminate(TerminateMode::Graceful { timeout_ms });
+        }
+        for process in &processes {
+            process.gone().await;
+        }
+        let connections = shared.connections.all();
+        let farewell = async {
+            for connection in &connections {
+                connection.outbox().idle().await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        for connection in connections {
+            connection.give_up();
+        }
+        for session in sessions {
+            session.end();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn next_connection(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// How long a session may live without a connection: what its client asked for, within reason.
+    pub(crate) fn granted_ttl(&self, asked_ms: Option<u64>) -> Duration {
+        let asked = asked_ms.map_or(self.config.detached_session_ttl, Duration::from_millis);
+        asked.min(self.config.max_detached_session_ttl)
+    }
+
+    /// Ends a session and waits until its processes are gone.
+    pub(crate) async fn end_session(&self, session: &Arc<Session>) {
+        session.end();
+        self.sessions.remove(session.id());
+        let processes = session.processes();
+        for process in &processes {
+            process.terminate(TerminateMode::Force);
+        }
+        for process in processes {
+            process.gone().await;
+            session.forget(&process);
+        }
+    }
+
+    pub(crate) fn expire_later(self: &Arc<Self>, session: Arc<Session>, until: Instant) {
+        // Weak: a task of the server must not keep the server alive.
+        let shared = Arc::downgrade(self);
+        self.spawn(async move {
+            tokio::time::sleep_until(until).await;
+            if session.expire(until)
+                && let Some(shared) = shared.upgrade()
+            {
+                tracing::debug!(session = session.id(), "session expired");
+                shared.end_session(&session).await;
+            }
+        });
+    }
+
+    /// Cares for a process from its start until it is forgotten.
+    pub(crate) fn look_after(
+        &self,
+        session: Arc<Session>,
+        process: Arc<LocalProcess>,
+        outcome: StartOutcome,
+        report: impl FnOnce(Result<(), LaunchError>) + Send + 'static,
+    ) {
+        self.spawn(async move {
+            match outcome.await {
+                Ok(Ok(())) => report(Ok(())),
+                Ok(Err(error)) => {
+                    session.forget(&process);
+                    return report(Err(error));
+                }
+                // The owner of the process is gone, as it is when the runtime shuts down.
+                Err(_) => return session.forget(&process),
+            }
+            process.log().wait_closed().await;
+            process.gone().await;
+            session.finished(&process);
+            loop {
+                tokio::time::sleep(CLOSED_RETENTION).await;
+                if session.is_ended() || session.has_delivered(&process) {
+                    return session.forget(&process);
+                }
+            }
+        });
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut background = self.background();
+        while background.try_join_next().is_some() {}
+        background.spawn(task);
+    }
+
+    fn background(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.background.lock().expect("no code panics while it holds the background tasks")
+    }
+}
+
+/// The connections that are being served.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+}
+
+/// Takes a connection off the list when dropped.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    id: ConnectionId,
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+}
+
+impl Connections {
+    pub(crate) fn register(&self, connection: &Arc<ConnectionHandle>) -> Registered {
+        let id = connection.id();
+        lock(&self.by_id).insert(id, Arc::downgrade(connection));
+        Registered { id, by_id: Arc::clone(&self.by_id) }
+    }
+
+    fn all(&self) -> Vec<Arc<ConnectionHandle>> {
+        lock(&self.by_id).values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        lock(&self.by_id).remove(&self.id);
+    }
+}
+
+type ById = HashMap<ConnectionId, Weak<ConnectionHandle>>;
+
+fn lock(by_id: &Mutex<ById>) -> MutexGuard<'_, ById> {
+    by_id.lock().expect("no code panics while it holds the connections")
+}

@@ -1,0 +1,7 @@
+//! Sessions: who owns processes, and which connection is theirs now.
+
+mod registry;
+mod session;
+
+pub(crate) use registry::Sessions;
+pub(crate) use session::{Session, SessionSettings};

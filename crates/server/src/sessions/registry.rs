@@ -1,0 +1,121 @@
+//! All sessions of a server.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use exec_server_protocol::{ErrorCode, RpcError};
+use uuid::Uuid;
+
+use super::session::{AttachError, Session, SessionSettings};
+use crate::connection::ConnectionHandle;
+
+/// How long the old connection of a session has to show that it lives.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    limit: usize,
+    by_id: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: HashMap<String, Arc<Session>>,
+    /// The server shuts down: no session is opened or resumed any more.
+    draining: bool,
+}
+
+impl Sessions {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, by_id: Mutex::new(Table::default()) }
+    }
+
+    pub(crate) fn open(
+        &self,
+        client_name: String,
+        settings: SessionSettings,
+        connection: &Arc<ConnectionHandle>,
+    ) -> Result<Arc<Session>, RpcError> {
+        let mut table = self.lock();
+        table.check_draining()?;
+        if table.sessions.len() >= self.limit {
+            let message = format!("the server has {} sessions already", self.limit);
+            return Err(RpcError::invalid_request(message).with_kind("tooManySessions"));
+        }
+        let id = Uuid::new_v4().to_string();
+        let session = Session::new(id.clone(), client_name, settings, Arc::clone(connection));
+        let session = Arc::new(session);
+        table.sessions.insert(id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Attaches a session to a new connection. If it still has one, that one is probed: a peer that
+    /// vanished without a word must not keep its own client out.
+    pub(crate) async fn resume(
+        &self,
+        id: &str,
+        settings: SessionSettings,
+        connection: &Arc<ConnectionHandle>,
+    ) -> Result<Arc<Session>, RpcError> {
+        self.lock().check_draining()?;
+        let session = self.find(id).ok_or_else(|| unknown(id))?;
+        let holder = match session.attach(connection, settings, None) {
+            Ok(()) => return Ok(session),
+            Err(AttachError::Ended) => return Err(unknown(id)),
+            Err(AttachError::Attached(holder)) => holder,
+        };
+        if holder.is_alive(PROBE_PATIENCE).await {
+            return Err(still_attached(id));
+        }
+        match session.attach(connection, settings, Some(holder.id())) {
+            Ok(()) => {
+                holder.give_up();
+                Ok(session)
+            }
+            Err(AttachError::Ended) => Err(unknown(id)),
+            // Another client was quicker.
+            Err(AttachError::Attached(_)) => Err(still_attached(id)),
+        }
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Session>> {
+        self.lock().sessions.get(id).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().sessions.values().cloned().collect()
+    }
+
+    pub(crate) fn remove(&self, id: &str) {
+        self.lock().sessions.remove(id);
+    }
+
+    pub(crate) fn drain(&self) {
+        self.lock().draining = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.by_id.lock().expect("no code panics while it holds the sessions")
+    }
+}
+
+impl Table {
+    fn check_draining(&self) -> Result<(), RpcError> {
+        if self.draining {
+            let error = RpcError::invalid_request("the server is shutting down");
+            return Err(error.with_kind("shuttingDown"));
+        }
+        Ok(())
+    }
+}
+
+fn unknown(id: &str) -> RpcError {
+    RpcError::invalid_request(format!("session {id:?} is unknown or has expired"))
+        .with_kind("unknownSession")
+}
+
+fn still_attached(id: &str) -> RpcError {
+    let message = format!("session {id:?} is still attached to another connection");
+    RpcError::new(ErrorCode::SessionAttached, message).with_kind("sessionAttached")
+}

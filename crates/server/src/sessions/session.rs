@@ -1,0 +1,263 @@
+//! One session: its processes, and the connection it is attached to.
+//!
+//! Attachment and processes are under one lock: at every moment each process of an attached session has
+//! exactly one live feed, on the connection that the session is attached to.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use exec_server_host::process::StartOutcome;
+use exec_server_protocol::{RpcError, SessionInfo};
+use tokio::time::Instant;
+
+use crate::connection::{Audience, Confirms, ConnectionHandle, ConnectionId};
+use crate::local::{LocalProcess, Started};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    id: String,
+    client_name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    attachment: Attachment,
+    settings: SessionSettings,
+    processes: HashMap<String, Arc<LocalProcess>>,
+    /// Those of `processes` that are over, oldest first.
+    finished: VecDeque<Weak<LocalProcess>>,
+}
+
+/// What the client and the operator agreed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionSettings {
+    pub(crate) detached_ttl: Duration,
+    pub(crate) confirms: Confirms,
+}
+
+#[derive(Debug)]
+enum Attachment {
+    Attached(Arc<ConnectionHandle>),
+    Detached {
+        until: Instant,
+    },
+    /// Closed, expired or shut down; nothing brings it back.
+    Ended,
+}
+
+/// Why a session could not be attached.
+#[derive(Debug)]
+pub(crate) enum AttachError {
+    /// Another connection has it.
+    Attached(Arc<ConnectionHandle>),
+    Ended,
+}
+
+impl Session {
+    /// A new session, attached to the connection that asked for it.
+    pub(crate) fn new(
+        id: String,
+        client_name: String,
+        settings: SessionSettings,
+        connection: Arc<ConnectionHandle>,
+    ) -> Self {
+        let attachment = Attachment::Attached(connection);
+        let state =
+            State { attachment, settings, processes: HashMap::new(), finished: VecDeque::new() };
+        Self { id, client_name, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn info(&self) -> SessionInfo {
+        let state = self.lock();
+        let mut processes: Vec<_> = state.processes.keys().cloned().collect();
+        processes.sort_unstable();
+        SessionInfo {
+            session_id: self.id.clone(),
+            client_name: self.client_name.clone(),
+            attached: matches!(state.attachment, Attachment::Attached(_)),
+            processes,
+        }
+    }
+
+    /// Attaches a detached session, or one whose connection `instead_of` is known to be dead.
+    pub(crate) fn attach(
+        &self,
+        connection: &Arc<ConnectionHandle>,
+        settings: SessionSettings,
+        instead_of: Option<ConnectionId>,
+    ) -> Result<(), AttachError> {
+        let mut state = self.lock();
+        match &state.attachment {
+            Attachment::Ended => return Err(AttachError::Ended),
+            Attachment::Attached(other) if Some(other.id()) == instead_of => other.lose_session(),
+            Attachment::Attached(other) => return Err(AttachError::Attached(Arc::clone(other))),
+            Attachment::Detached { .. } => {}
+        }
+        state.attachment = Attachment::Attached(Arc::clone(connection));
+        state.settings = settings;
+        let held = settings.confirms == Confirms::ByWriting;
+        for process in state.processes.values() {
+            let after = process.log().confirmed();
+            connection.feed(process, Audience::Owner { confirms: settings.confirms }, after, held);
+        }
+        Ok(())
+    }
+
+    /// Called when a connection is over. Returns when the session will expire, unless it has moved on.
+    pub(crate) fn detach(&self, connection: ConnectionId) -> Option<Instant> {
+        let mut state = self.lock();
+        match &state.attachment {
+            Attachment::Attached(current) if current.id() == connection => current.lose_session(),
+            _ => return None,
+        }
+        let now = Instant::now();
+        let until = now.checked_add(state.settings.detached_ttl).unwrap_or(now + FAR_FUTURE);
+        state.attachment = Attachment::Detached { until };
+        Some(until)
+    }
+
+    /// Ends the session if it is still detached since then.
+    pub(crate) fn expire(&self, at: Instant) -> bool {
+        let mut state = self.lock();
+        let expired = matches!(state.attachment, Attachment::Detached { until } if until == at);
+        if expired {
+            state.attachment = Attachment::Ended;
+        }
+        expired
+    }
+
+    /// Ends the session for good: no connection, no new process.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        if let Attachment::Attached(connection) = &state.attachment {
+            connection.lose_session();
+        }
+        state.attachment = Attachment::Ended;
+    }
+
+    /// Fails when the session is not this connection's any more.
+    pub(crate) fn check_attached(&self, connection: ConnectionId) -> Result<(), RpcError> {
+        self.lock().check_attached(&self.id, connection)
+    }
+
+    /// Adds what `start` starts, under an id that nobody else in the session has.
+    pub(crate) fn start(
+        &self,
+        connection: ConnectionId,
+        process_id: &str,
+        limit: usize,
+        start: impl FnOnce() -> Result<Started, RpcError>,
+    ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
+        let mut state = self.lock();
+        state.check_attached(&self.id, connection)?;
+        if state.processes.contains_key(process_id) {
+            let message = format!("process {process_id:?} already exists in this session");
+            return Err(RpcError::invalid_request(message).with_kind("duplicateProcess"));
+        }
+        state.make_place(process_id, limit)?;
+        let Started { process, outcome } = start()?;
+        let process = Arc::new(process);
+        state.processes.insert(process_id.to_owned(), Arc::clone(&process));
+        let confirms = state.settings.confirms;
+        if let Attachment::Attached(connection) = &state.attachment {
+            connection.feed(&process, Audience::Owner { confirms }, 0, false);
+        }
+        Ok((process, outcome))
+    }
+
+    pub(crate) fn find(&self, process_id: &str) -> Option<Arc<LocalProcess>> {
+        self.lock().processes.get(process_id).cloned()
+    }
+
+    pub(crate) fn processes(&self) -> Vec<Arc<LocalProcess>> {
+        self.lock().processes.values().cloned().collect()
+    }
+
+    /// Forgets a process; a newer one under the same id is not touched.
+    pub(crate) fn forget(&self, process: &Arc<LocalProcess>) {
+        self.lock().forget(process);
+    }
+
+    /// A process has closed and left nothing running: it may have to make place for others.
+    pub(crate) fn finished(&self, process: &Arc<LocalProcess>) {
+        self.lock().finished.push_back(Arc::downgrade(process));
+    }
+
+    /// Whether a finished process may be forgotten now: its client is here and has everything.
+    pub(crate) fn has_delivered(&self, process: &LocalProcess) -> bool {
+        let attached = matches!(self.lock().attachment, Attachment::Attached(_));
+        attached && is_confirmed(process)
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(self.lock().attachment, Attachment::Ended)
+    }
+
+    /// Everything up to `seq` has reached the client on this connection.
+    pub(crate) fn acknowledge(&self, connection: ConnectionId, process_id: &str, seq: u64) {
+        let state = self.lock();
+        if state.check_attached(&self.id, connection).is_ok()
+            && let Some(process) = state.processes.get(process_id)
+        {
+            process.log().confirm(seq);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds a session")
+    }
+}
+
+const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+impl State {
+    fn check_attached(&self, id: &str, connection: ConnectionId) -> Result<(), RpcError> {
+        match &self.attachment {
+            Attachment::Attached(current) if current.id() == connection => Ok(()),
+            Attachment::Ended => Err(RpcError::invalid_request(format!("session {id} has ended"))
+                .with_kind("sessionEnded")),
+            Attachment::Attached(_) | Attachment::Detached { .. } => {
+                let message = format!("session {id} has moved to another connection");
+                Err(RpcError::invalid_request(message).with_kind("sessionMoved"))
+            }
+        }
+    }
+
+    /// Keeps the number of processes bounded: running ones are refused, finished ones forgotten early.
+    fn make_place(&mut self, process_id: &str, limit: usize) -> Result<(), RpcError> {
+        let mut candidates = self.finished.len();
+        while self.processes.len() >= limit && candidates > 0 {
+            candidates -= 1;
+            match self.finished.pop_front().and_then(|finished| finished.upgrade()) {
+                Some(process) if !is_confirmed(&process) => {
+                    self.finished.push_back(Arc::downgrade(&process));
+                }
+                Some(process) => self.forget(&process),
+                None => {}
+            }
+        }
+        if self.processes.len() < limit {
+            return Ok(());
+        }
+        Err(RpcError::invalid_request(format!(
+            "process {process_id:?}: the session has {limit} processes already"
+        ))
+        .with_kind("tooManyProcesses"))
+    }
+
+    fn forget(&mut self, process: &Arc<LocalProcess>) {
+        if self.processes.get(process.id()).is_some_and(|other| Arc::ptr_eq(other, process)) {
+            self.processes.remove(process.id());
+        }
+    }
+}
+
+fn is_confirmed(process: &LocalProcess) -> bool {
+    process.log().confirmed() + 1 == process.log().progress().next_seq
+}

@@ -1,0 +1,224 @@
+//! One client, whatever it came by: the two directions of a connection and a way to ask whether the
+//! peer is still there. The transports behind it are in modules of their own.
+
+use std::fmt;
+use std::future;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::lines::{LineReader, LineWriter};
+use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
+use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
+
+/// One client. The parts are independent, so that a reader task and a writer task own one each.
+#[derive(Debug)]
+pub struct Connection {
+    pub incoming: Incoming,
+    pub outgoing: Outgoing,
+    pub prober: Prober,
+    pub kind: TransportKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransportKind {
+    Stdio,
+    /// A WebSocket over TCP.
+    WebSocket,
+    /// A WebSocket over a Unix socket.
+    Unix,
+    Memory,
+}
+
+/// What the peer sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// One message, at most [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES) long. Neither JSON nor
+    /// UTF-8 was checked.
+    Message(Bytes),
+    /// Input that was skipped because it is no message. The connection goes on.
+    Malformed(MalformedMessage),
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedMessage {
+    #[error("line of {len} bytes exceeds the limit of {max}")]
+    LineTooLong { len: u64, max: usize },
+}
+
+/// The messages of the peer.
+pub struct Incoming(IncomingTransport);
+
+enum IncomingTransport {
+    Lines(LineReader),
+    WebSocket(Box<WebSocketReader>),
+    Memory(MemoryReader),
+}
+
+impl Incoming {
+    /// The next thing the peer sent; `None` means that the connection is over. Cancel-safe.
+    ///
+    /// Pings are answered, pongs noticed and the peer's silence measured only while this is polled.
+    pub async fn recv(&mut self) -> Option<Received> {
+        match &mut self.0 {
+            IncomingTransport::Lines(reader) => reader.recv().await,
+            IncomingTransport::WebSocket(reader) => reader.recv().await.map(Received::Message),
+            IncomingTransport::Memory(reader) => reader.recv().await.map(Received::Message),
+        }
+    }
+}
+
+/// Messages to the peer: framed into a buffer by `push`, written by `flush`.
+///
+/// The buffer has no limit of its own: its owner looks at [`buffered`](Self::buffered) and flushes.
+pub struct Outgoing(OutgoingTransport);
+
+enum OutgoingTransport {
+    Lines(LineWriter),
+    WebSocket(WebSocketWriter),
+    Memory(MemoryWriter),
+}
+
+impl Outgoing {
+    /// Frames one message into the buffer.
+    pub fn push(&mut self, message: &[u8]) {
+        match &mut self.0 {
+            OutgoingTransport::Lines(writer) => writer.push(message),
+            OutgoingTransport::WebSocket(writer) => writer.push(message),
+            OutgoingTransport::Memory(writer) => writer.push(Bytes::copy_from_slice(message)),
+        }
+    }
+
+    /// Frames one message that `fill` appends straight to the buffer.
+    ///
+    /// # Panics
+    /// When `fill` does not append exactly `len` bytes: the header with the length is already there.
+    pub fn push_with(&mut self, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
+        match &mut self.0 {
+            OutgoingTransport::Lines(writer) => writer.push_with(len, fill),
+            OutgoingTransport::WebSocket(writer) => writer.push_with(len, fill),
+            OutgoingTransport::Memory(writer) => writer.push(filled(len, fill).into()),
+        }
+    }
+
+    /// Bytes that wait for `flush`.
+    pub fn buffered(&self) -> usize {
+        match &self.0 {
+            OutgoingTransport::Lines(writer) => writer.buffered(),
+            OutgoingTransport::WebSocket(writer) => writer.buffered(),
+            OutgoingTransport::Memory(writer) => writer.buffered(),
+        }
+    }
+
+    /// Writes everything that waits, control frames first. Cancel-safe: what a dropped call did not
+    /// write, the next call writes.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            OutgoingTransport::Lines(writer) => writer.flush().await,
+            OutgoingTransport::WebSocket(writer) => writer.flush().await,
+            OutgoingTransport::Memory(writer) => writer.flush().await,
+        }
+    }
+
+    /// Resolves when control frames (ping, pong, close) wait for a `flush`; never on transports that
+    /// have none.
+    pub async fn control_pending(&self) {
+        match &self.0 {
+            OutgoingTransport::WebSocket(writer) => writer.control_pending().await,
+            OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => future::pending().await,
+        }
+    }
+
+    /// Writes what waits and ends this direction, within the transport's time for closing.
+    /// The peer's end shows as `None` from [`Incoming::recv`].
+    pub async fn close(&mut self, code: CloseCode, reason: &str) {
+        match &mut self.0 {
+            OutgoingTransport::Lines(writer) => writer.close().await,
+            OutgoingTransport::WebSocket(writer) => writer.close(code, reason).await,
+            OutgoingTransport::Memory(writer) => writer.close().await,
+        }
+    }
+}
+
+/// Runs `fill` on a buffer of its own, for transports and messages that cannot be filled in place.
+pub(crate) fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut message = Vec::with_capacity(len);
+    fill(&mut message);
+    assert_eq!(message.len(), len, "the message has the announced length");
+    message
+}
+
+/// Asks whether the peer of a connection is still there.
+#[derive(Debug, Clone)]
+pub struct Prober(ProberTransport);
+
+#[derive(Debug, Clone)]
+enum ProberTransport {
+    /// Nobody can take the place of the one client on stdio.
+    Stdio,
+    WebSocket(WebSocketProber),
+    Memory(MemoryProber),
+}
+
+impl Prober {
+    /// Whether the peer answered within `timeout`. Needs the connection's reader and writer at work.
+    pub async fn probe(&self, timeout: Duration) -> bool {
+        match &self.0 {
+            ProberTransport::Stdio => true,
+            ProberTransport::WebSocket(prober) => prober.probe(timeout).await,
+            ProberTransport::Memory(prober) => prober.probe(),
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) fn from_lines(reader: LineReader, writer: LineWriter) -> Self {
+        Self {
+            incoming: Incoming(IncomingTransport::Lines(reader)),
+            outgoing: Outgoing(OutgoingTransport::Lines(writer)),
+            prober: Prober(ProberTransport::Stdio),
+            kind: TransportKind::Stdio,
+        }
+    }
+
+    pub(crate) fn from_websocket(
+        kind: TransportKind,
+        reader: WebSocketReader,
+        writer: WebSocketWriter,
+        prober: WebSocketProber,
+    ) -> Self {
+        Self {
+            incoming: Incoming(IncomingTransport::WebSocket(Box::new(reader))),
+            outgoing: Outgoing(OutgoingTransport::WebSocket(writer)),
+            prober: Prober(ProberTransport::WebSocket(prober)),
+            kind,
+        }
+    }
+
+    pub(crate) fn from_memory(
+        reader: MemoryReader,
+        writer: MemoryWriter,
+        prober: MemoryProber,
+    ) -> Self {
+        Self {
+            incoming: Incoming(IncomingTransport::Memory(reader)),
+            outgoing: Outgoing(OutgoingTransport::Memory(writer)),
+            prober: Prober(ProberTransport::Memory(prober)),
+            kind: TransportKind::Memory,
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing").field("buffered", &self.buffered()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! Bytes to messages and back.
+//!
+//! A [`Connection`] carries whole messages, whatever it came by: a WebSocket over TCP or over a Unix
+//! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive and the listener's
+//! admission rules live here. What a message *says* is not known here: not even that it is JSON.
+
+mod connect;
+mod connection;
+mod lines;
+mod listen;
+mod memory;
+mod socket;
+mod stdio;
+mod websocket;
+mod write_buffer;
+
+pub use connect::connect;
+pub use connection::{
+    Connection, Incoming, MalformedMessage, Outgoing, Prober, Received, TransportKind,
+};
+pub use exec_server_protocol::MAX_MESSAGE_BYTES;
+pub use listen::{
+    BindError, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl, Listener,
+    ListenerOptions, Readiness,
+};
+pub use memory::memory;
+pub use stdio::stdio;
+pub use tungstenite::protocol::frame::coding::CloseCode;
+pub use websocket::{KeepAlive, MAX_FRAME_BYTES};

@@ -1,0 +1,322 @@
+//! Who gets in: judges the head of each HTTP request; does no I/O.
+//!
+//! A web page in a browser on this machine can reach a loopback port. It cannot hide its `Origin`,
+//! and when it reaches us under a name of its own (DNS rebinding) it cannot hide that in `Host`. So
+//! both are checked before anything else, on every route.
+
+use std::net::IpAddr;
+
+use hyper::header::{
+    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, StatusCode};
+
+use super::Readiness;
+
+/// The rules of one listener.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) allowed_origins: Vec<String>,
+    pub(super) hosts: HostRule,
+    pub(super) readiness: Readiness,
+}
+
+#[derive(Debug)]
+pub(super) enum HostRule {
+    /// A browser cannot open a Unix socket, so the name in `Host` means nothing there.
+    Any,
+    /// The loopback address listened on, its usual names, and those that the operator allows.
+    Loopback { address: IpAddr, allowed: Vec<String> },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Switch to WebSocket; the client's key is to be answered.
+    Upgrade {
+        key: HeaderValue,
+    },
+    Answer(Answer),
+}
+
+/// A plain response: one line of text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) text: &'static str,
+    pub(super) header: Option<(HeaderName, &'static str)>,
+}
+
+impl Gate {
+    pub(super) fn judge<B>(&self, request: &Request<B>) -> Verdict {
+        match self.admit(request).and_then(|()| self.route(request)) {
+            Ok(key) => Verdict::Upgrade { key },
+            Err(answer) => Verdict::Answer(answer),
+        }
+    }
+
+    fn admit<B>(&self, request: &Request<B>) -> Result<(), Answer> {
+        let allows_origin = |origin: &HeaderValue| {
+            self.allowed_origins
+                .iter()
+                .any(|allowed| origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
+        };
+        if !request.headers().get_all(ORIGIN).iter().all(allows_origin) {
+            return Err(answer(StatusCode::FORBIDDEN, "this origin is not allowed"));
+        }
+        let HostRule::Loopback { address, allowed } = &self.hosts else {
+            return Ok(());
+        };
+        let mut names = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
+        let header = names.next().filter(|_| names.next().is_none());
+        // An absolute request target overrides the header, so it has to pass as well.
+        let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+        let passes = |name: &[u8]| allows_host(name, *address, allowed);
+        if !header.is_some_and(passes) || !target.is_none_or(passes) {
+            return Err(answer(StatusCode::FORBIDDEN, "this host name is not allowed"));
+        }
+        Ok(())
+    }
+
+    fn route<B>(&self, request: &Request<B>) -> Result<HeaderValue, Answer> {
+        let path = request.uri().path();
+        let headers = request.headers();
+        let is_health = matches!(path, "/healthz" | "/readyz");
+        if request.method() != Method::GET && !(is_health && request.method() == Method::HEAD) {
+            let refusal = answer(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here");
+            return Err(refusal.with(hyper::header::ALLOW, "GET"));
+        }
+        if is_health && (path == "/healthz" || self.readiness.is_ready()) {
+            return Err(answer(StatusCode::OK, "ok"));
+        }
+        let draining = answer(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down");
+        if is_health {
+            return Err(draining);
+        }
+        if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade")
+        {
+            if path != "/" {
+                return Err(answer(StatusCode::NOT_FOUND, "nothing is served here"));
+            }
+            let refusal = answer(StatusCode::UPGRADE_REQUIRED, "connect with a WebSocket client");
+            return Err(refusal.with(UPGRADE, "websocket"));
+        }
+        if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            let refusal =
+                answer(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is spoken");
+            return Err(refusal.with(SEC_WEBSOCKET_VERSION, "13"));
+        }
+        let Some(key) = headers.get(SEC_WEBSOCKET_KEY).filter(|key| is_key(key.as_bytes())) else {
+            return Err(answer(
+                StatusCode::BAD_REQUEST,
+                "Sec-WebSocket-Key must be 16 bytes in base64",
+            ));
+        };
+        if !self.readiness.is_ready() {
+            return Err(draining);
+        }
+        Ok(key.clone())
+    }
+}
+
+fn answer(status: StatusCode, text: &'static str) -> Answer {
+    Answer { status, text, header: None }
+}
+
+impl Answer {
+    fn with(self, name: HeaderName, value: &'static str) -> Self {
+        Self { header: Some((name, value)), ..self }
+    }
+}
+
+fn allows_host(host: &[u8], address: IpAddr, allowed: &[String]) -> bool {
+    let Some(name) = host_name(host) else {
+        return false;
+    };
+    let is_allowed = |entry: &String| {
+        host_name(entry.as_bytes()).is_some_and(|entry| entry.eq_ignore_ascii_case(&name))
+    };
+    match name.parse::<IpAddr>() {
+        Ok(ip) if ip == address => true,
+        Ok(IpAddr::V4(ip)) if ip == std::net::Ipv4Addr::LOCALHOST => true,
+        Ok(IpAddr::V6(ip)) if ip == std::net::Ipv6Addr::LOCALHOST => true,
+        _ => name.eq_ignore_ascii_case("localhost") || allowed.iter().any(is_allowed),
+    }
+}
+
+/// The name in `NAME[:PORT]`, without the brackets of an IPv6 address.
+fn host_name(host: &[u8]) -> Option<String> {
+    let authority = Authority::try_from(host).ok()?;
+    if authority.as_str().contains('@') {
+        return None;
+    }
+    let name = authority.host();
+    Some(name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).to_owned())
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|value| value.trim().eq_ignore_ascii_case(token))
+}
+
+fn is_key(key: &[u8]) -> bool {
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    key.len() == 24 && key.ends_with(b"==") && key[..22].iter().all(is_base64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+
+    fn gate() -> Gate {
+        Gate {
+            allowed_origins: vec!["https://good.example".into()],
+            hosts: HostRule::Loopback {
+                address: "127.0.0.2".parse().unwrap(),
+                allowed: vec!["box.example".into()],
+            },
+            readiness: Readiness::default(),
+        }
+    }
+
+    fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap()
+    }
+
+    fn status(gate: &Gate, request: &Request<()>) -> u16 {
+        match gate.judge(request) {
+            Verdict::Upgrade { .. } => 101,
+            Verdict::Answer(answer) => answer.status.as_u16(),
+        }
+    }
+
+    fn upgrade(changes: &[(&str, &str)]) -> Request<()> {
+        let mut headers = vec![
+            ("host", "localhost:1"),
+            ("upgrade", "WebSocket"),
+            ("connection", "keep-alive, Upgrade"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", KEY),
+        ];
+        headers.retain(|(name, _)| !changes.iter().any(|(changed, _)| changed == name));
+        headers.extend(changes.iter().filter(|(_, value)| !value.is_empty()));
+        request("GET", "/", &headers)
+    }
+
+    #[test]
+    fn host_and_origin_hold_on_every_route() {
+        for (host, allowed) in [
+            ("localhost", true),
+            ("LocalHost:99", true),
+            ("127.0.0.1:99", true),
+            ("127.0.0.2", true),
+            ("[::1]:99", true),
+            ("box.example:99", true),
+            ("127.0.0.3", false),
+            ("[::2]", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("localhost@evil.example", false),
+            ("evil.example@localhost", false),
+            ("", false),
+        ] {
+            for path in ["/", "/healthz", "/readyz", "/other"] {
+                let refused = status(&gate(), &request("GET", path, &[("host", host)])) == 403;
+                assert_eq!(refused, !allowed, "{host} {path}");
+            }
+        }
+        for (origin, allowed) in [
+            ("https://good.example", true),
+            ("https://good.example.evil", false),
+            ("http://localhost", false),
+            ("null", false),
+        ] {
+            for path in ["/", "/healthz", "/readyz", "/other"] {
+                let headers = [("host", "localhost"), ("origin", origin)];
+                let refused = status(&gate(), &request("GET", path, &headers)) == 403;
+                assert_eq!(refused, !allowed, "{origin} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_name_does_not_slip_through() {
+        let gate = gate();
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(status(&gate, &request("GET", "/healthz", &two)), 403);
+        let absolute = request("GET", "http://evil.example/healthz", &[("host", "localhost")]);
+        assert_eq!(status(&gate, &absolute), 403);
+        let origins = [
+            ("host", "localhost"),
+            ("origin", "https://good.example"),
+            ("origin", "https://evil.example"),
+        ];
+        assert_eq!(status(&gate, &request("GET", "/healthz", &origins)), 403);
+        assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 403, "no host at all");
+    }
+
+    #[test]
+    fn a_unix_socket_ignores_the_host_and_not_the_origin() {
+        let gate = Gate { hosts: HostRule::Any, ..gate() };
+        assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 200);
+        assert_eq!(status(&gate, &request("GET", "/healthz", &[("origin", "null")])), 403);
+    }
+
+    #[test]
+    fn upgrades_are_validated() {
+        let gate = gate();
+        for (changes, expected) in [
+            (&[][..], 101),
+            (&[("upgrade", "")], 426),
+            (&[("upgrade", "h2c")], 426),
+            (&[("connection", "keep-alive")], 426),
+            (&[("sec-websocket-version", "8")], 426),
+            (&[("sec-websocket-version", "")], 426),
+            (&[("sec-websocket-key", "")], 400),
+            (&[("sec-websocket-key", "short")], 400),
+        ] {
+            assert_eq!(status(&gate, &upgrade(changes)), expected, "{changes:?}");
+        }
+        let Verdict::Answer(answer) = gate.judge(&upgrade(&[("sec-websocket-version", "8")]))
+        else {
+            panic!("version 8 was accepted")
+        };
+        assert_eq!(answer.header, Some((SEC_WEBSOCKET_VERSION, "13")));
+    }
+
+    #[test]
+    fn other_requests_are_told_what_to_do() {
+        let (gate, host) = (gate(), [("host", "localhost")]);
+        for (method, path, expected) in [
+            ("GET", "/", 426),
+            ("GET", "/other", 404),
+            ("POST", "/", 405),
+            ("POST", "/healthz", 405),
+            ("HEAD", "/healthz", 200),
+            ("CONNECT", "localhost:1", 405),
+        ] {
+            assert_eq!(status(&gate, &request(method, path, &host)), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_draining_server_is_healthy_and_not_ready() {
+        let (gate, host) = (gate(), [("host", "localhost")]);
+        assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 200);
+        gate.readiness.drain();
+        assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 503);
+        assert_eq!(status(&gate, &request("GET", "/healthz", &host)), 200);
+        assert_eq!(status(&gate, &upgrade(&[])), 503);
+    }
+}

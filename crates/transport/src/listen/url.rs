@@ -1,0 +1,151 @@
+//! Where to listen, as users write it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Loopback, on a port that the kernel chooses.
+pub const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenUrl {
+    /// `ws://IP:PORT`
+    WebSocket(SocketAddr),
+    /// `unix:///PATH`
+    Unix(PathBuf),
+    /// `stdio` or `stdio://`
+    Stdio,
+    /// `off`
+    Off,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExecServerListenUrlParseError {
+    #[error("{url:?} is no listen URL; expected ws://IP:PORT, unix:///PATH, stdio or off")]
+    UnknownForm { url: String },
+    #[error("{url:?}: this server does not speak TLS; listen on ws:// and put a proxy before it")]
+    Tls { url: String },
+    #[error("{url:?} has no port; write ws://{host}:PORT, or port 0 to have one chosen")]
+    MissingPort { url: String, host: String },
+    #[error("{url:?}: {host:?} is not an IP address; a listener takes no host names")]
+    HostName { url: String, host: String },
+    #[error("{url:?}: {port:?} is not a port; expected 0 to 65535")]
+    Port { url: String, port: String },
+    #[error("{url:?} has a path; a listener serves every path, so leave it out")]
+    Path { url: String },
+    #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
+    RelativeUnixPath { url: String },
+}
+
+impl FromStr for ListenUrl {
+    type Err = ExecServerListenUrlParseError;
+
+    fn from_str(url: &str) -> Result<Self, Self::Err> {
+        if let "stdio" | "stdio://" = url {
+            return Ok(Self::Stdio);
+        }
+        if url == "off" {
+            return Ok(Self::Off);
+        }
+        let error_url = || url.to_owned();
+        if url.starts_with("wss://") {
+            return Err(ExecServerListenUrlParseError::Tls { url: error_url() });
+        }
+        if let Some(path) = url.strip_prefix("unix://") {
+            return match path {
+                "/" => Err(ExecServerListenUrlParseError::RelativeUnixPath { url: error_url() }),
+                _ if path.starts_with('/') => Ok(Self::Unix(path.into())),
+                _ => Err(ExecServerListenUrlParseError::RelativeUnixPath { url: error_url() }),
+            };
+        }
+        match url.strip_prefix("ws://") {
+            Some(address) => socket_address(url, address).map(Self::WebSocket),
+            None => Err(ExecServerListenUrlParseError::UnknownForm { url: error_url() }),
+        }
+    }
+}
+
+fn socket_address(url: &str, address: &str) -> Result<SocketAddr, ExecServerListenUrlParseError> {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    if let Ok(address) = address.parse() {
+        return Ok(address);
+    }
+    let url = url.to_owned();
+    if address.contains(['/', '?', '#']) {
+        return Err(ExecServerListenUrlParseError::Path { url });
+    }
+    // The last colon of a bare IPv6 address is none that a port follows.
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !address.ends_with(']') && address.parse::<IpAddr>().is_err() => {
+            (host, Some(port))
+        }
+        _ => (address, None),
+    };
+    let is_ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    let host = host.to_owned();
+    Err(match port {
+        _ if host.is_empty() => ExecServerListenUrlParseError::UnknownForm { url },
+        _ if !is_ip => ExecServerListenUrlParseError::HostName { url, host },
+        None | Some("") => ExecServerListenUrlParseError::MissingPort { url, host },
+        Some(port) if port.parse::<u16>().is_err() => {
+            ExecServerListenUrlParseError::Port { url, port: port.to_owned() }
+        }
+        Some(_) => ExecServerListenUrlParseError::UnknownForm { url },
+    })
+}
+
+impl fmt::Display for ListenUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSocket(address) => write!(f, "ws://{address}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Stdio => f.write_str("stdio"),
+            Self::Off => f.write_str("off"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_reads_and_prints() {
+        for (text, printed) in [
+            (DEFAULT_LISTEN_URL, "ws://127.0.0.1:0"),
+            ("ws://127.0.0.1:8080/", "ws://127.0.0.1:8080"),
+            ("ws://[::1]:80", "ws://[::1]:80"),
+            ("unix:///run/x.sock", "unix:///run/x.sock"),
+            ("stdio", "stdio"),
+            ("stdio://", "stdio"),
+            ("off", "off"),
+        ] {
+            assert_eq!(text.parse::<ListenUrl>().unwrap().to_string(), printed);
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        for (text, fragment) in [
+            ("", "is no listen URL"),
+            ("http://127.0.0.1:1", "is no listen URL"),
+            ("ws://:80", "is no listen URL"),
+            ("wss://127.0.0.1:1", "TLS"),
+            ("ws://localhost:80", "\"localhost\" is not an IP address"),
+            ("ws://localhost", "\"localhost\" is not an IP address"),
+            ("ws://127.0.0.1", "has no port; write ws://127.0.0.1:PORT"),
+            ("ws://127.0.0.1:", "has no port"),
+            ("ws://[::1]", "has no port; write ws://[::1]:PORT"),
+            ("ws://127.0.0.1:99999", "\"99999\" is not a port"),
+            ("ws://127.0.0.1:80/rpc", "has a path"),
+            ("unix://run/x.sock", "absolute path"),
+            ("unix://", "absolute path"),
+            ("unix:///", "absolute path"),
+        ] {
+            let error = text.parse::<ListenUrl>().unwrap_err().to_string();
+            assert!(error.contains(fragment), "{text}: {error}");
+            assert!(!error.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What the reader of a connection asks of its writer.
+//!
+//! There is at most one of each: a newer pong replaces an older one (RFC 6455 5.5.3 allows it), a
+//! ping that was not yet sent serves everyone who asked for one, and the first close is the last.
+//! So a peer that floods us with pings and reads nothing makes us keep 125 bytes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tungstenite::protocol::frame::coding::{CloseCode, Control as Opcode, OpCode};
+
+use super::Role;
+use super::frame;
+
+const MAX_REASON_BYTES: usize = 123;
+
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    waiting: Mutex<Waiting>,
+    wake_writer: Notify,
+    writer_is_busy: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    pong: Option<Bytes>,
+    ping: Option<u64>,
+    /// The number of the newest ping.
+    pings: u64,
+    close: Close,
+}
+
+#[derive(Debug, Default)]
+enum Close {
+    #[default]
+    Unasked,
+    Waiting(Vec<u8>),
+    Sent,
+}
+
+impl Control {
+    /// Asks for a ping; a pong with this number or a higher one is its answer.
+    pub(super) fn ask_for_ping(&self) -> u64 {
+        let mut waiting = self.lock();
+        let number = match waiting.ping {
+            Some(number) => number,
+            None => {
+                waiting.pings += 1;
+                waiting.pings
+            }
+        };
+        waiting.ping = Some(number);
+        drop(waiting);
+        self.wake_writer.notify_one();
+        number
+    }
+
+    /// Whose answer this pong is, if it is one.
+    pub(super) fn recognise_pong(&self, payload: &[u8]) -> Option<u64> {
+        let number = u64::from_be_bytes(payload.try_into().ok()?);
+        (number <= self.lock().pings).then_some(number)
+    }
+
+    pub(super) fn answer_ping(&self, payload: Bytes) {
+        self.lock().pong = Some(payload);
+        self.wake_writer.notify_one();
+    }
+
+    pub(super) fn ask_for_close(&self, code: CloseCode, reason: &str) {
+        let mut waiting = self.lock();
+        if let Close::Unasked = waiting.close {
+            let reason = &reason[..reason.floor_char_boundary(MAX_REASON_BYTES)];
+            let code = u16::from(code).to_be_bytes();
+            waiting.close = Close::Waiting([&code, reason.as_bytes()].concat());
+        }
+        drop(waiting);
+        self.wake_writer.notify_one();
+    }
+
+    /// Moves the frames that wait to the end of `buffer`; a close is the last of them.
+    pub(super) fn take_frames(&self, buffer: &mut Vec<u8>, sender: Role) {
+        let mut waiting = self.lock();
+        let mut append = |opcode, payload: &[u8]| {
+            let fill = |buffer: &mut Vec<u8>| buffer.extend_from_slice(payload);
+            frame::append(buffer, sender, OpCode::Control(opcode), true, payload.len(), fill);
+        };
+        if let Some(payload) = waiting.pong.take() {
+            append(Opcode::Pong, &payload);
+        }
+        if let Some(number) = waiting.ping.take() {
+            append(Opcode::Ping, &number.to_be_bytes());
+        }
+        if let Close::Waiting(payload) = &waiting.close {
+            append(Opcode::Close, payload);
+            waiting.close = Close::Sent;
+        }
+    }
+
+    pub(super) fn close_was_taken(&self) -> bool {
+        matches!(self.lock().close, Close::Sent)
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        let waiting = self.lock();
+        waiting.pong.is_some()
+            || waiting.ping.is_some()
+            || matches!(waiting.close, Close::Waiting(_))
+    }
+
+    /// Resolves when frames wait. For one waiter, the writer.
+    pub(super) async fn pending(&self) {
+        while !self.is_waiting() {
+            self.wake_writer.notified().await;
+        }
+    }
+
+    /// Whether the writer has bytes that the peer did not take yet.
+    pub(super) fn writer_is_busy(&self) -> bool {
+        self.writer_is_busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_writer_busy(&self, busy: bool) {
+        self.writer_is_busy.store(busy, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("nothing panics while it holds the lock")
+    }
+}
+
+/// Asks for pings and waits for their pongs.
+#[derive(Debug, Clone)]
+pub(crate) struct WebSocketProber {
+    control: Arc<Control>,
+    /// The highest ping answered; closed when the reader is gone.
+    answers: watch::Receiver<u64>,
+}
+
+impl WebSocketProber {
+    pub(super) fn new(control: Arc<Control>, answers: watch::Receiver<u64>) -> Self {
+        Self { control, answers }
+    }
+
+    pub(crate) async fn probe(&self, limit: Duration) -> bool {
+        let asked = self.control.ask_for_ping();
+        let mut answers = self.answers.clone();
+        let answered = timeout(limit, answers.wait_for(|newest| *newest >= asked)).await;
+        matches!(answered, Ok(Ok(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_one_of_each() {
+        let control = Control::default();
+        control.answer_ping(Bytes::from("old"));
+        control.answer_ping(Bytes::from("new"));
+        assert_eq!(control.ask_for_ping(), 1);
+        assert_eq!(control.ask_for_ping(), 1, "an unsent ping serves all");
+        control.ask_for_close(CloseCode::Size, &"ü".repeat(100));
+        control.ask_for_close(CloseCode::Normal, "too late");
+
+        let mut frames = Vec::new();
+        control.take_frames(&mut frames, Role::Server);
+        assert_eq!(frames[..5], *b"\x8a\x03new");
+        assert_eq!(frames[5..15], *b"\x89\x08\0\0\0\0\0\0\0\x01");
+        assert_eq!(frames[15..19], [0x88, 124, 0x03, 0xf1], "1009, cut between characters");
+        assert_eq!(frames.len(), 15 + 2 + 124);
+        assert!(!control.is_waiting() && control.close_was_taken());
+        assert_eq!(control.ask_for_ping(), 2);
+    }
+
+    #[test]
+    fn only_pongs_to_our_pings_count() {
+        let control = Control::default();
+        let number = control.ask_for_ping();
+        assert_eq!(control.recognise_pong(&number.to_be_bytes()), Some(1));
+        assert_eq!(control.recognise_pong(&u64::MAX.to_be_bytes()), None);
+        assert_eq!(control.recognise_pong(b"hello"), None);
+    }
+}

@@ -1,0 +1,352 @@
+//! From received bytes to messages and control frames; does no I/O.
+//!
+//! A frame is judged by its header, before a byte of its payload is waited for or room is made for
+//! it. Payloads are handed on without a copy where the message was one frame.
+
+use std::io::Cursor;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tungstenite::protocol::frame::FrameHeader;
+use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
+
+use super::Role;
+use super::frame::apply_mask;
+
+/// What an idle connection holds to read into.
+const READ_CHUNK: usize = 4 << 10;
+
+/// Room made at once for an announced payload. A peer that announces much and sends little is not
+/// given more than this, or than it has already sent.
+const READ_AHEAD: usize = 256 << 10;
+
+/// An allocation of this size leaves with its message instead of being read into again.
+const LARGE_FRAME: usize = 64 << 10;
+
+const MAX_CONTROL_BYTES: u64 = 125;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Message(Bytes),
+    Ping(Bytes),
+    Pong(Bytes),
+    /// The peer closes; the code is the one to answer with.
+    Close(CloseCode),
+}
+
+/// Why the peer cannot be understood any longer. The text goes into the close frame.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Violation {
+    #[error("message of {len} bytes exceeds the limit of {max}")]
+    MessageTooLarge { len: u64, max: usize },
+    #[error("reserved opcode")]
+    ReservedOpcode,
+    #[error("reserved bits are set")]
+    ReservedBits,
+    #[error("frame of a client is not masked")]
+    Unmasked,
+    #[error("frame of a server is masked")]
+    Masked,
+    #[error("control frame is fragmented or over 125 bytes")]
+    OversizedControl,
+    #[error("continuation of no message")]
+    NothingToContinue,
+    #[error("new message within a fragmented one")]
+    UnfinishedMessage,
+    #[error("close frame with half a status code")]
+    TruncatedCloseCode,
+}
+
+impl Violation {
+    pub(super) fn close_code(&self) -> CloseCode {
+        match self {
+            Self::MessageTooLarge { .. } => CloseCode::Size,
+            _ => CloseCode::Protocol,
+        }
+    }
+}
+
+pub(super) struct Decoder {
+    role: Role,
+    max_message: usize,
+    buffer: BytesMut,
+    /// The frame whose header was read and whose payload was not.
+    frame: Option<OpenFrame>,
+    /// The fragments so far of a message that is not complete.
+    fragments: Option<BytesMut>,
+}
+
+#[derive(Clone, Copy)]
+struct OpenFrame {
+    opcode: OpCode,
+    is_final: bool,
+    mask: Option<[u8; 4]>,
+    len: usize,
+}
+
+impl Decoder {
+    pub(super) fn new(role: Role, max_message: usize, early: &[u8]) -> Self {
+        Self { role, max_message, buffer: BytesMut::from(early), frame: None, fragments: None }
+    }
+
+    /// Room to read into, never empty.
+    pub(super) fn space(&mut self) -> &mut BytesMut {
+        let have = self.buffer.len();
+        let missing = self.frame.map_or(0, |frame| frame.len.saturating_sub(have));
+        if self.buffer.capacity() - have < READ_CHUNK.min(missing.max(READ_CHUNK / 4)) {
+            self.buffer.reserve(missing.clamp(READ_CHUNK, have.max(READ_AHEAD)));
+        }
+        &mut self.buffer
+    }
+
+    /// Drops what was received; for a peer that is no longer listened to.
+    pub(super) fn discard(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// The next event, or `None` until more bytes are read.
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
+        loop {
+            if self.frame.is_none() {
+                self.frame = self.read_header()?;
+            }
+            let Some(frame) = self.frame.take_if(|frame| frame.len <= self.buffer.len()) else {
+                return Ok(None);
+            };
+            let payload = self.take_payload(frame);
+            if let Some(event) = self.complete(frame, payload)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn read_header(&mut self) -> Result<Option<OpenFrame>, Violation> {
+        let mut cursor = Cursor::new(&self.buffer[..]);
+        // The parser reads from memory and refuses nothing but opcodes.
+        let parsed = FrameHeader::parse(&mut cursor).map_err(|_| Violation::ReservedOpcode)?;
+        let Some((header, len)) = parsed else {
+            return Ok(None);
+        };
+        let header_len = cursor.position() as usize;
+        let frame = self.judge(&header, len)?;
+        self.buffer.advance(header_len);
+        Ok(Some(frame))
+    }
+
+    fn judge(&self, header: &FrameHeader, len: u64) -> Result<OpenFrame, Violation> {
+        if header.rsv1 || header.rsv2 || header.rsv3 {
+            return Err(Violation::ReservedBits);
+        }
+        match (self.role, header.mask) {
+            (Role::Server, None) => return Err(Violation::Unmasked),
+            (Role::Client, Some(_)) => return Err(Violation::Masked),
+            _ => {}
+        }
+        match (header.opcode, &self.fragments) {
+            (OpCode::Control(_), _) if !header.is_final || len > MAX_CONTROL_BYTES => {
+                return Err(Violation::OversizedControl);
+            }
+            (OpCode::Data(Data::Continue), None) => return Err(Violation::NothingToContinue),
+            (OpCode::Data(Data::Text | Data::Binary), Some(_)) => {
+                return Err(Violation::UnfinishedMessage);
+            }
+            _ => {}
+        }
+        let so_far = self.fragments.as_ref().map_or(0, BytesMut::len) as u64;
+        let whole = so_far.saturating_add(len);
+        let too_large = Violation::MessageTooLarge { len: whole, max: self.max_message };
+        if matches!(header.opcode, OpCode::Data(_)) && whole > self.max_message as u64 {
+            return Err(too_large);
+        }
+        Ok(OpenFrame {
+            opcode: header.opcode,
+            is_final: header.is_final,
+            mask: header.mask,
+            len: usize::try_from(len).map_err(|_| too_large)?,
+        })
+    }
+
+    fn take_payload(&mut self, frame: OpenFrame) -> BytesMut {
+        let mut payload = self.buffer.split_to(frame.len);
+        if frame.len >= LARGE_FRAME {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        if let Some(mask) = frame.mask {
+            apply_mask(&mut payload, mask);
+        }
+        payload
+    }
+
+    fn complete(
+        &mut self,
+        frame: OpenFrame,
+        payload: BytesMut,
+    ) -> Result<Option<Event>, Violation> {
+        match frame.opcode {
+            OpCode::Control(Control::Ping) => Ok(Some(Event::Ping(payload.freeze()))),
+            OpCode::Control(Control::Pong) => Ok(Some(Event::Pong(payload.freeze()))),
+            OpCode::Control(Control::Close) => {
+                answer_to_close(&payload).map(|code| Some(Event::Close(code)))
+            }
+            OpCode::Control(Control::Reserved(_)) | OpCode::Data(Data::Reserved(_)) => {
+                Err(Violation::ReservedOpcode)
+            }
+            OpCode::Data(Data::Continue | Data::Text | Data::Binary) => {
+                let message = match self.fragments.take() {
+                    None => payload,
+                    Some(mut fragments) => {
+                        fragments.extend_from_slice(&payload);
+                        fragments
+                    }
+                };
+                if frame.is_final {
+                    return Ok(Some(Event::Message(message.freeze())));
+                }
+                self.fragments = Some(message);
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn answer_to_close(payload: &[u8]) -> Result<CloseCode, Violation> {
+    match payload {
+        [] => Ok(CloseCode::Normal),
+        [_] => Err(Violation::TruncatedCloseCode),
+        [high, low, ..] => {
+            let code = CloseCode::from(u16::from_be_bytes([*high, *low]));
+            Ok(if code.is_allowed() { code } else { CloseCode::Protocol })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::websocket::frame;
+
+    const MAX: usize = 1000;
+    const TEXT: OpCode = OpCode::Data(Data::Text);
+    const CONTINUE: OpCode = OpCode::Data(Data::Continue);
+    const PING: OpCode = OpCode::Control(Control::Ping);
+    const CLOSE: OpCode = OpCode::Control(Control::Close);
+
+    fn from_client(opcode: OpCode, is_final: bool, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let fill = |buffer: &mut Vec<u8>| buffer.extend_from_slice(payload);
+        frame::append(&mut bytes, Role::Client, opcode, is_final, payload.len(), fill);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Vec<Event>, Violation> {
+        let mut decoder = Decoder::new(Role::Server, MAX, bytes);
+        let mut events = Vec::new();
+        while let Some(event) = decoder.next_event()? {
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    #[test]
+    fn control_frames_come_between_fragments() {
+        let stream = [
+            from_client(TEXT, false, b"one "),
+            from_client(PING, true, b"?"),
+            from_client(CONTINUE, false, b""),
+            from_client(CONTINUE, true, b"message"),
+            from_client(OpCode::Data(Data::Binary), true, b"\xff"),
+            from_client(CLOSE, true, &4000_u16.to_be_bytes()),
+        ]
+        .concat();
+        let expected = [
+            Event::Ping(Bytes::from("?")),
+            Event::Message(Bytes::from("one message")),
+            Event::Message(Bytes::from_static(b"\xff")),
+            Event::Close(CloseCode::from(4000)),
+        ];
+        assert_eq!(decode(&stream).unwrap(), expected);
+
+        let mut decoder = Decoder::new(Role::Server, MAX, b"");
+        let mut events = Vec::new();
+        for byte in stream {
+            decoder.space().extend_from_slice(&[byte]);
+            events.extend(decoder.next_event().unwrap());
+        }
+        assert_eq!(events, expected, "byte by byte");
+    }
+
+    #[test]
+    fn violations_show_before_the_payload() {
+        use Violation::{
+            Masked, NothingToContinue, OversizedControl, ReservedBits, ReservedOpcode,
+            UnfinishedMessage, Unmasked,
+        };
+        let huge = MAX as u16 + 1;
+        let [high, low] = huge.to_be_bytes();
+        let too_large = |len| Violation::MessageTooLarge { len, max: MAX };
+        for (bytes, expected) in [
+            (&[0x81, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4][..], too_large(1 << 63)),
+            (&[0x81, 0xfe, high, low, 1, 2, 3, 4], too_large(huge.into())),
+            (&[0x81, 0x05], Unmasked),
+            (&[0xc1, 0x85, 1, 2, 3, 4], ReservedBits),
+            (&[0x83, 0x85, 1, 2, 3, 4], ReservedOpcode),
+            (&[0x8b, 0x85, 1, 2, 3, 4], ReservedOpcode),
+            (&[0x09, 0x85, 1, 2, 3, 4], OversizedControl),
+            (&[0x89, 0xfe, 0, 126, 1, 2, 3, 4], OversizedControl),
+            (&[0x80, 0x85, 1, 2, 3, 4], NothingToContinue),
+            (&[0x01, 0x80, 1, 2, 3, 4, 0x81, 0x85, 1, 2, 3, 4], UnfinishedMessage),
+        ] {
+            let violation = decode(bytes).unwrap_err();
+            assert_eq!(violation, expected);
+            let code =
+                if matches!(expected, Violation::MessageTooLarge { .. }) { 1009 } else { 1002 };
+            assert_eq!(u16::from(violation.close_code()), code);
+        }
+        assert_eq!(
+            Decoder::new(Role::Client, MAX, &[0x81, 0x80, 1, 2, 3, 4]).next_event(),
+            Err(Masked)
+        );
+        let half_a_code = decode(&from_client(CLOSE, true, b"x")).unwrap_err();
+        assert_eq!(half_a_code, Violation::TruncatedCloseCode);
+    }
+
+    #[test]
+    fn fragments_count_together() {
+        let stream = [
+            from_client(TEXT, false, &[b'x'; MAX]),
+            from_client(CONTINUE, true, b""),
+            from_client(TEXT, false, &[b'x'; MAX]),
+        ]
+        .concat();
+        assert_eq!(decode(&stream).unwrap().len(), 1);
+        let over = [stream, from_client(CONTINUE, true, b"x")].concat();
+        assert_eq!(
+            decode(&over),
+            Err(Violation::MessageTooLarge { len: MAX as u64 + 1, max: MAX })
+        );
+    }
+
+    #[test]
+    fn room_is_made_for_what_comes_not_for_what_is_announced() {
+        const LEN: usize = 32 << 20;
+        let message = from_client(TEXT, true, &vec![b'x'; LEN]);
+        let mut decoder = Decoder::new(Role::Server, LEN, &message[..14]);
+        assert_eq!(decoder.next_event(), Ok(None));
+        assert!(decoder.space().capacity() <= 2 * READ_AHEAD);
+
+        let mut sent = 14;
+        while sent < message.len() {
+            let space = decoder.space();
+            let room = space.capacity() - space.len();
+            assert!(room > 0);
+            let piece = &message[sent..message.len().min(sent + room)];
+            space.extend_from_slice(piece);
+            sent += piece.len();
+            if sent < message.len() {
+                assert_eq!(decoder.next_event(), Ok(None));
+            }
+        }
+        let Ok(Some(Event::Message(received))) = decoder.next_event() else { panic!("no message") };
+        assert_eq!(received.len(), LEN);
+        assert!(decoder.space().capacity() <= READ_CHUNK, "the large buffer is gone");
+    }
+}

@@ -1,0 +1,150 @@
+//! The reading half: yields messages, answers control frames through [`Control`], watches the clock.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::control::Control;
+use super::decoder::{Decoder, Event};
+use super::liveness::{Liveness, Verdict};
+use super::{KeepAlive, Role};
+use crate::MAX_MESSAGE_BYTES;
+use crate::socket::ByteSource;
+
+pub(crate) struct WebSocketReader {
+    source: ByteSource,
+    decoder: Decoder,
+    control: Arc<Control>,
+    answered: watch::Sender<u64>,
+    keep_alive: KeepAlive,
+    liveness: Liveness,
+    timer: Pin<Box<Sleep>>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// A close frame was received, or asked for. What comes is thrown away, but it is still read: a
+    /// socket closed over unread bytes is reset, and a reset overtakes the close frame.
+    Closing,
+    Over,
+}
+
+enum Progress {
+    Read,
+    Over,
+}
+
+impl WebSocketReader {
+    pub(super) fn new(
+        source: ByteSource,
+        role: Role,
+        early: &[u8],
+        control: Arc<Control>,
+        answered: watch::Sender<u64>,
+        keep_alive: KeepAlive,
+    ) -> Self {
+        let liveness = Liveness::new(keep_alive, Instant::now());
+        Self {
+            source,
+            decoder: Decoder::new(role, MAX_MESSAGE_BYTES, early),
+            control,
+            answered,
+            keep_alive,
+            timer: Box::pin(sleep_until(liveness.next_timeout())),
+            liveness,
+            phase: Phase::Open,
+        }
+    }
+
+    pub(crate) async fn recv(&mut self) -> Option<Bytes> {
+        loop {
+            match self.phase {
+                Phase::Open => {
+                    if let Some(message) = self.decode() {
+                        return Some(message);
+                    }
+                }
+                Phase::Closing => self.decoder.discard(),
+                Phase::Over => return None,
+            }
+            if let Progress::Over = self.read().await {
+                self.phase = Phase::Over;
+            }
+        }
+    }
+
+    /// The next complete message; control frames before it are dealt with.
+    fn decode(&mut self) -> Option<Bytes> {
+        while self.phase == Phase::Open {
+            match self.decoder.next_event() {
+                Ok(None) => return None,
+                Ok(Some(Event::Message(message))) => return Some(message),
+                Ok(Some(Event::Ping(payload))) => self.control.answer_ping(payload),
+                Ok(Some(Event::Pong(payload))) => self.note_pong(&payload),
+                Ok(Some(Event::Close(code))) => {
+                    self.control.ask_for_close(code, "");
+                    self.start_closing();
+                }
+                Err(violation) => {
+                    tracing::debug!(%violation, "closing the connection");
+                    self.control.ask_for_close(violation.close_code(), &violation.to_string());
+                    self.start_closing();
+                }
+            }
+        }
+        None
+    }
+
+    fn note_pong(&self, payload: &[u8]) {
+        if let Some(number) = self.control.recognise_pong(payload) {
+            self.answered.send_if_modified(|newest| {
+                let is_newer = number > *newest;
+                *newest = number.max(*newest);
+                is_newer
+            });
+        }
+    }
+
+    fn start_closing(&mut self) {
+        self.phase = Phase::Closing;
+        self.decoder.discard();
+        self.timer.as_mut().reset(Instant::now() + self.keep_alive.close_timeout);
+    }
+
+    /// Reads what there is, or lets a timer do its work.
+    async fn read(&mut self) -> Progress {
+        tokio::select! {
+            // Bytes first: after a pause of ours they may be waiting along with a timer that ran out.
+            biased;
+            read = self.source.read_buf(self.decoder.space()) => match read {
+                Ok(0) | Err(_) => Progress::Over,
+                Ok(_) => {
+                    self.liveness.heard(Instant::now());
+                    Progress::Read
+                }
+            },
+            () = self.timer.as_mut() => self.handle_timeout(),
+        }
+    }
+
+    fn handle_timeout(&mut self) -> Progress {
+        if self.phase != Phase::Open {
+            return Progress::Over;
+        }
+        match self.liveness.handle_timeout(Instant::now(), self.control.writer_is_busy()) {
+            Verdict::Dead => return Progress::Over,
+            Verdict::Ping => {
+                self.control.ask_for_ping();
+            }
+            Verdict::Wait => {}
+        }
+        self.timer.as_mut().reset(self.liveness.next_timeout());
+        Progress::Read
+    }
+}

@@ -1,0 +1,128 @@
+//! The writing half: frames messages into a buffer, and lets waiting control frames pass between
+//! them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+
+use super::control::Control;
+use super::{MAX_FRAME_BYTES, Role, frame};
+use crate::connection::filled;
+use crate::write_buffer::{ByteSink, WriteBuffer};
+
+pub(crate) struct WebSocketWriter {
+    sink: ByteSink,
+    role: Role,
+    control: Arc<Control>,
+    close_timeout: Duration,
+    control_frames: WriteBuffer,
+    messages: WriteBuffer,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The close frame is out; nothing may follow it.
+    Closed,
+}
+
+impl WebSocketWriter {
+    pub(super) fn new(
+        sink: ByteSink,
+        role: Role,
+        control: Arc<Control>,
+        close_timeout: Duration,
+    ) -> Self {
+        Self {
+            sink,
+            role,
+            control,
+            close_timeout,
+            control_frames: WriteBuffer::default(),
+            messages: WriteBuffer::default(),
+            state: State::Open,
+        }
+    }
+
+    pub(crate) fn push(&mut self, message: &[u8]) {
+        let mut opcode = OpCode::Data(Data::Text);
+        let mut rest = message;
+        loop {
+            let (fragment, after) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
+            let fill = |buffer: &mut Vec<u8>| buffer.extend_from_slice(fragment);
+            let end = self.messages.end();
+            frame::append(end, self.role, opcode, after.is_empty(), fragment.len(), fill);
+            if after.is_empty() {
+                return;
+            }
+            opcode = OpCode::Data(Data::Continue);
+            rest = after;
+        }
+    }
+
+    pub(crate) fn push_with(&mut self, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
+        if len > MAX_FRAME_BYTES {
+            return self.push(&filled(len, fill));
+        }
+        frame::append(self.messages.end(), self.role, OpCode::Data(Data::Text), true, len, fill);
+    }
+
+    pub(crate) fn buffered(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        if self.state == State::Closed {
+            let unsent = !self.messages.is_empty();
+            self.messages.clear();
+            return if unsent { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) };
+        }
+        // Pings come often enough to make this the moment when an idle connection is noticed.
+        self.messages.release_idle();
+        self.control.set_writer_busy(true);
+        self.write_all().await?;
+        self.sink.flush().await?;
+        self.control.set_writer_busy(false);
+        Ok(())
+    }
+
+    async fn write_all(&mut self) -> io::Result<()> {
+        loop {
+            // Invariant: control frames are taken and written only while no message is half written.
+            if !self.messages.is_started() {
+                self.control.take_frames(self.control_frames.end(), self.role);
+            }
+            self.control_frames.write_to(&mut self.sink).await?;
+            if self.control.close_was_taken() {
+                self.messages.clear();
+                self.sink.shutdown().await?;
+                self.state = State::Closed;
+                return Ok(());
+            }
+            self.messages.write_to(&mut self.sink).await?;
+            if !self.control.is_waiting() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn control_pending(&self) {
+        self.control.pending().await;
+    }
+
+    pub(crate) async fn close(&mut self, code: CloseCode, reason: &str) {
+        let limit = self.close_timeout;
+        let closing = async {
+            self.flush().await?;
+            self.control.ask_for_close(code, reason);
+            self.flush().await
+        };
+        // Late or failed, there is nothing left to do for a peer that does not read.
+        let _ = timeout(limit, closing).await;
+    }
+}
