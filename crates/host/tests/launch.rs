@@ -3,6 +3,8 @@
 //! Not a libtest harness: this very executable is also the spawner, which has to run before any
 //! thread exists.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test without the test attribute")]
+
 mod support;
 
 use std::ffi::OsString;
@@ -21,10 +23,16 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(SPAWNER_ARG) {
         return run_spawner();
     }
+    if std::env::args().nth(1).as_deref() == Some(SERVER_ARG) {
+        be_a_server();
+    }
     // One at a time: some tests count the descriptors of this process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
+
+/// Makes this executable a server that is there to be killed.
+const SERVER_ARG: &str = "__server";
 
 /// Runs a test once with the spawner and keepers.
 macro_rules! kept {
@@ -82,6 +90,7 @@ fn trials() -> Vec<Trial> {
         a_terminal_has_size_and_controls_the_session,
         signals_reach_the_group,
         dropping_kills_the_group,
+        a_killed_server_takes_its_trees_along,
         kill_on_exit_ends_what_is_left,
         concurrent_starts_do_not_mix,
     ]);
@@ -432,10 +441,34 @@ async fn a_killed_spawner_is_replaced(launcher: Launcher) {
     survivor.emptied().await;
 }
 
+async fn a_killed_server_takes_its_trees_along(launcher: Launcher) {
+    let server = Command {
+        argv: vec![std::env::current_exe().unwrap().into(), SERVER_ARG.into()],
+        ..shell("")
+    };
+    // Started by the plain launcher: no keeper is to end what the server itself has started.
+    let mut server = Running::start(&launcher, server).await;
+    let watched = support::watch(&server.wait_for_pids(20).await);
+    support::kill(server.pid);
+    support::all_end(watched).await;
+}
+
+fn be_a_server() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let launcher = Launcher::with_spawner(std::env::current_exe().unwrap()).unwrap();
+        let mut running = Running::start(&launcher, shell(&support::daemons(20))).await;
+        for pid in running.wait_for_pids(20).await {
+            println!("pid {pid}");
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
 async fn children_keep_the_original_limit_on_descriptors(launcher: Launcher) {
     let original = getrlimit(Resource::Nofile);
     let soft = original.current.unwrap();
-    let changed = Rlimit { current: Some(soft - 1), ..original.clone() };
+    let changed = Rlimit { current: Some(soft - 1), ..original };
     setrlimit(Resource::Nofile, changed).unwrap();
     // A spawner that is started now inherits the changed one.
     let running = Running::start(&launcher, shell("exec sleep 1000")).await;

@@ -7,7 +7,8 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// The variables that most programs need and that tell little.
 const CORE: &[&str] = &[
-    "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER",
+    "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME",
+    "USER",
 ];
 /// Names that usually hold a secret.
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
@@ -128,7 +129,8 @@ mod tests {
     fn exclude_then_set_then_include_only() {
         let policy = EnvironmentPolicy {
             exclude: vec!["ed*".into()],
-            set: [("EDITOR".to_owned(), "nano".to_owned()), ("X".to_owned(), "1".to_owned())].into(),
+            set: [("EDITOR".to_owned(), "nano".to_owned()), ("X".to_owned(), "1".to_owned())]
+                .into(),
             include_only: vec!["path".into(), "e*".into()],
             ..policy(Inherit::All)
         };

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use super::launch::{
-    ChildStdio, Command, ExitRecord, Io, LaunchError, Launched, Launcher, PtyMaster, PtySize, Signal,
-    StdinPipe, Tree, TreeControl, TreeEvent,
+    ChildStdio, Command, ExitRecord, Io, LaunchError, Launched, Launcher, PtyMaster, PtySize,
+    Signal, StdinPipe, Tree, TreeControl, TreeEvent,
 };
 use super::log::{Log, LogLimits, Stream};
 use super::output::{Output, Source};
@@ -40,8 +40,13 @@ struct Shared {
 #[derive(Debug)]
 enum Control {
     /// Orders wait for the tree, in the order they came.
-    Starting { orders: Vec<Order> },
-    Running { tree: TreeControl, pty: Option<Arc<PtyMaster>> },
+    Starting {
+        orders: Vec<Order>,
+    },
+    Running {
+        tree: TreeControl,
+        pty: Option<Arc<PtyMaster>>,
+    },
     Over,
 }
 

@@ -219,11 +219,12 @@ mod tests {
 
     fn drain(queue: &StdinQueue) -> Vec<u8> {
         let mut all = Vec::new();
-        while let Some(chunk) = queue.lock().chunks.front().cloned() {
+        loop {
+            let front = queue.lock().chunks.front().cloned();
+            let Some(chunk) = front else { return all };
             all.extend_from_slice(&chunk);
             queue.wrote(chunk.len());
         }
-        all
     }
 
     #[tokio::test]

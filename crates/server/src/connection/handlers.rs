@@ -155,20 +155,17 @@ impl Reader {
 
     fn write_legacy(&mut self, session: &Arc<Session>, params: WriteParams, responder: Responder) {
         let id = params.process_id.clone();
-        match find(session, &id) {
-            Ok(process) => {
-                self.write_with(&process, params, responder, move |status, responder| {
-                    responder.answer::<rpc::CommandExecWrite>(match status {
-                        WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
-                        _ => {
-                            let message = format!("process {id:?}: standard input is closed");
-                            Err(RpcError::invalid_request(message))
-                        }
-                    });
-                })
-            }
-            Err(error) => responder.fail(&error),
-        }
+        let process = match find(session, &id) {
+            Ok(process) => process,
+            Err(error) => return responder.fail(&error),
+        };
+        self.write_with(&process, params, responder, move |status, responder| {
+            let closed = || RpcError::invalid_request(format!("process {id:?}: stdin is closed"));
+            responder.answer::<rpc::CommandExecWrite>(match status {
+                WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
+                _ => Err(closed()),
+            });
+        });
     }
 
     /// The bytes are queued here and now, in the order of the requests; only the answer may wait.

@@ -127,3 +127,73 @@ impl Places {
         self.freed.notified().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::outbox::Outbox;
+    use exec_server_protocol::RequestId;
+
+    fn call(method: &str, process: &str) -> Call {
+        let params = format!(
+            r#"{{"processId":"{process}","argv":["x"],"cwd":"/","chunk":"","signal":"kill","waitMs":9}}"#
+        );
+        let raw = serde_json::value::RawValue::from_string(params).unwrap();
+        Call::decode(method, Some(&raw)).unwrap()
+    }
+
+    fn responder(id: i64) -> Responder {
+        Responder::new(&Arc::new(Outbox::default()), RequestId::Integer(id))
+    }
+
+    fn names(calls: &[(Call, Responder)]) -> Vec<&'static str> {
+        calls.iter().map(|(call, _)| call.method().name()).collect()
+    }
+
+    #[test]
+    fn ordinary_requests_take_places_in_order() {
+        let mut lanes = Lanes::new(2);
+        for _ in 0..3 {
+            assert!(lanes.admit(call("process/start", "p"), responder(1), 10).unwrap().is_empty());
+        }
+        let first = lanes.next().unwrap();
+        let _second = lanes.next().unwrap();
+        assert!(lanes.next().is_none(), "a third place was given");
+        drop(first);
+        assert!(lanes.next().is_some());
+        assert!(!lanes.has_queued());
+    }
+
+    #[test]
+    fn waiting_and_control_requests_need_no_place() {
+        let mut lanes = Lanes::new(1);
+        lanes.admit(call("process/start", "other"), responder(1), 10).unwrap();
+        let _busy = lanes.next().unwrap();
+        for method in ["process/read", "process/wait", "process/terminate", "environment/status"] {
+            let runnable = lanes.admit(call(method, "p"), responder(2), 10).unwrap();
+            assert_eq!(names(&runnable), [method]);
+        }
+    }
+
+    #[test]
+    fn a_control_call_takes_the_queued_changes_of_its_process_along() {
+        let mut lanes = Lanes::new(1);
+        for (method, process) in
+            [("process/start", "p"), ("process/write", "q"), ("process/write", "p")]
+        {
+            lanes.admit(call(method, process), responder(1), 10).unwrap();
+        }
+        let runnable = lanes.admit(call("process/signal", "p"), responder(2), 10).unwrap();
+        assert_eq!(names(&runnable), ["process/start", "process/write", "process/signal"]);
+        assert_eq!(lanes.next().unwrap().0.changes_process(), Some("q"));
+        assert_eq!(lanes.queued_bytes, 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_full_refuses() {
+        let mut lanes = Lanes::new(1);
+        lanes.admit(call("process/list", ""), responder(1), MAX_QUEUED_BYTES).unwrap();
+        assert!(lanes.admit(call("process/list", ""), responder(2), 1).is_err());
+        lanes.admit(call("process/terminate", "p"), responder(3), 1).unwrap();
+    }
+}

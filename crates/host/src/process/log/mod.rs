@@ -35,7 +35,10 @@ pub enum Stream {
 /// What can happen to a process.
 #[derive(Debug, Clone)]
 pub enum Event {
-    Output { stream: Stream, bytes: Bytes },
+    Output {
+        stream: Stream,
+        bytes: Bytes,
+    },
     Exited(ExitRecord),
     /// The last event: the process has exited and its output has ended.
     Closed,
@@ -200,7 +203,8 @@ impl Log {
 
     /// Waits until there is an event after `seq`, or none will come.
     pub async fn wait_beyond(&self, seq: u64) {
-        self.wait_until(|progress| progress.closed || progress.next_seq.saturating_sub(1) > seq).await;
+        self.wait_until(|progress| progress.closed || progress.next_seq.saturating_sub(1) > seq)
+            .await;
     }
 
     /// Waits until the process has exited or its exit will never be known.

@@ -1,0 +1,272 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+fn log(memory_bytes: usize, spill_bytes: u64, on_full: OnFull) -> Log {
+    Log::new(LogLimits { memory_bytes, spill_bytes, on_full })
+}
+
+fn exit() -> ExitRecord {
+    ExitRecord::killed(std::time::Duration::ZERO)
+}
+
+const ALL: Budget = Budget { bytes: u64::MAX, events: usize::MAX };
+
+/// Appends like the process's own task does, and says whether there was room.
+async fn produce(log: &Log, bytes: impl Into<Bytes>) -> bool {
+    let room = log.has_room();
+    if room {
+        log.append_output(Stream::Stdout, bytes.into());
+        log.settle().await;
+    }
+    room
+}
+
+/// A chunk that tells its number.
+fn numbered(number: u64, len: usize) -> Vec<u8> {
+    number.to_le_bytes().iter().copied().cycle().take(len).collect()
+}
+
+fn text(page: &Page) -> Vec<u8> {
+    let bytes = page.events.iter().filter_map(|delivered| match &delivered.entry.event {
+        Event::Output { bytes, .. } => Some(bytes.to_vec()),
+        _ => None,
+    });
+    bytes.flatten().collect()
+}
+
+fn assert_contiguous(page: &Page, first: u64) {
+    let seqs: Vec<_> = page.events.iter().map(|delivered| delivered.entry.seq).collect();
+    let expected: Vec<_> = (first..first + seqs.len() as u64).collect();
+    assert_eq!(seqs, expected);
+}
+
+#[tokio::test]
+async fn output_exit_and_close_share_one_sequence() {
+    let log = log(1 << 20, 0, OnFull::Block);
+    produce(&log, "a").await;
+    log.append_exit(exit());
+    produce(&log, "late").await;
+    log.append_closed();
+    let page = Cursor::after(&log, 0).read(&log, ALL).await;
+    assert_contiguous(&page, 1);
+    assert_eq!(page.events.len(), 4);
+    assert!(matches!(page.events[1].entry.event, Event::Exited(_)));
+    assert!(matches!(page.events[3].entry.event, Event::Closed));
+    assert!(page.complete && page.progress.closed);
+    assert_eq!(page.progress.next_seq, 5);
+}
+
+#[tokio::test]
+async fn a_budget_cuts_but_always_returns_one_event() {
+    let log = log(1 << 20, 0, OnFull::Block);
+    for _ in 0..4 {
+        produce(&log, "12345").await;
+    }
+    let mut cursor = Cursor::after(&log, 0);
+    let page = cursor.read(&log, Budget { bytes: 0, events: 0 }).await;
+    assert_eq!((page.events.len(), page.complete), (1, false));
+    let page = cursor.read(&log, Budget { bytes: 10, events: 99 }).await;
+    assert_eq!((page.events.len(), page.complete), (2, false));
+    assert_eq!(cursor.position(), 3);
+    let page = cursor.read(&log, ALL).await;
+    assert_eq!((page.events.len(), page.complete), (1, true));
+}
+
+#[tokio::test]
+async fn a_cursor_beyond_the_end_finds_nothing() {
+    let log = log(1 << 20, 0, OnFull::Block);
+    produce(&log, "x").await;
+    for seq in [1, 2, u64::MAX - 1, u64::MAX] {
+        let page = Cursor::after(&log, seq).read(&log, ALL).await;
+        assert!(page.events.is_empty() && page.complete && page.dropped == 0, "after {seq}");
+    }
+}
+
+#[tokio::test]
+async fn unconfirmed_output_spills_and_comes_back_whole() {
+    let log = log(64 << 10, 64 << 20, OnFull::Block);
+    let mut expected = Vec::new();
+    for number in 0..500u64 {
+        let chunk = numbered(number, 1 + (number as usize * 37) % 9000);
+        expected.extend_from_slice(&chunk);
+        assert!(produce(&log, chunk).await);
+        assert!(log.lock().memory_cost <= (64 << 10) + 16_000);
+    }
+    assert!(log.lock().spilled_bytes() > 1 << 20);
+    let mut cursor = Cursor::after(&log, 0);
+    let page = cursor.read(&log, ALL).await;
+    assert_contiguous(&page, 1);
+    assert_eq!(text(&page), expected);
+    assert_eq!(page.dropped, 0);
+
+    // A second reader that starts in the middle of a block sees the same.
+    let middle = Cursor::after(&log, 123).read(&log, ALL).await;
+    assert_contiguous(&middle, 124);
+    assert_eq!(middle.events.len(), 500 - 123);
+
+    log.confirm(500);
+    assert!(log.lock().spill.is_none());
+}
+
+#[tokio::test]
+async fn a_million_tiny_chunks_stay_within_the_bound() {
+    let log = log(64 << 10, 1 << 30, OnFull::Block);
+    for _ in 0..20_000 {
+        produce(&log, "x").await;
+    }
+    let state = log.lock();
+    assert!(state.memory_cost <= (64 << 10) + ENTRY_OVERHEAD * 2);
+    assert!(state.memory.len() * size_of::<Entry>() <= 64 << 10);
+}
+
+#[tokio::test]
+async fn a_full_log_blocks_until_something_is_confirmed() {
+    let log = log(10_000, 20_000, OnFull::Block);
+    let mut produced = 0;
+    while produce(&log, vec![7; 1000]).await {
+        produced += 1;
+        assert!(produced < 1000, "the log never filled up");
+    }
+    assert!(produced >= 25, "only {produced} fitted");
+    log.confirm(1);
+    log.confirm(produced / 2);
+    log.wait_for_room().await;
+    assert!(produce(&log, vec![8; 1000]).await);
+    let page = Cursor::after(&log, produced / 2).read(&log, ALL).await;
+    assert_contiguous(&page, produced / 2 + 1);
+}
+
+#[tokio::test]
+async fn discarding_declares_the_exact_size_of_the_gap() {
+    for spill_bytes in [0, 30_000] {
+        let log = log(10_000, spill_bytes, OnFull::Discard);
+        let mut cursor = Cursor::after(&log, 0);
+        produce(&log, vec![0; 700]).await;
+        cursor.read(&log, ALL).await;
+        for _ in 0..500 {
+            assert!(produce(&log, vec![1; 1000]).await);
+        }
+        let total = 700 + 500 * 1000;
+        let page = cursor.read(&log, ALL).await;
+        let got = text(&page).len() as u64;
+        assert!(page.dropped > 0);
+        assert_eq!(700 + page.dropped + got, total, "spill {spill_bytes}");
+        assert!(page.events[1..].iter().all(|delivered| delivered.dropped == 0));
+
+        let fresh = Cursor::after(&log, 0).read(&log, ALL).await;
+        assert_eq!(fresh.dropped + text(&fresh).len() as u64, total);
+    }
+}
+
+#[tokio::test]
+async fn confirmed_output_stays_for_late_readers_up_to_the_bound() {
+    let log = log(10_000, 0, OnFull::Block);
+    for _ in 0..100 {
+        assert!(produce(&log, vec![1; 500]).await);
+        log.confirm(u64::MAX);
+    }
+    let page = Cursor::after(&log, 0).read(&log, ALL).await;
+    assert!(page.events.len() >= 10 && page.dropped > 0);
+    assert_eq!(page.dropped + text(&page).len() as u64, 50_000);
+}
+
+#[tokio::test]
+async fn an_observer_that_lags_sees_a_gap_and_goes_on() {
+    let log = log(10_000, 0, OnFull::Block);
+    let mut lagging = Cursor::after(&log, 0);
+    for number in 0..100 {
+        assert!(produce(&log, numbered(number, 500)).await);
+        log.confirm(u64::MAX);
+    }
+    let page = lagging.read(&log, ALL).await;
+    assert!(page.dropped > 0);
+    let first = page.events[0].entry.seq;
+    assert_contiguous(&page, first);
+    assert_eq!(lagging.position(), 100);
+}
+
+#[tokio::test]
+async fn a_block_released_while_it_is_read_is_a_gap_not_garbage() {
+    let log = log(10_000, 1 << 20, OnFull::Block);
+    for number in 0..400 {
+        produce(&log, numbered(number, 1000)).await;
+    }
+    let mut cursor = Cursor::after(&log, 0);
+    cursor.read(&log, Budget { bytes: 1, events: 1 }).await;
+    log.confirm(390);
+    let page = cursor.read(&log, ALL).await;
+    let total = 1000 + page.dropped + text(&page).len() as u64;
+    // What the cursor had already loaded is still good; what was released is declared.
+    let declared: u64 = page.events.iter().skip(1).map(|delivered| delivered.dropped).sum();
+    assert_eq!(total + declared, 400_000);
+}
+
+#[tokio::test]
+async fn waiting_ends_with_news_and_at_the_close() {
+    let log = Arc::new(log(1 << 20, 0, OnFull::Block));
+    let waiter = tokio::spawn({
+        let log = Arc::clone(&log);
+        async move {
+            log.wait_beyond(1).await;
+            log.wait_exited().await;
+            log.wait_closed().await;
+            log.wait_beyond(u64::MAX).await;
+        }
+    });
+    produce(&log, "a").await;
+    tokio::task::yield_now().await;
+    produce(&log, "b").await;
+    log.append_exit(exit());
+    log.append_closed();
+    waiter.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_abandoned_log_releases_whoever_waits_and_sends_nothing() {
+    let log = log(1 << 20, 0, OnFull::Block);
+    log.abandon();
+    log.wait_closed().await;
+    assert_eq!(log.progress().next_seq, 1);
+}
+
+#[tokio::test]
+async fn watchers_are_told_of_what_is_there_and_of_what_comes() {
+    struct Counter(AtomicUsize);
+    impl Watcher for Counter {
+        fn log_grew(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let log = log(1 << 20, 0, OnFull::Block);
+    produce(&log, "a").await;
+    let counter = Arc::new(Counter(AtomicUsize::new(0)));
+    let watcher: Arc<dyn Watcher> = counter.clone();
+    log.watch(&watcher);
+    produce(&log, "b").await;
+    assert_eq!(counter.0.load(Ordering::Relaxed), 2);
+    drop((watcher, counter));
+    produce(&log, "c").await;
+    assert!(log.lock().watchers.iter().all(|watcher| watcher.strong_count() == 0));
+}
+
+#[tokio::test]
+async fn a_snapshot_has_head_and_tail() {
+    let log = log(64 << 10, 0, OnFull::Block);
+    produce(&log, "begin ").await;
+    log.append_output(Stream::Stderr, "oops".into());
+    let small = log.snapshot();
+    assert_eq!((&small.stdout[..], &small.stderr[..]), (&b"begin "[..], &b"oops"[..]));
+    assert!(!small.truncated && small.terminal.is_empty());
+
+    for _ in 0..200 {
+        produce(&log, vec![b'.'; 1000]).await;
+        log.confirm(u64::MAX);
+    }
+    produce(&log, "end").await;
+    let large = log.snapshot();
+    assert!(large.truncated);
+    assert!(large.stdout.starts_with(b"begin .") && large.stdout.ends_with(b".end"));
+    assert_eq!(&large.stderr[..], b"oops");
+    assert!(large.stdout.len() <= (64 << 10) + (16 << 10));
+}

@@ -1,0 +1,271 @@
+//! The examples of `docs/protocol.md`, played in the order of the document against a real server.
+//!
+//! The document explains its own notation under "How to read the examples". This file knows that
+//! notation and nothing about what the messages mean.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use exec_server_host::process::launch::Launcher;
+use exec_server_protocol::Method;
+use exec_server_server::{Server, ServerConfig};
+use exec_server_transport::{CloseCode, Connection, Received, memory};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
+
+/// Fails a test that hangs; nothing is measured with it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn the_examples_happen_as_written() {
+    let mut stage = Stage::new();
+    for Line { number, action } in script(DOCUMENT) {
+        let played = stage.play(action);
+        if let Err(problem) = played.await {
+            panic!("docs/protocol.md, line {number}: {problem}");
+        }
+    }
+    stage.leave().await;
+}
+
+#[test]
+fn every_method_has_an_example() {
+    let said: Vec<String> = script(DOCUMENT)
+        .filter_map(|line| match line.action {
+            Action::Say(_, text) => Some(text),
+            Action::Hear(..) | Action::Cut => None,
+        })
+        .collect();
+    for method in Method::ALL {
+        let call = format!(r#""method":"{}""#, method.name());
+        assert!(said.iter().any(|text| text.contains(&call)), "no example calls {}", method.name());
+    }
+}
+
+/// One line of an example.
+#[derive(Debug)]
+struct Line {
+    number: usize,
+    action: Action,
+}
+
+#[derive(Debug)]
+enum Action {
+    /// The client sends this text, placeholders filled in.
+    Say(Who, String),
+    /// The server sends this.
+    Hear(Who, String),
+    /// The first client loses its connection and opens another.
+    Cut,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    First,
+    Second,
+}
+
+/// All examples of a document, one after the other.
+fn script(document: &str) -> impl Iterator<Item = Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut inside = false;
+    for (number, text) in (1..).zip(document.lines()) {
+        match text {
+            "```jsonrpc" => inside = true,
+            "```" => inside = false,
+            _ if !inside => {}
+            _ if text.starts_with(' ') => match lines.last_mut().map(|line| &mut line.action) {
+                Some(Action::Say(_, whole) | Action::Hear(_, whole)) => whole.push_str(text.trim()),
+                _ => panic!("docs/protocol.md, line {number} continues nothing"),
+            },
+            _ => lines.push(Line { number, action: action(number, text) }),
+        }
+    }
+    lines.into_iter()
+}
+
+fn action(number: usize, text: &str) -> Action {
+    if text.starts_with("--") {
+        return Action::Cut;
+    }
+    match text.split_once(' ') {
+        Some(("->", said)) => Action::Say(Who::First, said.to_owned()),
+        Some(("<-", heard)) => Action::Hear(Who::First, heard.to_owned()),
+        Some(("=>", said)) => Action::Say(Who::Second, said.to_owned()),
+        Some(("<=", heard)) => Action::Hear(Who::Second, heard.to_owned()),
+        _ => panic!("docs/protocol.md, line {number} is in no known notation: {text}"),
+    }
+}
+
+/// The server and its clients.
+struct Stage {
+    server: Server,
+    served: JoinSet<()>,
+    clients: BTreeMap<Who, Client>,
+    bindings: Bindings,
+}
+
+/// What the placeholders with names stand for.
+#[derive(Debug, Default)]
+struct Bindings(BTreeMap<String, Value>);
+
+struct Client {
+    connection: Connection,
+    /// Messages that came while another was waited for.
+    early: VecDeque<Value>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self {
+            server: Server::new(ServerConfig::default(), Launcher::plain()),
+            served: JoinSet::new(),
+            clients: BTreeMap::new(),
+            bindings: Bindings::default(),
+        }
+    }
+
+    async fn play(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Say(who, text) => {
+                let text = self.bindings.fill_in(&text);
+                let client = self.client(who);
+                client.expect_nothing_early()?;
+                client.connection.outgoing.push(text.as_bytes());
+                client.connection.outgoing.flush().await.map_err(|error| error.to_string())
+            }
+            Action::Hear(who, text) => {
+                let expected: Value =
+                    serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+                let heard = self.client(who).next_like(&expected).await?;
+                self.bindings.compare(&expected, &heard, "")
+            }
+            Action::Cut => match self.clients.remove(&Who::First) {
+                Some(client) => client.expect_nothing_early(),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The client of that name, connected when it is first needed.
+    fn client(&mut self, who: Who) -> &mut Client {
+        self.clients.entry(who).or_insert_with(|| {
+            let (connection, other_end) = memory();
+            let server = self.server.clone();
+            self.served.spawn(async move { server.serve(other_end).await });
+            Client { connection, early: VecDeque::new() }
+        })
+    }
+
+    /// Says goodbye, and makes sure that the server had nothing more to say.
+    async fn leave(mut self) {
+        for client in self.clients.values_mut() {
+            client.connection.outgoing.close(CloseCode::Normal, "").await;
+            while let Some(received) = client.connection.incoming.recv().await {
+                panic!("the document does not mention {received:?}");
+            }
+        }
+        self.server.shutdown().await;
+        while let Some(served) = self.served.join_next().await {
+            served.unwrap();
+        }
+    }
+}
+
+impl Client {
+    /// The first message that answers the same request, or tells of the same process.
+    async fn next_like(&mut self, expected: &Value) -> Result<Value, String> {
+        let wanted = subject(expected);
+        if let Some(index) = self.early.iter().position(|message| subject(message) == wanted) {
+            return Ok(self.early.remove(index).expect("the index was just found"));
+        }
+        loop {
+            let received = tokio::time::timeout(PATIENCE, self.connection.incoming.recv()).await;
+            let message: Value = match received {
+                Ok(Some(Received::Message(text))) => {
+                    serde_json::from_slice(&text).map_err(|error| error.to_string())?
+                }
+                Ok(other) => return Err(format!("expected {expected}, received {other:?}")),
+                Err(_) => return Err(format!("{expected} never came, but {:?}", self.early)),
+            };
+            if subject(&message) == wanted {
+                return Ok(message);
+            }
+            self.early.push_back(message);
+        }
+    }
+
+    fn expect_nothing_early(&self) -> Result<(), String> {
+        match self.early.front() {
+            Some(message) => Err(format!("before this, the server said {message}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What must keep its order: answers stand alone, events of one process follow each other, and what an
+/// observer is told follows only itself.
+fn subject(message: &Value) -> (&Value, &Value, bool) {
+    let params = &message["params"];
+    (&message["id"], &params["processId"], params["sessionId"].is_string())
+}
+
+impl Bindings {
+    fn fill_in(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (name, value)| {
+            text.replace(&format!("\"<{name}>\""), &value.to_string())
+        })
+    }
+
+    fn compare(&mut self, expected: &Value, heard: &Value, place: &str) -> Result<(), String> {
+        match (expected, heard) {
+            (Value::String(text), _) if placeholder(text).is_some() => {
+                self.compare_placeholder(placeholder(text).unwrap_or_default(), heard, place)
+            }
+            (Value::Object(expected), Value::Object(heard)) => {
+                if let Some(name) = expected.keys().find(|name| !heard.contains_key(*name)) {
+                    return Err(format!("{place}/{name} is missing"));
+                }
+                for (name, value) in heard {
+                    let place = format!("{place}/{name}");
+                    match expected.get(name) {
+                        Some(expected) => self.compare(expected, value, &place)?,
+                        None => return Err(format!("{place} is not mentioned: {value}")),
+                    }
+                }
+                Ok(())
+            }
+            (Value::Array(expected), Value::Array(heard)) if expected.len() == heard.len() => {
+                let mut pairs = (0..).zip(expected.iter().zip(heard));
+                pairs.try_for_each(|(index, (expected, heard))| {
+                    self.compare(expected, heard, &format!("{place}/{index}"))
+                })
+            }
+            _ if expected == heard => Ok(()),
+            _ => Err(format!("{place}: expected {expected}, received {heard}")),
+        }
+    }
+
+    fn compare_placeholder(
+        &mut self,
+        name: &str,
+        heard: &Value,
+        place: &str,
+    ) -> Result<(), String> {
+        let fits = match name {
+            "string" => heard.is_string(),
+            "number" => heard.is_u64(),
+            "boolean" => heard.is_boolean(),
+            "array" => heard.is_array(),
+            _ => self.0.entry(name.to_owned()).or_insert_with(|| heard.clone()) == heard,
+        };
+        if fits { Ok(()) } else { Err(format!("{place}: {heard} is not <{name}>")) }
+    }
+}
+
+/// The name in `<name>`.
+fn placeholder(text: &str) -> Option<&str> {
+    text.strip_prefix('<')?.strip_suffix('>')
+}

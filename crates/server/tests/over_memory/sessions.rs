@@ -1,0 +1,223 @@
+//! Sessions outlive their connections, and nothing is lost in between.
+
+use crate::client::{Client, bytes, server};
+use exec_server_server::ServerConfig;
+use serde_json::{Value, json};
+
+/// Collects a process's output from notifications until it is closed, checking the numbering.
+async fn follow(client: &mut Client, process: &str, mut seen: u64) -> (Vec<u8>, u64) {
+    let mut output = Vec::new();
+    loop {
+        let notification = client.notification().await;
+        let params = &notification["params"];
+        if params["processId"] != process {
+            continue;
+        }
+        let seq = params["seq"].as_u64().unwrap();
+        if seq <= seen {
+            continue; // A client that acks ignores what it has.
+        }
+        assert_eq!(seq, seen + 1, "a gap in {notification}");
+        seen = seq;
+        match notification["method"].as_str().unwrap() {
+            "process/output" => output.extend(bytes(&params["chunk"])),
+            "process/closed" => return (output, seen),
+            _ => {}
+        }
+    }
+}
+
+async fn wait_for_exit(server: &exec_server_server::Server, session: &str, process: &str) {
+    // An observer sees the exit while the owner is away.
+    let (mut observer, _) = Client::open(server, json!({})).await;
+    let params = json!({ "sessionId": session, "processId": process });
+    observer.call("process/observe", params).await.unwrap();
+    loop {
+        let notification = observer.notification().await;
+        assert_eq!(notification["params"]["sessionId"], session);
+        if notification["method"] == "process/closed" {
+            return observer.cut().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_acks_gets_every_unconfirmed_event_again() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({ "acks": true })).await;
+    client.start("p", "seq 1 1000; exit 3", json!({})).await;
+    client.cut().await;
+    wait_for_exit(&server, &session, "p").await;
+
+    let resume = json!({ "resumeSessionId": session, "acks": true });
+    let (mut client, same) = Client::open(&server, resume).await;
+    assert_eq!(same, session);
+    let (output, last) = follow(&mut client, "p", 0).await;
+    let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+
+    client.notify("process/ack", json!({ "processId": "p", "seq": last })).await;
+    let read =
+        client.call("process/read", json!({ "processId": "p", "afterSeq": 0 })).await.unwrap();
+    assert_eq!(read["exitCode"], 3);
+    assert_eq!(read["nextSeq"], last + 1);
+}
+
+#[tokio::test]
+async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({})).await;
+    // Much more than one answer holds: 16 MiB.
+    client.start("p", "head -c 30000000 /dev/zero; exit 4", json!({})).await;
+    client.cut().await;
+    wait_for_exit(&server, &session, "p").await;
+
+    let (mut client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    let read = client.call("process/read", json!({ "processId": "p" })).await.unwrap();
+    assert!(read.get("droppedBytes").is_none(), "output was lost");
+    let chunks = read["chunks"].as_array().unwrap();
+    let got: usize = chunks.iter().map(|chunk| bytes(&chunk["chunk"]).len()).sum();
+    let next = read["nextSeq"].as_u64().unwrap();
+    assert_eq!(chunks.last().unwrap()["seq"], next - 1, "a hole before nextSeq");
+    assert!(got < 30_000_000);
+    let (rest, _) = follow(&mut client, "p", next - 1).await;
+    assert_eq!(got + rest.len(), 30_000_000);
+}
+
+#[tokio::test]
+async fn an_old_client_that_never_reads_is_sent_what_it_missed() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({})).await;
+    client.start("p", "read line; echo $line", json!({ "pipeStdin": true })).await;
+    client.cut().await;
+    let (mut client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    let write = json!({ "processId": "p", "chunk": "aGkK" });
+    assert_eq!(client.call("process/write", write).await.unwrap()["status"], "accepted");
+    let (output, _) = follow(&mut client, "p", 0).await;
+    assert_eq!(output, b"hi\n");
+}
+
+#[tokio::test]
+async fn a_session_that_is_still_attached_cannot_be_resumed_and_the_holder_is_untouched() {
+    let server = server(ServerConfig::default());
+    let (mut first, session) = Client::open(&server, json!({})).await;
+    let mut second = Client::connect(&server);
+    let resume = json!({ "clientName": "second", "resumeSessionId": session });
+    let error = second.call("initialize", resume.clone()).await.unwrap_err();
+    assert_eq!(error["code"], -32010);
+    assert_eq!(first.call("process/list", json!({})).await.unwrap()["processes"], json!([]));
+    // After a failed initialize the client may try again.
+    first.cut().await;
+    assert_eq!(second.call("initialize", resume).await.unwrap()["sessionId"], *session);
+}
+
+#[tokio::test]
+async fn of_two_clients_that_resume_at_once_one_wins() {
+    let server = server(ServerConfig::default());
+    for _ in 0..50 {
+        let (client, session) = Client::open(&server, json!({})).await;
+        client.cut().await;
+        let mut rivals = [Client::connect(&server), Client::connect(&server)];
+        let resume = json!({ "resumeSessionId": session });
+        let [one, other] = &mut rivals;
+        let (one, other) = tokio::join!(
+            one.call("initialize", resume.clone()),
+            other.call("initialize", resume.clone()),
+        );
+        let winners = [&one, &other].iter().filter(|result| result.is_ok()).count();
+        assert_eq!(winners, 1, "{one:?} {other:?}");
+        for loser in [one, other].iter().filter_map(|result| result.as_ref().err()) {
+            assert_eq!(loser["code"], -32010);
+        }
+    }
+}
+
+#[tokio::test]
+async fn ttl_zero_ends_the_session_with_its_connection() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({ "detachedTtlMs": 0 })).await;
+    client.start("p", "sleep 1000", json!({})).await;
+    client.cut().await;
+    let (mut other, _) = Client::open(&server, json!({})).await;
+    loop {
+        let sessions = other.call("session/list", json!({})).await.unwrap();
+        let listed = sessions["sessions"].as_array().unwrap();
+        if listed.iter().all(|info| info["sessionId"] != *session) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let error = Client::connect(&server)
+        .call("initialize", json!({ "resumeSessionId": session }))
+        .await
+        .unwrap_err();
+    assert_eq!(error["code"], -32600);
+}
+
+#[tokio::test]
+async fn the_operator_caps_what_a_client_asks_for() {
+    let config = ServerConfig {
+        max_detached_session_ttl: std::time::Duration::from_secs(7),
+        ..ServerConfig::default()
+    };
+    let mut client = Client::connect(&server(config));
+    let asked = json!({ "detachedTtlMs": u64::MAX, "acks": true });
+    let granted = client.call("initialize", asked).await.unwrap();
+    assert_eq!(granted["detachedTtlMs"], 7000);
+    assert_eq!(granted["acks"], true);
+}
+
+#[tokio::test]
+async fn session_close_ends_the_session_and_its_processes_now() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({})).await;
+    client.start("p", "sleep 1000", json!({})).await;
+    assert_eq!(client.call("session/close", json!({})).await.unwrap(), json!({}));
+    let error = client.call("process/list", json!({})).await.unwrap_err();
+    assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("sessionEnded")));
+    let resume = json!({ "resumeSessionId": session });
+    assert_eq!(
+        Client::connect(&server).call("initialize", resume).await.unwrap_err()["code"],
+        -32600
+    );
+}
+
+#[tokio::test]
+async fn an_observer_may_signal_and_terminate_what_it_watches() {
+    let server = server(ServerConfig::default());
+    let (mut owner, session) = Client::open(&server, json!({ "clientName": "owner" })).await;
+    owner
+        .start("p", "trap 'echo usr1' USR1; echo up; while :; do sleep 0.01; done", json!({}))
+        .await;
+    let (mut observer, _) = Client::open(&server, json!({ "clientName": "observer" })).await;
+    let process = json!({ "sessionId": session, "processId": "p" });
+    observer.call("process/observe", process.clone()).await.unwrap();
+    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"up\n");
+    let signal = json!({ "sessionId": session, "processId": "p", "signal": "user1" });
+    observer.call("process/signal", signal).await.unwrap();
+    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"usr1\n");
+    let answer = observer.call("process/terminate", process).await.unwrap();
+    assert_eq!(answer, json!({ "running": true }));
+    let (output, _) = follow(&mut owner, "p", 0).await;
+    assert_eq!(output, b"up\nusr1\n");
+}
+
+#[tokio::test]
+async fn the_number_of_sessions_is_bounded() {
+    let server = server(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
+    let (_first, _) = Client::open(&server, json!({})).await;
+    let error = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "tooManySessions");
+}
+
+#[tokio::test]
+async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    client.start("p", "sleep 1000", json!({})).await;
+    server.shutdown().await;
+    let (_, last) = follow(&mut client, "p", 0).await;
+    assert_eq!(last, 2);
+    let error: Value = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "shuttingDown");
+}
