@@ -22,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn the_examples_happen_as_written() {
     let mut stage = Stage::new();
     for Line { number, action } in script(DOCUMENT) {
-        let played = stage.play(action);
-        if let Err(problem) = played.await {
+        if let Err(problem) = stage.play(action).await {
             panic!("docs/protocol.md, line {number}: {problem}");
         }
     }
@@ -163,13 +162,12 @@ impl Stage {
     async fn leave(mut self) {
         for client in self.clients.values_mut() {
             client.connection.outgoing.close(CloseCode::Normal, "").await;
-            while let Some(received) = client.connection.incoming.recv().await {
-                panic!("the document does not mention {received:?}");
-            }
+            let more = client.connection.incoming.recv().await;
+            assert_eq!(more, None, "the document does not mention this");
         }
         self.server.shutdown().await;
         while let Some(served) = self.served.join_next().await {
-            served.unwrap();
+            served.expect("a connection is served to its end");
         }
     }
 }

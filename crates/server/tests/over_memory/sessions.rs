@@ -199,7 +199,8 @@ async fn an_observer_may_signal_and_terminate_what_it_watches() {
     let answer = observer.call("process/terminate", process).await.unwrap();
     assert_eq!(answer, json!({ "running": true }));
     let (output, _) = follow(&mut owner, "p", 0).await;
-    assert_eq!(output, b"up\nusr1\n");
+    // The signal goes to the group, so the shell may also complain about its `sleep`.
+    assert!(output.starts_with(b"up\nusr1\n"));
 }
 
 #[tokio::test]

@@ -128,13 +128,27 @@ pub(super) fn try_write(fd: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<usize
     fd.try_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
 }
 
+/// Reads what there is, also when the reactor has not heard of it yet: whoever drains a stream whose
+/// writers are gone must not take the reactor's ignorance for emptiness.
 pub(super) fn try_read(fd: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
-    let filled = fd.try_io(Interest::READABLE, |fd| {
-        // SAFETY: the slice is only written to, by `read`; nothing de-initialises it.
-        let spare = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
-        let (filled, _) = rustix::io::read(fd, spare)?;
-        Ok(filled.len())
-    })?;
+    let mut asked_kernel = false;
+    let outcome = fd.try_io(Interest::READABLE, |fd| {
+        asked_kernel = true;
+        read_into(fd, buffer)
+    });
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked_kernel => {
+            read_into(fd.get_ref(), buffer)
+        }
+        outcome => outcome,
+    }
+}
+
+fn read_into(fd: &OwnedFd, buffer: &mut BytesMut) -> io::Result<usize> {
+    // SAFETY: the slice is only written to, by `read`; nothing de-initialises it.
+    let spare = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
+    let (filled, _) = rustix::io::read(fd, spare)?;
+    let filled = filled.len();
     // SAFETY: `read` has initialised that many bytes at the start of the spare capacity.
     unsafe { buffer.advance_mut(filled) };
     Ok(filled)
