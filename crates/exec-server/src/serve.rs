@@ -69,8 +69,13 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
         }
         ListenUrl::Stdio => {
             let server = start(&settings.server, paths)?;
+            let mut connection = JoinSet::new();
+            connection.spawn({
+                let server = server.clone();
+                async move { server.serve(stdio()).await }
+            });
             tokio::select! {
-                () = server.serve(stdio()) => Ok(ExitCode::SUCCESS),
+                _ = connection.join_next() => Ok(ExitCode::SUCCESS),
                 _ = signals.next() => Ok(shut_down(&server, &mut signals).await),
             }
         }

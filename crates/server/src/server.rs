@@ -63,19 +63,29 @@ impl Server {
     /// last events to those who listen. Returns when no process is left.
     pub async fn shutdown(&self) {
         let shared = &self.shared;
-        shared.sessions.drain();
-        let sessions = shared.sessions.all();
-        let processes: Vec<_> = sessions.iter().flat_map(|session| session.processes()).collect();
         let grace = shared.config.shutdown_grace_period;
         let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        for process in &processes {
-            process.terminate(TerminateMode::Graceful { timeout_ms });
-        }
-        for process in &processes {
-            process.gone().await;
+        shared.sessions.drain();
+        let mut last_words = Vec::new();
+        // More than one round: a start may have been under way when the first one looked.
+        loop {
+            let alive = shared.living_processes();
+            if alive.is_empty() {
+                break;
+            }
+            for process in &alive {
+                process.terminate(TerminateMode::Graceful { timeout_ms });
+            }
+            for process in &alive {
+                process.gone().await;
+            }
+            last_words.extend(alive);
         }
         let connections = shared.connections.all();
         let farewell = async {
+            for process in &last_words {
+                process.log().wait_closed().await;
+            }
             for connection in &connections {
                 connection.outbox().idle().await;
             }
@@ -84,7 +94,7 @@ impl Server {
         for connection in connections {
             connection.give_up();
         }
-        for session in sessions {
+        for session in shared.sessions.all() {
             session.end();
         }
     }
@@ -93,6 +103,12 @@ impl Server {
 impl Shared {
     pub(crate) fn next_connection(&self) -> ConnectionId {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn living_processes(&self) -> Vec<Arc<LocalProcess>> {
+        let sessions = self.sessions.all();
+        let processes = sessions.iter().flat_map(|session| session.processes());
+        processes.filter(|process| !process.is_gone()).collect()
     }
 
     /// How long a session may live without a connection: what its client asked for, within reason.

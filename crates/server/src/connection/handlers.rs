@@ -105,6 +105,9 @@ impl Reader {
         responder: Responder,
         answer: impl FnOnce(String, Responder) + Send + 'static,
     ) {
+        if let Err(error) = self.shared.sessions.check_draining() {
+            return responder.fail(&error);
+        }
         let limit = self.shared.config.max_processes_per_connection;
         match session.start(self.connection.id(), &process_id, limit, start) {
             Err(error) => responder.fail(&error),

@@ -139,6 +139,10 @@ impl LocalProcess {
         self.process.log()
     }
 
+    pub(crate) fn is_gone(&self) -> bool {
+        self.process.is_gone()
+    }
+
     pub(crate) async fn gone(&self) {
         self.process.gone().await;
     }

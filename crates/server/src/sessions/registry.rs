@@ -58,7 +58,7 @@ impl Sessions {
         settings: SessionSettings,
         connection: &Arc<ConnectionHandle>,
     ) -> Result<Arc<Session>, RpcError> {
-        self.lock().check_draining()?;
+        self.check_draining()?;
         let session = self.find(id).ok_or_else(|| unknown(id))?;
         let holder = match session.attach(connection, settings, None) {
             Ok(()) => return Ok(session),
@@ -91,8 +91,13 @@ impl Sessions {
         self.lock().sessions.remove(id);
     }
 
+    /// From now on nothing new begins.
     pub(crate) fn drain(&self) {
         self.lock().draining = true;
+    }
+
+    pub(crate) fn check_draining(&self) -> Result<(), RpcError> {
+        self.lock().check_draining()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -103,6 +103,9 @@ impl Session {
         state.settings = settings;
         let held = settings.confirms == Confirms::ByWriting;
         for process in state.processes.values() {
+            if process.log().progress().closed && is_confirmed(process) {
+                continue; // The client has all of it, and nothing more will come.
+            }
             let after = process.log().confirmed();
             connection.feed(process, Audience::Owner { confirms: settings.confirms }, after, held);
         }
