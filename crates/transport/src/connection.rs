@@ -7,6 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::lines::{LineReader, LineWriter};
@@ -100,6 +101,23 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.push_with(len, fill),
             OutgoingTransport::WebSocket(writer) => writer.push_with(len, fill),
             OutgoingTransport::Memory(writer) => writer.push(filled(len, fill).into()),
+        }
+    }
+
+    /// Asks the peer to confirm that it has read everything pushed so far, and returns the number of
+    /// the question. `None` on transports that cannot ask.
+    pub fn request_receipt(&mut self) -> Option<u64> {
+        match &mut self.0 {
+            OutgoingTransport::WebSocket(writer) => Some(writer.push_receipt_request()),
+            OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => None,
+        }
+    }
+
+    /// The highest question answered so far; an answer covers all questions before it.
+    pub fn receipts(&self) -> Option<watch::Receiver<u64>> {
+        match &self.0 {
+            OutgoingTransport::WebSocket(writer) => Some(writer.receipts()),
+            OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => None,
         }
     }
 

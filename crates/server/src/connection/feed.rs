@@ -28,8 +28,8 @@ pub(crate) enum Audience {
 pub(crate) enum Confirms {
     /// The client says so.
     ByAck,
-    /// The socket took it: the best that is known of a client that never confirms.
-    ByWriting,
+    /// The peer's WebSocket has read it: the best that is known of a client that never acks.
+    ByReceipt,
 }
 
 #[derive(Debug)]
@@ -131,9 +131,9 @@ impl Feed {
         self.finished.load(Ordering::Acquire)
     }
 
-    /// The socket has taken everything up to `seq`.
-    pub(super) fn written(&self, seq: u64) {
-        if self.audience != (Audience::Owner { confirms: Confirms::ByWriting }) {
+    /// The peer has read everything up to `seq`, as far as can be known.
+    pub(super) fn received(&self, seq: u64) {
+        if self.audience != (Audience::Owner { confirms: Confirms::ByReceipt }) {
             return;
         }
         // Under the lock, so that a connection that lost the session can no longer release what its
@@ -151,7 +151,10 @@ impl Feed {
             return None;
         }
         let mut cursor = self.cursor.lock().await;
-        let Page { events, complete, .. } = cursor.read(self.process.log(), SLICE).await;
+        let Page { events, complete, .. } = match self.audience {
+            Audience::Owner { .. } => cursor.read_unconfirmed(self.process.log(), SLICE).await,
+            Audience::Observer { .. } => cursor.read(self.process.log(), SLICE).await,
+        };
         for delivered in &events {
             self.encode(delivered, outgoing);
             if matches!(delivered.entry.event, Event::Closed) {

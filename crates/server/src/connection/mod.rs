@@ -8,6 +8,7 @@ mod lanes;
 mod outbox;
 mod reader;
 mod responder;
+mod window;
 mod writer;
 
 use std::sync::Arc;

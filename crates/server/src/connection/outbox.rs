@@ -102,10 +102,11 @@ impl Outbox {
         }
     }
 
-    /// For the writer: the answers that wait, and the next feed.
-    pub(super) fn take(&self) -> (VecDeque<Vec<u8>>, Option<Arc<Feed>>) {
+    /// For the writer: the answers that wait, and the next feed if output may be sent.
+    pub(super) fn take(&self, output: bool) -> (VecDeque<Vec<u8>>, Option<Arc<Feed>>) {
         let mut state = self.lock();
-        (std::mem::take(&mut state.answers), state.ready.pop_front())
+        let feed = if output { state.ready.pop_front() } else { None };
+        (std::mem::take(&mut state.answers), feed)
     }
 
     /// For the writer: this many bytes of answers have left.
@@ -119,13 +120,13 @@ impl Outbox {
     }
 
     /// For the writer: waits for something to send. Resolves at once when there is.
-    pub(super) async fn filled(&self) {
+    pub(super) async fn filled(&self, output: bool) {
         {
             let mut state = self.lock();
-            if !state.answers.is_empty() || !state.ready.is_empty() || state.closed {
+            if !state.answers.is_empty() || (output && !state.ready.is_empty()) || state.closed {
                 return;
             }
-            state.idle = true;
+            state.idle = state.ready.is_empty();
         }
         self.drained.notify_waiters();
         self.filled.notified().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    Call, ClientNotification, InitializeParams, InitializeResponse, Message, Notification,
+    Call, ClientNotification, InitializeParams, InitializeResponse, Message, Method, Notification,
     PROTOCOL_VERSION, Request, RpcError, UNKNOWN_REQUEST_ID, decode, error_response, rpc,
 };
 use exec_server_transport::{Incoming, Received};
@@ -92,17 +92,20 @@ impl Reader {
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
         let responder = Responder::new(self.connection.outbox(), request.id);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
-        // Decoded before anything is decided, so that a bad call is refused whatever the phase.
-        let call = match Call::decode(&request.method, request.params) {
+        let decoded = Call::decode(&request.method, request.params);
+        let call = match decoded {
             Ok(Call::Initialize(params)) => {
                 let result = self.initialize(params).await;
                 return responder.answer::<rpc::Initialize>(result);
             }
-            call => call,
-        };
-        let call = match self.session().and(call) {
-            Ok(call) => call,
-            Err(error) => return responder.fail(&error),
+            Err(error) if request.method == Method::Initialize.name() => {
+                return responder.fail(&error);
+            }
+            // Whatever is wrong with it, what is missing first is said first.
+            decoded => match self.session().and(decoded) {
+                Ok(call) => call,
+                Err(error) => return responder.fail(&error),
+            },
         };
         match self.lanes.admit(call, responder, bytes) {
             Ok(runnable) => {
@@ -189,7 +192,7 @@ impl Reader {
             detached_ttl: self.shared.granted_ttl(params.detached_ttl_ms),
             confirms: match params.acks {
                 Some(true) => Confirms::ByAck,
-                _ => Confirms::ByWriting,
+                _ => Confirms::ByReceipt,
             },
         };
         let sessions = &self.shared.sessions;

@@ -4,77 +4,85 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_transport::{CloseCode, Outgoing};
+use tokio::time::Instant;
 
-use super::feed::Feed;
 use super::outbox::Outbox;
+use super::window::Window;
 
 /// How much is gathered for one write to the socket.
 const BATCH_BYTES: usize = 512 << 10;
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs until the outbox is closed or the socket fails.
-pub(super) async fn write(outbox: Arc<Outbox>, mut outgoing: Outgoing) {
-    let mut unsent = Unsent::default();
-    while !outbox.is_closed() {
-        let (answers, feed) = outbox.take();
-        let nothing = answers.is_empty() && feed.is_none();
-        for answer in &answers {
-            outgoing.push(answer);
-            unsent.answer_bytes += answer.len();
-        }
-        if let Some(feed) = feed
-            && let Some(seq) = feed.send_slice(&mut outgoing).await
-        {
-            unsent.events.push((feed, seq));
-        }
-        if outgoing.buffered() > 0 && (nothing || outgoing.buffered() >= BATCH_BYTES) {
-            if !flush(&mut outgoing, &outbox).await {
-                break;
-            }
-            unsent.sent(&outbox);
-        } else if nothing {
-            tokio::select! {
-                () = outbox.filled() => {}
-                () = outgoing.control_pending() => {
-                    if !flush(&mut outgoing, &outbox).await {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    outbox.close();
+pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing) {
+    let window = Window::new(&outgoing);
+    let mut writer = Writer { outbox, outgoing, window, answer_bytes: 0 };
+    while !writer.outbox.is_closed() && writer.step().await {}
+    writer.outbox.close();
     // The peer may be one that takes nothing, and then not even a goodbye.
-    let goodbye = outgoing.close(CloseCode::Away, "");
+    let goodbye = writer.outgoing.close(CloseCode::Away, "");
     let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbye).await;
 }
 
-/// False when the socket failed, or when the connection was given up while it took nothing.
-async fn flush(outgoing: &mut Outgoing, outbox: &Outbox) -> bool {
-    tokio::select! {
-        flushed = outgoing.flush() => match flushed {
-            Ok(()) => true,
+struct Writer {
+    outbox: Arc<Outbox>,
+    outgoing: Outgoing,
+    window: Window,
+    /// Answers in the buffer.
+    answer_bytes: usize,
+}
+
+impl Writer {
+    /// Gathers, sends or waits. False when the connection is over.
+    async fn step(&mut self) -> bool {
+        self.window.settle(Instant::now());
+        let (answers, feed) = self.outbox.take(self.window.is_open());
+        let nothing = answers.is_empty() && feed.is_none();
+        for answer in &answers {
+            self.outgoing.push(answer);
+            self.answer_bytes += answer.len();
+        }
+        if let Some(feed) = feed {
+            let before = self.outgoing.buffered();
+            if let Some(seq) = feed.send_slice(&mut self.outgoing).await {
+                let bytes = self.outgoing.buffered() - before;
+                self.window.pushed(feed, seq, bytes, Instant::now());
+            }
+        }
+        self.window.ask_if_due(&mut self.outgoing, Instant::now());
+        match self.outgoing.buffered() {
+            0 if nothing => self.wait().await,
+            0 => true,
+            buffered if nothing || buffered >= BATCH_BYTES => self.flush().await,
+            _ => true,
+        }
+    }
+
+    async fn wait(&mut self) -> bool {
+        let window_is_open = self.window.is_open();
+        tokio::select! {
+            () = self.outbox.filled(window_is_open) => true,
+            () = self.window.news() => true,
+            () = self.outgoing.control_pending() => self.flush().await,
+        }
+    }
+
+    /// False when the socket failed, or when the connection was given up while it took nothing.
+    async fn flush(&mut self) -> bool {
+        let flushed = tokio::select! {
+            flushed = self.outgoing.flush() => flushed,
+            () = self.outbox.closed() => return false,
+        };
+        match flushed {
+            Ok(()) => {
+                self.outbox.sent(std::mem::take(&mut self.answer_bytes));
+                self.window.written();
+                true
+            }
             Err(error) => {
                 tracing::debug!(%error, "a connection takes no more");
                 false
             }
-        },
-        () = outbox.closed() => false,
-    }
-}
-
-/// What the next flush will have sent.
-#[derive(Default)]
-struct Unsent {
-    answer_bytes: usize,
-    events: Vec<(Arc<Feed>, u64)>,
-}
-
-impl Unsent {
-    fn sent(&mut self, outbox: &Outbox) {
-        outbox.sent(std::mem::take(&mut self.answer_bytes));
-        for (feed, seq) in self.events.drain(..) {
-            feed.written(seq);
         }
     }
 }

@@ -101,7 +101,7 @@ impl Session {
         }
         state.attachment = Attachment::Attached(Arc::clone(connection));
         state.settings = settings;
-        let held = settings.confirms == Confirms::ByWriting;
+        let held = settings.confirms == Confirms::ByReceipt;
         for process in state.processes.values() {
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has all of it, and nothing more will come.

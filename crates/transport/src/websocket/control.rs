@@ -29,7 +29,10 @@ pub(super) struct Control {
 struct Waiting {
     pong: Option<Bytes>,
     ping: Option<u64>,
-    /// The number of the newest ping.
+    /// The newest ping that stands between messages in the writer's buffer, while it is there.
+    buffered_ping: Option<u64>,
+    /// The number of the newest ping. Invariant: pings leave in the order of their numbers, so that
+    /// the answer to one is an answer to all before it.
     pings: u64,
     close: Close,
 }
@@ -46,17 +49,29 @@ impl Control {
     /// Asks for a ping; a pong with this number or a higher one is its answer.
     pub(super) fn ask_for_ping(&self) -> u64 {
         let mut waiting = self.lock();
-        let number = match waiting.ping {
-            Some(number) => number,
-            None => {
-                waiting.pings += 1;
-                waiting.pings
-            }
-        };
+        if let Some(number) = waiting.ping.or(waiting.buffered_ping) {
+            return number;
+        }
+        waiting.pings += 1;
+        let number = waiting.pings;
         waiting.ping = Some(number);
         drop(waiting);
         self.wake_writer.notify_one();
         number
+    }
+
+    /// Numbers a ping that the writer puts between messages. It serves whoever waits for one, too.
+    pub(super) fn number_buffered_ping(&self) -> u64 {
+        let mut waiting = self.lock();
+        waiting.ping = None;
+        waiting.pings += 1;
+        waiting.buffered_ping = Some(waiting.pings);
+        waiting.pings
+    }
+
+    /// The writer's buffer is empty.
+    pub(super) fn buffer_was_written(&self) {
+        self.lock().buffered_ping = None;
     }
 
     /// Whose answer this pong is, if it is one.

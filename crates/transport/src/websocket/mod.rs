@@ -75,8 +75,9 @@ pub(crate) fn connection<S: Socket>(
     let (source, sink) = socket.into_halves();
     let control = Arc::new(Control::default());
     let (answered, answers) = watch::channel(0);
-    let prober = WebSocketProber::new(Arc::clone(&control), answers);
-    let writer = WebSocketWriter::new(sink, role, Arc::clone(&control), keep_alive.close_timeout);
+    let prober = WebSocketProber::new(Arc::clone(&control), answers.clone());
+    let close_timeout = keep_alive.close_timeout;
+    let writer = WebSocketWriter::new(sink, role, Arc::clone(&control), answers, close_timeout);
     let reader = WebSocketReader::new(source, role, early, control, answered, keep_alive);
     Connection::from_websocket(S::KIND, reader, writer, prober)
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tokio::time::timeout;
-use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tungstenite::protocol::frame::coding::{CloseCode, Control as Opcode, Data, OpCode};
 
 use super::control::Control;
 use super::{MAX_FRAME_BYTES, Role, frame};
@@ -18,6 +19,8 @@ pub(crate) struct WebSocketWriter {
     sink: ByteSink,
     role: Role,
     control: Arc<Control>,
+    /// The highest ping answered.
+    answers: watch::Receiver<u64>,
     close_timeout: Duration,
     control_frames: WriteBuffer,
     messages: WriteBuffer,
@@ -36,12 +39,14 @@ impl WebSocketWriter {
         sink: ByteSink,
         role: Role,
         control: Arc<Control>,
+        answers: watch::Receiver<u64>,
         close_timeout: Duration,
     ) -> Self {
         Self {
             sink,
             role,
             control,
+            answers,
             close_timeout,
             control_frames: WriteBuffer::default(),
             messages: WriteBuffer::default(),
@@ -70,6 +75,20 @@ impl WebSocketWriter {
             return self.push(&filled(len, fill));
         }
         frame::append(self.messages.end(), self.role, OpCode::Data(Data::Text), true, len, fill);
+    }
+
+    /// Puts a ping behind what was pushed: its pong says that the peer has read that far.
+    pub(crate) fn push_receipt_request(&mut self) -> u64 {
+        let number = self.control.number_buffered_ping();
+        let payload = number.to_be_bytes();
+        let fill = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&payload);
+        let opcode = OpCode::Control(Opcode::Ping);
+        frame::append(self.messages.end(), self.role, opcode, true, payload.len(), fill);
+        number
+    }
+
+    pub(crate) fn receipts(&self) -> watch::Receiver<u64> {
+        self.answers.clone()
     }
 
     pub(crate) fn buffered(&self) -> usize {
@@ -105,6 +124,7 @@ impl WebSocketWriter {
                 return Ok(());
             }
             self.messages.write_to(&mut self.sink).await?;
+            self.control.buffer_was_written();
             if !self.control.is_waiting() {
                 return Ok(());
             }

@@ -11,6 +11,9 @@ use super::{Entry, Log, Mark, Progress, State};
 #[derive(Debug, Default)]
 pub struct Cursor {
     read: Mark,
+    /// Where a gap began that the next event will declare.
+    gap_from: Option<u64>,
+    skip_confirmed: bool,
     /// Entries of the spill block that the cursor is in.
     block: VecDeque<Entry>,
 }
@@ -61,7 +64,12 @@ impl Cursor {
         } else {
             0
         };
-        Self { read: Mark { seq, offset }, block: VecDeque::new() }
+        Self {
+            read: Mark { seq, offset },
+            gap_from: None,
+            skip_confirmed: false,
+            block: VecDeque::new(),
+        }
     }
 
     /// Number of the last event read.
@@ -75,6 +83,12 @@ impl Cursor {
         if seq > self.read.seq {
             *self = Self::after(log, seq);
         }
+    }
+
+    /// Skips what is confirmed: whoever confirmed it has it, so that it is no gap if it is gone.
+    pub async fn read_unconfirmed(&mut self, log: &Log, budget: Budget) -> Page {
+        self.skip_confirmed = true;
+        self.read(log, budget).await
     }
 
     /// Whether nothing is left to read now.
@@ -109,6 +123,10 @@ impl Cursor {
         events: &mut Vec<Delivered>,
     ) -> (Position, Progress) {
         let state = log.lock();
+        if self.skip_confirmed && state.confirmed.seq > self.read.seq {
+            self.read = state.confirmed;
+            self.block.retain(|entry| entry.seq > self.read.seq);
+        }
         loop {
             let next = self.read.seq.saturating_add(1);
             if next >= state.progress.next_seq {
@@ -137,7 +155,7 @@ impl Cursor {
             if self.block.front().is_some_and(|cached| cached.seq == next) {
                 self.block.pop_front();
             }
-            let dropped = entry.offset.saturating_sub(self.read.offset);
+            let dropped = self.gap_from.take().map_or(0, |from| entry.offset.saturating_sub(from));
             self.read = Mark { seq: next, offset: entry.end_offset() };
             events.push(Delivered { entry, dropped });
         }
@@ -151,9 +169,10 @@ impl Cursor {
         state.memory.get(index as usize).cloned()
     }
 
-    /// Moves the number, not the offset: the next event then shows how much is missing.
+    /// Moves the number, and remembers where the gap began: the next event then shows how much is missing.
     fn skip_gap(&mut self, state: &State) {
         self.block.clear();
+        self.gap_from.get_or_insert(self.read.offset);
         self.read.seq = self.read.seq.max(state.first_retained().seq);
     }
 
