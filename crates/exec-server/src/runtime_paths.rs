@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use exec_server_host::process::launch::{Launcher, SPAWNER_ARG, run_spawner};
+use exec_server_host::process::launch::Launcher;
+#[cfg(target_os = "linux")]
+use exec_server_host::process::launch::{SPAWNER_ARG, run_spawner};
 
 /// Where a server finds the program that keeps its process trees.
 #[derive(Debug, Clone)]
@@ -16,8 +18,12 @@ impl ExecServerRuntimePaths {
     /// This very program, whose `main` calls [`run_spawner_if_asked`] first.
     #[must_use]
     pub fn this_program() -> Self {
-        // Not its path: the file may be replaced while we run.
-        Self::with_spawner("/proc/self/exe")
+        if cfg!(target_os = "linux") {
+            // Not its path: the file may be replaced while we run.
+            Self::with_spawner("/proc/self/exe")
+        } else {
+            Self::without_helpers()
+        }
     }
 
     /// Another program whose `main` calls [`run_spawner_if_asked`] first.
@@ -43,6 +49,9 @@ impl ExecServerRuntimePaths {
 /// spawner of a server; then it does that work and returns how it ended.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
-    let asked = std::env::args_os().nth(1).is_some_and(|argument| argument == SPAWNER_ARG);
-    asked.then(run_spawner)
+    #[cfg(target_os = "linux")]
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == SPAWNER_ARG) {
+        return Some(run_spawner());
+    }
+    None
 }

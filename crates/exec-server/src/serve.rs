@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_server::{Server, ServerConfig};
@@ -13,6 +14,9 @@ use tokio::task::JoinSet;
 
 use crate::config::Settings;
 use crate::runtime_paths::ExecServerRuntimePaths;
+
+/// How long connections have to say goodbye at the end.
+const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a server could not run.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +116,10 @@ async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) 
     }
     // The listener stays: health answers until the end, readiness says no.
     listener.readiness().drain();
-    shut_down(server, signals).await
+    let code = shut_down(server, signals).await;
+    let goodbyes = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbyes).await;
+    code
 }
 
 async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {

@@ -13,14 +13,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::ServerConfig;
-use crate::connection::{self, ConnectionHandle, ConnectionId};
+use crate::connection::{self, ConnectionHandle, ConnectionId, FAREWELL};
 use crate::local::LocalProcess;
 use crate::sessions::{Session, Sessions};
 
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
-/// How long clients have, at shutdown, to take the last events.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Serves connections. Clones are the same server.
 #[derive(Debug, Clone)]

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::Instant;
 
 use super::launch::{OutputPipe, PtyMaster};
 use super::log::{Log, Stream};
@@ -12,10 +14,15 @@ use super::log::{Log, Stream};
 const MAX_CHUNK: usize = 256 << 10;
 const MIN_READ: usize = 8 << 10;
 const SMALL_CHUNK: usize = 2 << 10;
-/// A pipe whose writer keeps it full is grown, and not before: unprivileged users have a small common
-/// allowance for large pipes.
-const FULL_PIPE: usize = 64 << 10;
+/// A burst of this size is a flood. Its pipe is grown, and not before: unprivileged users have a small
+/// common allowance for large pipes.
+const FLOOD_BYTES: usize = 128 << 10;
 const GROWN_PIPE: usize = 1 << 20;
+/// What is this far apart is not one burst.
+const BURST_PAUSE: Duration = Duration::from_millis(2);
+/// A writer of small pieces would wake us for each of them. In a flood it gets this long to put more
+/// of them into its grown pipe: large chunks cost a fraction, and nobody reads a flood as it comes.
+const FLOOD_PACE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) enum Source {
@@ -30,8 +37,19 @@ pub(super) struct Output {
     source: Source,
     buffer: BytesMut,
     read_size: usize,
-    grown: bool,
+    burst: Burst,
     ended: bool,
+}
+
+/// What came without a pause.
+#[derive(Debug)]
+struct Burst {
+    bytes: usize,
+    latest: Instant,
+    /// Whether the pipe was grown; `None`: not tried.
+    grown: Option<bool>,
+    /// Not to be read before.
+    next_read: Option<Instant>,
 }
 
 impl Output {
@@ -41,7 +59,7 @@ impl Output {
             source,
             buffer: BytesMut::new(),
             read_size: MIN_READ,
-            grown: false,
+            burst: Burst { bytes: 0, latest: Instant::now(), grown: None, next_read: None },
             ended: false,
         }
     }
@@ -56,6 +74,9 @@ impl Output {
             std::future::pending::<()>().await;
         }
         log.wait_for_room().await;
+        if let Some(at) = self.burst.next_read {
+            tokio::time::sleep_until(at).await;
+        }
         let readable = match &self.source {
             Source::Pipe(pipe) => pipe.readable().await,
             Source::Pty(pty) => pty.readable().await,
@@ -142,12 +163,22 @@ impl Output {
         } else if got < self.read_size / 4 {
             self.read_size = (self.read_size / 2).max(MIN_READ);
         }
-        if got >= FULL_PIPE
-            && !self.grown
-            && let Source::Pipe(pipe) = &self.source
-        {
-            self.grown = true;
-            pipe.grow(GROWN_PIPE);
+        self.pace(got);
+    }
+
+    fn pace(&mut self, got: usize) {
+        let Source::Pipe(pipe) = &self.source else { return };
+        let now = Instant::now();
+        let burst = &mut self.burst;
+        burst.bytes = if now - burst.latest > BURST_PAUSE { got } else { burst.bytes + got };
+        burst.latest = now;
+        burst.next_read = None;
+        if burst.bytes >= FLOOD_BYTES {
+            let grown = *burst.grown.get_or_insert_with(|| pipe.grow(GROWN_PIPE));
+            // A full chunk came from a writer of large pieces, which need not wait.
+            if grown && got < MAX_CHUNK {
+                burst.next_read = Some(now + FLOOD_PACE);
+            }
         }
     }
 }

@@ -322,7 +322,11 @@ impl Owner {
                 () = ready(first.as_ref(), &shared.log) => transfer(first, &shared.log).await,
                 () = ready(second.as_ref(), &shared.log) => transfer(second, &shared.log).await,
                 chunk = writable(self.input.as_ref(), &shared.stdin) => self.write(chunk),
-                () = deadline(&mut kill_at) => shared.order(Order::Kill),
+                () = deadline(&mut kill_at) => {
+                    // Once: a deadline that stays would fire again and again until the tree is gone.
+                    shared.kill_at.send_replace(None);
+                    shared.order(Order::Kill);
+                }
             }
             self.close_when_over();
             if self.tree_gone && shared.log.progress().closed {
@@ -426,10 +430,7 @@ async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
         match at {
             Some(at) => {
                 tokio::select! {
-                    () = tokio::time::sleep_until(at) => {
-                        kill_at.mark_unchanged();
-                        return;
-                    }
+                    () = tokio::time::sleep_until(at) => return,
                     _ = kill_at.changed() => {}
                 }
             }

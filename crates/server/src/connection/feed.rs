@@ -20,7 +20,7 @@ pub(crate) enum Audience {
     /// The session's own client. What it confirms may be evicted.
     Owner { confirms: Confirms },
     /// Someone who looks on, and holds nothing back.
-    Observer { session_id: String },
+    Observer { session_id: String, after: u64 },
 }
 
 /// How it is known that the owner has an event.
@@ -61,7 +61,7 @@ pub(super) const CATCH_UP_PATIENCE: Duration = Duration::from_secs(2);
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
 impl Feed {
-    /// Begins to feed a connection with what follows `after`.
+    /// Begins to feed a connection.
     ///
     /// A client that never acks and has just come back is *held* first: it will ask for what it missed
     /// with one `process/read`, and clients in the field give a process up when more than 1 MiB arrives
@@ -70,17 +70,19 @@ impl Feed {
         process: &Arc<LocalProcess>,
         outbox: &Arc<Outbox>,
         audience: Audience,
-        after: u64,
         held: bool,
     ) -> Arc<Self> {
         let header = match (&audience, process.vocabulary()) {
-            (Audience::Observer { session_id }, _) => {
+            (Audience::Observer { session_id, .. }, _) => {
                 NotificationHeader::output(process.id(), Some(session_id))
             }
             (_, Vocabulary::Current) => NotificationHeader::output(process.id(), None),
             (_, Vocabulary::Legacy) => NotificationHeader::legacy_output(process.id()),
         };
-        let cursor = Cursor::after(process.log(), after);
+        let cursor = match &audience {
+            Audience::Owner { .. } => Cursor::unconfirmed(process.log()),
+            Audience::Observer { after, .. } => Cursor::after(process.log(), *after),
+        };
         let feed = Arc::new_cyclic(|this| Self {
             process: Arc::clone(process),
             outbox: Arc::clone(outbox),
@@ -151,10 +153,7 @@ impl Feed {
             return None;
         }
         let mut cursor = self.cursor.lock().await;
-        let Page { events, complete, .. } = match self.audience {
-            Audience::Owner { .. } => cursor.read_unconfirmed(self.process.log(), SLICE).await,
-            Audience::Observer { .. } => cursor.read(self.process.log(), SLICE).await,
-        };
+        let Page { events, complete, .. } = cursor.read(self.process.log(), SLICE).await;
         for delivered in &events {
             self.encode(delivered, outgoing);
             if matches!(delivered.entry.event, Event::Closed) {
@@ -169,7 +168,7 @@ impl Feed {
 
     fn encode(&self, Delivered { entry, dropped }: &Delivered, outgoing: &mut Outgoing) {
         let observed = match &self.audience {
-            Audience::Observer { session_id } => Some(session_id.clone()),
+            Audience::Observer { session_id, .. } => Some(session_id.clone()),
             Audience::Owner { .. } => None,
         };
         let legacy = observed.is_none() && self.process.vocabulary() == Vocabulary::Legacy;

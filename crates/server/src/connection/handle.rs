@@ -3,12 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use exec_server_protocol::RpcError;
 use exec_server_transport::Prober;
 use tokio::sync::Semaphore;
 
 use super::feed::{Audience, Feed};
 use super::outbox::Outbox;
 use crate::local::LocalProcess;
+
+/// Processes of other sessions that one connection may look at.
+const MAX_OBSERVED: usize = 1024;
 
 /// Never reused within a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,17 +44,37 @@ impl ConnectionHandle {
     }
 
     /// Sends a process's events to this connection from now on.
-    pub(crate) fn feed(
-        &self,
-        process: &Arc<LocalProcess>,
-        audience: Audience,
-        after: u64,
-        held: bool,
-    ) {
-        let feed = Feed::subscribe(process, &self.outbox, audience, after, held);
+    pub(crate) fn feed(&self, process: &Arc<LocalProcess>, audience: Audience, held: bool) {
+        let feed = Feed::subscribe(process, &self.outbox, audience, held);
         let mut feeds = self.feeds();
         feeds.retain(|feed| !feed.finished());
         feeds.push(feed);
+    }
+
+    /// The same for a process of another session. Looking again begins anew.
+    pub(super) fn observe(
+        &self,
+        process: &Arc<LocalProcess>,
+        session_id: &str,
+        after: u64,
+    ) -> Result<(), RpcError> {
+        {
+            let mut feeds = self.feeds();
+            feeds.retain(|feed| {
+                let again = !feed.is_owner() && Arc::ptr_eq(feed.process(), process);
+                if again {
+                    feed.retire();
+                }
+                !again
+            });
+            if feeds.iter().filter(|feed| !feed.is_owner()).count() >= MAX_OBSERVED {
+                let message = format!("this connection observes {MAX_OBSERVED} processes already");
+                return Err(RpcError::invalid_request(message).with_kind("tooManyObserved"));
+            }
+        }
+        let audience = Audience::Observer { session_id: session_id.to_owned(), after };
+        self.feed(process, audience, false);
+        Ok(())
     }
 
     /// The feed of a process that this connection's session owns.

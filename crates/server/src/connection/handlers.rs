@@ -9,7 +9,6 @@ use exec_server_protocol::{
     TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
 
-use super::feed::Audience;
 use super::reader::Reader;
 use super::responder::Responder;
 use crate::local::{LocalProcess, Started, Written, environment_info, start_error};
@@ -248,8 +247,8 @@ impl Reader {
     fn observe(&self, params: &ObserveParams) -> Result<Empty, RpcError> {
         let session = self.named(&params.session_id)?;
         let process = find(&session, &params.process_id)?;
-        let audience = Audience::Observer { session_id: params.session_id.clone() };
-        self.connection.feed(&process, audience, params.after_seq.unwrap_or(0), false);
+        let after = params.after_seq.unwrap_or(0);
+        self.connection.observe(&process, &params.session_id, after)?;
         Ok(Empty {})
     }
 

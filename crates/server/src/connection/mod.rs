@@ -12,6 +12,7 @@ mod window;
 mod writer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exec_server_transport::{Connection, TransportKind};
 
@@ -21,6 +22,9 @@ pub(crate) use handle::{ConnectionHandle, ConnectionId};
 use crate::server::Shared;
 use outbox::Outbox;
 use reader::Reader;
+
+/// How long a peer has to take the last answers and events.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
 /// there is nobody to come back.
@@ -35,6 +39,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     tokio::select! {
         () = reader.run(incoming) => {}
         () = handle.outbox().closed() => {}
+    }
+    if kind == TransportKind::Stdio {
+        // The peer has said all it had to say, and may still be reading.
+        let _ = tokio::time::timeout(FAREWELL, reader.finish()).await;
     }
     if let Some(session) = reader.into_session() {
         if kind == TransportKind::Stdio {

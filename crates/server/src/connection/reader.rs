@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use exec_server_protocol::{
     Call, ClientNotification, InitializeParams, InitializeResponse, Message, Method, Notification,
-    PROTOCOL_VERSION, Request, RpcError, UNKNOWN_REQUEST_ID, decode, error_response, rpc,
+    PROTOCOL_VERSION, Request, RpcError, TerminateMode, UNKNOWN_REQUEST_ID, decode, error_response,
+    rpc,
 };
 use exec_server_transport::{Incoming, Received};
 use tokio::task::JoinSet;
@@ -67,6 +68,25 @@ impl Reader {
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
             }
         }
+    }
+
+    /// Nothing more will come: ends what runs, and lets every answer and last event go out.
+    pub(super) async fn finish(&mut self) {
+        while self.lanes.has_queued() {
+            self.run_queued();
+            tokio::task::yield_now().await;
+        }
+        if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
+            let processes = session.processes();
+            for process in &processes {
+                process.terminate(TerminateMode::Force);
+            }
+            for process in processes {
+                process.log().wait_closed().await;
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+        self.connection.outbox().idle().await;
     }
 
     async fn message(&mut self, text: &[u8]) {

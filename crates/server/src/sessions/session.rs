@@ -12,7 +12,7 @@ use exec_server_protocol::{RpcError, SessionInfo};
 use tokio::time::Instant;
 
 use crate::connection::{Audience, Confirms, ConnectionHandle, ConnectionId};
-use crate::local::{LocalProcess, Started};
+use crate::local::{LocalProcess, Started, Vocabulary};
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -106,8 +106,7 @@ impl Session {
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has all of it, and nothing more will come.
             }
-            let after = process.log().confirmed();
-            connection.feed(process, Audience::Owner { confirms: settings.confirms }, after, held);
+            connection.feed(process, owner(process, settings.confirms), held);
         }
         Ok(())
     }
@@ -169,7 +168,7 @@ impl Session {
         state.processes.insert(process_id.to_owned(), Arc::clone(&process));
         let confirms = state.settings.confirms;
         if let Attachment::Attached(connection) = &state.attachment {
-            connection.feed(&process, Audience::Owner { confirms }, 0, false);
+            connection.feed(&process, owner(&process, confirms), false);
         }
         Ok((process, outcome))
     }
@@ -258,6 +257,14 @@ impl State {
         if self.processes.get(process.id()).is_some_and(|other| Arc::ptr_eq(other, process)) {
             self.processes.remove(process.id());
         }
+    }
+}
+
+/// The v0 vocabulary has no numbers, so nothing of it can be acked.
+fn owner(process: &LocalProcess, confirms: Confirms) -> Audience {
+    match process.vocabulary() {
+        Vocabulary::Current => Audience::Owner { confirms },
+        Vocabulary::Legacy => Audience::Owner { confirms: Confirms::ByReceipt },
     }
 }
 

@@ -109,12 +109,13 @@ impl OutputPipe {
         pending(&self.read)
     }
 
-    /// Asks for a larger kernel buffer; what the system refuses is not missed.
-    pub fn grow(&self, bytes: usize) {
+    /// Asks for a larger kernel buffer, and says whether there is one.
+    pub fn grow(&self, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
-        let _ = rustix::pipe::fcntl_setpipe_size(&self.read, bytes);
+        let grown = rustix::pipe::fcntl_setpipe_size(&self.read, bytes).is_ok();
         #[cfg(not(target_os = "linux"))]
-        let _ = bytes;
+        let grown = bytes == 0;
+        grown
     }
 }
 

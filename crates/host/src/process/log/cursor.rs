@@ -11,9 +11,9 @@ use super::{Entry, Log, Mark, Progress, State};
 #[derive(Debug, Default)]
 pub struct Cursor {
     read: Mark,
-    /// Where a gap began that the next event will declare.
+    /// Where in the output a gap began that the next event will declare.
     gap_from: Option<u64>,
-    skip_confirmed: bool,
+    skips_confirmed: bool,
     /// Entries of the spill block that the cursor is in.
     block: VecDeque<Entry>,
 }
@@ -52,24 +52,14 @@ impl Cursor {
     /// A cursor whose next event is the first one after `seq`.
     #[must_use]
     pub fn after(log: &Log, seq: u64) -> Self {
-        let state = log.lock();
-        let offset = if seq == 0 {
-            0
-        } else if seq == state.confirmed.seq {
-            state.confirmed.offset
-        } else if seq >= state.first_retained().seq {
-            state.offset_after(seq)
-        } else if seq > state.confirmed.seq {
-            state.confirmed.offset
-        } else {
-            0
-        };
-        Self {
-            read: Mark { seq, offset },
-            gap_from: None,
-            skip_confirmed: false,
-            block: VecDeque::new(),
-        }
+        Self { read: log.lock().mark_after(seq), ..Self::default() }
+    }
+
+    /// The cursor of whoever confirms: it begins after what is confirmed, and never goes back there.
+    /// What was confirmed is no gap when it is gone.
+    #[must_use]
+    pub fn unconfirmed(log: &Log) -> Self {
+        Self { read: log.lock().confirmed, skips_confirmed: true, ..Self::default() }
     }
 
     /// Number of the last event read.
@@ -81,20 +71,14 @@ impl Cursor {
     /// Skips to just after `seq` if the cursor is not there yet.
     pub fn advance_to(&mut self, log: &Log, seq: u64) {
         if seq > self.read.seq {
-            *self = Self::after(log, seq);
+            self.jump(log.lock().mark_after(seq));
         }
     }
 
-    /// Skips what is confirmed: whoever confirmed it has it, so that it is no gap if it is gone.
-    pub async fn read_unconfirmed(&mut self, log: &Log, budget: Budget) -> Page {
-        self.skip_confirmed = true;
-        self.read(log, budget).await
-    }
-
-    /// Whether nothing is left to read now.
-    #[must_use]
-    pub fn at_end(&self, log: &Log) -> bool {
-        log.lock().progress.next_seq.saturating_sub(1) <= self.read.seq
+    fn jump(&mut self, to: Mark) {
+        self.read = to;
+        self.gap_from = None;
+        self.block.retain(|entry| entry.seq > to.seq);
     }
 
     /// Reads on, as far as the budget allows.
@@ -123,9 +107,8 @@ impl Cursor {
         events: &mut Vec<Delivered>,
     ) -> (Position, Progress) {
         let state = log.lock();
-        if self.skip_confirmed && state.confirmed.seq > self.read.seq {
-            self.read = state.confirmed;
-            self.block.retain(|entry| entry.seq > self.read.seq);
+        if self.skips_confirmed && state.confirmed.seq > self.read.seq {
+            self.jump(state.confirmed);
         }
         loop {
             let next = self.read.seq.saturating_add(1);
@@ -169,7 +152,7 @@ impl Cursor {
         state.memory.get(index as usize).cloned()
     }
 
-    /// Moves the number, and remembers where the gap began: the next event then shows how much is missing.
+    /// Remembers where the gap began: the next event then shows how much is missing.
     fn skip_gap(&mut self, state: &State) {
         self.block.clear();
         self.gap_from.get_or_insert(self.read.offset);

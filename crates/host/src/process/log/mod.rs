@@ -361,6 +361,19 @@ impl State {
         Mark { seq: first.0 - 1, offset: first.1 }
     }
 
+    /// The place after `seq`. Its offset is exact where it matters: at the beginning, where the log
+    /// is confirmed, and wherever the next event is still in memory. Elsewhere it is a lower bound.
+    fn mark_after(&self, seq: u64) -> Mark {
+        let offset = match seq {
+            0 => 0,
+            seq if seq == self.confirmed.seq => self.confirmed.offset,
+            seq if seq >= self.first_retained().seq => self.offset_after(seq),
+            seq if seq > self.confirmed.seq => self.confirmed.offset,
+            _ => 0,
+        };
+        Mark { seq, offset }
+    }
+
     /// Bytes of output up to and including `seq`; a lower bound where only a block is known.
     fn offset_after(&self, seq: u64) -> u64 {
         if seq >= self.progress.next_seq - 1 {
