@@ -17,6 +17,9 @@ pub fn main() -> ExitCode {
     if let Some(code) = run_spawner_if_asked() {
         return code;
     }
+    if let Some(code) = bench::write_blocks_if_asked() {
+        return code;
+    }
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => {

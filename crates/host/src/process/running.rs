@@ -8,11 +8,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::launch::{
     ChildStdio, Command, ExitRecord, Io, LaunchError, Launched, Launcher, PtyMaster, PtySize,
-    Signal, StdinPipe, Tree, TreeControl, TreeEvent,
+    Signal, Tree, TreeControl, TreeEvent,
 };
 use super::log::{Log, LogLimits, Stream};
 use super::output::{Output, Source};
-use super::stdin::{OfferError, StdinClosed, StdinQueue, Ticket};
+use super::stdin::{OfferError, Sink, StdinClosed, StdinQueue, Ticket};
 
 /// Whether the program could be started.
 pub type StartOutcome = oneshot::Receiver<Result<(), LaunchError>>;
@@ -275,13 +275,7 @@ struct Owner {
     tree: Tree,
     tree_gone: bool,
     outputs: [Option<Output>; 2],
-    input: Option<Input>,
     started: Instant,
-}
-
-enum Input {
-    Pipe(StdinPipe),
-    Pty(Arc<PtyMaster>),
 }
 
 impl Owner {
@@ -290,26 +284,20 @@ impl Owner {
             ChildStdio::Pty(master) => {
                 let master = Arc::new(master);
                 let output = Output::new(Stream::Pty, Source::Pty(Arc::clone(&master)));
-                ([Some(output), None], Some(Input::Pty(Arc::clone(&master))), Some(master))
+                ([Some(output), None], Some(Sink::Pty(Arc::clone(&master))), Some(master))
             }
             ChildStdio::Pipes { stdin, stdout, stderr } => (
                 [
                     Some(Output::new(Stream::Stdout, Source::Pipe(stdout))),
                     Some(Output::new(Stream::Stderr, Source::Pipe(stderr))),
                 ],
-                stdin.map(Input::Pipe),
+                stdin.map(Sink::Pipe),
                 None,
             ),
         };
         shared.run(launched.tree.control(), pty);
-        Self {
-            shared,
-            tree: launched.tree,
-            tree_gone: false,
-            outputs,
-            input,
-            started: Instant::now(),
-        }
+        shared.stdin.connect(input);
+        Self { shared, tree: launched.tree, tree_gone: false, outputs, started: Instant::now() }
     }
 
     async fn run(mut self) {
@@ -321,7 +309,7 @@ impl Owner {
                 event = self.tree.next_event(), if !self.tree_gone => self.tree_changed(event).await,
                 () = ready(first.as_ref(), &shared.log) => transfer(first, &shared.log).await,
                 () = ready(second.as_ref(), &shared.log) => transfer(second, &shared.log).await,
-                chunk = writable(self.input.as_ref(), &shared.stdin) => self.write(chunk),
+                () = shared.stdin.pump() => {}
                 () = deadline(&mut kill_at) => {
                     // Once: a deadline that stays would fire again and again until the tree is gone.
                     shared.kill_at.send_replace(None);
@@ -371,28 +359,6 @@ impl Owner {
         if ended && progress.exit.is_some() && !progress.closed {
             log.append_closed();
             self.shared.stdin.close();
-            self.input = None;
-        }
-    }
-
-    /// Writes what the child takes now; `None` is the end of the input.
-    fn write(&mut self, chunk: Option<Bytes>) {
-        let (Some(chunk), Some(input)) = (chunk, &self.input) else {
-            self.input = None;
-            return;
-        };
-        let written = match input {
-            Input::Pipe(pipe) => pipe.try_write(&chunk),
-            Input::Pty(pty) => pty.try_write(&chunk),
-        };
-        match written {
-            Ok(len) => self.shared.stdin.wrote(len),
-            Err(error) if is_transient(&error) => {}
-            Err(error) => {
-                tracing::debug!(%error, "input ended");
-                self.shared.stdin.close();
-                self.input = None;
-            }
         }
     }
 }
@@ -408,20 +374,6 @@ async fn transfer(output: &mut Option<Output>, log: &Log) {
     if let Some(output) = output {
         output.transfer(log).await;
     }
-}
-
-/// Waits until there is input and the child's end may take some of it.
-async fn writable(input: Option<&Input>, queue: &StdinQueue) -> Option<Bytes> {
-    let Some(input) = input else { return std::future::pending().await };
-    let chunk = queue.front().await?;
-    let writable = match input {
-        Input::Pipe(pipe) => pipe.writable().await,
-        Input::Pty(pty) => pty.writable().await,
-    };
-    if let Err(error) = writable {
-        tracing::debug!(%error, "cannot wait for the child to read");
-    }
-    Some(chunk)
 }
 
 async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
@@ -441,8 +393,4 @@ async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
             }
         }
     }
-}
-
-fn is_transient(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }

@@ -4,30 +4,64 @@
 //! [`STDIN_QUEUE_BYTES`] of what the child has read; until then its answer waits. As much again may
 //! wait; beyond that an offer is refused, so that a client that never awaits an answer can neither fill
 //! the server's memory nor block its own `terminate` behind its writes.
+//!
+//! What the child takes at once is written at once, by whoever offers it: a keystroke needs no other
+//! task. The process's own task writes what had to wait.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Buf as _, Bytes};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
+
+use super::launch::{PtyMaster, StdinPipe};
 
 /// How much accepted input a process holds at most.
 pub const STDIN_QUEUE_BYTES: u64 = 4 << 20;
 /// How many write ids a process remembers.
 const REMEMBERED_WRITES: usize = 4096;
 
+/// The child's standard input.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Pipe(StdinPipe),
+    Pty(Arc<PtyMaster>),
+}
+
+impl Sink {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.try_write(bytes),
+            Self::Pty(pty) => pty.try_write(bytes),
+        }
+    }
+
+    async fn writable(&self) {
+        let writable = match self {
+            Self::Pipe(pipe) => pipe.writable().await,
+            Self::Pty(pty) => pty.writable().await,
+        };
+        if let Err(error) = writable {
+            tracing::debug!(%error, "cannot wait for the child to read");
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct StdinQueue {
     state: Mutex<State>,
-    /// Wakes the task that writes to the child.
-    offered: Notify,
+    /// Wakes the task that writes what had to wait.
+    stuck: Notify,
     /// Wakes those who wait for their offer to be accepted.
     progressed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
+    /// `None` before the child runs and after its input has ended. Dropping it is the end of the input.
+    sink: Option<Arc<Sink>>,
     chunks: VecDeque<Bytes>,
     /// Bytes offered and bytes written since the start; what lies between is in `chunks`.
     offered: u64,
@@ -67,13 +101,14 @@ impl StdinQueue {
     pub(super) fn new(open: bool) -> Self {
         Self {
             state: Mutex::new(State {
+                sink: None,
                 chunks: VecDeque::new(),
                 offered: 0,
                 written: 0,
                 end: if open { End::Open } else { End::Closed },
                 writes: RememberedWrites::default(),
             }),
-            offered: Notify::new(),
+            stuck: Notify::new(),
             progressed: Notify::new(),
         }
     }
@@ -101,9 +136,11 @@ impl StdinQueue {
         }
         if !bytes.is_empty() {
             state.chunks.push_back(bytes);
+            // Behind other chunks it has to wait for them in any case.
+            if state.chunks.len() == 1 {
+                self.write_now(state);
+            }
         }
-        drop(state);
-        self.offered.notify_one();
         Ok(ticket)
     }
 
@@ -135,54 +172,91 @@ impl StdinQueue {
             return false;
         }
         state.end = End::Closing;
-        drop(state);
-        self.offered.notify_one();
+        self.write_now(state);
         true
     }
 
-    /// The next bytes for the child; `None` at the end.
-    pub(super) async fn front(&self) -> Option<Bytes> {
+    /// The child runs: what was offered early is written.
+    pub(super) fn connect(&self, sink: Option<Sink>) {
+        let mut state = self.lock();
+        state.sink = sink.map(Arc::new);
+        self.write_now(state);
+    }
+
+    /// Waits until the child can take something that had to wait, and writes it.
+    pub(super) async fn pump(&self) {
         loop {
-            {
+            let sink = {
                 let state = self.lock();
-                if let Some(chunk) = state.chunks.front() {
-                    return Some(chunk.clone());
+                if state.chunks.is_empty() { None } else { state.sink.clone() }
+            };
+            match sink {
+                Some(sink) => {
+                    sink.writable().await;
+                    drop(sink);
+                    return self.write_now(self.lock());
                 }
-                if state.end != End::Open {
-                    return None;
-                }
+                // One consumer, and `notify_one` leaves a permit: nothing is missed in between.
+                None => self.stuck.notified().await,
             }
-            // One consumer, and `notify_one` leaves a permit: nothing is missed in between.
-            self.offered.notified().await;
         }
     }
 
-    /// The child's end took this many bytes of the front.
-    pub(super) fn wrote(&self, len: usize) {
-        let mut state = self.lock();
-        state.written += len as u64;
-        if let Some(front) = state.chunks.front_mut() {
-            front.advance(len);
-            if front.is_empty() {
-                state.chunks.pop_front();
-            }
-        }
+    /// Writes as much as the child takes without waiting.
+    fn write_now(&self, mut state: MutexGuard<'_, State>) {
+        let before = state.written;
+        state.write();
+        let progressed = state.written > before || state.end == End::Closed;
+        let stuck = !state.chunks.is_empty();
         drop(state);
-        self.progressed.notify_waiters();
+        if progressed {
+            self.progressed.notify_waiters();
+        }
+        if stuck {
+            self.stuck.notify_one();
+        }
     }
 
     /// Nobody will read any more.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.end = End::Closed;
-        state.chunks.clear();
-        drop(state);
+        self.lock().close();
         self.progressed.notify_waiters();
-        self.offered.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics while it holds a stdin queue")
+    }
+}
+
+impl State {
+    fn write(&mut self) {
+        let Some(sink) = self.sink.clone() else { return };
+        while let Some(front) = self.chunks.front_mut() {
+            match sink.try_write(front) {
+                Ok(len) => {
+                    self.written += len as u64;
+                    front.advance(len);
+                    if front.is_empty() {
+                        self.chunks.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::debug!(%error, "input ended");
+                    return self.close();
+                }
+            }
+        }
+        if self.end == End::Closing {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        self.end = End::Closed;
+        self.chunks.clear();
+        self.sink = None;
     }
 }
 
@@ -217,14 +291,23 @@ impl RememberedWrites {
 mod tests {
     use super::*;
 
-    fn drain(queue: &StdinQueue) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let front = queue.lock().chunks.front().cloned();
-            let Some(chunk) = front else { return all };
-            all.extend_from_slice(&chunk);
-            queue.wrote(chunk.len());
+    /// A child that takes this much.
+    fn take(queue: &StdinQueue, mut len: usize) -> Vec<u8> {
+        let mut state = queue.lock();
+        let mut taken = Vec::new();
+        while let Some(mut front) = state.chunks.pop_front() {
+            let some = front.split_to(front.len().min(len));
+            len -= some.len();
+            state.written += some.len() as u64;
+            taken.extend_from_slice(&some);
+            if !front.is_empty() {
+                state.chunks.push_front(front);
+                break;
+            }
         }
+        drop(state);
+        queue.progressed.notify_waiters();
+        taken
     }
 
     #[tokio::test]
@@ -238,7 +321,7 @@ mod tests {
             queue.offer(Bytes::from_static(b"other"), Some("w1")).unwrap_err(),
             OfferError::IdReused
         );
-        assert_eq!(drain(&queue), b"once");
+        assert_eq!(take(&queue, 100), b"once");
         queue.close();
         let ticket = queue.offer(Bytes::from_static(b"once"), Some("w1")).unwrap();
         assert_eq!(queue.accepted(ticket).await, Ok(()));
@@ -268,7 +351,7 @@ mod tests {
         let fifth = queue.accepted(tickets[4]);
         tokio::pin!(fifth);
         assert!(futures_poll_once(fifth.as_mut()).await.is_none());
-        queue.wrote(1 << 20);
+        take(&queue, 1 << 20);
         fifth.await.unwrap();
         queue.close();
         assert_eq!(queue.accepted(tickets[7]).await, Err(StdinClosed));
@@ -284,14 +367,13 @@ mod tests {
         .await
     }
 
-    #[tokio::test]
-    async fn the_end_comes_after_what_is_queued() {
+    #[test]
+    fn the_end_comes_after_what_is_queued() {
         let queue = StdinQueue::new(true);
         queue.offer(Bytes::from_static(b"last"), None).unwrap();
         assert!(queue.finish());
         assert!(!queue.finish());
-        assert_eq!(queue.front().await.unwrap(), "last");
-        queue.wrote(4);
-        assert_eq!(queue.front().await, None);
+        assert_eq!(queue.lock().end, End::Closing);
+        assert_eq!(take(&queue, 100), b"last");
     }
 }

@@ -125,22 +125,31 @@ pub(super) fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
 
+/// Writes what the other end takes, also when the reactor has not heard of its room yet.
 pub(super) fn try_write(fd: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<usize> {
-    fd.try_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
+    asking_the_kernel(fd, Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
 }
 
 /// Reads what there is, also when the reactor has not heard of it yet: whoever drains a stream whose
 /// writers are gone must not take the reactor's ignorance for emptiness.
 pub(super) fn try_read(fd: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
-    let mut asked_kernel = false;
-    let outcome = fd.try_io(Interest::READABLE, |fd| {
-        asked_kernel = true;
-        read_into(fd, buffer)
+    asking_the_kernel(fd, Interest::READABLE, |fd| read_into(fd, buffer))
+}
+
+/// Within `try_io` where the reactor believes that there is something, so that it learns when there is
+/// not; without it otherwise.
+fn asking_the_kernel(
+    fd: &AsyncFd<OwnedFd>,
+    interest: Interest,
+    mut ask: impl FnMut(&OwnedFd) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut asked = false;
+    let outcome = fd.try_io(interest, |fd| {
+        asked = true;
+        ask(fd)
     });
     match outcome {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked_kernel => {
-            read_into(fd.get_ref(), buffer)
-        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked => ask(fd.get_ref()),
         outcome => outcome,
     }
 }

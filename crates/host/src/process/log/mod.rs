@@ -13,9 +13,11 @@ mod spill;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 pub use cursor::{Budget, Cursor, Delivered, Page};
 pub use snapshot::Snapshot;
@@ -73,6 +75,9 @@ impl Entry {
     }
 }
 
+/// A reader that confirms nothing for so long, while there is something, does not keep up.
+const READER_PATIENCE: Duration = Duration::from_millis(20);
+
 const ENTRY_OVERHEAD: usize = size_of::<Entry>() + 16;
 
 /// What happens to new output when the log is full.
@@ -127,6 +132,8 @@ struct State {
     spill: Option<Spill>,
     /// The spill file could not be written; the log is bounded by memory from now on.
     spill_failed: bool,
+    /// Until when a reader that keeps up is given the time to make room in memory.
+    patience_until: Option<Instant>,
     confirmed: Mark,
     heads: Heads,
     watchers: Vec<Weak<dyn Watcher>>,
@@ -159,6 +166,7 @@ impl Log {
                 memory_cost: 0,
                 spill: None,
                 spill_failed: false,
+                patience_until: None,
                 confirmed: Mark::default(),
                 heads: Heads::new(limits.memory_bytes),
                 watchers: Vec::new(),
@@ -190,6 +198,7 @@ impl Log {
         let seq = seq.min(state.progress.next_seq - 1);
         if seq > state.confirmed.seq {
             state.confirmed = Mark { seq, offset: state.offset_after(seq) };
+            state.patience_until = None;
             state.evict_confirmed(self.limits.memory_bytes);
             drop(state);
             self.room.notify_waiters();
@@ -276,14 +285,21 @@ impl Log {
     }
 
     /// Waits until more output may be appended.
+    ///
+    /// The spill file is for readers that are slow or away. One that keeps up is waited for a moment
+    /// instead: the way through the file costs several times as much.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            if self.has_room() {
-                return;
+            let patience = self.lock().patience(&self.limits);
+            match patience {
+                Some(until) => {
+                    let _ = tokio::time::timeout_at(until, room).await;
+                }
+                None if self.has_room() => return,
+                None => room.await,
             }
-            room.await;
         }
     }
 
@@ -313,7 +329,7 @@ impl Log {
         let len = encoded.len() as u64;
         let written = tokio::task::spawn_blocking(move || spill::write(file, at, &encoded)).await;
         match written.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
-            Ok(file) => self.lock().spilled(file, len, &batch.entries),
+            Ok(file) => self.lock().spilled(file, at, len, &batch.entries),
             Err(error) => {
                 tracing::warn!(%error, "cannot spill output; the log is bounded by memory alone");
                 self.lock().spill_failed = true;
@@ -410,6 +426,20 @@ impl State {
         !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
     }
 
+    /// How long to wait for the reader before another chunk; `None`: not at all.
+    fn patience(&mut self, limits: &LogLimits) -> Option<Instant> {
+        let events = self.progress.next_seq - 1 - self.confirmed.seq;
+        let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
+        let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
+        let fits = unconfirmed + chunk <= limits.memory_bytes as u64;
+        if fits || limits.on_full == OnFull::Discard {
+            return None;
+        }
+        let now = Instant::now();
+        let until = *self.patience_until.get_or_insert(now + READER_PATIENCE);
+        (until > now).then_some(until)
+    }
+
     fn spilled_bytes(&self) -> u64 {
         self.spill.as_ref().map_or(0, Spill::len)
     }
@@ -439,13 +469,14 @@ impl State {
     }
 
     /// The file now holds what memory need not.
-    fn spilled(&mut self, file: Arc<std::fs::File>, len: u64, entries: &[Entry]) {
+    fn spilled(&mut self, file: Arc<std::fs::File>, at: u64, len: u64, entries: &[Entry]) {
         // Confirmed and evicted meanwhile: the file's copy is not needed.
         let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
         if !still_here {
             return;
         }
-        self.spill.get_or_insert_with(|| Spill::new(file)).push(entries, len);
+        // All else in the file may have been confirmed meanwhile; this batch is still at its place.
+        self.spill.get_or_insert_with(|| Spill::ending_at(file, at)).push(entries, len);
         for _ in entries {
             self.pop_memory();
         }

@@ -57,8 +57,9 @@ impl Block {
 }
 
 impl Spill {
-    pub(super) fn new(file: Arc<File>) -> Self {
-        Self { file, blocks: VecDeque::new(), end: 0, punched: 0 }
+    /// An empty queue whose next block was written at `end`.
+    pub(super) fn ending_at(file: Arc<File>, end: u64) -> Self {
+        Self { file, blocks: VecDeque::new(), end, punched: 0 }
     }
 
     pub(super) fn file(&self) -> Arc<File> {

@@ -270,3 +270,45 @@ async fn a_snapshot_has_head_and_tail() {
     assert_eq!(&large.stderr[..], b"oops");
     assert!(large.stdout.len() <= (64 << 10) + (16 << 10));
 }
+
+#[tokio::test]
+async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written() {
+    let limits = LogLimits { memory_bytes: 1000, spill_bytes: 1 << 20, on_full: OnFull::Block };
+    let log = Log::new(limits);
+    produce(&log, numbered(1, 1000)).await;
+    produce(&log, numbered(2, 1000)).await;
+    log.append_output(Stream::Stdout, numbered(3, 1000).into());
+    let batch = log.lock().next_spill_batch(&limits).unwrap();
+    // What the file holds is confirmed while the batch is on its way there.
+    log.confirm(1);
+    log.spill(batch).await;
+    let page = Cursor::after(&log, 1).read(&log, ALL).await;
+    assert_contiguous(&page, 2);
+    assert_eq!(text(&page), [numbered(2, 1000), numbered(3, 1000)].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
+    let log = Arc::new(log(64 << 10, 1 << 30, OnFull::Block));
+    while log.lock().patience(&log.limits).is_none() {
+        produce(&log, vec![0; 4096]).await;
+    }
+    let reader = tokio::spawn({
+        let log = Arc::clone(&log);
+        async move { log.confirm(u64::MAX) }
+    });
+    log.wait_for_room().await;
+    reader.await.unwrap();
+    assert!(log.lock().patience_until.is_none(), "the reader made room");
+
+    while log.lock().patience(&log.limits).is_none() {
+        produce(&log, vec![0; 4096]).await;
+    }
+    log.wait_for_room().await;
+    for _ in 0..100 {
+        // Its time is over: output goes to the file without another wait.
+        assert!(log.lock().patience(&log.limits).is_none());
+        produce(&log, vec![0; 4096]).await;
+    }
+    assert!(log.lock().spilled_bytes() > 0);
+}

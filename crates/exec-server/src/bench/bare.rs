@@ -1,0 +1,110 @@
+//! The machine's own limit: the same work with nothing in between.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context as _, ensure};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+
+use super::program::{KilledOnDrop, Program};
+
+/// Spawns and waits, without any pipe.
+pub(super) fn run(program: &Program) -> anyhow::Result<()> {
+    check(&mut program.command().spawn()?)
+}
+
+/// Spawns, reads standard output and error to their ends, and waits.
+pub(super) fn run_with_pipes(program: &Program) -> anyhow::Result<()> {
+    let output = program.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+    ensure!(output.status.success(), "a bare program ended with {}", output.status);
+    Ok(())
+}
+
+/// How a pipe is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PipeReader {
+    /// What the pipe is grown to; `None` leaves the system's default.
+    pub(super) pipe_bytes: Option<usize>,
+    pub(super) read_bytes: usize,
+}
+
+impl PipeReader {
+    /// Which one is best differs from machine to machine, so all are tried.
+    pub(super) const ALL: [Self; 4] = [
+        Self { pipe_bytes: None, read_bytes: 64 << 10 },
+        Self { pipe_bytes: Some(256 << 10), read_bytes: 128 << 10 },
+        Self { pipe_bytes: Some(1 << 20), read_bytes: 64 << 10 },
+        Self { pipe_bytes: Some(1 << 20), read_bytes: 256 << 10 },
+    ];
+
+    /// Spawns, reads standard output to its end, waits, and returns how much there was.
+    pub(super) fn run(self, program: &Program) -> anyhow::Result<u64> {
+        let mut child = program.command().stdout(Stdio::piped()).spawn()?;
+        let mut stdout = child.stdout.take().context("the child has no standard output")?;
+        #[cfg(target_os = "linux")]
+        if let Some(bytes) = self.pipe_bytes {
+            // Refused to users who have many large pipes already; the default then is their limit.
+            let _ = rustix::pipe::fcntl_setpipe_size(&stdout, bytes);
+        }
+        let mut buffer = vec![0; self.read_bytes];
+        let mut total = 0;
+        loop {
+            match stdout.read(&mut buffer)? {
+                0 => break,
+                count => total += count as u64,
+            }
+        }
+        check(&mut child)?;
+        Ok(total)
+    }
+}
+
+/// A program on a terminal of its own, and our end of that terminal.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    master: File,
+    _child: KilledOnDrop,
+}
+
+impl Terminal {
+    pub(super) fn run(program: &Program) -> anyhow::Result<Self> {
+        let (master, terminal) = open_pty().context("cannot open a terminal")?;
+        let child = program
+            .command()
+            .stdin(terminal.try_clone()?)
+            .stdout(terminal.try_clone()?)
+            .stderr(terminal)
+            .spawn()?;
+        Ok(Self { master: File::from(master), _child: KilledOnDrop(child) })
+    }
+
+    pub(super) fn write(&mut self, byte: u8) -> io::Result<()> {
+        self.master.write_all(&[byte])
+    }
+
+    pub(super) fn read(&mut self) -> io::Result<u8> {
+        let mut byte = [0];
+        self.master.read_exact(&mut byte)?;
+        Ok(byte[0])
+    }
+}
+
+fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::pty::grantpt(&master)?;
+    rustix::pty::unlockpt(&master)?;
+    let name = rustix::pty::ptsname(&master, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(name, flags, Mode::empty())?;
+    Ok((master, terminal))
+}
+
+fn check(child: &mut Child) -> anyhow::Result<()> {
+    let status = child.wait()?;
+    ensure!(status.success(), "a bare program ended with {status}");
+    Ok(())
+}

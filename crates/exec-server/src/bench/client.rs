@@ -1,0 +1,175 @@
+//! The client of a measurement: one session, and as little work per message as JSON and base64 allow.
+//! Messages are parsed into borrowed fields; output is decoded into one buffer that is used again.
+
+use anyhow::{Context as _, bail, ensure};
+use exec_server_protocol::{
+    Base64Bytes, Empty, ExecMode, InitializeParams, OnFull, PathUri, Rpc, StartParams, WriteParams,
+    rpc,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::program::Program;
+use super::server::BenchServer;
+use super::websocket::{Nagle, WebSocket};
+
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: WebSocket,
+    last_request: u64,
+    last_process: u64,
+    decoded: Vec<u8>,
+}
+
+/// What a process writes to and reads from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stdio {
+    Pipes,
+    Terminal,
+}
+
+#[derive(Debug)]
+pub(super) enum Event<'a> {
+    Output(&'a [u8]),
+    /// The last event of a process.
+    Closed,
+    /// What no measurement looks at.
+    Other,
+}
+
+impl Client {
+    /// A session that is ready for work.
+    pub(super) fn connect(server: &BenchServer, nagle: Nagle) -> anyhow::Result<Self> {
+        let socket = WebSocket::connect(server.address(), nagle)?;
+        let mut client = Self { socket, last_request: 0, last_process: 0, decoded: Vec::new() };
+        client.call::<rpc::Initialize>(&InitializeParams {
+            client_name: "bench".to_owned(),
+            ..InitializeParams::default()
+        })?;
+        client.socket.send(br#"{"method":"initialized"}"#)?;
+        // The answer shows that the notification before it has had its effect.
+        client.call::<rpc::EnvironmentStatus>(&Empty {})?;
+        Ok(client)
+    }
+
+    /// Runs a program from its start to its close, and returns how much it wrote.
+    pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
+        self.start(program, Stdio::Pipes)?;
+        let mut written = 0;
+        loop {
+            match self.next_event()? {
+                Event::Output(bytes) => written += bytes.len() as u64,
+                Event::Closed => return Ok(written),
+                Event::Other => {}
+            }
+        }
+    }
+
+    /// Asks for a start without waiting for the answer. Returns the process's id.
+    pub(super) fn start(&mut self, program: &Program, stdio: Stdio) -> anyhow::Result<String> {
+        self.last_process += 1;
+        let process_id = self.last_process.to_string();
+        self.request::<rpc::ProcessStart>(&StartParams {
+            process_id: process_id.clone(),
+            argv: program.argv().to_vec(),
+            cwd: PathUri::from_path("/").context("the root is no path")?,
+            env: [].into(),
+            tty: stdio == Stdio::Terminal,
+            pipe_stdin: false,
+            arg0: None,
+            env_policy: None,
+            sandbox: None,
+            enforce_managed_network: None,
+            managed_network: None,
+            network_proxy: None,
+            on_full: OnFull::Block,
+            kill_on_exit: false,
+            size: None,
+            mode: ExecMode::Direct,
+        })?;
+        Ok(process_id)
+    }
+
+    /// Sends input without waiting for the answer.
+    pub(super) fn write(&mut self, process_id: &str, byte: u8) -> anyhow::Result<()> {
+        self.request::<rpc::ProcessWrite>(&WriteParams {
+            process_id: process_id.to_owned(),
+            chunk: Base64Bytes::from(vec![byte]),
+            write_id: None,
+        })
+    }
+
+    /// The next thing the server says. A refused request and a failed process are errors.
+    pub(super) fn next_event(&mut self) -> anyhow::Result<Event<'_>> {
+        let message: Message<'_> = serde_json::from_slice(self.socket.receive_message()?)
+            .context("the server sent something unexpected")?;
+        if let Some(error) = message.error {
+            bail!("the server refused a request: {error}");
+        }
+        let (Some(method), Some(params)) = (message.method, message.params) else {
+            return Ok(Event::Other);
+        };
+        match method {
+            "process/output" => {
+                self.decoded.clear();
+                base64_simd::STANDARD
+                    .decode_append(params.chunk.unwrap_or_default(), &mut self.decoded)
+                    .context("the server sent output that is not base64")?;
+                Ok(Event::Output(&self.decoded))
+            }
+            "process/exited" => {
+                ensure!(params.exit_code == Some(0), "a program failed under the server");
+                Ok(Event::Other)
+            }
+            "process/closed" => Ok(Event::Closed),
+            _ => Ok(Event::Other),
+        }
+    }
+
+    /// Sends a request and waits for its answer, past everything that comes before it.
+    fn call<R: Rpc>(&mut self, params: &R::Params) -> anyhow::Result<()> {
+        self.request::<R>(params)?;
+        loop {
+            let text = self.socket.receive_message()?;
+            let message: Message<'_> =
+                serde_json::from_slice(text).context("the server sent something unexpected")?;
+            if let Some(error) = message.error {
+                bail!("the server refused {}: {error}", R::METHOD.name());
+            }
+            if message.id == Some(self.last_request) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn request<R: Rpc>(&mut self, params: &R::Params) -> anyhow::Result<()> {
+        #[derive(Serialize)]
+        struct Request<'a, P> {
+            id: u64,
+            method: &'static str,
+            params: &'a P,
+        }
+        self.last_request += 1;
+        let request = Request { id: self.last_request, method: R::METHOD.name(), params };
+        self.socket.send(&serde_json::to_vec(&request)?)?;
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    id: Option<u64>,
+    method: Option<&'a str>,
+    #[serde(borrow)]
+    params: Option<Params<'a>>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a> {
+    /// Base64. As bytes, because the decoder checks them anyway.
+    chunk: Option<&'a [u8]>,
+    exit_code: Option<i32>,
+}

@@ -1,0 +1,61 @@
+//! A command line that runs through the server and bare alike, and the one place of the benchmark that
+//! starts programs.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// What to run: always with an empty environment, so that both ways run exactly the same.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    argv: Vec<String>,
+}
+
+impl Program {
+    pub(super) fn new(executable: &str) -> Self {
+        Self { argv: vec![executable.to_owned()] }
+    }
+
+    /// Does nothing, successfully: the cheapest program there is.
+    pub(super) fn nothing() -> Self {
+        Self::new("/bin/true")
+    }
+
+    pub(super) fn args(mut self, arguments: impl IntoIterator<Item = String>) -> Self {
+        self.argv.extend(arguments);
+        self
+    }
+
+    pub(super) fn argv(&self) -> &[String] {
+        &self.argv
+    }
+
+    /// The same as a bare command without input or output.
+    pub(super) fn command(&self) -> Command {
+        let mut command = command(Path::new(&self.argv[0]));
+        command.args(&self.argv[1..]);
+        command
+    }
+}
+
+/// A command with an empty environment and no standard input or output.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bare side of a comparison, and a server of our own"
+)]
+pub(super) fn command(executable: &Path) -> Command {
+    let mut command = Command::new(executable);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A child that does not outlive its measurement.
+#[derive(Debug)]
+pub(super) struct KilledOnDrop(pub(super) Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // Both fail only for a child that is already gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

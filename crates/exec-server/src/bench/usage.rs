@@ -1,0 +1,79 @@
+//! What the kernel tells about a process in `/proc`: its memory, its processor time, its children; and
+//! how busy the machine is.
+
+use std::fs;
+
+use anyhow::Context as _;
+
+pub(super) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    parse_resident(&status).with_context(|| format!("{path} does not tell resident memory"))
+}
+
+/// User and system time of all threads, without those of children.
+pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let ticks = parse_stat(&stat).map(|stat| stat.cpu_ticks);
+    let ticks = ticks.with_context(|| format!("{path} does not tell processor time"))?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+pub(super) fn children(parent: u32) -> anyhow::Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for entry in fs::read_dir("/proc").context("cannot list /proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that ended since it was listed is nobody's child.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        if parse_stat(&stat).is_some_and(|stat| stat.parent == parent) {
+            children.push(pid);
+        }
+    }
+    Ok(children)
+}
+
+/// Processes of the whole machine that wanted to run during the last minute, on average.
+pub(super) fn load() -> Option<f64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+struct Stat {
+    parent: u32,
+    cpu_ticks: u64,
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The name in parentheses may itself hold spaces and parentheses.
+    let (_, after_name) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Stat { parent: number(1)?.try_into().ok()?, cpu_ticks: number(11)? + number(12)? })
+}
+
+fn parse_resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let stat = "7 (a) b (c) S 3 7 7 0 -1 4194304 1 2 3 4 250 50 9 9 20 0 1 0 100 0 0";
+        let stat = parse_stat(stat).unwrap();
+        assert_eq!((stat.parent, stat.cpu_ticks), (3, 300));
+        assert!(parse_stat("7 (short) S 3").is_none());
+    }
+
+    #[test]
+    fn resident_memory_is_in_bytes() {
+        assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12 << 10));
+        assert_eq!(parse_resident("Name:\tkernel thread\n"), None);
+    }
+}

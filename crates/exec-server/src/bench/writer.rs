@@ -1,0 +1,46 @@
+//! The child whose output is measured: this executable in a hidden mode, which writes as many equal
+//! blocks as it is told, each with one system call. The same child writes to our server and to a bare pipe.
+
+use std::process::ExitCode;
+
+use rustix::io::Errno;
+
+use super::program::Program;
+
+/// The first argument that asks this executable to be the writer.
+const WRITER_ARG: &str = "__bench-writer";
+
+/// The command line of a writer.
+pub(super) fn writer(block_bytes: usize, blocks: u64) -> anyhow::Result<Program> {
+    let executable = std::env::current_exe()?;
+    let executable = executable
+        .to_str()
+        .ok_or_else(|| anyhow::anyhow!("the path of this program is not UTF-8"))?;
+    let arguments = [WRITER_ARG.to_owned(), block_bytes.to_string(), blocks.to_string()];
+    Ok(Program::new(executable).args(arguments))
+}
+
+/// Call this early in `main`. Returns `None` unless this process was started to be a writer; then it
+/// writes and returns how that ended.
+pub(crate) fn write_blocks_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    arguments.next().filter(|argument| argument == WRITER_ARG)?;
+    let mut number = || arguments.next()?.to_str()?.parse::<usize>().ok();
+    let written = match (number(), number()) {
+        (Some(block_bytes), Some(blocks)) if block_bytes > 0 => write_blocks(block_bytes, blocks),
+        _ => Err(Errno::INVAL),
+    };
+    Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write_blocks(block_bytes: usize, blocks: usize) -> Result<(), Errno> {
+    let mut block = vec![b'x'; block_bytes];
+    block[block_bytes - 1] = b'\n';
+    for _ in 0..blocks {
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(rustix::stdio::stdout(), rest)?..];
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,19 @@
+# Shorter names for what contributors do often.
+
+# Everything that CI runs.
+check:
+    scripts/test
+
+# The tests alone; arguments go to nextest, as in `just test -p exec-server resume`.
+test *arguments:
+    cargo nextest run {{arguments}}
+
+# The full counts of the fault catalogue; some twenty minutes.
+soak *arguments:
+    cargo nextest run --profile soak --release -p exec-server --run-ignored only -E 'test(soak_)' {{arguments}}
+
+bench *arguments:
+    cargo run --release -- bench {{arguments}}
+
+fmt:
+    cargo fmt --all

@@ -1,0 +1,129 @@
+//! The program on a command line: settings, their mistakes, its own commands, and what it logs.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, ServerBuilder, command, run_command, run_program, shell};
+
+#[test]
+fn help_and_version_are_answered() {
+    let help = run_program(&["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+    for flag in ["--listen", "--max-sessions", "--shutdown-grace-period-ms", "--log-format"] {
+        assert!(help.stdout.contains(flag), "{}", help.stdout);
+    }
+    let version = run_program(&["--version"]);
+    assert_eq!(version.stdout, format!("exec-server {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_mistake_is_named_in_one_line() {
+    for (arguments, expected) in [
+        (&["--listen", "nowhere"][..], "nowhere"),
+        (&["--listen", "ws://localhost:0"], "localhost"),
+        (&["--listen", "wss://127.0.0.1:0"], "TLS"),
+        (&["--max-sessions", "many"], "max-sessions"),
+        (&["--max-sessions", "-1"], "max-sessions"),
+        (&["--detached-session-ttl", "30"], "detached-session-ttl"),
+        (&["--log", "exec_server=loud"], "loud"),
+        (&["--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
+    ] {
+        let outcome = run_program(arguments);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        assert!(outcome.stderr.starts_with("exec-server: "), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(expected), "{arguments:?}: {}", outcome.stderr);
+    }
+    assert_eq!(run_program(&["--no-such-flag"]).code, Some(2));
+    assert_eq!(run_program(&["no-such-command"]).code, Some(2));
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("server.toml");
+    let path_text = path.to_str().unwrap();
+    for (text, line, key) in [
+        ("log = \"warn\"\nmax_session = 3\n", "2", "max_session"),
+        ("\n\nmax_sessions = \"three\"\n", "3", "max_sessions"),
+        ("max_sessions = 0\n", "1", "max_sessions"),
+        ("max_sessions = [\n", "1", ""),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let outcome = run_program(&["--config", path_text]);
+        assert_eq!(outcome.code, Some(2), "{text}");
+        let place = format!("{path_text}:{line}");
+        assert!(outcome.stderr.contains(&place), "{place}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(key), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("server.toml");
+    std::fs::write(&path, "max_sessions = 1\nconcurrent_requests = 1\nlog = \"error\"\n").unwrap();
+    let mut config = command(PROGRAM);
+    config
+        .args(["config", "--json", "--max-sessions", "3"])
+        .env("EXEC_SERVER_CONFIG", &path)
+        .env("EXEC_SERVER_MAX_SESSIONS", "2")
+        .env("EXEC_SERVER_CONCURRENT_REQUESTS", "2");
+    let outcome = run_command(config);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let effective: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(effective["max_sessions"]["value"], 3);
+    assert_eq!(effective["concurrent_requests"]["value"], 2);
+    assert_eq!(effective["log"]["value"], "error");
+    assert_eq!(effective["listen"]["value"], "ws://127.0.0.1:0");
+}
+
+#[test]
+fn what_config_prints_is_a_file_that_means_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("printed.toml");
+    let first = run_program(&["config", "--max-sessions", "7", "--allow-host", "box.example"]);
+    std::fs::write(&path, &first.stdout).unwrap();
+    let second = run_program(&["config", "--config", path.to_str().unwrap()]);
+    let settings = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split("  #").next().unwrap().trim().to_owned()).collect()
+    };
+    assert_eq!(settings(&first.stdout), settings(&second.stdout));
+    assert!(first.stdout.contains("max_sessions = 7"), "{}", first.stdout);
+}
+
+#[test]
+fn doctor_finds_what_it_looks_for() {
+    let outcome = run_program(&["doctor"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let json: Value = serde_json::from_str(&run_program(&["doctor", "--json"]).stdout).unwrap();
+    assert!(json.as_array().unwrap().iter().all(|check| check["works"] == true), "{json}");
+}
+
+#[test]
+fn the_log_tells_nothing_that_a_client_or_a_child_said() {
+    let mut server = ServerBuilder::new()
+        .arguments(&["--log", "trace", "--log-format", "json"])
+        .capture_stderr()
+        .start();
+    let mut client = server.client();
+    let start = shell("p", "read line; echo arg-secret $line $VARIABLE; echo out-secret >&2")
+        .variable("VARIABLE", "variable-secret")
+        .with_stdin();
+    client.start(&start);
+    client.write("p", "input-secret\n");
+    let output = client.finish_process("p").output();
+    assert!(output.starts_with(b"arg-secret input-secret variable-secret"));
+    client.refused("process/start", shell("q", "true").with("cwd", "cwd-secret").params());
+    client.refused("process/start", shell("r", "arg-secret").with("argv", json!(7)).params());
+    client.send_text(r#"{"broken-secret"#);
+    client.receive().unwrap();
+    server.signal(Signal::TERM);
+    let log = server.stderr();
+    assert!(server.wait().success());
+    assert!(!log.is_empty());
+    for line in log.lines() {
+        let _: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}"));
+        assert!(!line.contains("secret"), "{line}");
+    }
+}

@@ -1,0 +1,178 @@
+"""Drives a server the way a client in the field does, with nothing but the websockets package.
+
+It never confirms output: after a cut it resumes its session and asks once for what it missed.
+"""
+
+import base64
+import json
+import socket
+import struct
+import sys
+
+from websockets.sync.client import connect
+
+LINES = 200_000
+SESSION_STILL_ATTACHED = -32010
+
+
+class Refused(Exception):
+    def __init__(self, error):
+        super().__init__(error)
+        self.code = error["code"]
+
+
+class Client:
+    """One session, over one connection after the other."""
+
+    def __init__(self, url):
+        self.url = url
+        self.session = None
+        self.last_id = 0
+        self.events = {}
+        self.dial()
+
+    def dial(self):
+        while True:
+            self.socket = connect(self.url, max_size=64 << 20)
+            params = {"clientName": "foreign"}
+            if self.session:
+                params["resumeSessionId"] = self.session
+            try:
+                self.session = self.call("initialize", params)["sessionId"]
+            except Refused as refused:
+                # The server may not have noticed yet that the old connection is gone.
+                if refused.code != SESSION_STILL_ATTACHED:
+                    raise
+                self.socket.close()
+                continue
+            self.socket.send(json.dumps({"method": "initialized"}))
+            return
+
+    def cut(self):
+        """Resets the connection, with whatever is under way."""
+        raw = self.socket.socket
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+
+    def call(self, method, params):
+        self.last_id += 1
+        request = {"id": self.last_id, "method": method, "params": params}
+        self.socket.send(json.dumps(request))
+        while True:
+            message = self.receive()
+            if message.get("id") == self.last_id:
+                if "error" in message:
+                    raise Refused(message["error"])
+                return message["result"]
+
+    def receive(self):
+        message = json.loads(self.socket.recv())
+        if "method" in message:
+            params = message["params"]
+            assert "droppedBytes" not in params, "output was lost"
+            self.events.setdefault(params["processId"], {}).setdefault(params["seq"], message)
+        return message
+
+    def take(self, process, seq):
+        """The event with this number."""
+        events = self.events.setdefault(process, {})
+        while seq not in events:
+            self.receive()
+        return events[seq]
+
+    def catch_up(self, process, after):
+        """Asks once for what was missed; returns the number of the next event."""
+        read = self.call("process/read", {"processId": process, "afterSeq": after})
+        events = self.events.setdefault(process, {})
+        for chunk in read["chunks"]:
+            params = dict(chunk, processId=process)
+            events.setdefault(chunk["seq"], {"method": "process/output", "params": params})
+        missing = [seq for seq in range(after + 1, read["nextSeq"]) if seq not in events]
+        # Exit and close have numbers too; an answer tells them by `exited` and `closed`.
+        for seq, method in zip(missing, ["process/exited", "process/closed"]):
+            params = {"processId": process, "seq": seq, "exitCode": read["exitCode"]}
+            events[seq] = {"method": method, "params": params}
+        assert len(missing) <= read["exited"] + read["closed"], f"holes: {missing}"
+
+
+def start(client, process, *argv, **options):
+    params = {
+        "processId": process,
+        "argv": argv,
+        "cwd": "file:///tmp",
+        "env": {"PATH": "/usr/bin:/bin"},
+        "tty": False,
+        "pipeStdin": False,
+        "arg0": None,
+    }
+    answer = client.call("process/start", {**params, **options})
+    assert answer == {"processId": process, "sandboxType": "none"}, answer
+
+
+def write(client, process, text):
+    chunk = base64.b64encode(text.encode()).decode()
+    return client.call("process/write", {"processId": process, "chunk": chunk})
+
+
+def text_of(event):
+    return base64.b64decode(event["params"]["chunk"]).decode()
+
+
+def echo_and_terminate(client):
+    start(client, "cat", "cat", pipeStdin=True)
+    assert write(client, "cat", "hello\n") == {"status": "accepted"}
+    assert text_of(client.take("cat", 1)) == "hello\n"
+    read = client.call("process/read", {"processId": "cat", "afterSeq": None, "maxBytes": 65536, "waitMs": 1000})
+    assert [chunk["seq"] for chunk in read["chunks"]] == [1] and not read["exited"], read
+    assert client.call("process/terminate", {"processId": "cat"}) == {"running": True}
+    assert client.take("cat", 2)["params"]["exitCode"] == 137
+    assert client.take("cat", 3)["method"] == "process/closed"
+
+
+def cut_and_resume(client):
+    """Loses the connection again and again while numbers stream, and misses none of them."""
+    start(client, "seq", "/bin/sh", "-c", f"seq 1 {LINES}; exit 3")
+    pieces = []
+    seq = 0
+    while True:
+        seq += 1
+        if seq % 5 == 1 and seq <= 50:
+            client.cut()
+            client.events.clear()
+            client.dial()
+            client.catch_up("seq", seq - 1)
+        event = client.take("seq", seq)
+        if event["method"] == "process/exited":
+            assert event["params"]["exitCode"] == 3, event
+        elif event["method"] == "process/closed":
+            break
+        else:
+            pieces.append(text_of(event))
+    assert "".join(pieces) == "".join(f"{n}\n" for n in range(1, LINES + 1)), "output was lost"
+
+
+def refusals(client):
+    for method, params, code in [
+        ("process/start", {"processId": "x"}, -32602),
+        ("process/nonsense", {}, -32601),
+        ("process/read", {"processId": "nobody"}, -32600),
+    ]:
+        try:
+            client.call(method, params)
+        except Refused as refused:
+            assert refused.code == code, (method, refused)
+        else:
+            raise AssertionError(f"{method} was not refused")
+
+
+def main():
+    client = Client(sys.argv[1])
+    echo_and_terminate(client)
+    cut_and_resume(client)
+    refusals(client)
+    client.socket.close()
+    print("ok")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+//! Where the server listens, and whom it lets in.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+
+use crate::support::{Server, ServerBuilder, run_program, shell};
+
+const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+const ROUTES: [&str; 4] = ["/", "/healthz", "/readyz", "/elsewhere"];
+
+fn status(server: &Server, path: &str, headers: &str) -> u16 {
+    server.http(&format!("GET {path} HTTP/1.1\r\n{headers}\r\n")).0
+}
+
+#[test]
+fn the_first_line_is_the_url_and_nothing_follows_it() {
+    let mut server = ServerBuilder::new().arguments(&["--log", "trace"]).capture_stderr().start();
+    let address = server.url().strip_prefix("ws://127.0.0.1:").expect("a loopback URL");
+    assert_ne!(address.parse::<u16>().unwrap(), 0);
+    let mut client = server.client();
+    client.run(&shell("p", "echo out; echo err >&2; exit 1"));
+    client.send_raw(b"garbage");
+    assert_eq!(server.get("/nowhere"), 404);
+    server.signal(rustix::process::Signal::TERM);
+    // Read first: a full pipe would hold the server.
+    assert!(!server.stderr().is_empty());
+    assert_eq!(server.rest_of_stdout(), "");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn health_answers_without_a_handshake() {
+    let server = Server::start();
+    let host = "Host: localhost\r\n";
+    let upgrade = format!("{host}{UPGRADE}");
+    for (path, headers, expected) in [
+        ("/healthz", host, 200),
+        ("/readyz", host, 200),
+        ("/", host, 426),
+        ("/elsewhere", host, 404),
+        ("/", &upgrade, 101),
+        ("/any/path", &upgrade, 101),
+    ] {
+        assert_eq!(status(&server, path, headers), expected, "{path} {headers}");
+    }
+}
+
+#[test]
+fn a_web_page_gets_in_on_no_route() {
+    let server = Server::start();
+    let foreign = [
+        "Host: localhost\r\nOrigin: https://evil.example\r\n",
+        "Host: localhost\r\nOrigin: http://localhost\r\n",
+        "Host: localhost\r\nOrigin: null\r\n",
+        "Host: evil.example\r\n",
+        "Host: localhost.evil.example\r\n",
+        "Host: 192.0.2.1\r\n",
+        "Host: localhost\r\nHost: evil.example\r\n",
+        "Host: \r\n",
+        "",
+    ];
+    for headers in foreign {
+        for path in ROUTES {
+            let upgrade = format!("{headers}{UPGRADE}");
+            assert_eq!(status(&server, path, headers), 403, "{path} {headers:?}");
+            assert_eq!(status(&server, path, &upgrade), 403, "upgrade of {path} {headers:?}");
+        }
+    }
+    // The port does not matter, so that a forwarded one works.
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]:7"] {
+        let headers = format!("Host: {host}\r\n");
+        assert_eq!(status(&server, "/readyz", &headers), 200, "{host}");
+    }
+}
+
+#[test]
+fn the_operator_can_let_origins_and_hosts_in() {
+    let server = Server::with(&[
+        "--allow-origin",
+        "https://good.example",
+        "--allow-host",
+        "box.example",
+        "--allow-host",
+        "other.example",
+    ]);
+    for host in ["box.example", "other.example:80", "localhost"] {
+        let headers = format!("Host: {host}\r\nOrigin: https://good.example\r\n{UPGRADE}");
+        assert_eq!(status(&server, "/", &headers), 101, "{host}");
+    }
+    let headers = format!("Host: box.example\r\nOrigin: https://bad.example\r\n{UPGRADE}");
+    assert_eq!(status(&server, "/", &headers), 403);
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused() {
+    for url in ["ws://0.0.0.0:0", "ws://[::]:0", "ws://192.0.2.1:0"] {
+        let outcome = run_program(&["--listen", url]);
+        assert_eq!(outcome.code, Some(1), "{url}");
+        assert!(outcome.stderr.contains("authentication"), "{}", outcome.stderr);
+        assert_eq!(outcome.stdout, "");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let server = Server::start();
+    let outcome = run_program(&["--listen", server.url()]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    let address = server.url().trim_start_matches("ws://");
+    assert!(outcome.stderr.contains(address), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn a_unix_socket_is_private_and_is_removed_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("server.sock");
+    let url = format!("unix://{}", path.display());
+    let mut server = Server::with(&["--listen", &url]);
+    assert_eq!(server.url(), url);
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut client = server.client();
+    assert_eq!(client.run(&shell("p", "echo hi")).text(), "hi\n");
+
+    let second = run_program(&["--listen", &url]);
+    assert_eq!(second.code, Some(1));
+    assert!(second.stderr.contains(path.to_str().unwrap()), "{}", second.stderr);
+    assert_eq!(client.call("environment/status", json!({})), json!({"status": "ready"}));
+
+    server.signal(rustix::process::Signal::TERM);
+    assert!(server.wait().success());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_left_by_a_killed_server_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("unix://{}", directory.path().join("server.sock").display());
+    let mut server = Server::with(&["--listen", &url]);
+    server.signal(rustix::process::Signal::KILL);
+    server.wait();
+    let server = Server::with(&["--listen", &url]);
+    server.client();
+}

@@ -1,0 +1,28 @@
+//! End to end, with the real binary: each test keeps one promise made to users.
+//!
+//! A test waits for events and fails only when one does not come. Where the fault catalogue asks for a large count, the
+//! test runs a smaller one and its `soak_` twin, ignored by default, the full one.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+mod cli;
+mod exits;
+mod foreign_client;
+mod framing;
+mod lifecycle;
+mod limits;
+mod listener;
+mod output;
+mod processes;
+mod resume;
+mod secrecy;
+mod seed_sessions;
+mod sessions;
+mod shutdown;
+mod slow_client;
+mod start_options;
+mod stdin;
+mod support;
+mod terminals;
+mod trees;
+mod v0;

@@ -1,0 +1,158 @@
+//! Starting programs, also many of them and ones that cannot start.
+
+use serde_json::json;
+
+use crate::support::{
+    Client, Cut, Server, ServerBuilder, Start, decoded, eventually, machine, program, shell,
+};
+
+const INVALID_REQUEST: i64 = -32600;
+
+#[test]
+fn of_twenty_starts_with_one_id_exactly_one_starts() {
+    let server = Server::start();
+    let mut client = server.client();
+    let starts: Vec<u64> = (0..20)
+        .map(|n| {
+            let start = shell("contested", &format!("echo {n}; read line")).with_stdin();
+            client.request("process/start", start.params())
+        })
+        .collect();
+    let outcomes: Vec<_> = starts.into_iter().map(|id| client.answer(id)).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    for failure in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(failure.code, INVALID_REQUEST);
+        assert!(failure.message.contains("contested"), "{failure:?}");
+    }
+    client.call("process/closeStdin", json!({"processId": "contested"}));
+    assert_eq!(client.finish_process("contested").text().lines().count(), 1);
+}
+
+#[test]
+fn short_runs_leave_neither_zombies_nor_descriptors() {
+    short_runs(300);
+}
+
+#[test]
+#[ignore = "soak: 10,000 runs"]
+fn soak_short_runs_leave_neither_zombies_nor_descriptors() {
+    short_runs(10_000);
+}
+
+fn short_runs(count: usize) {
+    // A server that leaks has no room to: the limit is far below what the runs would need.
+    let limit = "ulimit -n 200; exec \"$0\" \"$@\"";
+    let server = ServerBuilder::new().through(&["/bin/sh", "-c", limit]).start();
+    let mut client = server.client();
+    client.run(&shell("first", "true"));
+    eventually("the first run is gone", || machine::descendants(server.pid()).len() == 1);
+    let baseline = machine::descriptors(server.pid());
+    for n in 0..count {
+        let start = shell(&format!("run{n}"), "true").with("pipeStdin", n % 3 == 0);
+        let start = if n % 5 == 0 { start.tty() } else { start };
+        assert_eq!(client.run(&start).exit_code, Some(0));
+    }
+    // What remains is the spawner, and no keeper or zombie below it.
+    eventually("all keepers end", || machine::descendants(server.pid()).len() == 1);
+    assert_eq!(machine::zombies_below(server.pid()), 0);
+    eventually("descriptors return to the baseline", || {
+        machine::descriptors(server.pid()) <= baseline
+    });
+}
+
+#[test]
+fn what_cannot_be_started_says_why_and_frees_its_id() {
+    let server = Server::start();
+    let mut client = server.client();
+    let directory = tempfile::tempdir().unwrap();
+    let plain_file = directory.path().join("plain");
+    std::fs::write(&plain_file, "#!/bin/sh\n").unwrap();
+    let plain_file = plain_file.to_str().unwrap();
+    let long = "x".repeat(3 << 20);
+    let attempts: [(Start, &str); 9] = [
+        (shell("again", "true").with("cwd", "file:///does/not/exist"), "/does/not/exist"),
+        (shell("again", "true").with("cwd", format!("file://{plain_file}")), plain_file),
+        (program("again", &["/does/not/exist"]), "/does/not/exist"),
+        (program("again", &["no-such-program"]), "no-such-program"),
+        (program("again", &[plain_file]), plain_file),
+        (program("again", &["/tmp"]), "/tmp"),
+        (program("again", &["/bin/echo", &long]), "again"),
+        (program("again", &["/bin/echo", "a\0b"]), "again"),
+        (shell("again", "true").variable("A\0B", "x"), "again"),
+    ];
+    for (start, subject) in attempts {
+        let failure = client.refused("process/start", start.params());
+        assert!(matches!(failure.code, -32600 | -32602 | -32004), "{failure:?}");
+        assert!(failure.message.contains(subject), "{failure:?}");
+        assert!(failure.message.len() < 1000, "an error is one short line");
+    }
+    assert_eq!(client.run(&shell("again", "exit 6")).exit_code, Some(6));
+    assert_eq!(client.call("process/list", json!({}))["processes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_name_can_be_used_again_only_after_it_is_forgotten() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.run(&shell("once", "echo first"));
+    assert_eq!(
+        client.refused("process/start", shell("once", "true").params()).code,
+        INVALID_REQUEST
+    );
+    let read = client.call("process/read", json!({"processId": "once"}));
+    assert_eq!(decoded(&read["chunks"][0]["chunk"]), b"first\n");
+    assert_eq!(read["nextSeq"], 4);
+    assert_eq!((&read["exited"], &read["closed"]), (&json!(true), &json!(true)));
+}
+
+#[test]
+fn the_number_of_processes_is_bounded_and_finished_ones_make_place() {
+    let server = Server::with(&["--max-processes-per-connection", "3"]);
+    let mut client = server.client();
+    for n in 0..10 {
+        client.run(&shell(&format!("short{n}"), "true"));
+    }
+    for n in 0..3 {
+        client.start(&shell(&format!("long{n}"), "read line").with_stdin());
+    }
+    let failure = client.refused("process/start", shell("fourth", "true").params());
+    assert_eq!(failure.kind.as_deref(), Some("tooManyProcesses"));
+}
+
+#[test]
+fn a_disconnect_during_a_start_leaks_nothing() {
+    disconnects_during_starts(50);
+}
+
+#[test]
+#[ignore = "soak: 1,000 disconnects"]
+fn soak_a_disconnect_during_a_start_leaks_nothing() {
+    disconnects_during_starts(1000);
+}
+
+fn disconnects_during_starts(count: usize) {
+    let server = Server::start();
+    let mut witness = server.client();
+    let baseline = machine::descriptors(server.pid());
+    for n in 0..count {
+        let mut client = server.client_with(&json!({"detachedTtlMs": 0}));
+        for k in 0..4 {
+            let start =
+                shell(&format!("p{k}"), "sleep 1000 & exec sleep 1000").with("tty", k % 2 == 0);
+            client.request("process/start", start.params());
+        }
+        if n % 2 == 0 {
+            client.request("process/terminate", json!({"processId": "p0"}));
+        }
+        client.cut(Cut::ALL[n % 4]);
+    }
+    eventually("every session ends", || machine::descendants(server.pid()).len() == 1);
+    assert_eq!(session_count(&mut witness), 1);
+    eventually("descriptors return to the baseline", || {
+        machine::descriptors(server.pid()) <= baseline
+    });
+}
+
+fn session_count(client: &mut Client) -> usize {
+    client.call("session/list", json!({}))["sessions"].as_array().unwrap().len()
+}

@@ -1,0 +1,177 @@
+//! A client that does not read: bounded memory, nothing lost, nobody else disturbed.
+
+use serde_json::json;
+
+use crate::support::daemons::marker;
+use crate::support::machine::{self, Watched, bytes_written, only_marked};
+use crate::support::{
+    AckingInbox, Cut, Gate, Inbox, OldStyleInbox, Server, decoded, eventually, program,
+    random_file, shell,
+};
+
+const SPILL: u64 = 32 << 20;
+
+#[test]
+fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
+    let server = Server::with(&["--spill-output-bytes-per-process", &SPILL.to_string()]);
+    let marker = marker("yes");
+    let mut stalled = server.client_with(&json!({"acks": true}));
+    let start = program("yes", &["yes"]).variable("EXEC_SERVER_TEST", &marker);
+    stalled.start(&start);
+    let before = server.resident_bytes();
+    let child = only_marked(&marker);
+    eventually("the log fills", || bytes_written(child) > SPILL);
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown <= 8 << 20, "grew by {grown} bytes");
+
+    let mut other = server.client();
+    assert_eq!(other.run(&shell("other", "echo fine")).text(), "fine\n");
+
+    let mut received = 0;
+    for seq in 1.. {
+        let event = stalled.event_of("yes");
+        assert_eq!(event["params"]["seq"], seq);
+        let chunk = decoded(&event["params"]["chunk"]);
+        let expected = b"y\n".iter().cycle().skip((received % 2) as usize);
+        assert!(chunk.iter().zip(expected).all(|(byte, expected)| byte == expected));
+        received += chunk.len() as u64;
+        stalled.notify("process/ack", json!({"processId": "yes", "seq": seq}));
+        if received > SPILL + (8 << 20) {
+            break;
+        }
+    }
+    assert!(stalled.terminate("yes"));
+}
+
+#[test]
+fn a_client_that_stops_reading_can_still_terminate() {
+    let server = Server::with(&["--spill-output-bytes-per-process", "1048576"]);
+    let marker = marker("deaf");
+    let mut client = server.client();
+    client.start(&program("yes", &["yes"]).variable("EXEC_SERVER_TEST", &marker));
+    let child = only_marked(&marker);
+    eventually("the log fills", || bytes_written(child) > 1 << 20);
+    let watched = Watched::new(&[child]);
+    client.request("process/terminate", json!({"processId": "yes"}));
+    watched.wait_until_all_end();
+    assert_eq!(client.finish_process("yes").exit_code, Some(137));
+}
+
+#[test]
+fn output_written_while_the_client_is_away_arrives_at_a_client_that_confirms() {
+    output_while_away(&mut AckingInbox::new("away"));
+}
+
+#[test]
+fn output_written_while_the_client_is_away_arrives_at_an_old_style_client() {
+    output_while_away(&mut OldStyleInbox::new("away"));
+}
+
+fn output_while_away(inbox: &mut impl Inbox) {
+    const LEN: usize = 20 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let file = random_file(directory.path(), LEN);
+    let gate = Gate::new();
+    let server = Server::start();
+    let mut client = server.client_with(&inbox.handshake());
+    let session = client.session();
+    let script = format!("echo $$; read x < {}; exec cat {}", gate.path(), file.display());
+    client.start(&shell("away", &script));
+    client.wait_for_output(inbox, "\n");
+    let pid: u32 = inbox.transcript().text().trim().parse().unwrap();
+    client.cut(Cut::Fin);
+    let watched = Watched::new(&[pid]);
+    gate.open();
+    watched.wait_until_all_end();
+
+    let mut client = server.resume_with(&session, inbox);
+    while !inbox.transcript().closed {
+        inbox.take(&client.event_of("away"));
+    }
+    assert_eq!(inbox.transcript().exit_code, Some(0));
+    let expected = std::fs::read(&file).unwrap();
+    assert!(inbox.transcript().stdout.ends_with(&expected), "bytes were lost");
+    assert_eq!(inbox.transcript().stdout.len(), expected.len() + pid.to_string().len() + 1);
+}
+
+/// A log of 64 KiB and nothing on disk.
+fn server_with_small_logs() -> Server {
+    Server::with(&[
+        "--retained-output-bytes-per-process",
+        "65536",
+        "--spill-output-bytes-per-process",
+        "0",
+    ])
+}
+
+#[test]
+fn a_process_that_may_discard_never_blocks_and_declares_the_gap() {
+    const LEN: u64 = 4 << 20;
+    let server = server_with_small_logs();
+    let gate = Gate::new();
+    let mut client = server.client_with(&json!({"acks": true}));
+    let session = client.session();
+    let script = format!("read x < {}; yes | head -c {LEN}", gate.path());
+    let marker = marker("noisy");
+    let start = shell("noisy", &script).variable("EXEC_SERVER_TEST", &marker);
+    client.start(&start.with("onFull", "discard"));
+    let watched = Watched::new(&[only_marked(&marker)]);
+    client.cut(Cut::Fin);
+    gate.open();
+    watched.wait_until_all_end();
+
+    let mut client = server.resume(&session, &json!({"acks": true}));
+    client.call("process/wait", json!({"processId": "noisy"}));
+    let (mut dropped, mut received) = (0, 0);
+    loop {
+        let event = client.event_of("noisy");
+        let params = &event["params"];
+        dropped += params["droppedBytes"].as_u64().unwrap_or(0);
+        match event["method"].as_str().unwrap() {
+            "process/output" => received += decoded(&params["chunk"]).len() as u64,
+            "process/exited" => assert_eq!(params["exitCode"], 0),
+            _ => break,
+        }
+    }
+    assert!(dropped > 0);
+    assert_eq!(dropped + received, LEN, "{dropped} dropped, {received} received");
+
+    let read = client.call("process/read", json!({"processId": "noisy"}));
+    let chunks = read["chunks"].as_array().unwrap().iter();
+    let retained: usize = chunks.map(|chunk| decoded(&chunk["chunk"]).len()).sum();
+    assert_eq!(read["droppedBytes"].as_u64().unwrap() + retained as u64, LEN);
+}
+
+#[test]
+fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
+    const LEN: usize = 16 << 20;
+    /// The log, a grown pipe, a read under way and what the socket took.
+    const HELD: u64 = 6 << 20;
+    let server = server_with_small_logs();
+    let mut client = server.client_with(&json!({"acks": true}));
+    let session = client.session();
+    let marker = marker("long");
+    let argv = ["head", "-c", &LEN.to_string(), "/dev/zero"];
+    client.start(&program("long", &argv).variable("EXEC_SERVER_TEST", &marker));
+    let child = only_marked(&marker);
+    client.cut(Cut::Rst);
+    let mut other = server.client();
+    eventually("it blocks", || machine::state(child) == Some('S') && bytes_written(child) > 65536);
+    let mut written = 0;
+    // It has stopped when the server had every opportunity to take more and did not.
+    while written != bytes_written(child) {
+        written = bytes_written(child);
+        for n in 0..10 {
+            other.run(&shell(&format!("{written}-{n}"), "true"));
+        }
+    }
+    assert!(written <= HELD, "{written} bytes were taken");
+
+    let mut inbox = AckingInbox::new("long");
+    let mut client = server.resume_with(&session, &mut inbox);
+    while !inbox.transcript().closed {
+        inbox.take(&client.event_of("long"));
+        inbox.confirm(&mut client);
+    }
+    assert_eq!(inbox.transcript().stdout.len(), LEN);
+}

@@ -1,0 +1,240 @@
+//! A JSON-RPC client that knows nothing of our types: it speaks the text of the protocol.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::wire::{Arrival, Cut, Wire};
+use super::{AckingInbox, Inbox, Start, Transcript, encoded};
+
+pub(crate) struct Client {
+    wire: Wire,
+    next_id: u64,
+    session: Option<String>,
+    /// What arrived while something else was awaited.
+    notifications: VecDeque<Value>,
+    answers: Vec<Value>,
+}
+
+/// The `error` member of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: i64,
+    pub(crate) message: String,
+    pub(crate) kind: Option<String>,
+}
+
+impl Client {
+    pub(crate) fn over(wire: Wire) -> Self {
+        Self {
+            wire,
+            next_id: 1,
+            session: None,
+            notifications: VecDeque::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Both steps of the handshake, with these params besides the name.
+    pub(crate) fn initialize(&mut self, extra: &Value) -> Result<Value, Failure> {
+        let mut params = json!({"clientName": "end-to-end"});
+        merge(&mut params, extra);
+        let result = self.try_call("initialize", params)?;
+        self.session = Some(result["sessionId"].as_str().unwrap().to_owned());
+        self.notify("initialized", json!({}));
+        Ok(result)
+    }
+
+    pub(crate) fn session(&self) -> String {
+        self.session.clone().expect("the client is initialized")
+    }
+
+    pub(crate) fn send(&mut self, message: &Value) {
+        self.send_text(&message.to_string());
+    }
+
+    pub(crate) fn send_text(&mut self, text: &str) {
+        self.wire.send(text);
+    }
+
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.wire.send_raw(bytes);
+    }
+
+    pub(crate) fn notify(&mut self, method: &str, params: Value) {
+        let mut message = json!({"method": method});
+        message["params"] = params;
+        self.send(&message);
+    }
+
+    /// Sends a request; its answer can be awaited later.
+    pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut message = json!({"id": id, "method": method});
+        message["params"] = params;
+        self.send(&message);
+        id
+    }
+
+    pub(crate) fn answer(&mut self, id: u64) -> Result<Value, Failure> {
+        let answer = self.answer_with(&json!(id));
+        match answer.get("error") {
+            None => Ok(answer["result"].clone()),
+            Some(error) => Err(Failure {
+                code: error["code"].as_i64().unwrap(),
+                message: error["message"].as_str().unwrap().to_owned(),
+                kind: error["data"]["kind"].as_str().map(str::to_owned),
+            }),
+        }
+    }
+
+    /// The whole message that answers this id.
+    pub(crate) fn answer_with(&mut self, id: &Value) -> Value {
+        loop {
+            if let Some(index) = self.answers.iter().position(|answer| answer["id"] == *id) {
+                return self.answers.remove(index);
+            }
+            let message = self.receive().unwrap_or_else(|| panic!("no answer to {id}"));
+            self.put_aside(message);
+        }
+    }
+
+    /// Whether a request has been answered, by what has been received so far.
+    pub(crate) fn has_answer(&self, id: u64) -> bool {
+        self.answers.iter().any(|answer| answer["id"] == json!(id))
+    }
+
+    pub(crate) fn try_call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
+        let id = self.request(method, params);
+        self.answer(id)
+    }
+
+    /// `None` when there is no result: an error, or the end of the connection.
+    pub(crate) fn try_call_or_end(&mut self, method: &str, params: Value) -> Option<Value> {
+        let id = self.request(method, params);
+        loop {
+            let message = self.receive()?;
+            if message["id"] == json!(id) {
+                return message.get("result").cloned();
+            }
+        }
+    }
+
+    pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
+        self.try_call(method, params)
+            .unwrap_or_else(|failure| panic!("{method} failed: {failure:?}"))
+    }
+
+    pub(crate) fn refused(&mut self, method: &str, params: Value) -> Failure {
+        match self.try_call(method, params) {
+            Ok(result) => panic!("{method} was not refused: {result}"),
+            Err(failure) => failure,
+        }
+    }
+
+    pub(crate) fn start(&mut self, start: &Start) -> Value {
+        self.call("process/start", start.params())
+    }
+
+    pub(crate) fn write(&mut self, process: &str, bytes: impl AsRef<[u8]>) -> Value {
+        let params = json!({"processId": process, "chunk": encoded(bytes)});
+        self.call("process/write", params)["status"].clone()
+    }
+
+    pub(crate) fn terminate(&mut self, process: &str) -> bool {
+        let result = self.call("process/terminate", json!({"processId": process}));
+        result["running"].as_bool().unwrap()
+    }
+
+    /// Starts a process and waits for its end.
+    pub(crate) fn run(&mut self, start: &Start) -> Transcript {
+        self.start(start);
+        self.finish_process(start.id())
+    }
+
+    /// Everything that a process says from its first event to its last.
+    pub(crate) fn finish_process(&mut self, process: &str) -> Transcript {
+        let mut inbox = AckingInbox::new(process);
+        while !inbox.transcript().closed {
+            inbox.take(&self.event_of(process));
+        }
+        inbox.into_transcript()
+    }
+
+    /// Takes events of a process until its output contains this text.
+    pub(crate) fn wait_for_output(&mut self, inbox: &mut impl Inbox, expected: &str) {
+        let process = inbox.process().to_owned();
+        while !String::from_utf8_lossy(&inbox.transcript().output()).contains(expected) {
+            assert!(!inbox.transcript().closed, "ended before {expected:?}");
+            let event = self.event_of(&process);
+            inbox.take(&event);
+        }
+    }
+
+    /// The next notification about a process.
+    pub(crate) fn event_of(&mut self, process: &str) -> Value {
+        let is_about = |message: &Value| message["params"]["processId"] == process;
+        loop {
+            if let Some(index) = self.notifications.iter().position(is_about) {
+                return self.notifications.remove(index).expect("it was found there");
+            }
+            let message =
+                self.receive().unwrap_or_else(|| panic!("the connection ended before {process}"));
+            self.put_aside(message);
+        }
+    }
+
+    /// The next notification, whatever it is about.
+    pub(crate) fn notification(&mut self) -> Value {
+        loop {
+            if let Some(notification) = self.notifications.pop_front() {
+                return notification;
+            }
+            let message = self.receive().expect("the connection lives");
+            self.put_aside(message);
+        }
+    }
+
+    fn put_aside(&mut self, message: Value) {
+        if message.get("method").is_some() {
+            self.notifications.push_back(message);
+        } else {
+            self.answers.push(message);
+        }
+    }
+
+    /// The next message of any kind; `None` when the connection is over.
+    pub(crate) fn receive(&mut self) -> Option<Value> {
+        match self.wire.receive() {
+            Arrival::Text(text) => {
+                Some(serde_json::from_str(&text).expect("the server sends JSON"))
+            }
+            Arrival::End(_) => None,
+        }
+    }
+
+    /// Reads to the end of the connection; returns the close code.
+    pub(crate) fn close_code(&mut self) -> Option<u16> {
+        loop {
+            if let Arrival::End(code) = self.wire.receive() {
+                return code;
+            }
+        }
+    }
+
+    /// No more requests; answers still come.
+    pub(crate) fn finish(&mut self) {
+        self.wire.finish();
+    }
+
+    pub(crate) fn cut(self, how: Cut) {
+        self.wire.cut(how);
+    }
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
+        into.extend(from.clone());
+    }
+}

@@ -1,0 +1,159 @@
+//! The process table, seen from outside the server.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::HANG;
+
+/// Waits for something that nobody announces.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !condition() {
+        assert!(Instant::now() < deadline, "this never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Processes whose environment has `EXEC_SERVER_TEST=marker`.
+pub(crate) fn marked(marker: &str) -> Vec<u32> {
+    let entry = format!("EXEC_SERVER_TEST={marker}");
+    let has_entry = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|e| e == entry.as_bytes()))
+    };
+    all_pids().into_iter().filter(has_entry).collect()
+}
+
+/// The one process with this marker. Just after a start it may be between its old environment and its new one.
+pub(crate) fn only_marked(marker: &str) -> u32 {
+    eventually("the process shows its environment", || marked(marker).len() == 1);
+    marked(marker)[0]
+}
+
+/// Everything below a process, zombies included.
+pub(crate) fn descendants(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in all_pids() {
+        if let Some(parent) = stat(pid).map(|stat| stat.parent) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut queue = vec![root];
+    while let Some(pid) = queue.pop() {
+        for child in children.remove(&pid).unwrap_or_default() {
+            found.push(child);
+            queue.push(child);
+        }
+    }
+    found
+}
+
+pub(crate) fn zombies_below(root: u32) -> usize {
+    let is_zombie = |pid: &u32| stat(*pid).is_some_and(|stat| stat.state == 'Z');
+    descendants(root).iter().filter(|pid| is_zombie(pid)).count()
+}
+
+pub(crate) fn parent(pid: u32) -> u32 {
+    stat(pid).expect("the process lives").parent
+}
+
+/// The state letter of `ps`.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    stat(pid).map(|stat| stat.state)
+}
+
+/// Processes to be awaited, safe against reuse of their numbers.
+pub(crate) struct Watched(Vec<OwnedFd>);
+
+impl Watched {
+    pub(crate) fn new(pids: &[u32]) -> Self {
+        // Who is gone already needs no watching.
+        Self(
+            pids.iter()
+                .filter_map(|pid| pidfd_open(to_pid(*pid), PidfdFlags::empty()).ok())
+                .collect(),
+        )
+    }
+
+    pub(crate) fn wait_until_all_end(self) {
+        for pidfd in self.0 {
+            let patience = Timespec::try_from(HANG).unwrap();
+            let ready = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)).unwrap();
+            assert_ne!(ready, 0, "a process does not end");
+        }
+    }
+}
+
+pub(crate) fn signal(pid: u32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(to_pid(pid), signal).unwrap();
+}
+
+pub(crate) fn resident_bytes(pid: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+pub(crate) fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+/// Clock ticks that a process has spent on processors.
+pub(crate) fn cpu_ticks(pid: u32) -> u64 {
+    stat(pid).expect("the process lives").cpu_ticks
+}
+
+/// `None` when the kernel does not let us look: the server is not dumpable, and we are not root.
+pub(crate) fn descriptors(pid: u32) -> Option<usize> {
+    fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
+}
+
+/// Bytes that a process has passed to `write`.
+pub(crate) fn bytes_written(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")).map_or(0, |n| n.parse().unwrap())
+}
+
+/// For tests that hold many sockets themselves.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub(crate) fn to_pid(pid: u32) -> Pid {
+    Pid::from_raw(pid.try_into().unwrap()).unwrap()
+}
+
+struct Stat {
+    state: char,
+    parent: u32,
+    cpu_ticks: u64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may contain anything.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        parent: number(1)?.try_into().ok()?,
+        cpu_ticks: number(11)? + number(12)?,
+    })
+}
+
+fn all_pids() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}

@@ -1,0 +1,55 @@
+//! What the tests share: a server to talk to, clients of several kinds, and a look at the process table.
+
+mod client;
+pub(crate) mod daemons;
+mod files;
+mod inbox;
+pub(crate) mod machine;
+mod program;
+mod server;
+mod start;
+pub(crate) mod wire;
+
+pub(crate) use client::Client;
+pub(crate) use files::{Gate, random_file};
+pub(crate) use inbox::{AckingInbox, Inbox, OldStyleInbox, Transcript};
+pub(crate) use machine::eventually;
+pub(crate) use program::{PROGRAM, command, run_command, run_program};
+pub(crate) use server::{Server, ServerBuilder};
+pub(crate) use start::{Start, program, shell};
+pub(crate) use wire::{Cut, frame};
+
+use std::time::Duration;
+
+/// Nothing takes this long; who waits so long waits for something that does not come.
+pub(crate) const HANG: Duration = Duration::from_secs(120);
+
+pub(crate) fn encoded(bytes: impl AsRef<[u8]>) -> String {
+    base64_simd::STANDARD.encode_to_string(bytes.as_ref())
+}
+
+pub(crate) fn decoded(text: &serde_json::Value) -> Vec<u8> {
+    let text = text.as_str().expect("base64 is text");
+    base64_simd::STANDARD.decode_to_vec(text).expect("the server sends valid base64")
+}
+
+/// A small generator for choices that should differ and still be the same in every run.
+pub(crate) struct Choices(u64);
+
+impl Choices {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number in `0..bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,42 @@
+//! The program under test, run as a user would.
+
+use std::process::{Command, Stdio};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
+
+/// How a run ended that was waited for.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs the program to its end.
+pub(crate) fn run_program(arguments: &[&str]) -> Outcome {
+    let mut program = command(PROGRAM);
+    program.args(arguments);
+    run_command(program)
+}
+
+pub(crate) fn run_command(mut command: Command) -> Outcome {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the tests are the user who starts the program")]
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    // The settings of whoever runs the tests are not part of them.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("EXEC_SERVER_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("RUST_LOG").env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+}

@@ -1,0 +1,224 @@
+//! The real binary, started for one test and killed with it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::machine::{self, Watched};
+use super::program::{PROGRAM, command};
+use super::wire::{Wire, tcp, wait_readable};
+use super::{Client, Inbox};
+
+pub(crate) struct Server {
+    child: Child,
+    url: String,
+    /// A stdio server's belongs to its client.
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+pub(crate) struct ServerBuilder {
+    program: String,
+    arguments: Vec<String>,
+    wrapper: Vec<String>,
+    variables: Vec<(String, String)>,
+    stderr: Stdio,
+}
+
+impl Server {
+    /// Listens on an ephemeral port of the loopback interface.
+    pub(crate) fn start() -> Self {
+        ServerBuilder::new().start()
+    }
+
+    pub(crate) fn with(arguments: &[&str]) -> Self {
+        ServerBuilder::new().arguments(arguments).start()
+    }
+
+    pub(crate) fn stdio() -> (Self, Client) {
+        ServerBuilder::new().start_stdio()
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A connection without a handshake.
+    pub(crate) fn connect(&self) -> Client {
+        Client::over(Wire::connect(&self.url).unwrap())
+    }
+
+    /// A client with a new session.
+    pub(crate) fn client(&self) -> Client {
+        self.client_with(&json!({}))
+    }
+
+    pub(crate) fn client_with(&self, params: &Value) -> Client {
+        let mut client = self.connect();
+        client.initialize(params).unwrap();
+        client
+    }
+
+    /// Comes back to a session, as often as it takes the server to notice that the old connection is gone.
+    pub(crate) fn resume(&self, session: &str, params: &Value) -> Client {
+        const STILL_ATTACHED: i64 = -32010;
+        let mut params = params.clone();
+        params["resumeSessionId"] = session.into();
+        loop {
+            let mut client = self.connect();
+            match client.initialize(&params) {
+                Ok(_) => return client,
+                Err(failure) => assert_eq!(failure.code, STILL_ATTACHED, "{failure:?}"),
+            }
+        }
+    }
+
+    /// Comes back and catches up as this kind of client does.
+    pub(crate) fn resume_with(&self, session: &str, inbox: &mut impl Inbox) -> Client {
+        let mut client = self.resume(session, &inbox.handshake());
+        inbox.catch_up(&mut client);
+        client
+    }
+
+    /// Sends a request as it is and returns the status and the whole response.
+    pub(crate) fn http(&self, request: &str) -> (u16, String) {
+        let mut stream = tcp(&self.url).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = BufReader::new(stream);
+        let mut response = String::new();
+        while !response.ends_with("\r\n\r\n") {
+            assert_ne!(head.read_line(&mut response).unwrap(), 0, "cut short: {response:?}");
+        }
+        let status = response.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, response)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> u16 {
+        self.http(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).0
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        machine::signal(self.pid(), signal);
+    }
+
+    /// Waits for the end of the server.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        Watched::new(&[self.pid()]).wait_until_all_end();
+        self.child.wait().unwrap()
+    }
+
+    /// What else the server wrote to its standard output; waits for its end.
+    pub(crate) fn rest_of_stdout(&mut self) -> String {
+        let mut rest = String::new();
+        let stdout = self.stdout.as_mut().expect("the server listens on a socket");
+        stdout.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    pub(crate) fn stderr(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stderr.take().expect("stderr is captured").read_to_string(&mut text).unwrap();
+        text
+    }
+
+    pub(crate) fn resident_bytes(&self) -> usize {
+        machine::resident_bytes(self.pid())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl ServerBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            program: PROGRAM.to_owned(),
+            arguments: Vec::new(),
+            wrapper: Vec::new(),
+            variables: Vec::new(),
+            stderr: Stdio::inherit(),
+        }
+    }
+
+    pub(crate) fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(ToString::to_string));
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A program that changes what the server may do and then becomes the server.
+    pub(crate) fn through(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper.extend(wrapper.iter().map(ToString::to_string));
+        self
+    }
+
+    /// Makes the server run as another user; only root can.
+    pub(crate) fn with_user(mut self, uid: u32, directory: &Path) -> Self {
+        // The target directory may be closed to others.
+        std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
+        let copy = directory.join("exec-server");
+        std::fs::copy(PROGRAM, &copy).unwrap();
+        copy.to_str().expect("test paths are text").clone_into(&mut self.program);
+        let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
+        self.through(&["setpriv", &ids[0], &ids[1], "--clear-groups"])
+    }
+
+    pub(crate) fn capture_stderr(mut self) -> Self {
+        self.stderr = Stdio::piped();
+        self
+    }
+
+    pub(crate) fn start(self) -> Server {
+        let mut child = self.spawn(&["--log", "warn"], Stdio::null());
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        wait_readable(stdout.get_ref().as_fd());
+        let mut url = String::new();
+        stdout.read_line(&mut url).unwrap();
+        Server { child, url: url.trim_end().to_owned(), stdout: Some(stdout) }
+    }
+
+    /// A server that has nothing to say on its standard output.
+    pub(crate) fn start_silent(self) -> Server {
+        let mut child = self.spawn(&["--log", "warn"], Stdio::null());
+        let stdout = child.stdout.take().map(BufReader::new);
+        Server { child, url: String::new(), stdout }
+    }
+
+    /// A server with one client, on its standard input and output.
+    pub(crate) fn start_stdio(self) -> (Server, Client) {
+        let mut child = self.spawn(&["--log", "warn", "--listen", "stdio"], Stdio::piped());
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let client = Client::over(Wire::Stdio { stdin: child.stdin.take(), stdout });
+        (Server { child, url: "stdio".to_owned(), stdout: None }, client)
+    }
+
+    fn spawn(self, defaults: &[&str], stdin: Stdio) -> Child {
+        let mut words = self.wrapper.into_iter().chain([self.program]);
+        let mut command = command(&words.next().expect("there is a program"));
+        command
+            .args(words)
+            .args(defaults)
+            .args(self.arguments)
+            .envs(self.variables)
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(self.stderr);
+        command.spawn().unwrap()
+    }
+}

@@ -1,0 +1,53 @@
+//! What to ask a server to start.
+
+use serde_json::{Value, json};
+
+/// Params of `process/start`.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    params: Value,
+}
+
+/// A script for the shell, with nothing but a `PATH`.
+pub(crate) fn shell(id: &str, script: &str) -> Start {
+    program(id, &["/bin/sh", "-c", script])
+}
+
+pub(crate) fn program(id: &str, argv: &[&str]) -> Start {
+    Start {
+        params: json!({
+            "processId": id,
+            "argv": argv,
+            "cwd": "file:///tmp",
+            "env": {"PATH": "/usr/local/bin:/usr/bin:/bin"},
+        }),
+    }
+}
+
+impl Start {
+    pub(crate) fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.params[field] = value.into();
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.params["env"][name] = value.into();
+        self
+    }
+
+    pub(crate) fn tty(self) -> Self {
+        self.with("tty", true)
+    }
+
+    pub(crate) fn with_stdin(self) -> Self {
+        self.with("pipeStdin", true)
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.params["processId"].as_str().expect("an id is text")
+    }
+
+    pub(crate) fn params(&self) -> Value {
+        self.params.clone()
+    }
+}
