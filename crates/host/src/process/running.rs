@@ -204,6 +204,8 @@ impl Shared {
 
     fn order(&self, order: Order) {
         match &mut *self.control() {
+            // Nothing before a kill matters, and a kill is never dropped.
+            Control::Starting { orders } if matches!(order, Order::Kill) => *orders = vec![order],
             Control::Starting { orders } if orders.len() < MAX_EARLY_ORDERS => orders.push(order),
             Control::Starting { .. } | Control::Over => {}
             Control::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
