@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct ServerConfig {
     /// How long processes have between TERM and KILL when the server shuts down.
     pub shutdown_grace_period: Duration,
-    /// Live and still readable processes that one session may have.
+    /// Processes of one session that may run at once.
     pub max_processes_per_connection: usize,
     /// Sessions, attached and detached, that the server keeps at once.
     pub max_sessions: usize,

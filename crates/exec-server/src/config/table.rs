@@ -129,7 +129,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "max_processes_per_connection",
         "COUNT",
         Kind::Count { field: field!(server.max_processes_per_connection), least: 0 },
-        "Processes, running or still readable, that one session may have",
+        "Processes of one session that may run at once",
     ),
     Setting::new(
         Group::Limits,

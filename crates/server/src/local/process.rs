@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use exec_server_host::process::launch::{
@@ -35,6 +36,8 @@ pub struct LocalProcess {
     argv: Vec<String>,
     vocabulary: Vocabulary,
     process: Process,
+    /// Closed, with nothing left running; its session keeps count.
+    over: AtomicBool,
 }
 
 /// A process that has been asked for, and the news whether it runs.
@@ -124,7 +127,10 @@ impl LocalProcess {
         (id, argv, vocabulary): (String, Vec<String>, Vocabulary),
     ) -> Started {
         let (process, outcome) = Process::start(launcher.clone(), command, limits);
-        Started { process: Self { id, argv, vocabulary, process }, outcome }
+        Started {
+            process: Self { id, argv, vocabulary, process, over: AtomicBool::new(false) },
+            outcome,
+        }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -137,6 +143,15 @@ impl LocalProcess {
 
     pub(crate) fn log(&self) -> &Log {
         self.process.log()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// False when it was over before.
+    pub(crate) fn set_over(&self) -> bool {
+        !self.over.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn is_gone(&self) -> bool {

@@ -26,6 +26,8 @@ struct State {
     attachment: Attachment,
     settings: SessionSettings,
     processes: HashMap<String, Arc<LocalProcess>>,
+    /// How many of `processes` are not over.
+    running: usize,
     /// Those of `processes` that are over, oldest first.
     finished: VecDeque<Weak<LocalProcess>>,
 }
@@ -64,8 +66,13 @@ impl Session {
         connection: Arc<ConnectionHandle>,
     ) -> Self {
         let attachment = Attachment::Attached(connection);
-        let state =
-            State { attachment, settings, processes: HashMap::new(), finished: VecDeque::new() };
+        let state = State {
+            attachment,
+            settings,
+            processes: HashMap::new(),
+            running: 0,
+            finished: VecDeque::new(),
+        };
         Self { id, client_name, state: Mutex::new(state) }
     }
 
@@ -166,6 +173,7 @@ impl Session {
         let Started { process, outcome } = start()?;
         let process = Arc::new(process);
         state.processes.insert(process_id.to_owned(), Arc::clone(&process));
+        state.running += 1;
         let confirms = state.settings.confirms;
         if let Attachment::Attached(connection) = &state.attachment {
             connection.feed(&process, owner(&process, confirms), false);
@@ -186,9 +194,14 @@ impl Session {
         self.lock().forget(process);
     }
 
-    /// A process has closed and left nothing running: it may have to make place for others.
+    /// A process has closed and left nothing running. It stays readable, but others may take its place.
     pub(crate) fn finished(&self, process: &Arc<LocalProcess>) {
-        self.lock().finished.push_back(Arc::downgrade(process));
+        let mut state = self.lock();
+        let listed = state.processes.get(process.id());
+        if listed.is_some_and(|other| Arc::ptr_eq(other, process)) && process.set_over() {
+            state.running -= 1;
+            state.finished.push_back(Arc::downgrade(process));
+        }
     }
 
     /// Whether a finished process may be forgotten now: its client is here and has everything.
@@ -216,6 +229,9 @@ impl Session {
     }
 }
 
+/// Finished processes that a session keeps readable at most.
+const MAX_FINISHED: usize = 4096;
+
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl State {
@@ -231,10 +247,10 @@ impl State {
         }
     }
 
-    /// Keeps the number of processes bounded: running ones are refused, finished ones forgotten early.
+    /// Running processes are refused beyond the limit; finished ones are forgotten early.
     fn make_place(&mut self, process_id: &str, limit: usize) -> Result<(), RpcError> {
         let mut candidates = self.finished.len();
-        while self.processes.len() >= limit && candidates > 0 {
+        while self.processes.len() - self.running >= MAX_FINISHED && candidates > 0 {
             candidates -= 1;
             match self.finished.pop_front().and_then(|finished| finished.upgrade()) {
                 Some(process) if !is_confirmed(&process) => {
@@ -244,18 +260,22 @@ impl State {
                 None => {}
             }
         }
-        if self.processes.len() < limit {
+        let full = self.processes.len() - self.running >= MAX_FINISHED;
+        if self.running < limit && !full {
             return Ok(());
         }
-        Err(RpcError::invalid_request(format!(
-            "process {process_id:?}: the session has {limit} processes already"
-        ))
-        .with_kind("tooManyProcesses"))
+        let what = if full { "finished processes that nobody has read" } else { "processes" };
+        let count = if full { MAX_FINISHED } else { limit };
+        let message = format!("process {process_id:?}: the session has {count} {what} already");
+        Err(RpcError::invalid_request(message).with_kind("tooManyProcesses"))
     }
 
     fn forget(&mut self, process: &Arc<LocalProcess>) {
         if self.processes.get(process.id()).is_some_and(|other| Arc::ptr_eq(other, process)) {
             self.processes.remove(process.id());
+            if !process.is_over() {
+                self.running -= 1;
+            }
         }
     }
 }
