@@ -8,7 +8,7 @@ check:
 test *arguments:
     cargo nextest run {{arguments}}
 
-# The full counts of the fault catalogue; some twenty minutes.
+# The full counts of the fault catalogue, in a minute or two after the build.
 soak *arguments:
     cargo nextest run --profile soak --release -p exec-server --run-ignored only -E 'test(soak_)' {{arguments}}
 

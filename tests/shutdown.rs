@@ -26,9 +26,9 @@ fn drain_under_load(signal: Signal) {
     }
     let gate = Gate::new();
     let mut client = server.client();
-    // A builtin that waits is interrupted by the trap, so the shell waits for its child instead.
+    // Short sleeps: a long one could swallow the signal between its fork and its exec.
     let script = format!(
-        "trap 'echo leaving; read x < {}; echo done; exit 7' TERM; echo ready; sleep 1000 & wait",
+        "trap 'echo leaving; read x < {}; echo done; exit 7' TERM; echo ready; while :; do sleep 0.01; done",
         gate.path()
     );
     client.start(&shell("polite", &script));

@@ -3,8 +3,6 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use exec_server_transport::ListenUrl;
-
 use crate::cli::{self, Command};
 use crate::config::{self, Configuration, Flags};
 use crate::runtime_paths::run_spawner_if_asked;
@@ -34,10 +32,6 @@ pub fn main() -> ExitCode {
             logging::init(&configuration.settings.log, configuration.settings.log_format)?;
             for variable in &configuration.unknown_variables {
                 tracing::warn!("{variable}");
-            }
-            if let Err(error) = configuration.settings.listen.parse::<ListenUrl>() {
-                say(&error.to_string());
-                return Ok(ExitCode::from(USAGE_ERROR));
             }
             serve::serve(&configuration.settings)
         }),

@@ -117,8 +117,10 @@ async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) 
     // The listener stays: health answers until the end, readiness says no.
     listener.readiness().drain();
     let code = shut_down(server, signals).await;
-    let goodbyes = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbyes).await;
+    if code == ExitCode::SUCCESS {
+        let goodbyes = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbyes).await;
+    }
     code
 }
 

@@ -36,7 +36,7 @@ pub use lifecycle::{
     Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION, SessionInfo,
     SessionListResponse,
 };
-pub use methods::{Call, ClientNotification, Method, Rpc, Scheduling, rpc};
+pub use methods::{Call, ClientNotification, MAX_NAME_BYTES, Method, Rpc, Scheduling, rpc};
 pub use path_uri::{PathUri, PathUriError};
 pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,

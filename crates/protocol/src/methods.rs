@@ -13,6 +13,9 @@ use crate::{
     WriteResponse,
 };
 
+/// The longest `processId`, `writeId` or `clientName`.
+pub const MAX_NAME_BYTES: usize = 1024;
+
 /// How a request shares its connection with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduling {
@@ -92,9 +95,11 @@ macro_rules! methods {
                     return Err(RpcError::new(ErrorCode::MethodNotFound, message));
                 };
                 let text = params.map_or("{}", RawValue::get);
-                match method {
-                    $(Method::$name => decode_params(name, text).map(Self::$name),)*
-                }
+                let call = match method {
+                    $(Method::$name => decode_params(name, text).map(Self::$name)?,)*
+                };
+                call.check_names()?;
+                Ok(call)
             }
 
             #[must_use]
@@ -136,6 +141,38 @@ impl Call {
             Self::ProcessRead(params) if params.wait_ms.unwrap_or(0) == 0 => Scheduling::Ordinary,
             call => call.method().scheduling(),
         }
+    }
+
+    /// The process that this call is about, whether it changes it or not.
+    #[must_use]
+    pub fn process(&self) -> Option<&str> {
+        match self {
+            Self::ProcessRead(params) => Some(&params.process_id),
+            Self::ProcessWait(params) => Some(&params.process_id),
+            Self::ProcessSnapshot(params) => Some(&params.process_id),
+            Self::ProcessObserve(params) => Some(&params.process_id),
+            call => call.changes_process(),
+        }
+    }
+
+    /// Names are repeated in messages and kept in memory, so they have a limit of their own.
+    fn check_names(&self) -> Result<(), RpcError> {
+        let (what, name) = match self {
+            Self::Initialize(params) => ("clientName", Some(params.client_name.as_str())),
+            Self::ProcessWrite(params) | Self::CommandExecWrite(params) => {
+                ("writeId", params.write_id.as_deref())
+            }
+            _ => ("", None),
+        };
+        for (what, name) in [(what, name), ("processId", self.process())] {
+            if let Some(name) = name.filter(|name| name.len() > MAX_NAME_BYTES) {
+                let len = name.len();
+                return Err(RpcError::invalid_params(format!(
+                    "{what} of {len} bytes exceeds the limit of {MAX_NAME_BYTES}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The process that this call changes: such calls take effect in the order they came.
@@ -244,6 +281,24 @@ mod tests {
     }
 
     #[test]
+    fn names_have_a_limit() {
+        let long = "x".repeat(MAX_NAME_BYTES + 1);
+        for (method, params, name) in [
+            ("process/wait", format!(r#"{{"processId":"{long}"}}"#), "processId"),
+            ("initialize", format!(r#"{{"clientName":"{long}"}}"#), "clientName"),
+            (
+                "process/write",
+                format!(r#"{{"processId":"p","chunk":"","writeId":"{long}"}}"#),
+                "writeId",
+            ),
+        ] {
+            let error = decode(method, &params).unwrap_err();
+            assert_eq!(error.code, -32602);
+            assert!(error.message.starts_with(name), "{}", error.message);
+        }
+    }
+
+    #[test]
     fn sandboxes_that_ask_for_nothing() {
         for (text, nothing) in [
             (r#"{"type":"danger-full-access"}"#, true),
@@ -252,6 +307,8 @@ mod tests {
             (r#"{"type":"external-sandbox"}"#, false),
             (r#"{"permissions":{"type":"managed"}}"#, false),
             (r#"{}"#, false),
+            (r#"{"type":"read-only","permissions":{"type":"disabled"}}"#, false),
+            (r#"{"type":"danger-full-access","permissions":{"type":"managed"}}"#, false),
         ] {
             let request: crate::SandboxRequest = serde_json::from_str(text).unwrap();
             assert_eq!(request.asks_for_nothing(), nothing, "{text}");

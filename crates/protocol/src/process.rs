@@ -77,18 +77,22 @@ impl SandboxRequest {
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
         #[derive(Deserialize)]
-        struct Seed<'a> {
-            r#type: &'a str,
+        struct BothForms<'a> {
+            r#type: Option<&'a str>,
+            #[serde(borrow)]
+            permissions: Option<Permissions<'a>>,
         }
         #[derive(Deserialize)]
-        struct Profile<'a> {
-            #[serde(borrow)]
-            permissions: Seed<'a>,
+        struct Permissions<'a> {
+            r#type: &'a str,
         }
-        let text = self.0.get();
-        serde_json::from_str::<Seed<'_>>(text).is_ok_and(|seed| seed.r#type == "danger-full-access")
-            || serde_json::from_str::<Profile<'_>>(text)
-                .is_ok_and(|profile| profile.permissions.r#type == "disabled")
+        match serde_json::from_str(self.0.get()) {
+            Ok(BothForms { r#type: Some("danger-full-access"), permissions: None }) => true,
+            Ok(BothForms { r#type: None, permissions: Some(permissions) }) => {
+                permissions.r#type == "disabled"
+            }
+            _ => false,
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            shutdown_grace_period: Duration::from_secs(5),
+            shutdown_grace_period: Duration::from_secs(3),
             max_processes_per_connection: 4096,
             max_sessions: 4096,
             retained_output_bytes_per_process: 1 << 20,

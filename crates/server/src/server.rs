@@ -9,7 +9,7 @@ use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_protocol::TerminateMode;
 use exec_server_transport::Connection;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
@@ -17,6 +17,9 @@ use crate::connection::{self, ConnectionHandle, ConnectionId, FAREWELL};
 use crate::local::LocalProcess;
 use crate::sessions::{Session, Sessions};
 
+/// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
+/// keeper was stopped.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 
@@ -66,7 +69,7 @@ impl Server {
         shared.sessions.drain();
         let mut last_words = Vec::new();
         // More than one round: a start may have been under way when the first one looked.
-        loop {
+        'rounds: loop {
             let alive = shared.living_processes();
             if alive.is_empty() {
                 break;
@@ -74,8 +77,12 @@ impl Server {
             for process in &alive {
                 process.terminate(TerminateMode::Graceful { timeout_ms });
             }
+            let deadline = Instant::now() + grace + KILL_PATIENCE;
             for process in &alive {
-                process.gone().await;
+                if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
+                    tracing::error!("a process tree cannot be killed; shutting down without it");
+                    break 'rounds;
+                }
             }
             last_words.extend(alive);
         }
@@ -122,25 +129,33 @@ impl Shared {
         let processes = session.processes();
         for process in &processes {
             process.terminate(TerminateMode::Force);
+            process.log().forget_readers();
         }
+        let deadline = Instant::now() + KILL_PATIENCE;
         for process in processes {
-            process.gone().await;
+            if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
+                tracing::error!("a process tree of an ended session cannot be killed");
+            }
             session.forget(&process);
         }
     }
 
-    pub(crate) fn expire_later(self: &Arc<Self>, session: Arc<Session>, until: Instant) {
+    pub(crate) fn expire_later(self: &Arc<Self>, session: &Arc<Session>, until: Instant) {
         // Weak: a task of the server must not keep the server alive.
         let shared = Arc::downgrade(self);
-        self.spawn(async move {
-            tokio::time::sleep_until(until).await;
-            if session.expire(until)
-                && let Some(shared) = shared.upgrade()
-            {
-                tracing::debug!(session = session.id(), "session expired");
-                shared.end_session(&session).await;
+        let task = self.spawn({
+            let session = Arc::clone(session);
+            async move {
+                tokio::time::sleep_until(until).await;
+                if session.expire(until)
+                    && let Some(shared) = shared.upgrade()
+                {
+                    tracing::debug!(session = session.id(), "session expired");
+                    shared.end_session(&session).await;
+                }
             }
         });
+        session.expires_by(until, task);
     }
 
     /// Cares for a process from its start until it is forgotten.
@@ -173,10 +188,10 @@ impl Shared {
         });
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut background = self.background();
         while background.try_join_next().is_some() {}
-        background.spawn(task);
+        background.spawn(task)
     }
 
     fn background(&self) -> MutexGuard<'_, JoinSet<()>> {

@@ -15,11 +15,9 @@ pub(crate) use resolve::{Configuration, Flags, load};
 pub(crate) use table::{SETTINGS, Setting};
 
 use exec_server_server::ServerConfig;
+use exec_server_transport::DEFAULT_LISTEN_URL;
 
 use crate::logging::LogFormat;
-
-/// The address that is listened on when nobody says otherwise: loopback, any free port.
-pub(crate) const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
 
 /// The value of every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 
 use super::Settings;
 use super::kind::{Field, Kind};
+use exec_server_transport::ListenUrl;
+
 use crate::logging::parse_filter;
 
 /// The prefix of every variable of ours.
@@ -99,7 +101,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Text {
             field: field!(listen),
             expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" or \"off\"",
-            is_valid: |url| !url.trim().is_empty() && !url.contains(char::is_control),
+            is_valid: |url| url.parse::<ListenUrl>().is_ok(),
         },
         "Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off",
     ),

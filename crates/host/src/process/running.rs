@@ -122,14 +122,15 @@ impl Process {
     }
 
     /// Ends the input: the pipe is closed after what is queued; a terminal gets an end-of-file key.
-    pub fn close_input(&self) -> Result<(), StdinClosed> {
+    pub fn close_input(&self) -> Result<(), OfferError> {
         const END_OF_TRANSMISSION: Bytes = Bytes::from_static(b"\x04");
-        let taken = if self.tty {
-            self.shared.stdin.offer(END_OF_TRANSMISSION, None).is_ok()
+        if self.tty {
+            self.shared.stdin.offer(END_OF_TRANSMISSION, None).map(|_| ())
+        } else if self.shared.stdin.finish() {
+            Ok(())
         } else {
-            self.shared.stdin.finish()
-        };
-        if taken { Ok(()) } else { Err(StdinClosed) }
+            Err(OfferError::Closed)
+        }
     }
 
     /// Signals the process group; on a terminal, INT and QUIT also reach its foreground group, as the
@@ -185,10 +186,12 @@ impl Process {
             Control::Running { tree, .. } => tree.clone(),
             Control::Starting { .. } | Control::Over => return 0,
         };
-        tree.descendants().await
+        // A keeper that does not answer is not worth the wait.
+        tokio::time::timeout(COUNT_PATIENCE, tree.descendants()).await.unwrap_or(0)
     }
 }
 
+const COUNT_PATIENCE: Duration = Duration::from_secs(1);
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Drop for Process {

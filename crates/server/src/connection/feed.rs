@@ -135,7 +135,9 @@ impl Feed {
 
     /// The peer has read everything up to `seq`, as far as can be known.
     pub(super) fn received(&self, seq: u64) {
-        if self.audience != (Audience::Owner { confirms: Confirms::ByReceipt }) {
+        let Audience::Owner { confirms } = self.audience else { return };
+        self.process.note_received(seq);
+        if confirms == Confirms::ByAck {
             return;
         }
         // Under the lock, so that a connection that lost the session can no longer release what its

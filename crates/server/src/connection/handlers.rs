@@ -9,6 +9,8 @@ use exec_server_protocol::{
     TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
 
+use tokio::task::JoinSet;
+
 use super::reader::Reader;
 use super::responder::Responder;
 use crate::local::{LocalProcess, Started, Written, environment_info, start_error};
@@ -37,8 +39,9 @@ impl Reader {
             Call::ProcessWrite(params) => self.write(session, params, responder),
             Call::ProcessCloseStdin(params) => {
                 let process = session.find(&params.process_id);
-                let status = process.map_or(WriteStatus::UnknownProcess, |p| p.close_stdin());
-                responder.answer::<rpc::ProcessCloseStdin>(Ok(CloseStdinResponse { status }));
+                let status = process.map_or(Ok(WriteStatus::UnknownProcess), |p| p.close_stdin());
+                let response = status.map(|status| CloseStdinResponse { status });
+                responder.answer::<rpc::ProcessCloseStdin>(response);
             }
             Call::ProcessResize(params) => {
                 let size = TerminalSize { rows: params.rows, cols: params.cols };
@@ -138,10 +141,11 @@ impl Reader {
             connection.outbox().room().await;
             let response = process.read(&params).await;
             let next_seq = response.next_seq;
-            responder.answer::<rpc::ProcessRead>(Ok(response));
-            if let Some(feed) = connection.own_feed(&process) {
-                feed.release(Some(next_seq)).await;
-            }
+            let Some(feed) = connection.own_feed(&process) else {
+                return responder.answer::<rpc::ProcessRead>(Ok(response));
+            };
+            responder.answer_events::<rpc::ProcessRead>(&response, Arc::clone(&feed), next_seq - 1);
+            feed.release(Some(next_seq)).await;
         });
     }
 
@@ -233,13 +237,12 @@ impl Reader {
     }
 
     fn list(&mut self, session: &Arc<Session>, responder: Responder) {
-        let mut listed = session.processes();
-        listed.sort_by(|a, b| a.id().cmp(b.id()));
+        let listed = session.processes();
         self.work(responder, |responder| async move {
-            let mut processes = Vec::with_capacity(listed.len());
-            for process in listed {
-                processes.push(process.summary().await);
-            }
+            // At once: each asks a keeper of its own.
+            let summaries = listed.into_iter().map(|p| async move { p.summary().await });
+            let mut processes = summaries.collect::<JoinSet<_>>().join_all().await;
+            processes.sort_by(|a, b| a.process_id.cmp(&b.process_id));
             responder.answer::<rpc::ProcessList>(Ok(ListResponse { processes }));
         });
     }

@@ -1,8 +1,8 @@
 //! Which request of a connection may run now.
 //!
 //! Ordinary requests take a place, first come, first served. Waiting and control requests take none.
-//! Calls that change one process keep their order: a control call that overtakes the queue takes the
-//! queued calls of its process along.
+//! Calls that change one process keep their order: a call that overtakes the queue takes the queued
+//! changes of its process along.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -77,10 +77,9 @@ impl Lanes {
                 self.queue.push_back(Queued { call, responder, bytes });
                 Ok(Vec::new())
             }
-            Scheduling::Waiting => Ok(vec![(call, responder)]),
-            Scheduling::Control => {
+            Scheduling::Waiting | Scheduling::Control => {
                 let mut runnable = Vec::new();
-                if let Some(process) = call.changes_process().map(str::to_owned) {
+                if let Some(process) = call.process().map(str::to_owned) {
                     self.take_changes_of(&process, &mut runnable);
                 }
                 runnable.push((call, responder));
@@ -187,6 +186,10 @@ mod tests {
         assert_eq!(names(&runnable), ["process/start", "process/write", "process/signal"]);
         assert_eq!(lanes.next().unwrap().0.changes_process(), Some("q"));
         assert_eq!(lanes.queued_bytes, 0);
+
+        lanes.admit(call("process/start", "r"), responder(3), 10).unwrap();
+        let runnable = lanes.admit(call("process/wait", "r"), responder(4), 10).unwrap();
+        assert_eq!(names(&runnable), ["process/start", "process/wait"]);
     }
 
     #[test]

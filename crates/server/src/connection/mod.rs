@@ -48,7 +48,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
         if kind == TransportKind::Stdio {
             shared.end_session(&session).await;
         } else if let Some(until) = session.detach(handle.id()) {
-            shared.expire_later(session, until);
+            shared.expire_later(&session, until);
         }
     }
     handle.lose_session();

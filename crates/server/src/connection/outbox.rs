@@ -24,9 +24,16 @@ pub(crate) struct Outbox {
     drained: Notify,
 }
 
+/// An answer, and the events that whoever reads it will have.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) message: Vec<u8>,
+    pub(super) events: Option<(Arc<Feed>, u64)>,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    answers: VecDeque<Vec<u8>>,
+    answers: VecDeque<Answer>,
     bytes: usize,
     ready: VecDeque<Arc<Feed>>,
     /// The writer has given the socket everything it was asked to send.
@@ -37,13 +44,22 @@ struct State {
 impl Outbox {
     /// Queues an answer. When the client lets too many pile up, the connection is closed instead.
     pub(crate) fn answer(&self, message: Vec<u8>) {
+        self.push(Answer { message, events: None });
+    }
+
+    /// Queues an answer that brings a process's events up to `seq`.
+    pub(super) fn answer_events(&self, message: Vec<u8>, feed: Arc<Feed>, seq: u64) {
+        self.push(Answer { message, events: Some((feed, seq)) });
+    }
+
+    fn push(&self, answer: Answer) {
         let mut state = self.lock();
         if state.closed {
             return;
         }
         state.idle = false;
-        state.bytes += message.len();
-        state.answers.push_back(message);
+        state.bytes += answer.message.len();
+        state.answers.push_back(answer);
         if state.bytes > MAX_BYTES {
             tracing::warn!(bytes = state.bytes, "a client does not read its answers; closing");
             drop(state);
@@ -57,14 +73,23 @@ impl Outbox {
     /// A feed has something to send. Called with its log locked.
     pub(crate) fn ready(&self, feed: Arc<Feed>) {
         let mut state = self.lock();
+        if state.closed {
+            return;
+        }
         state.idle = false;
         state.ready.push_back(feed);
         drop(state);
         self.filled.notify_one();
     }
 
+    /// Nothing is sent any more. Feeds own their outbox, so a closed one must own no feed.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        state.closed = true;
+        let unsent = (std::mem::take(&mut state.ready), std::mem::take(&mut state.answers));
+        drop(state);
+        // Not under the lock: the last owner of a feed drops its process, too.
+        drop(unsent);
         self.filled.notify_one();
         self.drained.notify_waiters();
     }
@@ -103,7 +128,7 @@ impl Outbox {
     }
 
     /// For the writer: the answers that wait, and the next feed if output may be sent.
-    pub(super) fn take(&self, output: bool) -> (VecDeque<Vec<u8>>, Option<Arc<Feed>>) {
+    pub(super) fn take(&self, output: bool) -> (VecDeque<Answer>, Option<Arc<Feed>>) {
         let mut state = self.lock();
         let feed = if output { state.ready.pop_front() } else { None };
         (std::mem::take(&mut state.answers), feed)

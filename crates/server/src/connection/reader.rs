@@ -15,7 +15,7 @@ use super::handle::ConnectionHandle;
 use super::lanes::{Lanes, Refused};
 use super::responder::Responder;
 use crate::server::Shared;
-use crate::sessions::{Session, SessionSettings};
+use crate::sessions::{Resume, Session, SessionSettings};
 
 /// Requests of one connection that may wait at once; one more is refused.
 const MAX_WAITING: usize = 4096;
@@ -72,9 +72,16 @@ impl Reader {
 
     /// Nothing more will come: ends what runs, and lets every answer and last event go out.
     pub(super) async fn finish(&mut self) {
-        while self.lanes.has_queued() {
+        let (places, outbox) = (self.lanes.places(), Arc::clone(self.connection.outbox()));
+        loop {
             self.run_queued();
-            tokio::task::yield_now().await;
+            if !self.lanes.has_queued() {
+                break;
+            }
+            tokio::select! {
+                () = places.freed() => {}
+                () = outbox.room(), if !outbox.has_room() => {}
+            }
         }
         if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
             let processes = session.processes();
@@ -116,7 +123,8 @@ impl Reader {
         let call = match decoded {
             Ok(Call::Initialize(params)) => {
                 let result = self.initialize(params).await;
-                return responder.answer::<rpc::Initialize>(result);
+                responder.answer::<rpc::Initialize>(result);
+                return self.release_feeds().await;
             }
             Err(error) if request.method == Method::Initialize.name() => {
                 return responder.fail(&error);
@@ -160,7 +168,7 @@ impl Reader {
         }
     }
 
-    /// Works on a request beside the others; false when too many already wait.
+    /// Works on a request beside the others, unless too many already wait.
     pub(super) fn work(&mut self, responder: Responder, work: impl Work) {
         if self.tasks.len() >= MAX_WAITING {
             let error = RpcError::internal("too many requests wait on this connection");
@@ -208,23 +216,26 @@ impl Reader {
                 "initialize was called before on this connection",
             ));
         }
-        let settings = SessionSettings {
-            detached_ttl: self.shared.granted_ttl(params.detached_ttl_ms),
-            confirms: match params.acks {
-                Some(true) => Confirms::ByAck,
-                _ => Confirms::ByReceipt,
-            },
+        let confirms = match params.acks {
+            Some(true) => Confirms::ByAck,
+            _ => Confirms::ByReceipt,
         };
         let sessions = &self.shared.sessions;
         let session = match params.resume_session_id {
             Some(id) => {
-                let session = sessions.resume(&id, settings, &self.connection).await?;
-                self.release_feeds_later();
-                session
+                let asked = params.detached_ttl_ms.is_some();
+                let ttl = asked.then(|| self.shared.granted_ttl(params.detached_ttl_ms));
+                let resume = Resume { confirms, detached_ttl: ttl };
+                sessions.resume(&id, resume, &self.connection).await?
             }
-            None => sessions.open(params.client_name, settings, &self.connection)?,
+            None => {
+                let detached_ttl = self.shared.granted_ttl(params.detached_ttl_ms);
+                let settings = SessionSettings { confirms, detached_ttl };
+                sessions.open(params.client_name, settings, &self.connection)?
+            }
         };
-        let granted_ms = u64::try_from(settings.detached_ttl.as_millis()).unwrap_or(u64::MAX);
+        let granted = session.settings().detached_ttl.as_millis();
+        let granted_ms = u64::try_from(granted).unwrap_or(u64::MAX);
         let response = InitializeResponse {
             session_id: session.id().to_owned(),
             protocol_version: PROTOCOL_VERSION.to_owned(),
@@ -235,13 +246,20 @@ impl Reader {
         Ok(response)
     }
 
-    /// A client that came back and does not ask for what it missed is sent it all the same.
-    fn release_feeds_later(&mut self) {
+    /// Lets the processes of a resumed session speak: at once to a client that acks and ignores what it
+    /// has; to others when they have asked for what they missed, or have had the time to.
+    async fn release_feeds(&mut self) {
+        let Phase::Greeted(session) = &self.phase else { return };
         let connection = Arc::clone(&self.connection);
-        self.tasks.spawn(async move {
-            tokio::time::sleep(super::feed::CATCH_UP_PATIENCE).await;
-            connection.release_feeds().await;
-        });
+        match session.settings().confirms {
+            Confirms::ByAck => connection.release_feeds().await,
+            Confirms::ByReceipt => {
+                self.tasks.spawn(async move {
+                    tokio::time::sleep(super::feed::CATCH_UP_PATIENCE).await;
+                    connection.release_feeds().await;
+                });
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use exec_server_protocol::{RequestId, Rpc, RpcError, error_response, response};
 
+use super::feed::Feed;
 use super::lanes::Place;
 use super::outbox::Outbox;
 
@@ -35,12 +36,19 @@ impl Responder {
     pub(crate) fn answer<M: Rpc>(mut self, result: Result<M::Response, RpcError>) {
         let Some(id) = self.id.take() else { return };
         let message = match result {
-            Ok(result) => response(&id, &result).unwrap_or_else(|error| {
-                error_response(&id, &RpcError::internal(format!("result of {id}: {error}")))
-            }),
+            Ok(result) => response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error)),
             Err(error) => error_response(&id, &error),
         };
         self.outbox.answer(message);
+    }
+
+    /// Answers with events of a process up to `seq`, which count as received when the answer is.
+    pub(super) fn answer_events<M: Rpc>(mut self, result: &M::Response, feed: Arc<Feed>, seq: u64) {
+        let Some(id) = self.id.take() else { return };
+        match response(&id, result) {
+            Ok(message) => self.outbox.answer_events(message, feed, seq),
+            Err(error) => self.outbox.answer(unencodable(&id, &error)),
+        }
     }
 
     pub(crate) fn fail(mut self, error: &RpcError) {
@@ -48,6 +56,10 @@ impl Responder {
             self.outbox.answer(error_response(&id, error));
         }
     }
+}
+
+fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {
+    error_response(id, &RpcError::internal(format!("result of {id}: {error}")))
 }
 
 impl Drop for Responder {

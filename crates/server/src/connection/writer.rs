@@ -6,7 +6,7 @@ use std::time::Duration;
 use exec_server_transport::{CloseCode, Outgoing};
 use tokio::time::Instant;
 
-use super::outbox::Outbox;
+use super::outbox::{Answer, Outbox};
 use super::window::Window;
 
 /// How much is gathered for one write to the socket.
@@ -38,9 +38,12 @@ impl Writer {
         self.window.settle(Instant::now());
         let (answers, feed) = self.outbox.take(self.window.is_open());
         let nothing = answers.is_empty() && feed.is_none();
-        for answer in &answers {
-            self.outgoing.push(answer);
-            self.answer_bytes += answer.len();
+        for Answer { message, events } in answers {
+            self.outgoing.push(&message);
+            self.answer_bytes += message.len();
+            if let Some((feed, seq)) = events {
+                self.window.pushed(feed, seq, 0, Instant::now());
+            }
         }
         if let Some(feed) = feed {
             let before = self.outgoing.buffered();
@@ -52,7 +55,11 @@ impl Writer {
         self.window.ask_if_due(&mut self.outgoing, Instant::now());
         match self.outgoing.buffered() {
             0 if nothing => self.wait().await,
-            0 => true,
+            0 => {
+                // A feed whose news has no words in its vocabulary.
+                self.window.written();
+                true
+            }
             buffered if nothing || buffered >= BATCH_BYTES => self.flush().await,
             _ => true,
         }

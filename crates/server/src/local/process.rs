@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use exec_server_host::process::launch::{
     Command, ExitRecord, Io, LaunchError, Launcher, PtySize, Signal,
 };
 use exec_server_host::process::{
-    Budget, Cursor, EnvironmentPolicy, Event, Inherit, Log, LogLimits, OfferError, OnFull, Process,
-    StartOutcome, StdinClosed, Stream, Terminate, Ticket,
+    Budget, Cursor, EnvironmentPolicy, Event, Inherit, Log, LogLimits, OfferError, OnFull,
+    PatternError, Process, StartOutcome, StdinClosed, Stream, Terminate, Ticket,
 };
 use exec_server_protocol::{
     Base64Bytes, EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, ExitDetails, OutputChunk,
@@ -38,6 +38,8 @@ pub struct LocalProcess {
     process: Process,
     /// Closed, with nothing left running; its session keeps count.
     over: AtomicBool,
+    /// The last event that some client's socket is known to have read, acked or not.
+    received: AtomicU64,
 }
 
 /// A process that has been asked for, and the news whether it runs.
@@ -66,7 +68,9 @@ impl LocalProcess {
     ) -> Result<Started, RpcError> {
         check_permitted(config, &params)?;
         let env = match &params.env_policy {
-            Some(policy) => environment(policy, &params.env)?,
+            Some(policy) => environment(policy, &params.env).map_err(|error| {
+                RpcError::invalid_params(format!("process {:?}: {error}", params.process_id))
+            })?,
             None => pairs(&params.env),
         };
         let on_full = match params.on_full {
@@ -128,7 +132,14 @@ impl LocalProcess {
     ) -> Started {
         let (process, outcome) = Process::start(launcher.clone(), command, limits);
         Started {
-            process: Self { id, argv, vocabulary, process, over: AtomicBool::new(false) },
+            process: Self {
+                id,
+                argv,
+                vocabulary,
+                process,
+                over: AtomicBool::new(false),
+                received: AtomicU64::new(0),
+            },
             outcome,
         }
     }
@@ -143,6 +154,16 @@ impl LocalProcess {
 
     pub(crate) fn log(&self) -> &Log {
         self.process.log()
+    }
+
+    pub(crate) fn note_received(&self, seq: u64) {
+        self.received.fetch_max(seq, Ordering::Relaxed);
+    }
+
+    /// Whether a client has read the last event there is.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let read = self.received.load(Ordering::Relaxed).max(self.log().confirmed());
+        read + 1 >= self.log().progress().next_seq
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -176,11 +197,6 @@ impl LocalProcess {
         let bytes = params.max_bytes.unwrap_or(u64::MAX).min(READ_BUDGET.bytes);
         let mut cursor = Cursor::after(self.log(), after);
         let page = cursor.read(self.log(), Budget { bytes, ..READ_BUDGET }).await;
-        let next_seq = if page.complete {
-            page.progress.next_seq
-        } else {
-            cursor.position().saturating_add(1)
-        };
         let chunks = page.events.into_iter().filter_map(|delivered| match delivered.entry.event {
             Event::Output { stream, bytes } => Some(OutputChunk {
                 seq: delivered.entry.seq,
@@ -189,9 +205,14 @@ impl LocalProcess {
             }),
             Event::Exited(_) | Event::Closed => None,
         });
+        let chunks: Vec<_> = chunks.collect();
+        let next_seq = match chunks.last() {
+            Some(last) if !page.complete => last.seq + 1,
+            _ => page.progress.next_seq,
+        };
         let exit = page.progress.exit;
         ReadResponse {
-            chunks: chunks.collect(),
+            chunks,
             next_seq,
             exited: exit.is_some(),
             exit_code: exit.map(|exit| exit.code),
@@ -215,14 +236,7 @@ impl LocalProcess {
                 None => Written::Waiting(ticket),
             }),
             Err(OfferError::Closed) => Ok(Written::Done(WriteStatus::StdinClosed)),
-            Err(error @ OfferError::Full { .. }) => {
-                let message =
-                    format!("process {id:?}: {error}; await the answers of earlier writes");
-                Err(RpcError::invalid_request(message).with_kind("stdinFull"))
-            }
-            Err(error @ OfferError::IdReused) => {
-                Err(RpcError::invalid_params(format!("process {id:?}: {error}")))
-            }
+            Err(error) => Err(stdin_refusal(id, error)),
         }
     }
 
@@ -231,8 +245,12 @@ impl LocalProcess {
         write_status(self.process.accepted(ticket).await)
     }
 
-    pub(crate) fn close_stdin(&self) -> WriteStatus {
-        write_status(self.process.close_input())
+    pub(crate) fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
+        match self.process.close_input() {
+            Ok(()) => Ok(WriteStatus::Accepted),
+            Err(OfferError::Closed) => Ok(WriteStatus::StdinClosed),
+            Err(error) => Err(stdin_refusal(&self.id, error)),
+        }
     }
 
     pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
@@ -310,6 +328,17 @@ impl LocalProcess {
             next_seq: progress.next_seq,
             descendants: self.process.descendants().await as u64,
         }
+    }
+}
+
+fn stdin_refusal(process_id: &str, error: OfferError) -> RpcError {
+    let message = format!("process {process_id:?}: {error}");
+    match error {
+        OfferError::Full { .. } => {
+            let message = format!("{message}; await the answers of earlier writes");
+            RpcError::invalid_request(message).with_kind("stdinFull")
+        }
+        OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
     }
 }
 
@@ -411,7 +440,7 @@ fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), Rpc
 fn environment(
     policy: &EnvPolicy,
     on_top: &BTreeMap<String, String>,
-) -> Result<Vec<(OsString, OsString)>, RpcError> {
+) -> Result<Vec<(OsString, OsString)>, PatternError> {
     let policy = EnvironmentPolicy {
         inherit: match policy.inherit {
             EnvInherit::Core => Inherit::Core,
@@ -423,9 +452,7 @@ fn environment(
         set: policy.set.clone(),
         include_only: policy.include_only.clone(),
     };
-    let mut environment = policy
-        .apply(std::env::vars_os())
-        .map_err(|error| RpcError::invalid_params(error.to_string()))?;
+    let mut environment = policy.apply(std::env::vars_os())?;
     environment.extend(pairs(on_top));
     Ok(environment.into_iter().collect())
 }

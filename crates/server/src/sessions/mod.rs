@@ -4,4 +4,4 @@ mod registry;
 mod session;
 
 pub(crate) use registry::Sessions;
-pub(crate) use session::{Session, SessionSettings};
+pub(crate) use session::{Resume, Session, SessionSettings};

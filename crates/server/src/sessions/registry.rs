@@ -7,7 +7,7 @@ use std::time::Duration;
 use exec_server_protocol::{ErrorCode, RpcError};
 use uuid::Uuid;
 
-use super::session::{AttachError, Session, SessionSettings};
+use super::session::{AttachError, Resume, Session, SessionSettings};
 use crate::connection::ConnectionHandle;
 
 /// How long the old connection of a session has to show that it lives.
@@ -55,12 +55,12 @@ impl Sessions {
     pub(crate) async fn resume(
         &self,
         id: &str,
-        settings: SessionSettings,
+        resume: Resume,
         connection: &Arc<ConnectionHandle>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
         let session = self.find(id).ok_or_else(|| unknown(id))?;
-        let holder = match session.attach(connection, settings, None) {
+        let holder = match session.attach(connection, resume, None) {
             Ok(()) => return Ok(session),
             Err(AttachError::Ended) => return Err(unknown(id)),
             Err(AttachError::Attached(holder)) => holder,
@@ -68,7 +68,7 @@ impl Sessions {
         if holder.is_alive(PROBE_PATIENCE).await {
             return Err(still_attached(id));
         }
-        match session.attach(connection, settings, Some(holder.id())) {
+        match session.attach(connection, resume, Some(holder.id())) {
             Ok(()) => {
                 holder.give_up();
                 Ok(session)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
 use exec_server_protocol::{RpcError, SessionInfo};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::connection::{Audience, Confirms, ConnectionHandle, ConnectionId};
@@ -25,6 +26,8 @@ pub(crate) struct Session {
 struct State {
     attachment: Attachment,
     settings: SessionSettings,
+    /// The task that ends the session when nobody comes back.
+    expiry: Option<AbortHandle>,
     processes: HashMap<String, Arc<LocalProcess>>,
     /// How many of `processes` are not over.
     running: usize,
@@ -37,6 +40,14 @@ struct State {
 pub(crate) struct SessionSettings {
     pub(crate) detached_ttl: Duration,
     pub(crate) confirms: Confirms,
+}
+
+/// What a client that comes back asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resume {
+    pub(crate) confirms: Confirms,
+    /// `None`: as before.
+    pub(crate) detached_ttl: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -69,6 +80,7 @@ impl Session {
         let state = State {
             attachment,
             settings,
+            expiry: None,
             processes: HashMap::new(),
             running: 0,
             finished: VecDeque::new(),
@@ -78,6 +90,10 @@ impl Session {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(crate) fn settings(&self) -> SessionSettings {
+        self.lock().settings
     }
 
     pub(crate) fn info(&self) -> SessionInfo {
@@ -96,7 +112,7 @@ impl Session {
     pub(crate) fn attach(
         &self,
         connection: &Arc<ConnectionHandle>,
-        settings: SessionSettings,
+        Resume { confirms, detached_ttl }: Resume,
         instead_of: Option<ConnectionId>,
     ) -> Result<(), AttachError> {
         let mut state = self.lock();
@@ -107,13 +123,17 @@ impl Session {
             Attachment::Detached { .. } => {}
         }
         state.attachment = Attachment::Attached(Arc::clone(connection));
-        state.settings = settings;
-        let held = settings.confirms == Confirms::ByReceipt;
+        state.stop_expiry();
+        state.settings.confirms = confirms;
+        if let Some(ttl) = detached_ttl {
+            state.settings.detached_ttl = ttl;
+        }
         for process in state.processes.values() {
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has all of it, and nothing more will come.
             }
-            connection.feed(process, owner(process, settings.confirms), held);
+            // Held until the client knows that it has its session back.
+            connection.feed(process, owner(process, confirms), true);
         }
         Ok(())
     }
@@ -131,12 +151,23 @@ impl Session {
         Some(until)
     }
 
+    /// Keeps the task that will call [`Self::expire`], so that it ends when it has lost its purpose.
+    pub(crate) fn expires_by(&self, at: Instant, task: AbortHandle) {
+        let mut state = self.lock();
+        match state.attachment {
+            Attachment::Detached { until } if until == at => state.expiry = Some(task),
+            _ => task.abort(),
+        }
+    }
+
     /// Ends the session if it is still detached since then.
     pub(crate) fn expire(&self, at: Instant) -> bool {
         let mut state = self.lock();
         let expired = matches!(state.attachment, Attachment::Detached { until } if until == at);
         if expired {
             state.attachment = Attachment::Ended;
+            // The caller is that task.
+            state.expiry = None;
         }
         expired
     }
@@ -148,6 +179,7 @@ impl Session {
             connection.lose_session();
         }
         state.attachment = Attachment::Ended;
+        state.stop_expiry();
     }
 
     /// Fails when the session is not this connection's any more.
@@ -207,7 +239,7 @@ impl Session {
     /// Whether a finished process may be forgotten now: its client is here and has everything.
     pub(crate) fn has_delivered(&self, process: &LocalProcess) -> bool {
         let attached = matches!(self.lock().attachment, Attachment::Attached(_));
-        attached && is_confirmed(process)
+        attached && process.is_delivered()
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -235,6 +267,12 @@ const MAX_FINISHED: usize = 4096;
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl State {
+    fn stop_expiry(&mut self) {
+        if let Some(task) = self.expiry.take() {
+            task.abort();
+        }
+    }
+
     fn check_attached(&self, id: &str, connection: ConnectionId) -> Result<(), RpcError> {
         match &self.attachment {
             Attachment::Attached(current) if current.id() == connection => Ok(()),
@@ -253,7 +291,7 @@ impl State {
         while self.processes.len() - self.running >= MAX_FINISHED && candidates > 0 {
             candidates -= 1;
             match self.finished.pop_front().and_then(|finished| finished.upgrade()) {
-                Some(process) if !is_confirmed(&process) => {
+                Some(process) if !process.is_delivered() => {
                     self.finished.push_back(Arc::downgrade(&process));
                 }
                 Some(process) => self.forget(&process),
@@ -276,6 +314,9 @@ impl State {
             if !process.is_over() {
                 self.running -= 1;
             }
+        }
+        while self.finished.front().is_some_and(|finished| finished.strong_count() == 0) {
+            self.finished.pop_front();
         }
     }
 }

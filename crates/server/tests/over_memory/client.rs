@@ -103,6 +103,14 @@ impl Client {
         self.response(-1).await.expect_err("an error")
     }
 
+    /// Sends a request whose answer must be the first thing to come; returns the session in it.
+    pub(crate) async fn first_message_answers(&mut self, method: &str, params: Value) -> String {
+        let id = self.request(method, params).await;
+        self.receive().await;
+        assert!(self.notifications.is_empty(), "{:?} came first", self.notifications);
+        self.response(id).await.expect(method)["sessionId"].as_str().expect("a session").to_owned()
+    }
+
     async fn receive(&mut self) {
         let received = tokio::time::timeout(HANG, self.incoming.recv()).await.expect("no hang");
         let Some(Received::Message(text)) = received else { panic!("the connection ended") };

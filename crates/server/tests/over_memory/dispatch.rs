@@ -184,3 +184,47 @@ async fn what_cannot_be_enforced_is_refused() {
     let sandbox = json!({ "sandbox": { "type": "danger-full-access" }, "shellSnapshot": {} });
     client.start("p", "exit 0", sandbox).await;
 }
+
+#[tokio::test]
+async fn a_wait_never_overtakes_the_start_of_its_process() {
+    let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
+    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    let mut waits = Vec::new();
+    for number in 0..50 {
+        let start = json!({ "processId": number.to_string(), "argv": ["/bin/true"], "cwd": "/" });
+        client.request("process/start", start).await;
+        let wait = json!({ "processId": number.to_string() });
+        waits.push(client.request("process/wait", wait).await);
+    }
+    for wait in waits {
+        assert_eq!(client.response(wait).await.unwrap()["exitCode"], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_read_names_the_number_after_its_last_chunk() {
+    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    // A grandchild writes after the exit.
+    client.start("p", "echo a; (sleep 0.2; echo late) & exit 0", json!({})).await;
+    loop {
+        if client.notification().await["method"] == "process/closed" {
+            break;
+        }
+    }
+    let mut after = 0;
+    let mut output = Vec::new();
+    loop {
+        let read = json!({ "processId": "p", "afterSeq": after, "maxBytes": 1 });
+        let page = client.call("process/read", read).await.unwrap();
+        let chunks = page["chunks"].as_array().unwrap();
+        if chunks.is_empty() {
+            assert_eq!(page["nextSeq"], 5);
+            break;
+        }
+        assert_eq!(chunks.len(), 1);
+        output.extend(bytes(&chunks[0]["chunk"]));
+        after = chunks[0]["seq"].as_u64().unwrap();
+        assert!(page["nextSeq"] == after + 1 || page["nextSeq"] == 5, "{page}");
+    }
+    assert_eq!(output, b"a\nlate\n");
+}

@@ -222,3 +222,30 @@ async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
     let error: Value = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "shuttingDown");
 }
+
+#[tokio::test]
+async fn the_answer_to_a_resume_comes_before_the_output() {
+    let server = server(ServerConfig::default());
+    let (mut client, mut session) = Client::open(&server, json!({ "acks": true })).await;
+    for number in 0..20 {
+        client.start(&number.to_string(), "while :; do echo x; sleep 0.001; done", json!({})).await;
+    }
+    for _ in 0..20 {
+        client.cut().await;
+        client = Client::connect(&server);
+        let resume = json!({ "resumeSessionId": session, "acks": true });
+        session = client.first_message_answers("initialize", resume).await;
+    }
+}
+
+#[tokio::test]
+async fn a_resume_keeps_the_time_that_was_granted_before() {
+    let server = server(ServerConfig::default());
+    let (client, session) = Client::open(&server, json!({ "detachedTtlMs": 77_000 })).await;
+    client.cut().await;
+    let (client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    client.cut().await;
+    let mut client = Client::connect(&server);
+    let resume = json!({ "resumeSessionId": session, "detachedTtlMs": 78_000 });
+    assert_eq!(client.call("initialize", resume).await.unwrap()["detachedTtlMs"], 78_000);
+}

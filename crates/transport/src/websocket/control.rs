@@ -46,10 +46,12 @@ enum Close {
 }
 
 impl Control {
-    /// Asks for a ping; a pong with this number or a higher one is its answer.
-    pub(super) fn ask_for_ping(&self) -> u64 {
+    /// Asks for a ping; a pong with this number or a higher one is its answer. One that is on its way
+    /// serves as well, unless it is `answered`: then it proves nothing new.
+    pub(super) fn ask_for_ping(&self, answered: u64) -> u64 {
         let mut waiting = self.lock();
-        if let Some(number) = waiting.ping.or(waiting.buffered_ping) {
+        let on_its_way = waiting.ping.or(waiting.buffered_ping);
+        if let Some(number) = on_its_way.filter(|number| *number > answered) {
             return number;
         }
         waiting.pings += 1;
@@ -161,7 +163,7 @@ impl WebSocketProber {
     }
 
     pub(crate) async fn probe(&self, limit: Duration) -> bool {
-        let asked = self.control.ask_for_ping();
+        let asked = self.control.ask_for_ping(*self.answers.borrow());
         let mut answers = self.answers.clone();
         let answered = timeout(limit, answers.wait_for(|newest| *newest >= asked)).await;
         matches!(answered, Ok(Ok(_)))
@@ -177,8 +179,8 @@ mod tests {
         let control = Control::default();
         control.answer_ping(Bytes::from("old"));
         control.answer_ping(Bytes::from("new"));
-        assert_eq!(control.ask_for_ping(), 1);
-        assert_eq!(control.ask_for_ping(), 1, "an unsent ping serves all");
+        assert_eq!(control.ask_for_ping(0), 1);
+        assert_eq!(control.ask_for_ping(0), 1, "an unsent ping serves all");
         control.ask_for_close(CloseCode::Size, &"ü".repeat(100));
         control.ask_for_close(CloseCode::Normal, "too late");
 
@@ -189,13 +191,21 @@ mod tests {
         assert_eq!(frames[15..19], [0x88, 124, 0x03, 0xf1], "1009, cut between characters");
         assert_eq!(frames.len(), 15 + 2 + 124);
         assert!(!control.is_waiting() && control.close_was_taken());
-        assert_eq!(control.ask_for_ping(), 2);
+        assert_eq!(control.ask_for_ping(0), 2);
+    }
+
+    #[test]
+    fn a_ping_that_was_answered_proves_nothing_new() {
+        let control = Control::default();
+        let buffered = control.number_buffered_ping();
+        assert_eq!(control.ask_for_ping(0), buffered, "it is on its way");
+        assert_eq!(control.ask_for_ping(buffered), buffered + 1);
     }
 
     #[test]
     fn only_pongs_to_our_pings_count() {
         let control = Control::default();
-        let number = control.ask_for_ping();
+        let number = control.ask_for_ping(0);
         assert_eq!(control.recognise_pong(&number.to_be_bytes()), Some(1));
         assert_eq!(control.recognise_pong(&u64::MAX.to_be_bytes()), None);
         assert_eq!(control.recognise_pong(b"hello"), None);

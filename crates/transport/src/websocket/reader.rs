@@ -140,7 +140,7 @@ impl WebSocketReader {
         match self.liveness.handle_timeout(Instant::now(), self.control.writer_is_busy()) {
             Verdict::Dead => return Progress::Over,
             Verdict::Ping => {
-                self.control.ask_for_ping();
+                self.control.ask_for_ping(*self.answered.borrow());
             }
             Verdict::Wait => {}
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::spill::{self, Block};
-use super::{Entry, Log, Mark, Progress, State};
+use super::{Entry, Event, Log, Mark, Progress, State};
 
 /// A place in a log. It holds nothing back: what it has not read yet may be gone when it comes there.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Delivered {
     pub dropped: u64,
 }
 
-/// How much one read may return. At least one event is returned whatever the budget.
+/// How much one read may return. At least one piece of output is returned whatever the budget.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     pub bytes: u64,
@@ -42,6 +42,9 @@ pub struct Page {
     pub dropped: u64,
     pub progress: Progress,
 }
+
+/// Exit and close are all that can come before a piece of output.
+const MAX_EVENTS_WITHOUT_OUTPUT: usize = 2;
 
 enum Position {
     Taken(bool),
@@ -110,6 +113,7 @@ impl Cursor {
         if self.skips_confirmed && state.confirmed.seq > self.read.seq {
             self.jump(state.confirmed);
         }
+        let mut some_output = events.iter().any(|taken| taken.entry.event.output_len() > 0);
         loop {
             let next = self.read.seq.saturating_add(1);
             if next >= state.progress.next_seq {
@@ -123,14 +127,14 @@ impl Cursor {
                         return (Position::InFile(file, block), state.progress.clone());
                     }
                     None => {
-                        self.skip_gap(&state);
+                        events.extend(self.skip_gap(&state));
                         continue;
                     }
                 }
             };
             let len = entry.event.output_len() as u64;
             let fits = len <= left.bytes && left.events > 0;
-            if !fits && !events.is_empty() {
+            if !fits && (some_output || events.len() >= MAX_EVENTS_WITHOUT_OUTPUT) {
                 return (Position::Taken(false), state.progress.clone());
             }
             left.bytes = left.bytes.saturating_sub(len);
@@ -140,6 +144,7 @@ impl Cursor {
             }
             let dropped = self.gap_from.take().map_or(0, |from| entry.offset.saturating_sub(from));
             self.read = Mark { seq: next, offset: entry.end_offset() };
+            some_output |= len > 0;
             events.push(Delivered { entry, dropped });
         }
     }
@@ -152,11 +157,21 @@ impl Cursor {
         state.memory.get(index as usize).cloned()
     }
 
-    /// Remembers where the gap began: the next event then shows how much is missing.
-    fn skip_gap(&mut self, state: &State) {
+    /// Remembers where the gap began: the next event then shows how much is missing. Only output can
+    /// be missing, so an exit within the gap is returned.
+    fn skip_gap(&mut self, state: &State) -> Option<Delivered> {
         self.block.clear();
-        self.gap_from.get_or_insert(self.read.offset);
-        self.read.seq = self.read.seq.max(state.first_retained().seq);
+        let from = *self.gap_from.get_or_insert(self.read.offset);
+        let end = state.first_retained().seq.max(self.read.seq);
+        let exit = state.exited.filter(|exit| (self.read.seq + 1..=end).contains(&exit.seq));
+        let (Some(exit), Some(record)) = (exit, state.progress.exit) else {
+            self.read.seq = end;
+            return None;
+        };
+        self.read = exit;
+        self.gap_from = None;
+        let entry = Entry { seq: exit.seq, offset: exit.offset, event: Event::Exited(record) };
+        Some(Delivered { entry, dropped: exit.offset.saturating_sub(from) })
     }
 
     /// Reads a block of the spill file. Where that fails the block is gone, and the next round sees

@@ -75,8 +75,8 @@ impl Entry {
     }
 }
 
-/// A reader that confirms nothing for so long, while there is something, does not keep up.
-const READER_PATIENCE: Duration = Duration::from_millis(20);
+/// A reader that does not make room for a chunk in this time does not keep up.
+const READER_PATIENCE: Duration = Duration::from_millis(5);
 
 const ENTRY_OVERHEAD: usize = size_of::<Entry>() + 16;
 
@@ -134,6 +134,10 @@ struct State {
     spill_failed: bool,
     /// Until when a reader that keeps up is given the time to make room in memory.
     patience_until: Option<Instant>,
+    /// The last reader is gone for good: events are counted and not kept.
+    unread: bool,
+    /// Where the exit is, which outlives its place in the log.
+    exited: Option<Mark>,
     confirmed: Mark,
     heads: Heads,
     watchers: Vec<Weak<dyn Watcher>>,
@@ -167,6 +171,8 @@ impl Log {
                 spill: None,
                 spill_failed: false,
                 patience_until: None,
+                unread: false,
+                exited: None,
                 confirmed: Mark::default(),
                 heads: Heads::new(limits.memory_bytes),
                 watchers: Vec::new(),
@@ -198,7 +204,6 @@ impl Log {
         let seq = seq.min(state.progress.next_seq - 1);
         if seq > state.confirmed.seq {
             state.confirmed = Mark { seq, offset: state.offset_after(seq) };
-            state.patience_until = None;
             state.evict_confirmed(self.limits.memory_bytes);
             drop(state);
             self.room.notify_waiters();
@@ -247,6 +252,7 @@ impl Log {
     pub(crate) fn append_exit(&self, exit: ExitRecord) {
         let mut state = self.lock();
         state.progress.exit = Some(exit);
+        state.exited = Some(Mark { seq: state.progress.next_seq, offset: state.end_offset });
         self.append(state, Event::Exited(exit));
     }
 
@@ -260,6 +266,17 @@ impl Log {
     pub(crate) fn abandon(&self) {
         self.lock().progress.closed = true;
         self.grew.notify_waiters();
+    }
+
+    /// Nobody will read any more: what is kept is let go, and a child that blocks can go on to its end.
+    pub fn forget_readers(&self) {
+        let mut state = self.lock();
+        state.unread = true;
+        state.spill = None;
+        state.memory.clear();
+        state.memory_cost = 0;
+        drop(state);
+        self.room.notify_waiters();
     }
 
     /// Records why the server lost track of the process.
@@ -347,8 +364,10 @@ impl State {
         let entry = Entry { seq: self.progress.next_seq, offset: self.end_offset, event };
         self.end_offset = entry.end_offset();
         self.progress.next_seq += 1;
-        self.memory_cost += entry.cost();
-        self.memory.push_back(entry);
+        if !self.unread {
+            self.memory_cost += entry.cost();
+            self.memory.push_back(entry);
+        }
     }
 
     fn pop_memory(&mut self) {
@@ -432,7 +451,11 @@ impl State {
         let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
         let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
         let fits = unconfirmed + chunk <= limits.memory_bytes as u64;
-        if fits || limits.on_full == OnFull::Discard {
+        if fits {
+            self.patience_until = None;
+        }
+        // With a file behind it the reader is slow, and the child must not become so.
+        if fits || self.unread || self.spill.is_some() || limits.on_full == OnFull::Discard {
             return None;
         }
         let now = Instant::now();

@@ -312,3 +312,46 @@ async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
     }
     assert!(log.lock().spilled_bytes() > 0);
 }
+
+#[tokio::test]
+async fn an_exit_outlives_the_output_around_it() {
+    let log = log(10_000, 0, OnFull::Discard);
+    let mut cursor = Cursor::after(&log, 0);
+    for _ in 0..50 {
+        produce(&log, vec![1; 1000]).await;
+    }
+    log.append_exit(exit());
+    for _ in 0..50 {
+        produce(&log, vec![2; 1000]).await;
+    }
+    let page = cursor.read(&log, ALL).await;
+    assert!(matches!(page.events[0].entry.event, Event::Exited(_)));
+    assert_eq!((page.events[0].entry.seq, page.events[0].dropped), (51, 50_000));
+    let declared: u64 = page.events.iter().map(|delivered| delivered.dropped).sum();
+    assert_eq!(declared + text(&page).len() as u64, 100_000);
+}
+
+#[tokio::test]
+async fn a_cut_read_returns_output_whatever_stands_before_it() {
+    let log = log(1 << 20, 0, OnFull::Block);
+    produce(&log, "a").await;
+    log.append_exit(exit());
+    produce(&log, "late").await;
+    let one = Budget { bytes: 1, events: 99 };
+    let page = Cursor::after(&log, 1).read(&log, one).await;
+    assert_eq!(text(&page), b"late");
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_is_never_full() {
+    let log = log(10_000, 10_000, OnFull::Block);
+    while produce(&log, vec![0; 1000]).await {}
+    log.forget_readers();
+    log.wait_for_room().await;
+    for _ in 0..100 {
+        assert!(produce(&log, vec![0; 1000]).await);
+    }
+    log.append_closed();
+    let state = log.lock();
+    assert!(state.memory.is_empty() && state.spill.is_none() && state.memory_cost == 0);
+}

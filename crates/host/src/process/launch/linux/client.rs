@@ -205,10 +205,13 @@ async fn receive_outcome(socket: AsyncFd<OwnedFd>) -> Result<(u32, KeeperLink), 
         Ok(_) | Err(_) => return Err(Unstarted::KeeperLost),
     }
     match Report::decode(&bytes) {
-        Some(Report::Started { pid }) => match descriptors.pop() {
-            Some(pidfd) => Ok((pid, KeeperLink::new(socket, pidfd))),
-            None => Err(Unstarted::Setup(Errno::MFILE.into())),
-        },
+        Some(Report::Started { pid }) => {
+            let mut descriptors = descriptors.into_iter();
+            match descriptors.next() {
+                Some(leader) => Ok((pid, KeeperLink::new(socket, leader, descriptors.next()))),
+                None => Err(Unstarted::Setup(Errno::MFILE.into())),
+            }
+        }
         Some(Report::Failed { stage, errno }) => {
             Err(Unstarted::Refused { stage, error: io::Error::from_raw_os_error(errno) })
         }

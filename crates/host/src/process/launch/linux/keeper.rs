@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::child::{self, Failure};
 use super::descendants;
@@ -37,8 +37,12 @@ pub(super) fn keep(socket: OwnedFd, stdio: [OwnedFd; 3], deaths: &ChildDeaths) {
     drop(stdio);
     match started {
         Ok((leader, pid, pidfd, kill_on_exit)) => {
-            let pid = pid.as_raw_pid().cast_unsigned();
-            let _ = passing::send(&socket, &Report::Started { pid }.encode(), &[pidfd.as_fd()]);
+            let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
+            // Ours, too: a child can stop us, and then only the server can wake us up.
+            match rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
+                Ok(own) => drop(passing::send(&socket, &report, &[pidfd.as_fd(), own.as_fd()])),
+                Err(_) => drop(passing::send(&socket, &report, &[pidfd.as_fd()])),
+            }
             drop(pidfd);
             drop(bytes);
             Keeper { socket: Some(socket), deaths, leader, kill_on_exit, kill: None }.run();

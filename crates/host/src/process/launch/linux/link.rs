@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
+use rustix::process::{Signal as ProcessSignal, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -21,7 +22,9 @@ use super::wire::{Order, REPORT_LEN, Report};
 pub(in super::super) struct KeeperLink {
     socket: AsyncFd<OwnedFd>,
     /// The program. Held for the day when its keeper is killed.
-    pidfd: OwnedFd,
+    leader: OwnedFd,
+    /// The keeper, if it could say who it is.
+    keeper: Option<OwnedFd>,
     inbox: Mutex<Inbox>,
     /// Told whenever the inbox changes: whoever reads the socket may find what another waits for.
     changed: Notify,
@@ -29,10 +32,11 @@ pub(in super::super) struct KeeperLink {
 }
 
 impl KeeperLink {
-    pub(super) fn new(socket: AsyncFd<OwnedFd>, pidfd: OwnedFd) -> Self {
+    pub(super) fn new(socket: AsyncFd<OwnedFd>, leader: OwnedFd, keeper: Option<OwnedFd>) -> Self {
         Self {
             socket,
-            pidfd,
+            leader,
+            keeper,
             inbox: Mutex::new(Inbox::new()),
             changed: Notify::new(),
             tickets: AtomicU32::new(0),
@@ -45,6 +49,7 @@ impl KeeperLink {
 
     pub(in super::super) async fn descendants(&self) -> usize {
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        self.wake_keeper();
         if self.order(Order::Count { ticket }).is_err() {
             return 0;
         }
@@ -63,9 +68,17 @@ impl KeeperLink {
     }
 
     pub(in super::super) fn kill_all(&self) {
+        self.wake_keeper();
         if self.order(Order::KillAll) == Err(Errno::AGAIN) {
             // No room for an order. The end of all orders has the same meaning and needs none.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        }
+    }
+
+    /// A child of the same user may have stopped its keeper.
+    fn wake_keeper(&self) {
+        if let Some(keeper) = &self.keeper {
+            let _ = pidfd_send_signal(keeper, ProcessSignal::CONT);
         }
     }
 
@@ -111,7 +124,7 @@ impl KeeperLink {
             }
         }
         if inbox.end == Some(TreeEvent::Lost) {
-            let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+            let _ = pidfd_send_signal(&self.leader, ProcessSignal::KILL);
         }
         drop(inbox);
         self.changed.notify_waiters();
@@ -119,6 +132,13 @@ impl KeeperLink {
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for KeeperLink {
+    fn drop(&mut self) {
+        // The socket closes right after this, which a keeper that is stopped would not see.
+        self.wake_keeper();
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use super::descendants;
 use super::keeper;
@@ -80,6 +80,7 @@ impl Spawner {
                 self.kill_orphans();
             }
             if woken.by_message && self.serve() == Server::Gone {
+                self.wake_keepers();
                 give_up = Some(Instant::now() + LAST_EFFORT);
             }
         }
@@ -97,6 +98,13 @@ impl Spawner {
     fn kill_orphans(&mut self) {
         if descendants::kill_children(|child| !self.keepers.contains(&child)) == 0 {
             self.orphans = None;
+        }
+    }
+
+    /// The server is gone, and keepers see that by themselves, unless a child has stopped them.
+    fn wake_keepers(&self) {
+        for keeper in &self.keepers {
+            let _ = rustix::process::kill_process(*keeper, Signal::CONT);
         }
     }
 
