@@ -19,7 +19,7 @@ pub(super) struct Field<T> {
 /// What a setting accepts, and the field that holds it.
 #[derive(Debug)]
 pub(super) enum Kind {
-    Text { field: Field<String>, expected: &'static str, is_valid: fn(&str) -> bool },
+    Text { field: Field<String>, expected: &'static str, check: fn(&str) -> Result<(), String> },
     List { field: Field<Vec<String>>, example: &'static str },
     Count { field: Field<usize>, least: usize },
     Bytes(Field<u64>),
@@ -37,10 +37,12 @@ pub(super) enum Raw<'a> {
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("expected {expected}, found {found}")]
-pub(crate) struct Mismatch {
-    pub(crate) expected: String,
-    pub(crate) found: String,
+pub(crate) enum Mismatch {
+    #[error("expected {expected}, found {found}")]
+    Unexpected { expected: String, found: String },
+    /// Whoever uses the value says best what is wrong with it.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Far enough for any wish, and near enough that adding it to the clock cannot overflow.
@@ -51,9 +53,11 @@ impl Kind {
     /// Stores the value, or leaves the settings as they were.
     pub(super) fn assign(&self, settings: &mut Settings, raw: Raw<'_>) -> Result<(), Mismatch> {
         let accepted = match self {
-            Self::Text { field, is_valid, .. } => {
-                let text = raw.text().filter(|text| is_valid(text));
-                field.put(settings, text.map(str::to_owned))
+            Self::Text { field, check, .. } => {
+                if let Some(text) = raw.text() {
+                    check(text).map_err(Mismatch::Refused)?;
+                }
+                field.put(settings, raw.text().map(str::to_owned))
             }
             Self::List { field, .. } => field.put(settings, raw.list()),
             Self::Count { field, least } => {
@@ -74,7 +78,7 @@ impl Kind {
         if accepted {
             Ok(())
         } else {
-            Err(Mismatch { expected: self.expected(), found: raw.to_string() })
+            Err(Mismatch::Unexpected { expected: self.expected(), found: raw.to_string() })
         }
     }
 

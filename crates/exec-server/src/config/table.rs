@@ -92,6 +92,8 @@ macro_rules! field {
     };
 }
 
+const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
+
 /// In the order in which they are shown. Rows of one group stand together.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new(
@@ -101,7 +103,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Text {
             field: field!(listen),
             expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" or \"off\"",
-            is_valid: |url| url.parse::<ListenUrl>().is_ok(),
+            check: |url| url.parse::<ListenUrl>().map(drop).map_err(|error| error.to_string()),
         },
         "Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off",
     ),
@@ -195,8 +197,11 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "FILTER",
         Kind::Text {
             field: field!(log),
-            expected: "a log filter such as \"info\" or \"warn,exec_server=debug\"",
-            is_valid: |filter| parse_filter(filter).is_ok(),
+            expected: LOG_FILTER,
+            check: |filter| {
+                let failed = |error| format!("expected {LOG_FILTER}, found {filter:?}: {error}");
+                parse_filter(filter).map(drop).map_err(failed)
+            },
         },
         "What is logged to standard error; RUST_LOG is used when nothing else says it",
     )
