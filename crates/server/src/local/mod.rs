@@ -2,8 +2,10 @@
 
 mod environment;
 mod process;
+mod start;
 
 pub(crate) use environment::environment_info;
 pub use process::LocalProcess;
 pub(crate) use process::{Started, Vocabulary, Written};
-pub(crate) use process::{exit_details, start_error, wire_stream};
+pub(crate) use process::{exit_details, wire_stream};
+pub(crate) use start::start_error;

@@ -1,0 +1,237 @@
+//! What a log holds and the rules for keeping it: what stays in memory, what goes to the file, and what
+//! may be let go. Pure bookkeeping; whoever waits or does I/O is in the parent module.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::snapshot::Heads;
+use super::spill::{self, Spill};
+use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, OnFull, Progress, Watcher};
+
+/// A reader that does not make room for a chunk in this time does not keep up.
+const READER_PATIENCE: Duration = Duration::from_millis(5);
+
+pub(super) struct State {
+    pub(super) progress: Progress,
+    /// Bytes of output so far.
+    pub(super) end_offset: u64,
+    /// Invariant: contiguous numbers that end at `next_seq - 1`.
+    pub(super) memory: VecDeque<Entry>,
+    pub(super) memory_cost: usize,
+    /// Invariant: holds the numbers just before `memory`, contiguous.
+    pub(super) spill: Option<Spill>,
+    /// The spill file could not be written; the log is bounded by memory from now on.
+    pub(super) spill_failed: bool,
+    /// Until when a reader that keeps up is given the time to make room in memory.
+    pub(super) patience_until: Option<Instant>,
+    /// The last reader is gone for good: events are counted and not kept.
+    pub(super) unread: bool,
+    /// Where the exit is, which outlives its place in the log.
+    pub(super) exited: Option<Mark>,
+    pub(super) confirmed: Mark,
+    pub(super) heads: Heads,
+    pub(super) watchers: Vec<Weak<dyn Watcher>>,
+}
+
+/// A place between two events.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mark {
+    /// Number of the event before the place.
+    pub(super) seq: u64,
+    /// Bytes of output before the place.
+    pub(super) offset: u64,
+}
+
+impl State {
+    pub(super) fn new(limits: &LogLimits) -> Self {
+        Self {
+            progress: Progress { next_seq: 1, exit: None, closed: false, failure: None },
+            end_offset: 0,
+            memory: VecDeque::new(),
+            memory_cost: 0,
+            spill: None,
+            spill_failed: false,
+            patience_until: None,
+            unread: false,
+            exited: None,
+            confirmed: Mark::default(),
+            heads: Heads::new(limits.memory_bytes),
+            watchers: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, event: Event) {
+        let entry = Entry { seq: self.progress.next_seq, offset: self.end_offset, event };
+        self.end_offset = entry.end_offset();
+        self.progress.next_seq += 1;
+        if !self.unread {
+            self.memory_cost += entry.cost();
+            self.memory.push_back(entry);
+        }
+    }
+
+    pub(super) fn pop_memory(&mut self) {
+        if let Some(entry) = self.memory.pop_front() {
+            self.memory_cost -= entry.cost();
+        }
+    }
+
+    pub(super) fn is_over(&self, memory_bytes: usize) -> bool {
+        // One entry always stays: whatever its size, it is the newest.
+        self.memory_cost > memory_bytes && self.memory.len() > 1
+    }
+
+    pub(super) fn first_in_memory(&self) -> u64 {
+        self.progress.next_seq - self.memory.len() as u64
+    }
+
+    pub(super) fn first_retained(&self) -> Mark {
+        let first = match self.spill.as_ref().and_then(Spill::first) {
+            Some((seq, offset)) => (seq, offset),
+            None => match self.memory.front() {
+                Some(entry) => (entry.seq, entry.offset),
+                None => (self.progress.next_seq, self.end_offset),
+            },
+        };
+        Mark { seq: first.0 - 1, offset: first.1 }
+    }
+
+    /// The place after `seq`. Its offset is exact where it matters: at the beginning, where the log
+    /// is confirmed, and wherever the next event is still in memory. Elsewhere it is a lower bound.
+    pub(super) fn mark_after(&self, seq: u64) -> Mark {
+        let offset = match seq {
+            0 => 0,
+            seq if seq == self.confirmed.seq => self.confirmed.offset,
+            seq if seq >= self.first_retained().seq => self.offset_after(seq),
+            seq if seq > self.confirmed.seq => self.confirmed.offset,
+            _ => 0,
+        };
+        Mark { seq, offset }
+    }
+
+    /// Bytes of output up to and including `seq`; a lower bound where only a block is known.
+    pub(super) fn offset_after(&self, seq: u64) -> u64 {
+        if seq >= self.progress.next_seq - 1 {
+            return self.end_offset;
+        }
+        match (seq + 1).checked_sub(self.first_in_memory()) {
+            Some(index) => self.memory[index as usize].offset,
+            None => self
+                .spill
+                .as_ref()
+                .and_then(|spill| spill.offset_before(seq + 1))
+                .unwrap_or(self.confirmed.offset),
+        }
+    }
+
+    /// Drops confirmed events that do not fit into memory. Unconfirmed ones are never touched here.
+    pub(super) fn evict_confirmed(&mut self, memory_bytes: usize) {
+        self.release_spilled(self.confirmed.seq);
+        while self.spill.is_none()
+            && self.is_over(memory_bytes)
+            && self.memory.front().is_some_and(|entry| entry.seq <= self.confirmed.seq)
+        {
+            self.pop_memory();
+        }
+        if !self.is_over(memory_bytes) {
+            self.spill_failed = false; // The disk may have room again by the next time it is needed.
+        }
+    }
+
+    pub(super) fn has_room(&self, limits: &LogLimits) -> bool {
+        if !self.is_over(limits.memory_bytes) {
+            return true;
+        }
+        !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
+    }
+
+    /// How long to wait for the reader before another chunk; `None`: not at all.
+    pub(super) fn patience(&mut self, limits: &LogLimits) -> Option<Instant> {
+        let events = self.progress.next_seq - 1 - self.confirmed.seq;
+        let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
+        let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
+        let fits = unconfirmed + chunk <= limits.memory_bytes as u64;
+        if fits {
+            self.patience_until = None;
+        }
+        // With a file behind it the reader is slow, and the child must not become so.
+        if fits || self.unread || self.spill.is_some() || limits.on_full == OnFull::Discard {
+            return None;
+        }
+        let now = Instant::now();
+        let until = *self.patience_until.get_or_insert(now + READER_PATIENCE);
+        (until > now).then_some(until)
+    }
+
+    pub(super) fn spilled_bytes(&self) -> u64 {
+        self.spill.as_ref().map_or(0, Spill::len)
+    }
+
+    /// The oldest entries of memory, when they must and may go to the file.
+    pub(super) fn next_spill_batch(&self, limits: &LogLimits) -> Option<spill::Batch> {
+        let full = self.spilled_bytes() >= limits.spill_bytes;
+        if self.spill_failed || full || !self.is_over(limits.memory_bytes) {
+            return None;
+        }
+        // A little more than needed, so that small chunks do not cost a write each.
+        let goal = limits.memory_bytes - limits.memory_bytes.min(spill::BATCH_BYTES);
+        let mut left = self.memory_cost;
+        let mut entries = Vec::new();
+        for entry in self.memory.iter().take(self.memory.len() - 1) {
+            if left <= goal {
+                break;
+            }
+            left -= entry.cost();
+            entries.push(entry.clone());
+        }
+        let (file, at) = match &self.spill {
+            Some(spill) => (Some(spill.file()), spill.end()),
+            None => (None, 0),
+        };
+        (!entries.is_empty()).then_some(spill::Batch { file, at, entries })
+    }
+
+    /// The file now holds what memory need not.
+    pub(super) fn spilled(
+        &mut self,
+        file: Arc<std::fs::File>,
+        at: u64,
+        len: u64,
+        entries: &[Entry],
+    ) {
+        // Confirmed and evicted meanwhile: the file's copy is not needed.
+        let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
+        if !still_here {
+            return;
+        }
+        // All else in the file may have been confirmed meanwhile; this batch is still at its place.
+        self.spill.get_or_insert_with(|| Spill::ending_at(file, at)).push(entries, len);
+        for _ in entries {
+            self.pop_memory();
+        }
+    }
+
+    /// Forgets the oldest block or entry, confirmed or not, if memory is over its bound.
+    pub(super) fn discard_oldest(&mut self, limits: &LogLimits) -> bool {
+        if !self.is_over(limits.memory_bytes) {
+            return false;
+        }
+        match self.spill.as_ref().and_then(Spill::first_block_end) {
+            Some(last) => self.release_spilled(last),
+            None => self.pop_memory(),
+        }
+        true
+    }
+
+    pub(super) fn release_spilled(&mut self, seq: u64) {
+        if let Some(spill) = &mut self.spill {
+            spill.release_through(seq);
+            if spill.is_empty() {
+                self.spill = None;
+            }
+        }
+    }
+}

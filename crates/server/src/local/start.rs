@@ -1,0 +1,178 @@
+//! From the wire's `process/start` to the host's: what is asked for, whether it is permitted, and why it
+//! failed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+
+use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
+use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
+use exec_server_protocol::{
+    EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
+};
+
+use super::process::{LocalProcess, Started, Vocabulary, pty_size};
+use crate::ServerConfig;
+
+const DEFAULT_SIZE: PtySize = PtySize { rows: 24, cols: 80 };
+
+impl LocalProcess {
+    /// Checks what a client asks for and starts it.
+    pub(crate) fn start(
+        launcher: &Launcher,
+        config: &ServerConfig,
+        params: StartParams,
+    ) -> Result<Started, RpcError> {
+        check_permitted(config, &params)?;
+        let env = match &params.env_policy {
+            Some(policy) => environment(policy, &params.env).map_err(|error| {
+                RpcError::invalid_params(format!("process {:?}: {error}", params.process_id))
+            })?,
+            None => pairs(&params.env),
+        };
+        let on_full = match params.on_full {
+            exec_server_protocol::OnFull::Block => OnFull::Block,
+            exec_server_protocol::OnFull::Discard => OnFull::Discard,
+        };
+        let command = Command {
+            argv: params.argv.iter().map(OsString::from).collect(),
+            arg0: params.arg0.map(OsString::from),
+            cwd: params.cwd.into_path(),
+            env,
+            io: match params.tty {
+                true => Io::Pty(params.size.map_or(DEFAULT_SIZE, pty_size)),
+                false => Io::Pipes { stdin: params.pipe_stdin },
+            },
+            kill_on_exit: params.kill_on_exit,
+        };
+        let limits = LogLimits {
+            memory_bytes: config.retained_output_bytes_per_process,
+            spill_bytes: config.spill_output_bytes_per_process,
+            on_full,
+        };
+        let identity = (params.process_id, params.argv, Vocabulary::Current);
+        Ok(Self::spawn(launcher, command, limits, identity))
+    }
+
+    /// The same for the v0 name.
+    pub(crate) fn start_legacy(
+        launcher: &Launcher,
+        config: &ServerConfig,
+        params: ExecParams,
+    ) -> Result<Started, RpcError> {
+        check_argv(&params.process_id, &params.argv)?;
+        check_mode(config, &params.process_id, ExecMode::Direct)?;
+        let retained = config.retained_output_bytes_per_process;
+        let cap = params.output_bytes_cap.and_then(|cap| usize::try_from(cap).ok());
+        let command = Command {
+            argv: params.argv.iter().map(OsString::from).collect(),
+            arg0: params.arg0.map(OsString::from),
+            cwd: params.cwd.into_path(),
+            env: pairs(&params.env),
+            io: if params.tty { Io::Pty(DEFAULT_SIZE) } else { Io::Pipes { stdin: false } },
+            kill_on_exit: false,
+        };
+        let limits = LogLimits {
+            memory_bytes: cap.map_or(retained, |cap| cap.min(retained)),
+            spill_bytes: config.spill_output_bytes_per_process,
+            on_full: OnFull::Block,
+        };
+        let identity = (params.process_id, params.argv, Vocabulary::Legacy);
+        Ok(Self::spawn(launcher, command, limits, identity))
+    }
+}
+
+/// Why a program was not started, in the words and codes of the protocol.
+pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
+    let (code, kind) = match error {
+        LaunchError::WorkingDirectory { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => (ErrorCode::NotFound, "cwdNotFound"),
+            _ => (ErrorCode::InvalidParams, "badCwd"),
+        },
+        LaunchError::NotFound { .. } => (ErrorCode::InvalidRequest, "programNotFound"),
+        LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter { .. } => {
+            (ErrorCode::InvalidRequest, "notExecutable")
+        }
+        LaunchError::NoProgram
+        | LaunchError::ArgumentsTooLong { .. }
+        | LaunchError::NulByte { .. }
+        | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, "badCommand"),
+        LaunchError::Resources { .. } => (ErrorCode::InternalError, "outOfResources"),
+        LaunchError::SpawnerUnavailable { .. }
+        | LaunchError::KeeperLost { .. }
+        | LaunchError::Setup { .. } => (ErrorCode::InternalError, "cannotStart"),
+    };
+    RpcError::new(code, format!("process {process_id:?}: {error}")).with_kind(kind)
+}
+
+fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), RpcError> {
+    let id = &params.process_id;
+    check_argv(id, &params.argv)?;
+    check_mode(config, id, params.mode)?;
+    if params.mode == ExecMode::Prepared
+        && (params.env_policy.is_some() || params.sandbox.is_some())
+    {
+        return Err(RpcError::invalid_params(format!(
+            "process {id:?}: mode \"prepared\" takes neither envPolicy nor sandbox"
+        )));
+    }
+    if params.size.is_some() && !params.tty {
+        return Err(RpcError::invalid_params(format!("process {id:?}: size needs tty")));
+    }
+    if params.asks_for_managed_network() {
+        return Err(RpcError::invalid_request(format!(
+            "process {id:?}: this server has no managed networking and does not start without it"
+        ))
+        .with_kind("managedNetworkUnavailable"));
+    }
+    if params.sandbox.as_ref().is_some_and(|sandbox| !sandbox.asks_for_nothing()) {
+        return Err(RpcError::invalid_request(format!(
+            "process {id:?}: this server cannot enforce a sandbox and does not start without it"
+        ))
+        .with_kind("sandboxUnavailable"));
+    }
+    Ok(())
+}
+
+fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
+    if argv.is_empty() {
+        return Err(RpcError::invalid_params(format!("process {id:?}: argv is empty")));
+    }
+    Ok(())
+}
+
+fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), RpcError> {
+    let (allowed, name) = match mode {
+        ExecMode::Direct => (config.allow_direct_exec, "direct"),
+        ExecMode::Prepared => (config.allow_prepared_exec, "prepared"),
+    };
+    if allowed {
+        return Ok(());
+    }
+    let message = format!("process {id:?}: the operator forbids mode {name:?}");
+    Err(RpcError::invalid_request(message).with_kind("modeForbidden"))
+}
+
+fn environment(
+    policy: &EnvPolicy,
+    on_top: &BTreeMap<String, String>,
+) -> Result<Vec<(OsString, OsString)>, PatternError> {
+    let policy = EnvironmentPolicy {
+        inherit: match policy.inherit {
+            EnvInherit::Core => Inherit::Core,
+            EnvInherit::All => Inherit::All,
+            EnvInherit::None => Inherit::None,
+        },
+        ignore_default_excludes: policy.ignore_default_excludes,
+        exclude: policy.exclude.clone(),
+        set: policy.set.clone(),
+        include_only: policy.include_only.clone(),
+    };
+    let mut environment = policy.apply(std::env::vars_os())?;
+    environment.extend(pairs(on_top));
+    Ok(environment.into_iter().collect())
+}
+
+fn pairs(env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+    env.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
