@@ -127,3 +127,22 @@ fn the_log_tells_nothing_that_a_client_or_a_child_said() {
         assert!(!line.contains("secret"), "{line}");
     }
 }
+
+#[test]
+fn bench_measures_everything_it_names() {
+    let outcome = run_program(&["bench", "--quick", "--json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let text = report.to_string();
+    for name in [
+        "start to close",
+        "in flight",
+        "of output",
+        "short lines",
+        "keystroke",
+        "idle",
+        "listening",
+    ] {
+        assert!(text.contains(name), "{name} is missing in {text}");
+    }
+}

@@ -175,3 +175,21 @@ fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
     }
     assert_eq!(inbox.transcript().stdout.len(), LEN);
 }
+
+#[test]
+fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
+    if !machine::is_root() {
+        return; // The server is not dumpable, so only root can count what it has open.
+    }
+    let limits = ["--spill-output-bytes-per-process", "1048576"];
+    let server = Server::with(&limits);
+    let before = machine::spill_files(server.pid());
+    for _ in 0..10 {
+        let mut client = server.client_with(&json!({"acks": true, "detachedTtlMs": 0}));
+        let start = shell("flood", "exec yes").variable("EXEC_SERVER_TEST", "full-log");
+        client.start(&start);
+        eventually("output spills", || machine::spill_files(server.pid()) > before);
+        client.cut(Cut::Rst);
+        eventually("the session is gone", || machine::spill_files(server.pid()) == before);
+    }
+}

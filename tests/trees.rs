@@ -157,3 +157,22 @@ fn the_death_of_the_spawner_is_survived() {
     Watched::new(&spawner).wait_until_all_end();
     assert_eq!(client.run(&shell("next", "echo fine")).text(), "fine\n");
 }
+
+#[test]
+fn a_child_that_stops_its_keeper_does_not_escape() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    for id in ["terminated", "left"] {
+        let script = "kill -STOP $PPID; echo stopped; exec sleep 1000";
+        client.start(&shell(id, script).variable("EXEC_SERVER_TEST", &marker(id)));
+        client.wait_for_output(&mut AckingInbox::new(id), "stopped");
+    }
+    let terminated = Watched::new(&marked(&marker("terminated")));
+    assert!(client.terminate("terminated"));
+    terminated.wait_until_all_end();
+
+    let left = Watched::new(&marked(&marker("left")));
+    server.signal(Signal::KILL);
+    server.wait();
+    left.wait_until_all_end();
+}
