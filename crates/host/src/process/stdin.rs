@@ -67,6 +67,9 @@ struct State {
     offered: u64,
     written: u64,
     end: End,
+    /// An offer was refused, and so are those behind it until all that was taken is written: what a
+    /// client sends without awaiting answers must not arrive with a hole in it.
+    refusing: bool,
     writes: RememberedWrites,
 }
 
@@ -106,6 +109,7 @@ impl StdinQueue {
                 offered: 0,
                 written: 0,
                 end: if open { End::Open } else { End::Closed },
+                refusing: false,
                 writes: RememberedWrites::default(),
             }),
             stuck: Notify::new(),
@@ -126,7 +130,9 @@ impl StdinQueue {
             return Err(OfferError::Closed);
         }
         let held = state.offered - state.written;
-        if held > 0 && held + bytes.len() as u64 > 2 * STDIN_QUEUE_BYTES {
+        let fits = held + bytes.len() as u64 <= 2 * STDIN_QUEUE_BYTES;
+        state.refusing = held > 0 && (state.refusing || !fits);
+        if state.refusing {
             return Err(OfferError::Full { held });
         }
         state.offered += bytes.len() as u64;
@@ -353,8 +359,12 @@ mod tests {
         assert!(futures_poll_once(fifth.as_mut()).await.is_none());
         take(&queue, 1 << 20);
         fifth.await.unwrap();
-        queue.close();
-        assert_eq!(queue.accepted(tickets[7]).await, Err(StdinClosed));
+        let small = Bytes::from_static(b"behind what was refused");
+        assert!(matches!(queue.offer(small.clone(), None), Err(OfferError::Full { .. })));
+        take(&queue, 6 << 20);
+        assert!(matches!(queue.offer(small.clone(), None), Err(OfferError::Full { .. })));
+        assert_eq!(take(&queue, 1 << 20).len(), 1 << 20);
+        queue.offer(small, None).unwrap();
     }
 
     async fn futures_poll_once<F: Future + Unpin>(mut future: F) -> Option<F::Output> {
@@ -365,6 +375,15 @@ mod tests {
             })
         })
         .await
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_waits_hears_of_the_end() {
+        let queue = StdinQueue::new(true);
+        let large = Bytes::from(vec![0; STDIN_QUEUE_BYTES as usize + 1]);
+        let ticket = queue.offer(large, None).unwrap();
+        queue.close();
+        assert_eq!(queue.accepted(ticket).await, Err(StdinClosed));
     }
 
     #[test]
