@@ -114,7 +114,6 @@ pub(crate) fn descriptors(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
-/// Bytes that a process has passed to `write`.
 /// Files that a process has open and that have no name any more.
 pub(crate) fn spill_files(pid: u32) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
@@ -122,6 +121,7 @@ pub(crate) fn spill_files(pid: u32) -> usize {
     targets.filter(|target| target.to_string_lossy().ends_with(" (deleted)")).count()
 }
 
+/// Bytes that a process has passed to `write`.
 pub(crate) fn bytes_written(pid: u32) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     io.lines().find_map(|line| line.strip_prefix("wchar: ")).map_or(0, |n| n.parse().unwrap())

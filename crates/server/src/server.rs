@@ -122,21 +122,24 @@ impl Shared {
         asked.min(self.config.max_detached_session_ttl)
     }
 
-    /// Ends a session and waits until its processes are gone.
-    pub(crate) async fn end_session(&self, session: &Arc<Session>) {
+    /// Ends a session at once. The future resolves when its processes are gone, or will not go.
+    pub(crate) fn end_session(&self, session: &Arc<Session>) -> impl Future<Output = ()> + use<> {
         session.end();
         self.sessions.remove(session.id());
         let processes = session.processes();
         for process in &processes {
             process.terminate(TerminateMode::Force);
-            process.log().forget_readers();
+            process.log().forget_owner();
         }
+        let session = Arc::clone(session);
         let deadline = Instant::now() + KILL_PATIENCE;
-        for process in processes {
-            if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
-                tracing::error!("a process tree of an ended session cannot be killed");
+        async move {
+            for process in processes {
+                if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
+                    tracing::error!("a process tree of an ended session cannot be killed");
+                }
+                session.forget(&process);
             }
-            session.forget(&process);
         }
     }
 

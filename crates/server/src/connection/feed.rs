@@ -155,15 +155,14 @@ impl Feed {
             return None;
         }
         let mut cursor = self.cursor.lock().await;
-        let Page { events, complete, .. } = cursor.read(self.process.log(), SLICE).await;
+        let Page { events, complete, progress, .. } = cursor.read(self.process.log(), SLICE).await;
         for delivered in &events {
             self.encode(delivered, outgoing);
-            if matches!(delivered.entry.event, Event::Closed) {
-                self.finished.store(true, Ordering::Release);
-            }
         }
         if !complete {
             self.log_grew();
+        } else if progress.closed {
+            self.finished.store(true, Ordering::Release);
         }
         (!events.is_empty()).then(|| cursor.position())
     }

@@ -69,9 +69,10 @@ impl Reader {
     }
 
     fn session_close(&mut self, session: &Arc<Session>, responder: Responder) {
-        let (shared, session) = (Arc::clone(&self.shared), Arc::clone(session));
+        // Ended here and now; a client that hangs up right away has closed its session all the same.
+        let ended = self.shared.end_session(session);
         self.work(responder, |responder| async move {
-            shared.end_session(&session).await;
+            ended.await;
             responder.answer::<rpc::SessionClose>(Ok(Empty {}));
         });
     }
@@ -141,11 +142,16 @@ impl Reader {
             connection.outbox().room().await;
             let response = process.read(&params).await;
             let next_seq = response.next_seq;
-            let Some(feed) = connection.own_feed(&process) else {
-                return responder.answer::<rpc::ProcessRead>(Ok(response));
-            };
-            responder.answer_events::<rpc::ProcessRead>(&response, Arc::clone(&feed), next_seq - 1);
-            feed.release(Some(next_seq)).await;
+            let feed = connection.own_feed(&process);
+            match feed {
+                // A place that the log has not reached says nothing about what the client has.
+                Some(feed) if params.after_seq.unwrap_or(0) < next_seq => {
+                    let feed_too = Arc::clone(&feed);
+                    responder.answer_events::<rpc::ProcessRead>(&response, feed_too, next_seq - 1);
+                    feed.release(Some(next_seq)).await;
+                }
+                _ => responder.answer::<rpc::ProcessRead>(Ok(response)),
+            }
         });
     }
 

@@ -33,7 +33,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     let outbox = Arc::new(Outbox::default());
     let handle = Arc::new(ConnectionHandle::new(shared.next_connection(), outbox, prober));
     let _registered = shared.connections.register(&handle);
-    let writer = tokio::spawn(writer::write(Arc::clone(handle.outbox()), outgoing));
+    let log_bytes = shared.config.retained_output_bytes_per_process;
+    let writer = tokio::spawn(writer::write(Arc::clone(handle.outbox()), outgoing, log_bytes));
 
     let mut reader = Reader::new(Arc::clone(&shared), Arc::clone(&handle));
     tokio::select! {

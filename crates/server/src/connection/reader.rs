@@ -123,8 +123,12 @@ impl Reader {
         let call = match decoded {
             Ok(Call::Initialize(params)) => {
                 let result = self.initialize(params).await;
+                let greeted = result.is_ok();
                 responder.answer::<rpc::Initialize>(result);
-                return self.release_feeds().await;
+                if greeted {
+                    self.release_feeds().await;
+                }
+                return;
             }
             Err(error) if request.method == Method::Initialize.name() => {
                 return responder.fail(&error);

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::feed::Feed;
 
-/// How much is sent between two questions.
+/// How much is sent between two questions, at most.
 const QUESTION_BYTES: usize = 256 << 10;
 /// How long the last, smaller piece may stay unasked for.
 const QUESTION_DELAY: Duration = Duration::from_millis(500);
@@ -29,6 +29,7 @@ const FAR: Duration = Duration::from_millis(5);
 pub(super) struct Window {
     /// The highest question answered; `None` where the transport cannot ask.
     answers: Option<watch::Receiver<u64>>,
+    question_bytes: usize,
     unasked: Piece,
     asked: VecDeque<Asked>,
     under_way: usize,
@@ -51,9 +52,11 @@ struct Asked {
 }
 
 impl Window {
-    pub(super) fn new(outgoing: &Outgoing) -> Self {
+    /// `log_bytes` is the memory of one log: with less of it, questions come more often.
+    pub(super) fn new(outgoing: &Outgoing, log_bytes: usize) -> Self {
         Self {
             answers: outgoing.receipts(),
+            question_bytes: QUESTION_BYTES.min(log_bytes / 4),
             unasked: Piece::default(),
             asked: VecDeque::new(),
             under_way: 0,
@@ -73,14 +76,15 @@ impl Window {
         self.unasked.bytes += bytes;
         self.unasked.since.get_or_insert(now);
         match self.unasked.events.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &feed)) {
-            Some((_, last)) => *last = seq,
+            // An answer to a read may bring less than what was sent before it.
+            Some((_, last)) => *last = seq.max(*last),
             None => self.unasked.events.push((feed, seq)),
         }
     }
 
     /// Puts a question behind what was pushed, when it is time to.
     pub(super) fn ask_if_due(&mut self, outgoing: &mut Outgoing, now: Instant) {
-        let due = self.unasked.bytes >= QUESTION_BYTES
+        let due = (self.unasked.bytes > 0 && self.unasked.bytes >= self.question_bytes)
             || self.unasked.since.is_some_and(|since| now >= since + QUESTION_DELAY);
         if due && let Some(question) = outgoing.request_receipt() {
             let piece = std::mem::take(&mut self.unasked);

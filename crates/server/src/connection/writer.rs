@@ -14,8 +14,8 @@ const BATCH_BYTES: usize = 512 << 10;
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs until the outbox is closed or the socket fails.
-pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing) {
-    let window = Window::new(&outgoing);
+pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: usize) {
+    let window = Window::new(&outgoing, log_bytes);
     let mut writer = Writer { outbox, outgoing, window, answer_bytes: 0 };
     while !writer.outbox.is_closed() && writer.step().await {}
     writer.outbox.close();

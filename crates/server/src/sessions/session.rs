@@ -156,7 +156,9 @@ impl Session {
         let mut state = self.lock();
         match state.attachment {
             Attachment::Detached { until } if until == at => state.expiry = Some(task),
-            _ => task.abort(),
+            // The task itself may have been so quick, and is at work.
+            Attachment::Ended => {}
+            Attachment::Attached(_) | Attachment::Detached { .. } => task.abort(),
         }
     }
 
@@ -315,8 +317,9 @@ impl State {
                 self.running -= 1;
             }
         }
-        while self.finished.front().is_some_and(|finished| finished.strong_count() == 0) {
-            self.finished.pop_front();
+        // Now and then, and not each time: the list may be long.
+        if self.finished.len() > 2 * (self.processes.len() - self.running) + 16 {
+            self.finished.retain(|finished| finished.strong_count() > 0);
         }
     }
 }

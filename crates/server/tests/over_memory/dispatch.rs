@@ -204,11 +204,17 @@ async fn a_wait_never_overtakes_the_start_of_its_process() {
 #[tokio::test]
 async fn a_cut_read_names_the_number_after_its_last_chunk() {
     let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
-    // A grandchild writes after the exit.
-    client.start("p", "echo a; (sleep 0.2; echo late) & exit 0", json!({})).await;
+    // A grandchild writes after the exit, when it is told to.
+    let script = "echo a; (read line; echo late) <&0 & exit 0";
+    client.start("p", script, json!({ "pipeStdin": true })).await;
     loop {
-        if client.notification().await["method"] == "process/closed" {
-            break;
+        match client.notification().await["method"].as_str().unwrap() {
+            "process/exited" => {
+                let write = json!({ "processId": "p", "chunk": "Cg==" });
+                client.call("process/write", write).await.unwrap();
+            }
+            "process/closed" => break,
+            _ => {}
         }
     }
     let mut after = 0;

@@ -248,3 +248,61 @@ async fn a_resume_keeps_the_time_that_was_granted_before() {
     let resume = json!({ "resumeSessionId": session, "detachedTtlMs": 78_000 });
     assert_eq!(client.call("initialize", resume).await.unwrap()["detachedTtlMs"], 78_000);
 }
+
+#[tokio::test]
+async fn reads_from_anywhere_confirm_only_what_they_brought() {
+    let config = ServerConfig {
+        retained_output_bytes_per_process: 64 << 10,
+        spill_output_bytes_per_process: 0,
+        ..ServerConfig::default()
+    };
+    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    client.start("p", "head -c 2000000 /dev/zero", json!({})).await;
+    let (mut output, mut seen) = (0, 0);
+    loop {
+        let event = client.notification().await;
+        assert_eq!(event["params"]["seq"], seen + 1, "a gap in {event}");
+        seen += 1;
+        match event["method"].as_str().unwrap() {
+            "process/output" => output += bytes(&event["params"]["chunk"]).len(),
+            "process/closed" => break,
+            _ => {}
+        }
+        for read in [
+            json!({ "processId": "p", "afterSeq": 1_000_000_000 }),
+            json!({ "processId": "p", "afterSeq": 0, "maxBytes": 1 }),
+        ] {
+            client.call("process/read", read).await.unwrap();
+        }
+    }
+    assert_eq!(output, 2_000_000);
+}
+
+#[tokio::test]
+async fn a_session_that_is_closed_in_passing_is_closed() {
+    let server = server(ServerConfig::default());
+    let (mut observer, own) = Client::open(&server, json!({})).await;
+    for _ in 0..20 {
+        let (mut client, _) = Client::open(&server, json!({})).await;
+        client.start("p", "sleep 1000", json!({})).await;
+        client.request("session/close", json!({})).await;
+        client.cut().await;
+        let sessions = observer.call("session/list", json!({})).await.unwrap();
+        let listed = sessions["sessions"].as_array().unwrap();
+        assert!(listed.iter().all(|info| info["sessionId"] == own), "{sessions}");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_sees_the_end_of_what_it_watches_when_the_session_ends() {
+    let server = server(ServerConfig::default());
+    let (mut owner, session) = Client::open(&server, json!({})).await;
+    owner.start("p", "echo up; exec sleep 1000", json!({})).await;
+    let (mut observer, _) = Client::open(&server, json!({})).await;
+    let process = json!({ "sessionId": session, "processId": "p" });
+    observer.call("process/observe", process).await.unwrap();
+    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"up\n");
+    owner.call("session/close", json!({})).await.unwrap();
+    let (_, last) = follow(&mut observer, "p", 1).await;
+    assert_eq!(last, 3);
+}

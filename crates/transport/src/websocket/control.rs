@@ -123,9 +123,12 @@ impl Control {
 
     pub(super) fn is_waiting(&self) -> bool {
         let waiting = self.lock();
-        waiting.pong.is_some()
-            || waiting.ping.is_some()
-            || matches!(waiting.close, Close::Waiting(_))
+        match waiting.close {
+            Close::Unasked => waiting.pong.is_some() || waiting.ping.is_some(),
+            Close::Waiting(_) => true,
+            // Nothing may follow it.
+            Close::Sent => false,
+        }
     }
 
     /// Resolves when frames wait. For one waiter, the writer.

@@ -38,7 +38,7 @@ pub struct Page {
     pub events: Vec<Delivered>,
     /// Whether everything that there was has been returned.
     pub complete: bool,
-    /// Bytes missing between the cursor and the first event.
+    /// Bytes missing between the cursor and the last event.
     pub dropped: u64,
     pub progress: Progress,
 }
@@ -97,7 +97,7 @@ impl Cursor {
                     continue;
                 }
             };
-            let dropped = events.first().map_or(0, |first: &Delivered| first.dropped);
+            let dropped = events.iter().map(|delivered| delivered.dropped).sum();
             return Page { events, complete, dropped, progress };
         }
     }

@@ -218,13 +218,12 @@ impl Log {
         self.grew.notify_waiters();
     }
 
-    /// Nobody will read any more: what is kept is let go, and a child that blocks can go on to its end.
-    pub fn forget_readers(&self) {
+    /// The one who confirms is gone for good: from now on nothing is held back, the oldest output makes
+    /// room, and a child that blocks can go on to its end. Observers see the rest.
+    pub fn forget_owner(&self) {
         let mut state = self.lock();
-        state.unread = true;
+        state.ownerless = true;
         state.spill = None;
-        state.memory.clear();
-        state.memory_cost = 0;
         drop(state);
         self.room.notify_waiters();
     }
@@ -248,7 +247,7 @@ impl Log {
 
     /// Whether more output may be appended now.
     pub(crate) fn has_room(&self) -> bool {
-        self.limits.on_full == OnFull::Discard || self.lock().has_room(&self.limits)
+        self.lock().has_room(&self.limits)
     }
 
     /// Waits until more output may be appended.
@@ -280,12 +279,12 @@ impl Log {
             let batch = self.lock().next_spill_batch(&self.limits);
             match batch {
                 Some(batch) => self.spill(batch).await,
-                None if self.limits.on_full == OnFull::Discard => {
-                    if !self.lock().discard_oldest(&self.limits) {
+                None => {
+                    let mut state = self.lock();
+                    if !state.discards(&self.limits) || !state.discard_oldest(&self.limits) {
                         return;
                     }
                 }
-                None => return,
             }
         }
     }

@@ -27,8 +27,8 @@ pub(super) struct State {
     pub(super) spill_failed: bool,
     /// Until when a reader that keeps up is given the time to make room in memory.
     pub(super) patience_until: Option<Instant>,
-    /// The last reader is gone for good: events are counted and not kept.
-    pub(super) unread: bool,
+    /// The one who confirms is gone for good.
+    pub(super) ownerless: bool,
     /// Where the exit is, which outlives its place in the log.
     pub(super) exited: Option<Mark>,
     pub(super) confirmed: Mark,
@@ -55,7 +55,7 @@ impl State {
             spill: None,
             spill_failed: false,
             patience_until: None,
-            unread: false,
+            ownerless: false,
             exited: None,
             confirmed: Mark::default(),
             heads: Heads::new(limits.memory_bytes),
@@ -67,10 +67,8 @@ impl State {
         let entry = Entry { seq: self.progress.next_seq, offset: self.end_offset, event };
         self.end_offset = entry.end_offset();
         self.progress.next_seq += 1;
-        if !self.unread {
-            self.memory_cost += entry.cost();
-            self.memory.push_back(entry);
-        }
+        self.memory_cost += entry.cost();
+        self.memory.push_back(entry);
     }
 
     pub(super) fn pop_memory(&mut self) {
@@ -141,8 +139,13 @@ impl State {
         }
     }
 
+    /// Whether the oldest output makes room for new.
+    pub(super) fn discards(&self, limits: &LogLimits) -> bool {
+        self.ownerless || limits.on_full == OnFull::Discard
+    }
+
     pub(super) fn has_room(&self, limits: &LogLimits) -> bool {
-        if !self.is_over(limits.memory_bytes) {
+        if !self.is_over(limits.memory_bytes) || self.discards(limits) {
             return true;
         }
         !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
@@ -158,7 +161,7 @@ impl State {
             self.patience_until = None;
         }
         // With a file behind it the reader is slow, and the child must not become so.
-        if fits || self.unread || self.spill.is_some() || limits.on_full == OnFull::Discard {
+        if fits || self.spill.is_some() || self.discards(limits) {
             return None;
         }
         let now = Instant::now();
@@ -173,7 +176,7 @@ impl State {
     /// The oldest entries of memory, when they must and may go to the file.
     pub(super) fn next_spill_batch(&self, limits: &LogLimits) -> Option<spill::Batch> {
         let full = self.spilled_bytes() >= limits.spill_bytes;
-        if self.spill_failed || full || !self.is_over(limits.memory_bytes) {
+        if self.ownerless || self.spill_failed || full || !self.is_over(limits.memory_bytes) {
             return None;
         }
         // A little more than needed, so that small chunks do not cost a write each.
