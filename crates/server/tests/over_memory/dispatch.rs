@@ -205,7 +205,7 @@ async fn a_wait_never_overtakes_the_start_of_its_process() {
 async fn a_cut_read_names_the_number_after_its_last_chunk() {
     let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
     // A grandchild writes after the exit, when it is told to.
-    let script = "echo a; (read line; echo late) <&0 & exit 0";
+    let script = "exec 3<&0; echo a; (read line <&3; echo late) & exit 0";
     client.start("p", script, json!({ "pipeStdin": true })).await;
     loop {
         match client.notification().await["method"].as_str().unwrap() {
