@@ -146,8 +146,11 @@ fn disconnects_during_starts(count: usize) {
         }
         client.cut(Cut::ALL[n % 4]);
     }
-    eventually("every session ends", || machine::descendants(server.pid()).len() == 1);
-    assert_eq!(session_count(&mut witness), 1);
+    // The server may not have read the last cut yet; only a hang keeps this from ending.
+    while session_count(&mut witness) > 1 {
+        std::thread::yield_now();
+    }
+    eventually("every tree ends", || machine::descendants(server.pid()).len() == 1);
     eventually("descriptors return to the baseline", || {
         machine::descriptors(server.pid()) <= baseline
     });
