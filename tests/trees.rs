@@ -163,8 +163,10 @@ fn a_child_that_stops_its_keeper_does_not_escape() {
     let mut server = Server::start();
     let mut client = server.client();
     for id in ["terminated", "left"] {
-        let script = "kill -STOP $PPID; echo stopped; exec sleep 1000";
-        client.start(&shell(id, script).variable("EXEC_SERVER_TEST", &marker(id)));
+        // Not before the keeper has reported the start: of one that is stopped earlier nobody hears.
+        let script = "read line; kill -STOP $PPID; echo stopped; exec sleep 1000";
+        client.start(&shell(id, script).with_stdin().variable("EXEC_SERVER_TEST", &marker(id)));
+        client.write(id, "\n");
         client.wait_for_output(&mut AckingInbox::new(id), "stopped");
     }
     let terminated = Watched::new(&marked(&marker("terminated")));
