@@ -193,3 +193,29 @@ fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
         eventually("the session is gone", || machine::spill_files(server.pid()) == before);
     }
 }
+
+#[test]
+fn a_read_from_beyond_the_end_confirms_nothing_that_was_not_sent() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.start(&shell("flood", "head -c 20000000 /dev/zero"));
+    // The owner reads nothing more until the process is over; most of its output is not sent by then.
+    let mut witness = server.client();
+    let session = client.session();
+    witness.call("process/observe", json!({"sessionId": session, "processId": "flood"}));
+    while witness.event_of("flood")["method"] != "process/closed" {}
+
+    client.request("process/read", json!({"processId": "flood", "afterSeq": 1_000_000_000}));
+    let (mut seen, mut output) = (0, 0);
+    loop {
+        let event = client.event_of("flood");
+        seen += 1;
+        assert_eq!(event["params"]["seq"], seen, "a gap before it");
+        match event["method"].as_str() {
+            Some("process/output") => output += decoded(&event["params"]["chunk"]).len(),
+            Some("process/closed") => break,
+            _ => {}
+        }
+    }
+    assert_eq!(output, 20_000_000);
+}

@@ -225,3 +225,37 @@ impl Watcher for Feed {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use exec_server_host::process::launch::Launcher;
+
+    use super::*;
+
+    /// A process that printed one line and is over, and the feed of its owner: three events.
+    pub(in crate::connection) async fn finished(
+        outbox: &Arc<Outbox>,
+    ) -> (Arc<LocalProcess>, Arc<Feed>) {
+        let start = r#"{"processId":"p","argv":["/bin/sh","-c","echo a"],"cwd":"/"}"#;
+        let start = serde_json::from_str(start).unwrap();
+        let config = crate::ServerConfig::default();
+        let started = LocalProcess::start(&Launcher::plain(), &config, start).unwrap();
+        let process = Arc::new(started.process);
+        process.log().wait_closed().await;
+        let owner = Audience::Owner { confirms: Confirms::ByReceipt };
+        let feed = Feed::subscribe(&process, outbox, owner, false);
+        (process, feed)
+    }
+
+    #[tokio::test]
+    async fn a_closed_outbox_keeps_no_process_alive() {
+        let outbox = Arc::new(Outbox::default());
+        let (process, feed) = {
+            let (process, feed) = finished(&outbox).await;
+            (Arc::downgrade(&process), Arc::downgrade(&feed))
+        };
+        assert!(feed.upgrade().is_some(), "it has news, so the outbox holds it");
+        outbox.close();
+        assert!(feed.upgrade().is_none() && process.upgrade().is_none());
+    }
+}

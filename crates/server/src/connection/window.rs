@@ -140,3 +140,20 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::feed::tests::finished;
+
+    #[tokio::test]
+    async fn an_answer_that_brings_less_does_not_lower_the_mark() {
+        let (process, feed) = finished(&Arc::default()).await;
+        let mut window = Window::new(&exec_server_transport::memory().0.outgoing, 1 << 20);
+        window.pushed(Arc::clone(&feed), 3, 100, Instant::now());
+        window.pushed(feed, 1, 0, Instant::now());
+        window.written();
+        assert_eq!(process.log().confirmed(), 3);
+        assert_eq!(window.under_way, 0);
+    }
+}

@@ -250,35 +250,6 @@ async fn a_resume_keeps_the_time_that_was_granted_before() {
 }
 
 #[tokio::test]
-async fn reads_from_anywhere_confirm_only_what_they_brought() {
-    let config = ServerConfig {
-        retained_output_bytes_per_process: 64 << 10,
-        spill_output_bytes_per_process: 0,
-        ..ServerConfig::default()
-    };
-    let (mut client, _) = Client::open(&server(config), json!({})).await;
-    client.start("p", "head -c 2000000 /dev/zero", json!({})).await;
-    let (mut output, mut seen) = (0, 0);
-    loop {
-        let event = client.notification().await;
-        assert_eq!(event["params"]["seq"], seen + 1, "a gap in {event}");
-        seen += 1;
-        match event["method"].as_str().unwrap() {
-            "process/output" => output += bytes(&event["params"]["chunk"]).len(),
-            "process/closed" => break,
-            _ => {}
-        }
-        for read in [
-            json!({ "processId": "p", "afterSeq": 1_000_000_000 }),
-            json!({ "processId": "p", "afterSeq": 0, "maxBytes": 1 }),
-        ] {
-            client.call("process/read", read).await.unwrap();
-        }
-    }
-    assert_eq!(output, 2_000_000);
-}
-
-#[tokio::test]
 async fn a_session_that_is_closed_in_passing_is_closed() {
     let server = server(ServerConfig::default());
     let (mut observer, own) = Client::open(&server, json!({})).await;
