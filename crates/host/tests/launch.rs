@@ -312,8 +312,7 @@ async fn a_terminal_has_size_and_controls_the_session(launcher: Launcher) {
 }
 
 async fn a_terminal_signals_its_foreground(launcher: Launcher) {
-    let script =
-        "stty raw; trap 'echo interrupted; exit 5' INT; echo ready; while :; do read x; done";
+    let script = "stty raw; trap 'echo interrupted; exit 5' INT; echo ready; while :; do :; done";
     let mut running =
         Running::start(&launcher, Command { io: Io::Pty(SIZE), ..shell(script) }).await;
     running.wait_for_output("ready").await;
@@ -326,8 +325,9 @@ async fn a_terminal_signals_its_foreground(launcher: Launcher) {
 
 async fn signals_reach_the_group(launcher: Launcher) {
     // `wait` ends only when the background member of the group got the signal as well.
-    let script = "sh -c 'trap \"echo member; exit\" USR1; echo up; while :; do sleep 0.01; done' &
-        trap 'echo leader' USR1; wait; wait; exit 6";
+    let script = "trap 'echo leader' USR1
+        sh -c 'trap \"echo member; exit\" USR1; echo up; while :; do sleep 0.01; done' &
+        wait; wait; exit 6";
     let mut running = Running::start(&launcher, shell(script)).await;
     running.wait_for_output("up").await;
     running.control.signal(Signal::User1);

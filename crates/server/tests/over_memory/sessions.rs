@@ -187,8 +187,8 @@ async fn an_observer_may_signal_and_terminate_what_it_watches() {
     let server = server(ServerConfig::default());
     let (mut owner, session) = Client::open(&server, json!({ "clientName": "owner" })).await;
     // Nothing but builtins: the signal goes to the whole group, and a `sleep` in it would die loudly.
-    let script = "trap 'echo usr1' USR1; echo up; while :; do read line; done";
-    owner.start("p", script, json!({ "pipeStdin": true })).await;
+    let script = "trap 'echo usr1' USR1; echo up; while :; do :; done";
+    owner.start("p", script, json!({})).await;
     let (mut observer, _) = Client::open(&server, json!({ "clientName": "observer" })).await;
     let process = json!({ "sessionId": session, "processId": "p" });
     observer.call("process/observe", process.clone()).await.unwrap();
