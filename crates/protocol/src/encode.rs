@@ -1,10 +1,23 @@
-//! Messages of the server as text.
+//! Messages as text.
 
 use std::io::Write as _;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::{OutputStream, RequestId, RpcError};
+
+/// Encodes a request whose params are text already.
+#[must_use]
+pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Request<'a> {
+        id: &'a RequestId,
+        method: &'a str,
+        params: &'a RawValue,
+    }
+    serde_json::to_vec(&Request { id, method, params }).expect("ids and methods are JSON")
+}
 
 /// Encodes a successful answer.
 pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, serde_json::Error> {

@@ -33,16 +33,16 @@ pub use legacy::{
     ExecWriteResponse, LegacyStream,
 };
 pub use lifecycle::{
-    Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION, SessionInfo,
-    SessionListResponse,
+    Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION,
+    SessionCloseParams, SessionInfo, SessionListResponse,
 };
-pub use methods::{Call, ClientNotification, MAX_NAME_BYTES, Method, Rpc, Scheduling, rpc};
+pub use methods::{Call, ClientNotification, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc};
 pub use path_uri::{PathUri, PathUriError};
 pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
-    ExitDetails, ExitedNotification, ListResponse, OnFull, OutputChunk, OutputNotification,
-    OutputStream, ProcessIdParams, ProcessSummary, ReadParams, ReadResponse, ResizeParams,
-    SandboxRequest, SandboxType, SignalName, SignalParams, SnapshotResponse, StartParams,
-    StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse, WaitParams,
-    WaitResponse, WriteParams, WriteResponse, WriteStatus,
+    ExitDetails, ExitedNotification, ListParams, ListResponse, OnFull, OutputChunk,
+    OutputNotification, OutputStream, ProcessIdParams, ProcessSummary, ReadParams, ReadResponse,
+    ResizeParams, SandboxRequest, SandboxType, SignalName, SignalParams, SnapshotResponse,
+    StartParams, StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse,
+    WaitParams, WaitResponse, WriteParams, WriteResponse, WriteStatus,
 };

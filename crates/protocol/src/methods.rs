@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 
 use crate::{
     AckParams, CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
-    ExecParams, ExecResponse, ExecWriteResponse, InitializeParams, InitializeResponse,
+    ExecParams, ExecResponse, ExecWriteResponse, InitializeParams, InitializeResponse, ListParams,
     ListResponse, Notification, ObserveParams, ProcessIdParams, ReadParams, ReadResponse,
-    ResizeParams, RpcError, SessionListResponse, SignalParams, SnapshotResponse, StartParams,
-    StartResponse, TerminateParams, TerminateResponse, WaitParams, WaitResponse, WriteParams,
-    WriteResponse,
+    ResizeParams, RpcError, SessionCloseParams, SessionListResponse, SignalParams,
+    SnapshotResponse, StartParams, StartResponse, TerminateParams, TerminateResponse, WaitParams,
+    WaitResponse, WriteParams, WriteResponse,
 };
 
 /// The longest `processId`, `writeId` or `clientName`.
@@ -27,15 +27,28 @@ pub enum Scheduling {
     Control,
 }
 
+/// Whether a client may send a request again when it lost the connection before the answer, and so cannot know
+/// whether the server has carried it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    /// Doing it twice is the same as doing it once.
+    Harmless,
+    /// Only with a `writeId`, by which the server knows what it has done.
+    WithWriteId,
+    Never,
+}
+
 /// A method as a type: what a client calls and a server answers.
 pub trait Rpc {
     const METHOD: Method;
+    const REPLAY: Replay;
     type Params: Serialize + DeserializeOwned;
     type Response: Serialize + DeserializeOwned;
 }
 
 macro_rules! methods {
-    ($($name:ident = $wire:literal, $scheduling:ident: $params:ident => $response:ident;)*) => {
+    ($($name:ident $function:ident = $wire:literal,
+        $scheduling:ident, $replay:ident: $params:ident => $response:ident;)*) => {
         /// Every method that a client may call.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method {
@@ -75,6 +88,7 @@ macro_rules! methods {
 
                 impl super::Rpc for $name {
                     const METHOD: super::Method = super::Method::$name;
+                    const REPLAY: super::Replay = super::Replay::$replay;
                     type Params = super::$params;
                     type Response = super::$response;
                 }
@@ -112,27 +126,36 @@ macro_rules! methods {
     };
 }
 
-methods! {
-    Initialize = "initialize", Ordinary: InitializeParams => InitializeResponse;
-    SessionClose = "session/close", Ordinary: Empty => Empty;
-    SessionList = "session/list", Ordinary: Empty => SessionListResponse;
-    EnvironmentInfo = "environment/info", Control: Empty => EnvironmentInfo;
-    EnvironmentStatus = "environment/status", Control: Empty => EnvironmentStatus;
-    ProcessStart = "process/start", Ordinary: StartParams => StartResponse;
-    ProcessRead = "process/read", Waiting: ReadParams => ReadResponse;
-    ProcessWrite = "process/write", Ordinary: WriteParams => WriteResponse;
-    ProcessCloseStdin = "process/closeStdin", Ordinary: ProcessIdParams => CloseStdinResponse;
-    ProcessResize = "process/resize", Ordinary: ResizeParams => Empty;
-    ProcessSignal = "process/signal", Control: SignalParams => Empty;
-    ProcessTerminate = "process/terminate", Control: TerminateParams => TerminateResponse;
-    ProcessWait = "process/wait", Waiting: WaitParams => WaitResponse;
-    ProcessSnapshot = "process/snapshot", Ordinary: ProcessIdParams => SnapshotResponse;
-    ProcessList = "process/list", Ordinary: Empty => ListResponse;
-    ProcessObserve = "process/observe", Ordinary: ObserveParams => Empty;
-    CommandExec = "command/exec", Ordinary: ExecParams => ExecResponse;
-    CommandExecWrite = "command/exec/write", Ordinary: WriteParams => ExecWriteResponse;
-    CommandExecTerminate = "command/exec/terminate", Control: TerminateParams => TerminateResponse;
+/// The table. Calls the macro that it is given with one row for each method, `initialize` first:
+/// type, function, wire name, scheduling, replay, params, result.
+#[macro_export]
+macro_rules! for_each_method {
+    ($callback:ident) => {
+        $callback! {
+            Initialize initialize = "initialize", Ordinary, Never: InitializeParams => InitializeResponse;
+            SessionClose session_close = "session/close", Ordinary, Never: SessionCloseParams => Empty;
+            SessionList session_list = "session/list", Ordinary, Harmless: Empty => SessionListResponse;
+            EnvironmentInfo environment_info = "environment/info", Control, Harmless: Empty => EnvironmentInfo;
+            EnvironmentStatus environment_status = "environment/status", Control, Harmless: Empty => EnvironmentStatus;
+            ProcessStart process_start = "process/start", Ordinary, Never: StartParams => StartResponse;
+            ProcessRead process_read = "process/read", Waiting, Harmless: ReadParams => ReadResponse;
+            ProcessWrite process_write = "process/write", Ordinary, WithWriteId: WriteParams => WriteResponse;
+            ProcessCloseStdin process_close_stdin = "process/closeStdin", Ordinary, Harmless: ProcessIdParams => CloseStdinResponse;
+            ProcessResize process_resize = "process/resize", Ordinary, Harmless: ResizeParams => Empty;
+            ProcessSignal process_signal = "process/signal", Control, Never: SignalParams => Empty;
+            ProcessTerminate process_terminate = "process/terminate", Control, Harmless: TerminateParams => TerminateResponse;
+            ProcessWait process_wait = "process/wait", Waiting, Harmless: WaitParams => WaitResponse;
+            ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Harmless: ProcessIdParams => SnapshotResponse;
+            ProcessList process_list = "process/list", Ordinary, Harmless: ListParams => ListResponse;
+            ProcessObserve process_observe = "process/observe", Ordinary, Never: ObserveParams => Empty;
+            CommandExec command_exec = "command/exec", Ordinary, Never: ExecParams => ExecResponse;
+            CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId: WriteParams => ExecWriteResponse;
+            CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Harmless: TerminateParams => TerminateResponse;
+        }
+    };
 }
+
+for_each_method!(methods);
 
 impl Call {
     #[must_use]
