@@ -19,7 +19,7 @@ mod process;
 
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
-pub use encode::{NotificationHeader, error_response, notification, response};
+pub use encode::{NotificationHeader, error_response, notification, request, response};
 pub use envelope::{
     DecodeError, Message, Notification, Request, RequestId, TraceContext, UNKNOWN_REQUEST_ID,
     decode,

@@ -147,7 +147,7 @@ macro_rules! for_each_method {
             ProcessWait process_wait = "process/wait", Waiting, Harmless: WaitParams => WaitResponse;
             ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Harmless: ProcessIdParams => SnapshotResponse;
             ProcessList process_list = "process/list", Ordinary, Harmless: ListParams => ListResponse;
-            ProcessObserve process_observe = "process/observe", Ordinary, Never: ObserveParams => Empty;
+            ProcessObserve process_observe = "process/observe", Ordinary, Harmless: ObserveParams => Empty;
             CommandExec command_exec = "command/exec", Ordinary, Never: ExecParams => ExecResponse;
             CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId: WriteParams => ExecWriteResponse;
             CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Harmless: TerminateParams => TerminateResponse;

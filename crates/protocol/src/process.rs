@@ -57,6 +57,33 @@ pub struct StartParams {
 }
 
 impl StartParams {
+    /// A process with pipes, no stdin and an empty environment; the fields say the rest.
+    #[must_use]
+    pub fn new(
+        process_id: impl Into<String>,
+        argv: impl IntoIterator<Item = impl Into<String>>,
+        cwd: PathUri,
+    ) -> Self {
+        Self {
+            process_id: process_id.into(),
+            argv: argv.into_iter().map(Into::into).collect(),
+            cwd,
+            env: BTreeMap::new(),
+            tty: false,
+            pipe_stdin: false,
+            arg0: None,
+            env_policy: None,
+            sandbox: None,
+            enforce_managed_network: None,
+            managed_network: None,
+            network_proxy: None,
+            on_full: OnFull::default(),
+            kill_on_exit: false,
+            size: None,
+            mode: ExecMode::default(),
+        }
+    }
+
     /// Whether the client wants its traffic to go through a managed network.
     #[must_use]
     pub fn asks_for_managed_network(&self) -> bool {

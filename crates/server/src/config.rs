@@ -17,7 +17,8 @@ pub struct ServerConfig {
     pub spill_output_bytes_per_process: u64,
     /// How long a session survives without a connection when its client did not ask otherwise.
     pub detached_session_ttl: Duration,
-    /// The most that a client may ask for with `detachedTtlMs`.
+    /// The most that a client may ask for with `detachedTtlMs`. One that wants its session kept until the
+    /// server stops asks for all of it.
     pub max_detached_session_ttl: Duration,
     /// Whether `process/start` may use mode `direct`.
     pub allow_direct_exec: bool,
@@ -36,7 +37,7 @@ impl Default for ServerConfig {
             retained_output_bytes_per_process: 1 << 20,
             spill_output_bytes_per_process: 256 << 20,
             detached_session_ttl: Duration::from_secs(30),
-            max_detached_session_ttl: Duration::from_secs(24 * 60 * 60),
+            max_detached_session_ttl: Duration::from_secs(365 * 24 * 60 * 60),
             allow_direct_exec: true,
             allow_prepared_exec: true,
             concurrent_requests: 64,

@@ -1,8 +1,8 @@
 //! Sessions, dispatch and the connection writer.
 //!
-//! [`Server::serve`] is the only entrance, whatever the transport. Below it, `connection` reads,
-//! schedules and writes; `sessions` knows who owns which process; `local` translates between the wire
-//! and the machine. Output is never queued here: see `connection::outbox`.
+//! [`Server::serve`] is the only entrance for a connection, whatever the transport, and
+//! [`Server::open_session`] the one for this program itself. Below them, `connection` reads, schedules and
+//! writes; `sessions` knows who owns which process; `local` translates between the wire and the machine. Output is never queued here: see `connection::outbox`.
 
 mod config;
 mod connection;
@@ -11,5 +11,6 @@ mod server;
 mod sessions;
 
 pub use config::ServerConfig;
-pub use local::LocalProcess;
+pub use local::{Followed, FollowedEvent, Follower, LocalProcess};
 pub use server::Server;
+pub use sessions::LocalSession;

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
-use exec_server_protocol::TerminateMode;
+use exec_server_protocol::{RpcError, TerminateMode};
 use exec_server_transport::Connection;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
-use crate::connection::{self, ConnectionHandle, ConnectionId, FAREWELL};
-use crate::local::LocalProcess;
-use crate::sessions::{Session, Sessions};
+use crate::connection::{self, Confirms, ConnectionHandle, ConnectionId, FAREWELL};
+use crate::local::{LocalProcess, Started};
+use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
 /// keeper was stopped.
@@ -58,6 +58,17 @@ impl Server {
     /// Serves a connection to its end.
     pub async fn serve(&self, connection: Connection) {
         connection::serve(Arc::clone(&self.shared), connection).await;
+    }
+
+    /// Opens a session of this program itself: the way in for a local environment, without a connection.
+    pub fn open_session(&self, client_name: &str) -> Result<LocalSession, RpcError> {
+        let shared = &self.shared;
+        let holder = shared.next_connection();
+        // Its holder confirms what it has, and is never away.
+        let settings = SessionSettings { confirms: Confirms::ByAck, detached_ttl: Duration::ZERO };
+        let program = Holder::Program(holder);
+        let session = shared.sessions.open(client_name.to_owned(), settings, program)?;
+        Ok(LocalSession::new(Arc::clone(shared), session, holder))
     }
 
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, and the
@@ -128,8 +139,7 @@ impl Shared {
         self.sessions.remove(session.id());
         let processes = session.processes();
         for process in &processes {
-            process.terminate(TerminateMode::Force);
-            process.log().forget_owner();
+            process.abandon();
         }
         let session = Arc::clone(session);
         let deadline = Instant::now() + KILL_PATIENCE;
@@ -161,6 +171,18 @@ impl Shared {
         session.expires_by(until, task);
     }
 
+    /// Starts a process of a session, if that is its holder's and there is place for one more.
+    pub(crate) fn admit(
+        &self,
+        session: &Session,
+        holder: ConnectionId,
+        process_id: &str,
+        start: impl FnOnce() -> Result<Started, RpcError>,
+    ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
+        self.sessions.check_draining()?;
+        session.start(holder, process_id, self.config.max_processes_per_connection, start)
+    }
+
     /// Cares for a process from its start until it is forgotten.
     pub(crate) fn look_after(
         &self,
@@ -182,12 +204,13 @@ impl Shared {
             process.log().wait_closed().await;
             process.gone().await;
             session.finished(&process);
-            loop {
+            while !process.is_abandoned() {
                 tokio::time::sleep(CLOSED_RETENTION).await;
                 if session.is_ended() || session.has_delivered(&process) {
-                    return session.forget(&process);
+                    break;
                 }
             }
+            session.forget(&process);
         });
     }
 

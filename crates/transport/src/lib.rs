@@ -1,11 +1,11 @@
 //! Bytes to messages and back.
 //!
 //! A [`Connection`] carries whole messages, whatever it came by: a WebSocket over TCP or over a Unix
-//! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive and the listener's
-//! admission rules live here. What a message *says* is not known here: not even that it is JSON.
+//! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive, the listener's
+//! admission rules and the client's handshake live here. What a message *says* is not known here: not even that it is JSON.
 
-mod connect;
 mod connection;
+mod dial;
 mod lines;
 mod listen;
 mod memory;
@@ -14,11 +14,12 @@ mod stdio;
 mod websocket;
 mod write_buffer;
 
-pub use connect::connect;
 pub use connection::{
     Connection, Incoming, MalformedMessage, Outgoing, Prober, Received, TransportKind,
 };
+pub use dial::{DialError, DialOptions, DialUrl, DialUrlParseError, NotWebSocket, dial};
 pub use exec_server_protocol::MAX_MESSAGE_BYTES;
+pub use lines::lines;
 pub use listen::{
     BindError, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl, Listener,
     ListenerOptions, Readiness,

@@ -7,9 +7,10 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::MAX_MESSAGE_BYTES;
 use crate::connection::{Connection, MalformedMessage, Received};
 use crate::socket::ByteSource;
 use crate::write_buffer::{ByteSink, WriteBuffer};
@@ -21,7 +22,19 @@ const LARGE_LINE: usize = 64 << 10;
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection over a pair of byte streams, with messages of at most `max_line` bytes.
+/// A connection over any pair of byte streams, such as the stdout and stdin of a server that is our
+/// child.
+///
+/// Lines have no pings: a peer that stops answering keeps the connection open, and a
+/// [`Prober`](crate::Prober) believes in it for ever. Only the end of `read` is the end.
+pub fn lines(
+    read: impl AsyncRead + Send + Sync + Unpin + 'static,
+    write: impl AsyncWrite + Send + Sync + Unpin + 'static,
+) -> Connection {
+    connection(Box::new(read), Box::new(write), MAX_MESSAGE_BYTES)
+}
+
+/// The same for streams that are boxed already, with messages of at most `max_line` bytes.
 pub(crate) fn connection(source: ByteSource, sink: ByteSink, max_line: usize) -> Connection {
     let reader = LineReader { source, splitter: LineSplitter::new(max_line), at_end: false };
     Connection::from_lines(reader, LineWriter { sink, buffer: WriteBuffer::default() })
@@ -263,5 +276,22 @@ mod tests {
         let mut written = String::new();
         far.read_to_string(&mut written).await.unwrap();
         assert_eq!(written, "one\ntwo\n");
+    }
+
+    #[tokio::test]
+    async fn any_pair_of_streams_will_do() {
+        let (near, far) = tokio::io::duplex(1000);
+        let ends = [near, far].map(|end| {
+            let (read, write) = tokio::io::split(end);
+            lines(read, write)
+        });
+        let [mut near, mut far] = ends;
+        near.outgoing.push(b"question");
+        near.outgoing.flush().await.unwrap();
+        assert_eq!(far.incoming.recv().await, Some(message("question")));
+        far.outgoing.push(b"answer");
+        far.outgoing.close(tungstenite::protocol::frame::coding::CloseCode::Normal, "").await;
+        assert_eq!(near.incoming.recv().await, Some(message("answer")));
+        assert_eq!(near.incoming.recv().await, None);
     }
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use exec_server_transport::{
-    BindError, CloseCode, Connection, ListenUrl, Listener, ListenerOptions, Outgoing, Received,
-    TransportKind, connect,
+    BindError, CloseCode, Connection, DialError, DialOptions, ListenUrl, Listener, ListenerOptions,
+    Outgoing, Received, TransportKind, dial,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -22,6 +22,10 @@ async fn on_loopback() -> (Listener, std::net::SocketAddr) {
     let listener = listen("ws://127.0.0.1:0", ListenerOptions::default()).await;
     let ListenUrl::WebSocket(address) = *listener.local_url() else { panic!("not a TCP listener") };
     (listener, address)
+}
+
+async fn connect(url: &str) -> Result<Connection, DialError> {
+    dial(url, &DialOptions::default()).await
 }
 
 /// The whole response to one request.

@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, EnvironmentStatus, ExecParams, ExecResponse,
-    ExecWriteResponse, ListResponse, ObserveParams, ReadParams, RpcError, SandboxType,
-    SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
-    TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+    ExecWriteResponse, ObserveParams, ReadParams, RpcError, SandboxType, SessionListResponse,
+    SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
+    TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
-
-use tokio::task::JoinSet;
 
 use super::reader::Reader;
 use super::responder::Responder;
-use crate::local::{LocalProcess, Started, Written, environment_info, start_error};
+use crate::local::{LocalProcess, Started, Written, environment_info, list, start_error};
 use crate::sessions::Session;
 
 impl Reader {
@@ -22,7 +20,9 @@ impl Reader {
             Call::Initialize(_) => {
                 responder.fail(&RpcError::invalid_request("initialize was called before"));
             }
-            Call::SessionClose(_) => self.session_close(session, responder),
+            Call::SessionClose(params) => {
+                self.session_close(session, params.session_id.as_deref(), responder);
+            }
             Call::SessionList(_) => {
                 let sessions = self.shared.sessions.all().iter().map(|s| s.info()).collect();
                 responder.answer::<rpc::SessionList>(Ok(SessionListResponse { sessions }));
@@ -56,7 +56,9 @@ impl Reader {
             }
             Call::ProcessWait(params) => self.wait(session, params, responder),
             Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, responder),
-            Call::ProcessList(_) => self.list(session, responder),
+            Call::ProcessList(params) => {
+                self.list(session, params.session_id.as_deref(), responder);
+            }
             Call::ProcessObserve(params) => {
                 responder.answer::<rpc::ProcessObserve>(self.observe(&params));
             }
@@ -68,9 +70,13 @@ impl Reader {
         }
     }
 
-    fn session_close(&mut self, session: &Arc<Session>, responder: Responder) {
-        // Ended here and now; a client that hangs up right away has closed its session all the same.
-        let ended = self.shared.end_session(session);
+    fn session_close(&mut self, own: &Arc<Session>, other: Option<&str>, responder: Responder) {
+        let session = match self.session_named(own, other) {
+            Ok(session) => session,
+            Err(error) => return responder.fail(&error),
+        };
+        // Ended here and now; a client that hangs up right away has closed the session all the same.
+        let ended = self.shared.end_session(&session);
         self.work(responder, |responder| async move {
             ended.await;
             responder.answer::<rpc::SessionClose>(Ok(Empty {}));
@@ -108,11 +114,7 @@ impl Reader {
         responder: Responder,
         answer: impl FnOnce(String, Responder) + Send + 'static,
     ) {
-        if let Err(error) = self.shared.sessions.check_draining() {
-            return responder.fail(&error);
-        }
-        let limit = self.shared.config.max_processes_per_connection;
-        match session.start(self.connection.id(), &process_id, limit, start) {
+        match self.shared.admit(session, self.connection.id(), &process_id, start) {
             Err(error) => responder.fail(&error),
             Ok((process, outcome)) => {
                 self.shared.look_after(Arc::clone(session), process, outcome, move |outcome| {
@@ -140,7 +142,7 @@ impl Reader {
             process.wait_for_news(&params).await;
             let Ok(_permit) = connection.large_answer.acquire().await else { return };
             connection.outbox().room().await;
-            let response = process.read(&params).await;
+            let response = process.read_now(&params).await;
             let next_seq = response.next_seq;
             let feed = connection.own_feed(&process);
             match feed {
@@ -188,7 +190,7 @@ impl Reader {
         mut responder: Responder,
         answer: impl FnOnce(WriteStatus, Responder) + Send + 'static,
     ) {
-        match process.write(params) {
+        match process.offer(params) {
             Err(error) => responder.fail(&error),
             Ok(Written::Done(status)) => answer(status, responder),
             Ok(Written::Waiting(ticket)) => {
@@ -242,19 +244,18 @@ impl Reader {
         }
     }
 
-    fn list(&mut self, session: &Arc<Session>, responder: Responder) {
-        let listed = session.processes();
+    fn list(&mut self, own: &Arc<Session>, other: Option<&str>, responder: Responder) {
+        let processes = match self.session_named(own, other) {
+            Ok(session) => session.processes(),
+            Err(error) => return responder.fail(&error),
+        };
         self.work(responder, |responder| async move {
-            // At once: each asks a keeper of its own.
-            let summaries = listed.into_iter().map(|p| async move { p.summary().await });
-            let mut processes = summaries.collect::<JoinSet<_>>().join_all().await;
-            processes.sort_by(|a, b| a.process_id.cmp(&b.process_id));
-            responder.answer::<rpc::ProcessList>(Ok(ListResponse { processes }));
+            responder.answer::<rpc::ProcessList>(Ok(list(processes).await));
         });
     }
 
     fn observe(&self, params: &ObserveParams) -> Result<Empty, RpcError> {
-        let session = self.named(&params.session_id)?;
+        let session = self.shared.sessions.named(&params.session_id)?;
         let process = find(&session, &params.process_id)?;
         let after = params.after_seq.unwrap_or(0);
         self.connection.observe(&process, &params.session_id, after)?;
@@ -266,13 +267,7 @@ impl Reader {
         own: &Arc<Session>,
         other: Option<&str>,
     ) -> Result<Arc<Session>, RpcError> {
-        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.named(id))
-    }
-
-    fn named(&self, id: &str) -> Result<Arc<Session>, RpcError> {
-        let unknown =
-            || RpcError::invalid_request(format!("session {id:?} is unknown or has expired"));
-        self.shared.sessions.find(id).ok_or_else(|| unknown().with_kind("unknownSession"))
+        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.shared.sessions.named(id))
     }
 }
 

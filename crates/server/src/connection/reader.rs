@@ -15,7 +15,7 @@ use super::handle::ConnectionHandle;
 use super::lanes::{Lanes, Refused};
 use super::responder::Responder;
 use crate::server::Shared;
-use crate::sessions::{Resume, Session, SessionSettings};
+use crate::sessions::{Holder, Resume, Session, SessionSettings};
 
 /// Requests of one connection that may wait at once; one more is refused.
 const MAX_WAITING: usize = 4096;
@@ -235,7 +235,8 @@ impl Reader {
             None => {
                 let detached_ttl = self.shared.granted_ttl(params.detached_ttl_ms);
                 let settings = SessionSettings { confirms, detached_ttl };
-                sessions.open(params.client_name, settings, &self.connection)?
+                let holder = Holder::Connection(Arc::clone(&self.connection));
+                sessions.open(params.client_name, settings, holder)?
             }
         };
         let granted = session.settings().detached_ttl.as_millis();

@@ -1,7 +1,7 @@
 //! One process as the protocol sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use exec_server_host::process::launch::{Command, ExitRecord, Launcher, PtySize, Signal};
 use exec_server_host::process::{
@@ -9,10 +9,12 @@ use exec_server_host::process::{
     Terminate, Ticket,
 };
 use exec_server_protocol::{
-    Base64Bytes, ExitDetails, OutputChunk, OutputStream, ProcessSummary, ReadParams, ReadResponse,
-    RpcError, SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams, WaitResponse,
-    WriteParams, WriteStatus,
+    Base64Bytes, ExitDetails, OutputChunk, OutputStream, ReadParams, ReadResponse, RpcError,
+    SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams, WaitResponse,
+    WriteParams, WriteResponse, WriteStatus,
 };
+
+use super::names::check_name;
 
 /// The names by which a process's notifications go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +24,18 @@ pub(crate) enum Vocabulary {
     Legacy,
 }
 
-/// A process of this machine: wire types in, host actions out.
+/// A process of this machine: wire types in, host actions out. The `process_id` in params is how it was found, and is not
+/// looked at again.
 #[derive(Debug)]
 pub struct LocalProcess {
     id: String,
-    argv: Vec<String>,
+    pub(super) argv: Vec<String>,
     vocabulary: Vocabulary,
-    process: Process,
+    pub(super) process: Process,
     /// Closed, with nothing left running; its session keeps count.
     over: AtomicBool,
+    /// Nobody wants it any more; see [`Self::abandon`].
+    abandoned: AtomicBool,
     /// The last event that some client's socket is known to have read, acked or not.
     received: AtomicU64,
 }
@@ -66,13 +71,15 @@ impl LocalProcess {
                 vocabulary,
                 process,
                 over: AtomicBool::new(false),
+                abandoned: AtomicBool::new(false),
                 received: AtomicU64::new(0),
             },
             outcome,
         }
     }
 
-    pub(crate) fn id(&self) -> &str {
+    #[must_use]
+    pub fn id(&self) -> &str {
         &self.id
     }
 
@@ -103,12 +110,29 @@ impl LocalProcess {
         !self.over.swap(true, Ordering::Relaxed)
     }
 
+    /// Kills a process that nobody will ask for again. Its log holds nothing back for an owner.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.terminate(TerminateMode::Force);
+        self.log().forget_owner();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         self.process.is_gone()
     }
 
     pub(crate) async fn gone(&self) {
         self.process.gone().await;
+    }
+
+    /// Reads from the log, and waits for something new as long as the params say. Confirms nothing.
+    pub async fn read(&self, params: &ReadParams) -> ReadResponse {
+        self.wait_for_news(params).await;
+        self.read_now(params).await
     }
 
     /// Waits as long as the client asked for something new.
@@ -120,7 +144,8 @@ impl LocalProcess {
         }
     }
 
-    pub(crate) async fn read(&self, params: &ReadParams) -> ReadResponse {
+    /// Reads what there is.
+    pub(crate) async fn read_now(&self, params: &ReadParams) -> ReadResponse {
         let after = params.after_seq.unwrap_or(0);
         let bytes = params.max_bytes.unwrap_or(u64::MAX).min(READ_BUDGET.bytes);
         let mut cursor = Cursor::after(self.log(), after);
@@ -152,11 +177,25 @@ impl LocalProcess {
         }
     }
 
+    /// Writes to the standard input, and waits until the bytes are accepted. They are queued when the future is first
+    /// polled; dropping it later takes nothing back.
+    pub async fn write(&self, params: WriteParams) -> Result<WriteResponse, RpcError> {
+        let status = match self.offer(params)? {
+            Written::Done(status) => status,
+            Written::Waiting(ticket) => self.accepted(ticket).await,
+        };
+        Ok(WriteResponse { status })
+    }
+
     /// Takes input at once, in the order of the calls; only the answer may have to wait.
-    pub(crate) fn write(&self, params: WriteParams) -> Result<Written, RpcError> {
-        let id = &params.process_id;
-        if params.write_id.as_deref() == Some("") {
-            return Err(RpcError::invalid_params(format!("process {id:?}: writeId is empty")));
+    pub(crate) fn offer(&self, params: WriteParams) -> Result<Written, RpcError> {
+        let id = &self.id;
+        match params.write_id.as_deref() {
+            Some("") => {
+                return Err(RpcError::invalid_params(format!("process {id:?}: writeId is empty")));
+            }
+            Some(write_id) => check_name("writeId", write_id)?,
+            None => {}
         }
         match self.process.offer_input(params.chunk.0, params.write_id.as_deref()) {
             Ok(ticket) => Ok(match self.process.accepted_now(ticket) {
@@ -173,7 +212,8 @@ impl LocalProcess {
         write_status(self.process.accepted(ticket).await)
     }
 
-    pub(crate) fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
+    /// Ends the input after what is queued; a terminal gets an end-of-file key.
+    pub fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
         match self.process.close_input() {
             Ok(()) => Ok(WriteStatus::Accepted),
             Err(OfferError::Closed) => Ok(WriteStatus::StdinClosed),
@@ -181,7 +221,8 @@ impl LocalProcess {
         }
     }
 
-    pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
+    /// Fails without a terminal.
+    pub fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
         if !self.process.tty() {
             let message = format!("process {:?} has no terminal to resize", self.id);
             return Err(RpcError::invalid_request(message));
@@ -190,7 +231,8 @@ impl LocalProcess {
         Ok(())
     }
 
-    pub(crate) fn signal(&self, signal: SignalName) {
+    /// Nothing happens once the process has exited.
+    pub fn signal(&self, signal: SignalName) {
         self.process.signal(match signal {
             SignalName::Interrupt => Signal::Interrupt,
             SignalName::Terminate => Signal::Terminate,
@@ -204,8 +246,8 @@ impl LocalProcess {
         });
     }
 
-    /// Says whether the process was running.
-    pub(crate) fn terminate(&self, mode: TerminateMode) -> bool {
+    /// Ends the whole tree. Says whether the process itself was running.
+    pub fn terminate(&self, mode: TerminateMode) -> bool {
         self.process.terminate(match mode {
             TerminateMode::Force => Terminate::Force,
             TerminateMode::Graceful { timeout_ms } => {
@@ -214,7 +256,8 @@ impl LocalProcess {
         })
     }
 
-    pub(crate) async fn wait(&self, params: &WaitParams) -> WaitResponse {
+    /// Waits for the exit, or as long as the params say.
+    pub async fn wait(&self, params: &WaitParams) -> WaitResponse {
         let exited = self.log().wait_exited();
         match params.timeout_ms {
             Some(timeout) => {
@@ -231,7 +274,8 @@ impl LocalProcess {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> SnapshotResponse {
+    #[must_use]
+    pub fn snapshot(&self) -> SnapshotResponse {
         let snapshot = self.log().snapshot();
         SnapshotResponse {
             stdout: Base64Bytes(snapshot.stdout),
@@ -240,21 +284,6 @@ impl LocalProcess {
             truncated: snapshot.truncated,
             exit_code: snapshot.exit.map(|exit| exit.code),
             running: snapshot.exit.is_none(),
-        }
-    }
-
-    pub(crate) async fn summary(&self) -> ProcessSummary {
-        let progress = self.log().progress();
-        let started_at = self.process.started_at().duration_since(SystemTime::UNIX_EPOCH);
-        ProcessSummary {
-            process_id: self.id.clone(),
-            argv: self.argv.clone(),
-            tty: self.process.tty(),
-            running: progress.exit.is_none(),
-            exit_code: progress.exit.map(|exit| exit.code),
-            started_at_ms: millis(started_at.unwrap_or_default()),
-            next_seq: progress.next_seq,
-            descendants: self.process.descendants().await as u64,
         }
     }
 }
@@ -298,6 +327,6 @@ pub(super) fn pty_size(size: TerminalSize) -> PtySize {
     PtySize { rows: size.rows, cols: size.cols }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

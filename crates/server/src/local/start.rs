@@ -11,6 +11,7 @@ use exec_server_protocol::{
     EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
 };
 
+use super::names::check_name;
 use super::process::{LocalProcess, Started, Vocabulary, pty_size};
 use crate::ServerConfig;
 
@@ -107,6 +108,7 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
 
 fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), RpcError> {
     let id = &params.process_id;
+    check_name("processId", id)?;
     check_argv(id, &params.argv)?;
     check_mode(config, id, params.mode)?;
     if params.mode == ExecMode::Prepared

@@ -7,8 +7,10 @@ use std::time::Duration;
 use exec_server_protocol::{ErrorCode, RpcError};
 use uuid::Uuid;
 
+use super::Holder;
 use super::session::{AttachError, Resume, Session, SessionSettings};
 use crate::connection::ConnectionHandle;
+use crate::local::check_name;
 
 /// How long the old connection of a session has to show that it lives.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
@@ -35,8 +37,9 @@ impl Sessions {
         &self,
         client_name: String,
         settings: SessionSettings,
-        connection: &Arc<ConnectionHandle>,
+        holder: Holder,
     ) -> Result<Arc<Session>, RpcError> {
+        check_name("clientName", &client_name)?;
         let mut table = self.lock();
         table.check_draining()?;
         if table.sessions.len() >= self.limit {
@@ -44,14 +47,13 @@ impl Sessions {
             return Err(RpcError::invalid_request(message).with_kind("tooManySessions"));
         }
         let id = Uuid::new_v4().to_string();
-        let session = Session::new(id.clone(), client_name, settings, Arc::clone(connection));
-        let session = Arc::new(session);
+        let session = Arc::new(Session::new(id.clone(), client_name, settings, holder));
         table.sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }
 
     /// Attaches a session to a new connection. If it still has one, that one is probed: a peer that
-    /// vanished without a word must not keep its own client out.
+    /// vanished without a word must not keep its own client out. This program does not vanish.
     pub(crate) async fn resume(
         &self,
         id: &str,
@@ -59,11 +61,12 @@ impl Sessions {
         connection: &Arc<ConnectionHandle>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
-        let session = self.find(id).ok_or_else(|| unknown(id))?;
+        let session = self.named(id)?;
         let holder = match session.attach(connection, resume, None) {
             Ok(()) => return Ok(session),
             Err(AttachError::Ended) => return Err(unknown(id)),
-            Err(AttachError::Attached(holder)) => holder,
+            Err(AttachError::Attached(Holder::Program(_))) => return Err(still_attached(id)),
+            Err(AttachError::Attached(Holder::Connection(connection))) => connection,
         };
         if holder.is_alive(PROBE_PATIENCE).await {
             return Err(still_attached(id));
@@ -79,8 +82,9 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn find(&self, id: &str) -> Option<Arc<Session>> {
-        self.lock().sessions.get(id).cloned()
+    /// There is no authentication yet, so every client may name every session.
+    pub(crate) fn named(&self, id: &str) -> Result<Arc<Session>, RpcError> {
+        self.lock().sessions.get(id).cloned().ok_or_else(|| unknown(id))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
@@ -121,6 +125,6 @@ fn unknown(id: &str) -> RpcError {
 }
 
 fn still_attached(id: &str) -> RpcError {
-    let message = format!("session {id:?} is still attached to another connection");
+    let message = format!("session {id:?} is still attached to another client");
     RpcError::new(ErrorCode::SessionAttached, message).with_kind("sessionAttached")
 }

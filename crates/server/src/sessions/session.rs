@@ -1,7 +1,8 @@
-//! One session: its processes, and the connection it is attached to.
+//! One session: its processes, and whom it is attached to.
 //!
 //! Attachment and processes are under one lock: at every moment each process of an attached session has
-//! exactly one live feed, on the connection that the session is attached to.
+//! exactly one live feed, on the connection that the session is attached to. A session of this program has
+//! no feeds: its holder follows the logs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -12,6 +13,7 @@ use exec_server_protocol::{RpcError, SessionInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::Holder;
 use crate::connection::{Audience, Confirms, ConnectionHandle, ConnectionId};
 use crate::local::{LocalProcess, Started, Vocabulary};
 
@@ -52,7 +54,7 @@ pub(crate) struct Resume {
 
 #[derive(Debug)]
 enum Attachment {
-    Attached(Arc<ConnectionHandle>),
+    Attached(Holder),
     Detached {
         until: Instant,
     },
@@ -63,22 +65,21 @@ enum Attachment {
 /// Why a session could not be attached.
 #[derive(Debug)]
 pub(crate) enum AttachError {
-    /// Another connection has it.
-    Attached(Arc<ConnectionHandle>),
+    /// Another has it.
+    Attached(Holder),
     Ended,
 }
 
 impl Session {
-    /// A new session, attached to the connection that asked for it.
+    /// A new session, attached to whoever asked for it.
     pub(crate) fn new(
         id: String,
         client_name: String,
         settings: SessionSettings,
-        connection: Arc<ConnectionHandle>,
+        holder: Holder,
     ) -> Self {
-        let attachment = Attachment::Attached(connection);
         let state = State {
-            attachment,
+            attachment: Attachment::Attached(holder),
             settings,
             expiry: None,
             processes: HashMap::new(),
@@ -119,10 +120,11 @@ impl Session {
         match &state.attachment {
             Attachment::Ended => return Err(AttachError::Ended),
             Attachment::Attached(other) if Some(other.id()) == instead_of => other.lose_session(),
-            Attachment::Attached(other) => return Err(AttachError::Attached(Arc::clone(other))),
+            Attachment::Attached(other) => return Err(AttachError::Attached(other.clone())),
             Attachment::Detached { .. } => {}
         }
-        state.attachment = Attachment::Attached(Arc::clone(connection));
+        let holder = Holder::Connection(Arc::clone(connection));
+        state.attachment = Attachment::Attached(holder);
         state.stop_expiry();
         state.settings.confirms = confirms;
         if let Some(ttl) = detached_ttl {
@@ -177,28 +179,28 @@ impl Session {
     /// Ends the session for good: no connection, no new process.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
-        if let Attachment::Attached(connection) = &state.attachment {
-            connection.lose_session();
+        if let Attachment::Attached(holder) = &state.attachment {
+            holder.lose_session();
         }
         state.attachment = Attachment::Ended;
         state.stop_expiry();
     }
 
-    /// Fails when the session is not this connection's any more.
-    pub(crate) fn check_attached(&self, connection: ConnectionId) -> Result<(), RpcError> {
-        self.lock().check_attached(&self.id, connection)
+    /// Fails when the session is not this holder's any more.
+    pub(crate) fn check_attached(&self, holder: ConnectionId) -> Result<(), RpcError> {
+        self.lock().check_attached(&self.id, holder)
     }
 
     /// Adds what `start` starts, under an id that nobody else in the session has.
     pub(crate) fn start(
         &self,
-        connection: ConnectionId,
+        holder: ConnectionId,
         process_id: &str,
         limit: usize,
         start: impl FnOnce() -> Result<Started, RpcError>,
     ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
         let mut state = self.lock();
-        state.check_attached(&self.id, connection)?;
+        state.check_attached(&self.id, holder)?;
         if state.processes.contains_key(process_id) {
             let message = format!("process {process_id:?} already exists in this session");
             return Err(RpcError::invalid_request(message).with_kind("duplicateProcess"));
@@ -209,8 +211,8 @@ impl Session {
         state.processes.insert(process_id.to_owned(), Arc::clone(&process));
         state.running += 1;
         let confirms = state.settings.confirms;
-        if let Attachment::Attached(connection) = &state.attachment {
-            connection.feed(&process, owner(&process, confirms), false);
+        if let Attachment::Attached(holder) = &state.attachment {
+            holder.feed(&process, owner(&process, confirms), false);
         }
         Ok((process, outcome))
     }
@@ -275,9 +277,9 @@ impl State {
         }
     }
 
-    fn check_attached(&self, id: &str, connection: ConnectionId) -> Result<(), RpcError> {
+    fn check_attached(&self, id: &str, holder: ConnectionId) -> Result<(), RpcError> {
         match &self.attachment {
-            Attachment::Attached(current) if current.id() == connection => Ok(()),
+            Attachment::Attached(current) if current.id() == holder => Ok(()),
             Attachment::Ended => Err(RpcError::invalid_request(format!("session {id} has ended"))
                 .with_kind("sessionEnded")),
             Attachment::Attached(_) | Attachment::Detached { .. } => {

@@ -3,4 +3,5 @@
 
 mod client;
 mod dispatch;
+mod local_session;
 mod sessions;

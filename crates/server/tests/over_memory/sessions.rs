@@ -186,6 +186,61 @@ async fn session_close_ends_the_session_and_its_processes_now() {
 }
 
 #[tokio::test]
+async fn another_session_can_be_listed_and_closed() {
+    let server = server(ServerConfig::default());
+    let (mut owner, session) = Client::open(&server, json!({})).await;
+    owner.start("p", "exec sleep 1000", json!({})).await;
+    let (mut other, _) = Client::open(&server, json!({})).await;
+    let named = json!({ "sessionId": session });
+    let listed = other.call("process/list", named.clone()).await.unwrap();
+    assert_eq!(listed, owner.call("process/list", json!({})).await.unwrap());
+    assert_eq!(listed["processes"][0]["processId"], "p");
+    assert_eq!(other.call("process/list", json!({})).await.unwrap()["processes"], json!([]));
+
+    assert_eq!(other.call("session/close", named.clone()).await.unwrap(), json!({}));
+    let error = owner.call("process/list", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "sessionEnded");
+    for method in ["process/list", "session/close"] {
+        let error = other.call(method, named.clone()).await.unwrap_err();
+        assert_eq!(error["data"]["kind"], "unknownSession");
+    }
+    assert!(other.call("process/list", json!({})).await.is_ok(), "its own session goes on");
+}
+
+#[tokio::test]
+async fn a_detached_session_can_be_closed_by_another_client() {
+    let server = server(ServerConfig::default());
+    let (mut owner, session) = Client::open(&server, json!({})).await;
+    owner.start("p", "exec sleep 1000", json!({})).await;
+    owner.cut().await;
+    let (mut other, own) = Client::open(&server, json!({})).await;
+    other.call("session/close", json!({ "sessionId": session })).await.unwrap();
+    let listed = other.call("session/list", json!({})).await.unwrap();
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
+    // Its own by name is its own.
+    other.call("session/close", json!({ "sessionId": own })).await.unwrap();
+    let error = other.call("process/list", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "sessionEnded");
+}
+
+#[tokio::test]
+async fn a_session_may_be_kept_until_the_server_stops() {
+    const YEAR_MS: u64 = 365 * 24 * 60 * 60 * 1000;
+    let forever =
+        ServerConfig { max_detached_session_ttl: Duration::MAX, ..ServerConfig::default() };
+    for (config, granted) in [(ServerConfig::default(), YEAR_MS), (forever, u64::MAX)] {
+        let server = server(config);
+        let mut client = Client::connect(&server);
+        let asked = json!({ "detachedTtlMs": u64::MAX });
+        assert_eq!(client.call("initialize", asked).await.unwrap()["detachedTtlMs"], granted);
+        client.cut().await;
+        let (mut other, _) = Client::open(&server, json!({})).await;
+        let listed = other.call("session/list", json!({})).await.unwrap();
+        assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
+    }
+}
+
+#[tokio::test]
 async fn an_observer_may_signal_and_terminate_what_it_watches() {
     let server = server(ServerConfig::default());
     let (mut owner, session) = Client::open(&server, json!({ "clientName": "owner" })).await;

@@ -45,6 +45,21 @@ pub struct KeepAlive {
     pub close_timeout: Duration,
 }
 
+impl KeepAlive {
+    /// What suits a client: it notices within seconds that its server is gone, since it is the one who
+    /// reconnects. A server that lives is heard every 15 s, by its own pings, however stuck our
+    /// writer is, so twice that is enough even for one that takes nothing.
+    pub fn for_client() -> Self {
+        Self {
+            ping_interval: Duration::from_secs(5),
+            silence_limit: Duration::from_secs(15),
+            stall_limit: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What suits a server: it keeps the session of a client that is away anyway.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self {

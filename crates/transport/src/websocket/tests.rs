@@ -5,8 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
+use super::decoder::{Decoder, Event};
 use super::{KeepAlive, MAX_FRAME_BYTES, Role, connection, frame};
 use crate::connection::{Connection, Outgoing, Received};
 
@@ -24,6 +26,18 @@ fn pair() -> (Connection, Connection) {
 fn server_of(pipe: usize) -> (Connection, DuplexStream) {
     let (near, far) = duplex(pipe);
     (connection(near, Role::Server, b"", KeepAlive::default()), far)
+}
+
+/// A client's connection and the bare bytes of its server.
+fn client_of(pipe: usize) -> (Connection, DuplexStream) {
+    let (near, far) = duplex(pipe);
+    (connection(near, Role::Client, b"", KeepAlive::for_client()), far)
+}
+
+/// What a server makes of a client's bytes. Frames without a mask are a violation.
+fn events_from_client(bytes: &[u8]) -> Vec<Event> {
+    let mut decoder = Decoder::new(Role::Server, MAX_FRAME_BYTES, bytes);
+    std::iter::from_fn(|| decoder.next_event().unwrap()).collect()
 }
 
 fn client_frame(opcode: OpCode, payload: &[u8]) -> Vec<u8> {
@@ -262,4 +276,57 @@ async fn bytes_that_came_with_the_handshake_count() {
     let mut server = connection(near, Role::Server, &early, KeepAlive::default());
     assert_eq!(server.incoming.recv().await, message(b"one"));
     assert_eq!(server.incoming.recv().await, message(b"two"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_pings_and_gives_up_by_its_own_clock() {
+    let (client, mut peer) = client_of(PIPE);
+    let start = Instant::now();
+    serve_incoming(client).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 15);
+    let mut sent = Vec::new();
+    peer.read_to_end(&mut sent).await.unwrap();
+    let pings = [1_u64, 2].map(|number| Event::Ping(number.to_be_bytes().to_vec().into()));
+    assert_eq!(events_from_client(&sent), pings);
+}
+
+#[tokio::test]
+async fn a_client_masks_all_it_sends() {
+    let (mut client, mut peer) = client_of(PIPE);
+    peer.write_all(b"\x89\x05there\x81\x02{}").await.unwrap();
+    assert_eq!(client.incoming.recv().await, message(b"{}"));
+    client.outgoing.control_pending().await;
+    client.outgoing.push(b"one");
+    client.outgoing.push_with(3, |buffer| buffer.extend_from_slice(b"two"));
+    client.outgoing.flush().await.unwrap();
+    client.outgoing.close(CloseCode::Normal, "done").await;
+    let mut sent = Vec::new();
+    peer.read_to_end(&mut sent).await.unwrap();
+    let expected = [
+        Event::Pong("there".into()),
+        Event::Message("one".into()),
+        Event::Message("two".into()),
+        Event::Close(CloseCode::Normal),
+    ];
+    assert_eq!(events_from_client(&sent), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_cannot_write_believes_in_a_server_that_it_hears() {
+    let (client, mut peer) = client_of(1000);
+    let Connection { mut incoming, mut outgoing, .. } = client;
+    outgoing.push(&[b'x'; 1 << 20]);
+    let writer = tokio::spawn(async move { outgoing.flush().await });
+    let reader = tokio::spawn(async move {
+        while incoming.recv().await.is_some() {}
+        Instant::now()
+    });
+    for _ in 0..20 {
+        tokio::time::sleep(KeepAlive::default().ping_interval).await;
+        peer.write_all(b"\x89\0").await.unwrap();
+    }
+    let last_heard = Instant::now();
+    let given_up = reader.await.unwrap();
+    assert_eq!((given_up - last_heard).as_secs(), 30, "then it is silent");
+    assert!(!writer.is_finished());
 }

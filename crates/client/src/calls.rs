@@ -1,0 +1,180 @@
+//! Calls that wait for their answers, and what becomes of them when the connection is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use exec_server_protocol::{Method, RequestId, RpcError, request};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use crate::ExecServerError;
+use crate::recovery::Generation;
+
+/// An answer as text; whoever asked decodes it.
+pub(crate) type Answer = Result<Box<RawValue>, ExecServerError>;
+
+/// A request, and who wants to know.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) params: Box<RawValue>,
+    /// Whether it may be sent again when the connection is lost before the answer.
+    pub(crate) replay: bool,
+    pub(crate) asker: Asker,
+}
+
+/// Who wants to know.
+#[derive(Debug)]
+pub(crate) enum Asker {
+    Caller(oneshot::Sender<Answer>),
+    /// A call that brought a process with it.
+    Opening(ProcessKey, oneshot::Sender<Answer>),
+    /// The handshake of a connection.
+    Handshake(Generation),
+    /// What a process missed while there was no connection.
+    CatchUp(ProcessKey),
+    /// What a process had no room for.
+    Pull(ProcessKey),
+    /// Nobody.
+    Nobody,
+}
+
+/// Names a process: of this session, or of one that is observed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ProcessKey {
+    pub(crate) observed_session: Option<String>,
+    pub(crate) process_id: String,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    next_id: i64,
+    /// In the order they were sent.
+    in_flight: BTreeMap<i64, Call>,
+    /// To be sent again, in the order they were sent.
+    lost: VecDeque<Call>,
+}
+
+impl Calls {
+    /// The text of the request; its answer will be found by [`Self::answered`].
+    pub(crate) fn send(&mut self, call: Call) -> Vec<u8> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let text = request(&RequestId::Integer(id), call.method.name(), &call.params);
+        self.in_flight.insert(id, call);
+        text
+    }
+
+    pub(crate) fn answered(&mut self, id: &RequestId) -> Option<Call> {
+        match id {
+            RequestId::Integer(id) => self.in_flight.remove(id),
+            RequestId::String(_) => None,
+        }
+    }
+
+    /// The connection is lost. Returns the calls that cannot be sent again; the others wait for
+    /// [`Self::next_lost`].
+    pub(crate) fn lose(&mut self) -> Vec<Call> {
+        let mut failed = Vec::new();
+        for call in std::mem::take(&mut self.in_flight).into_values() {
+            if call.replay {
+                self.lost.push_back(call);
+            } else {
+                failed.push(call);
+            }
+        }
+        failed
+    }
+
+    /// The next call to be sent again, unless nobody waits for it any more.
+    pub(crate) fn next_lost(&mut self) -> Option<Call> {
+        loop {
+            let call = self.lost.pop_front()?;
+            if !call.asker.is_gone() {
+                return Some(call);
+            }
+        }
+    }
+
+    /// Everything that waits, to be told that it is over.
+    pub(crate) fn take_all(&mut self) -> Vec<Call> {
+        let lost = std::mem::take(&mut self.lost);
+        std::mem::take(&mut self.in_flight).into_values().chain(lost).collect()
+    }
+}
+
+impl Asker {
+    pub(crate) fn is_gone(&self) -> bool {
+        match self {
+            Self::Caller(sender) | Self::Opening(_, sender) => sender.is_closed(),
+            Self::Handshake(_) | Self::CatchUp(_) | Self::Pull(_) | Self::Nobody => false,
+        }
+    }
+}
+
+/// Reads the `error` member of an answer. Other servers may put anything into `data`.
+pub(crate) fn read_error(error: &RawValue) -> RpcError {
+    #[derive(serde::Deserialize)]
+    struct Lenient {
+        code: i64,
+        message: String,
+    }
+    serde_json::from_str(error.get()).unwrap_or_else(|_| {
+        match serde_json::from_str::<Lenient>(error.get()) {
+            Ok(Lenient { code, message }) => RpcError { code, message, data: None },
+            Err(_) => RpcError::internal("the server's error cannot be read"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(method: Method, replay: bool) -> (Call, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        let params = RawValue::from_string("{}".into()).unwrap();
+        (Call { method, params, replay, asker: Asker::Caller(sender) }, receiver)
+    }
+
+    #[test]
+    fn answers_find_their_calls_once() {
+        let mut calls = Calls::default();
+        let (list, _waits) = call(Method::ProcessList, true);
+        assert_eq!(calls.send(list), br#"{"id":0,"method":"process/list","params":{}}"#);
+        assert!(calls.answered(&RequestId::Integer(1)).is_none());
+        assert!(calls.answered(&RequestId::String("0".into())).is_none());
+        assert!(calls.answered(&RequestId::Integer(0)).is_some());
+        assert!(calls.answered(&RequestId::Integer(0)).is_none());
+    }
+
+    #[test]
+    fn harmless_calls_are_sent_again_in_order_and_others_fail() {
+        let mut calls = Calls::default();
+        let mut waiting = Vec::new();
+        for (method, replay) in [
+            (Method::ProcessWrite, true),
+            (Method::ProcessStart, false),
+            (Method::ProcessCloseStdin, true),
+        ] {
+            let (call, receiver) = call(method, replay);
+            calls.send(call);
+            waiting.push(receiver);
+        }
+        let (abandoned, _) = call(Method::ProcessRead, true);
+        calls.send(abandoned);
+        let failed: Vec<_> = calls.lose().into_iter().map(|call| call.method).collect();
+        assert_eq!(failed, [Method::ProcessStart]);
+        let again: Vec<_> =
+            std::iter::from_fn(|| calls.next_lost()).map(|call| call.method).collect();
+        assert_eq!(again, [Method::ProcessWrite, Method::ProcessCloseStdin]);
+    }
+
+    #[test]
+    fn errors_of_any_server_are_read() {
+        let read = |text: &str| read_error(&RawValue::from_string(text.into()).unwrap());
+        let ours = read(r#"{"code":-32600,"message":"no","data":{"kind":"unknownProcess"}}"#);
+        assert_eq!(ours.data.unwrap().kind, "unknownProcess");
+        assert_eq!(read(r#"{"code":-1,"message":"no","data":[1]}"#).message, "no");
+        assert_eq!(read("7").code, -32603);
+    }
+}

@@ -1,0 +1,186 @@
+//! From the answer of `process/read` to events in their places.
+//!
+//! The answer has the chunks with their numbers; that the process has exited and closed it only says. Their numbers
+//! are the ones that are missing.
+
+use exec_server_protocol::{ReadResponse, RpcError};
+
+use crate::ExecServerError;
+use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
+
+/// Appends what a read after `after` brought. Fails when output is gone that should be there.
+pub(crate) fn apply(
+    mirror: &ProcessMirror,
+    after: u64,
+    response: ReadResponse,
+) -> Result<(), ExecServerError> {
+    let known_exit = mirror.exit();
+    let mut exit = match (&known_exit, response.exit_code) {
+        (None, Some(exit_code)) if response.exited => Some(MirrorEvent::Exited {
+            exit_code,
+            sandbox_denied: response.sandbox_denied,
+            details: response.exit,
+        }),
+        _ => None,
+    };
+    let mut expected = after.saturating_add(1);
+    if response.dropped_bytes > 0 {
+        expected = after_gap(&response, exit.is_some()).max(expected);
+        mirror.skip_to(expected, response.dropped_bytes)?;
+    }
+    let is_known_exit = |seq| known_exit.as_ref().is_some_and(|exit| exit.seq == seq);
+    for chunk in response.chunks {
+        while expected < chunk.seq {
+            if !is_known_exit(expected) {
+                match exit.take() {
+                    Some(event) => drop(mirror.offer(expected, event)),
+                    // An older server does not say how much is gone.
+                    None => mirror.skip_to(chunk.seq, 0)?,
+                }
+            }
+            expected += 1;
+        }
+        let event = MirrorEvent::Output { stream: chunk.stream, chunk: chunk.chunk.0 };
+        if mirror.offer(chunk.seq, event) == Offer::Full {
+            return Ok(()); // The rest is read once there is room.
+        }
+        expected = chunk.seq.saturating_add(1);
+    }
+    while expected < response.next_seq {
+        if !is_known_exit(expected) {
+            match exit.take() {
+                Some(event) => drop(mirror.offer(expected, event)),
+                None if response.closed => drop(mirror.offer(expected, MirrorEvent::Closed)),
+                None => mirror.skip_to(response.next_seq, 0)?,
+            }
+        }
+        expected += 1;
+    }
+    if let Some(failure) = response.failure {
+        mirror.fail(ExecServerError::Server(RpcError::internal(failure).with_kind("processLost")));
+    }
+    Ok(())
+}
+
+/// The first number after a declared gap.
+///
+/// The exit may lie within the gap, among output that is gone. Then no other number is left for it, and it takes
+/// the gap's last.
+fn after_gap(response: &ReadResponse, exit_is_news: bool) -> u64 {
+    let Some(first) = response.chunks.first().map(|chunk| chunk.seq) else {
+        let at_the_end = u64::from(exit_is_news) + u64::from(response.closed);
+        return response.next_seq.saturating_sub(at_the_end);
+    };
+    let numbers = response.next_seq.saturating_sub(first);
+    let closed = u64::from(response.closed);
+    let has_place = numbers.saturating_sub(closed) > response.chunks.len() as u64;
+    if exit_is_news && !has_place { first - 1 } else { first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::Gaps;
+    use exec_server_protocol::{OutputChunk, OutputStream};
+
+    fn response(seqs: &[u64], next_seq: u64) -> ReadResponse {
+        let chunks = seqs.iter().map(|&seq| OutputChunk {
+            seq,
+            stream: OutputStream::Stdout,
+            chunk: vec![b'0' + (seq % 10) as u8].into(),
+        });
+        ReadResponse {
+            chunks: chunks.collect(),
+            next_seq,
+            exited: false,
+            exit_code: None,
+            closed: false,
+            failure: None,
+            sandbox_denied: false,
+            dropped_bytes: 0,
+            exit: None,
+        }
+    }
+
+    fn exited(seqs: &[u64], next_seq: u64, closed: bool) -> ReadResponse {
+        ReadResponse { exited: true, exit_code: Some(4), closed, ..response(seqs, next_seq) }
+    }
+
+    /// The sequence number of the exit, and whether the process is over.
+    fn ending(mirror: &ProcessMirror) -> (Option<u64>, bool) {
+        (mirror.exit().map(|exit| exit.seq), mirror.is_over())
+    }
+
+    #[test]
+    fn chunks_are_appended_and_known_ones_ignored() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        apply(&mirror, 0, response(&[1, 2], 3)).unwrap();
+        apply(&mirror, 1, response(&[2, 3], 4)).unwrap();
+        assert_eq!(mirror.next_seq(), 4);
+        assert_eq!(mirror.read(0, u64::MAX).unwrap().chunks.len(), 3);
+    }
+
+    #[test]
+    fn exit_and_close_take_the_numbers_that_are_missing() {
+        for (chunks, next, closed, exit_at) in [
+            (&[1, 2][..], 4, false, 3),
+            (&[1, 2][..], 5, true, 3),
+            (&[1, 3][..], 4, false, 2),
+            (&[1, 3][..], 5, true, 2),
+            (&[][..], 3, true, 1),
+        ] {
+            let mirror = ProcessMirror::new("p", Gaps::Fatal);
+            apply(&mirror, 0, exited(chunks, next, closed)).unwrap();
+            assert_eq!(ending(&mirror), (Some(exit_at), closed), "{chunks:?} {next}");
+            assert_eq!(mirror.next_seq(), next);
+        }
+    }
+
+    #[test]
+    fn an_exit_beyond_a_cut_answer_waits_for_the_next() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        apply(&mirror, 0, exited(&[1, 2], 3, true)).unwrap();
+        assert_eq!(ending(&mirror), (None, false));
+        apply(&mirror, 2, exited(&[3], 6, true)).unwrap();
+        assert_eq!(ending(&mirror), (Some(4), true));
+    }
+
+    #[test]
+    fn an_exit_that_came_live_meanwhile_keeps_its_place() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        apply(&mirror, 0, exited(&[1], 3, false)).unwrap();
+        apply(&mirror, 0, exited(&[1, 3], 5, true)).unwrap();
+        assert_eq!(ending(&mirror), (Some(2), true));
+    }
+
+    #[test]
+    fn what_is_gone_is_fatal_unless_it_may_be() {
+        let gap = |chunks, next| ReadResponse { dropped_bytes: 9, ..response(chunks, next) };
+        let strict = ProcessMirror::new("p", Gaps::Fatal);
+        assert!(matches!(
+            apply(&strict, 0, gap(&[5], 6)),
+            Err(ExecServerError::Gap { dropped_bytes: 9, .. })
+        ));
+        assert!(apply(&strict, 0, response(&[5], 6)).is_err(), "also when the size is not known");
+        let late = ProcessMirror::new("p", Gaps::Declared);
+        apply(&late, 0, gap(&[5], 6)).unwrap();
+        assert_eq!(late.next_seq(), 6);
+    }
+
+    #[test]
+    fn an_exit_within_a_gap_is_not_lost() {
+        let gap = |response| ReadResponse { dropped_bytes: 9, ..response };
+        for (response, exit_at) in [
+            (gap(exited(&[7, 8], 10, true)), 6),
+            (gap(exited(&[7, 8], 11, true)), 9),
+            (gap(exited(&[7, 9], 11, true)), 8),
+            (gap(exited(&[], 11, true)), 9),
+        ] {
+            let late = ProcessMirror::new("p", Gaps::Declared);
+            let next = response.next_seq;
+            apply(&late, 0, response).unwrap();
+            assert_eq!(ending(&late), (Some(exit_at), true));
+            assert_eq!(late.next_seq(), next);
+        }
+    }
+}

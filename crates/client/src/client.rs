@@ -1,0 +1,263 @@
+//! The client: one session on one server, whatever happens to the connections under it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use exec_server_protocol::{
+    ObserveParams, OnFull, ReadParams, Rpc, SessionCloseParams, StartParams, for_each_method, rpc,
+};
+use exec_server_transport::Connection;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::call::{Waiting, prepare};
+use crate::calls::{Asker, ProcessKey};
+use crate::connector::{Connector, OnceConnector, UrlConnector};
+use crate::driver::{Command, Driver, Shared};
+use crate::launch::LaunchConnector;
+use crate::mirror::{Gaps, ProcessMirror};
+use crate::process::ExecServerProcess;
+use crate::processes::Tracked;
+use crate::{
+    ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
+    RemoteExecServerConnectArgs, catch_up,
+};
+
+/// Calls that may wait for the driver; more wait in their callers.
+const QUEUED_CALLS: usize = 64;
+/// What an attaching handle reads before it is handed out; the rest follows by itself.
+const FIRST_READ_BYTES: u64 = 256 << 10;
+
+/// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
+/// connection ends and the server keeps the session for its detached time.
+#[derive(Debug, Clone)]
+pub struct ExecServerClient {
+    handle: Arc<Handle>,
+}
+
+/// What the connection is doing, for those who show it to people.
+#[derive(Debug, Clone)]
+pub enum ConnectionState {
+    Connected,
+    /// Calls wait; processes go on at the server.
+    Recovering {
+        since: Instant,
+        failed_attempts: u32,
+    },
+    /// It will not come back. Every call and every process gets this error.
+    Failed(ExecServerError),
+    /// Closed by its owner.
+    Closed,
+}
+
+#[derive(Debug)]
+struct Handle {
+    session_id: String,
+    commands: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.hang_up.notify_one();
+    }
+}
+
+impl ExecServerClient {
+    /// Connects to a server that listens on a WebSocket.
+    pub async fn connect_websocket(
+        args: RemoteExecServerConnectArgs,
+    ) -> Result<Self, ExecServerError> {
+        let connector = UrlConnector::new(&args);
+        let mut options = args.options;
+        // One attempt is a connection and an answer.
+        options.initialize_timeout =
+            options.initialize_timeout.saturating_add(args.connect_timeout);
+        Self::connect_by(connector, options).await
+    }
+
+    /// Connects to a server that listens on a Unix socket.
+    pub async fn connect_unix(
+        path: impl AsRef<Path>,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        let timeout = options.initialize_timeout;
+        Self::connect_by(UrlConnector::unix(path.as_ref(), timeout), options).await
+    }
+
+    /// Starts a server as a child and talks to it over its stdin and stdout. The child, and all it started, ends with
+    /// this client; if it ends by itself, so does the client.
+    pub async fn connect_stdio(
+        command: ExecServerLaunchCommand,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        Self::connect_by(LaunchConnector::new(command), options).await
+    }
+
+    /// Uses a connection that is there already. Its end is the end of the client.
+    pub async fn connect_over(
+        connection: Connection,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        Self::connect_by(OnceConnector::new(connection), options).await
+    }
+
+    /// Connects, and reconnects, in any way there is.
+    pub async fn connect_by(
+        connector: impl Connector,
+        mut options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        options.recovery.attempt = options.initialize_timeout;
+        let (commands, queue) = mpsc::channel(QUEUED_CALLS);
+        let (opened, opening) = oneshot::channel();
+        let (state, _) = watch::channel(ConnectionState::Connected);
+        let (hang_up, room) = (Notify::new(), Arc::default());
+        let shared = Arc::new(Shared { state, hang_up, room });
+        let driver = Driver::new(Arc::clone(&shared), Box::new(connector), options, queue, opened);
+        tokio::spawn(driver.run());
+        let session_id = opening.await.unwrap_or(Err(ExecServerError::Closed))?;
+        Ok(Self { handle: Arc::new(Handle { session_id, commands, shared }) })
+    }
+
+    /// The session, which another client can resume once this one has hung up.
+    #[must_use]
+    pub fn session_id(&self) -> &str {
+        &self.handle.session_id
+    }
+
+    /// Changes whenever the connection is lost, found again or given up.
+    #[must_use]
+    pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
+        self.handle.shared.state.subscribe()
+    }
+
+    /// Starts a process. Dropping the future before it is done leaves nothing running.
+    pub async fn start(&self, params: StartParams) -> Result<ExecServerProcess, ExecServerError> {
+        let gaps = match params.on_full {
+            OnFull::Block => Gaps::Fatal,
+            OnFull::Discard => Gaps::Declared,
+        };
+        let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
+        self.open::<rpc::ProcessStart>(&params, &key, &mirror).await?;
+        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+    }
+
+    /// A handle of a process that this session has already: one that was resumed. Its events begin with what the
+    /// server still has.
+    pub async fn attach(&self, process_id: &str) -> Result<ExecServerProcess, ExecServerError> {
+        let (key, mirror) = self.mirror(None, process_id.to_owned(), Gaps::Declared, 1);
+        let params = ReadParams {
+            process_id: process_id.to_owned(),
+            after_seq: None,
+            max_bytes: Some(FIRST_READ_BYTES),
+            wait_ms: None,
+        };
+        let response = self.open::<rpc::ProcessRead>(&params, &key, &mirror).await?;
+        catch_up::apply(&mirror, 0, response)?;
+        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+    }
+
+    /// A handle that watches a process of another session: its events after `after_seq`, signals and termination, no
+    /// input. Whoever watches too slowly gets a declared gap.
+    pub async fn observe(
+        &self,
+        session_id: &str,
+        process_id: &str,
+        after_seq: Option<u64>,
+    ) -> Result<ExecServerProcess, ExecServerError> {
+        let next = after_seq.unwrap_or(0).saturating_add(1);
+        let observed = Some(session_id.to_owned());
+        let (key, mirror) = self.mirror(observed, process_id.to_owned(), Gaps::Declared, next);
+        let params = ObserveParams {
+            session_id: session_id.to_owned(),
+            process_id: process_id.to_owned(),
+            after_seq,
+        };
+        self.open::<rpc::ProcessObserve>(&params, &key, &mirror).await?;
+        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+    }
+
+    /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
+    pub async fn close(&self) -> Result<(), ExecServerError> {
+        let params = SessionCloseParams { session_id: None };
+        let closed = self.call::<rpc::SessionClose>(params).await;
+        self.handle.shared.hang_up.notify_one();
+        closed.map(drop)
+    }
+
+    /// Any method of the protocol by its type. While the connection is being recovered, calls wait.
+    pub async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
+        self.send::<R>(&params, None).await?.answer().await
+    }
+
+    /// Sends a call, in the order of the calls of this function. Its answer may be awaited later.
+    pub(crate) async fn send<R: Rpc>(
+        &self,
+        params: &R::Params,
+        opens: Option<(&ProcessKey, &ProcessMirror)>,
+    ) -> Result<Waiting<R>, ExecServerError> {
+        let (call, waiting) = prepare::<R>(params, |sender| match opens {
+            None => Asker::Caller(sender),
+            Some((key, _)) => Asker::Opening(key.clone(), sender),
+        });
+        let opens = opens.map(|(key, mirror)| Tracked::new(key.clone(), mirror.clone()));
+        match self.handle.commands.send(Command { call, opens }).await {
+            Ok(()) => Ok(waiting),
+            Err(_) => Err(self.why_over()),
+        }
+    }
+
+    async fn open<R: Rpc>(
+        &self,
+        params: &R::Params,
+        key: &ProcessKey,
+        mirror: &ProcessMirror,
+    ) -> Result<R::Response, ExecServerError> {
+        self.send::<R>(params, Some((key, mirror))).await?.answer().await
+    }
+
+    fn mirror(
+        &self,
+        observed_session: Option<String>,
+        process_id: String,
+        gaps: Gaps,
+        next: u64,
+    ) -> (ProcessKey, ProcessMirror) {
+        let room = Arc::clone(&self.handle.shared.room);
+        let mirror = ProcessMirror::telling(process_id.clone(), gaps, next, room);
+        (ProcessKey { observed_session, process_id }, mirror)
+    }
+
+    /// The driver has ended; the state says why.
+    fn why_over(&self) -> ExecServerError {
+        match &*self.handle.shared.state.borrow() {
+            ConnectionState::Failed(error) => error.clone(),
+            ConnectionState::Connected
+            | ConnectionState::Recovering { .. }
+            | ConnectionState::Closed => ExecServerError::Closed,
+        }
+    }
+}
+
+/// Makes a method of the client from each row of the protocol's table. The handshake is the driver's.
+macro_rules! methods {
+    (Initialize initialize = $handshake:literal,
+        $scheduling:ident, $replay:ident: $params:ident => $response:ident;
+     $($name:ident $function:ident = $wire:literal,
+        $rest_scheduling:ident, $rest_replay:ident: $rest_params:ident => $rest_response:ident;)*) => {
+        /// One method for each row of the protocol's table.
+        impl ExecServerClient {
+            $(
+                #[doc = concat!("`", $wire, "`")]
+                pub async fn $function(
+                    &self,
+                    params: <rpc::$name as Rpc>::Params,
+                ) -> Result<<rpc::$name as Rpc>::Response, ExecServerError> {
+                    self.call::<rpc::$name>(params).await
+                }
+            )*
+        }
+    };
+}
+
+for_each_method!(methods);

@@ -1,0 +1,125 @@
+//! What can go wrong for a caller, by what the caller would do about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_protocol::RpcError;
+use exec_server_transport::DialError;
+
+/// Why a call, a process or a connection failed. Clones are cheap: one loss is told to many.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ExecServerError {
+    /// The owner of this client closed it.
+    #[error("the client was closed")]
+    Closed,
+    /// The connection is lost and will not come back. Everybody who waits gets this same error.
+    #[error("disconnected from the server: {0}")]
+    Disconnected(#[source] Arc<Lost>),
+    /// The connection was lost while this call was under way, and doing it twice would not be harmless: it may or
+    /// may not have taken effect. The client itself goes on.
+    #[error("{method} was interrupted by a lost connection; it may or may not have taken effect")]
+    Interrupted { method: &'static str },
+    #[error("{what} took longer than {after:?}")]
+    TimedOut { what: &'static str, after: Duration },
+    /// The server's own answer: code, message, and a stable word in `data.kind`.
+    #[error(transparent)]
+    Server(RpcError),
+    /// The server said something that this protocol does not allow.
+    #[error("the server broke the protocol: {0}")]
+    ProtocolViolation(#[source] Arc<Violation>),
+    #[error("{0}")]
+    ConnectFailed(#[source] Arc<ConnectError>),
+    /// Output of this process is gone: the server kept it as long as it could.
+    #[error("process {process_id:?} lost {dropped_bytes} bytes of its output")]
+    Gap { process_id: String, dropped_bytes: u64 },
+    /// This handle only watches a process that belongs to another session.
+    #[error("process {process_id:?} belongs to another session and is only observed")]
+    ReadOnly { process_id: String },
+}
+
+/// Why a connection that once worked is lost for good.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    #[error("it did not come back within {deadline:?}; last attempt: {last}")]
+    Deadline { deadline: Duration, last: String },
+    #[error("the connection ended and cannot be dialled again")]
+    CannotRedial,
+    #[error("the server program ended: {status}")]
+    ServerExited { status: String },
+    #[error("the server does not give the session back: {0}")]
+    Refused(ExecServerError),
+}
+
+/// Why no connection could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{error}{cause}", error = .0, cause = cause(.0))]
+    Dial(#[from] DialError),
+    #[error("cannot connect within {after:?}")]
+    TimedOut { after: Duration },
+    #[error("cannot start {program}: {source}")]
+    Launch { program: String, source: std::io::Error },
+    #[error("the connection ended before the server answered initialize")]
+    EndedEarly,
+}
+
+/// What the server said wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Violation {
+    #[error("{0}")]
+    Message(#[from] exec_server_protocol::DecodeError),
+    #[error("{0}")]
+    Malformed(#[from] exec_server_transport::MalformedMessage),
+    #[error("the answer to {method} cannot be read: {source}")]
+    Result { method: &'static str, source: serde_json::Error },
+    #[error("a notification {method} cannot be read: {source}")]
+    Notification { method: String, source: serde_json::Error },
+    #[error("it gave session {given} instead of {asked}")]
+    OtherSession { asked: String, given: String },
+}
+
+impl ExecServerError {
+    /// The stable word of a server's error.
+    #[must_use]
+    pub fn kind(&self) -> Option<&str> {
+        match self {
+            Self::Server(error) => error.data.as_ref().map(|data| data.kind.as_str()),
+            _ => None,
+        }
+    }
+}
+
+impl ConnectError {
+    /// Whether trying the same again is pointless.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Dial(error) => error.is_permanent(),
+            Self::Launch { .. } => true,
+            Self::TimedOut { .. } | Self::EndedEarly => false,
+        }
+    }
+}
+
+/// The reason behind an error, for texts that stand alone on a line.
+fn cause(error: &dyn std::error::Error) -> String {
+    error.source().map(|source| format!(": {source}")).unwrap_or_default()
+}
+
+impl From<Violation> for ExecServerError {
+    fn from(violation: Violation) -> Self {
+        Self::ProtocolViolation(Arc::new(violation))
+    }
+}
+
+impl From<ConnectError> for ExecServerError {
+    fn from(error: ConnectError) -> Self {
+        Self::ConnectFailed(Arc::new(error))
+    }
+}
+
+impl From<Lost> for ExecServerError {
+    fn from(lost: Lost) -> Self {
+        Self::Disconnected(Arc::new(lost))
+    }
+}

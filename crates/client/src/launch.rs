@@ -1,0 +1,87 @@
+//! A server of our own: started as a child, spoken to over its stdin and stdout, ended with us.
+
+use std::process::Stdio;
+
+use exec_server_transport::lines;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+
+use crate::connector::{Connector, Dialing};
+use crate::{ConnectError, ExecServerLaunchCommand, Lost};
+
+#[derive(Debug)]
+pub(crate) struct LaunchConnector {
+    command: ExecServerLaunchCommand,
+    server: Option<LaunchedServer>,
+}
+
+impl LaunchConnector {
+    pub(crate) fn new(command: ExecServerLaunchCommand) -> Self {
+        Self { command, server: None }
+    }
+
+    fn launch(&mut self) -> Result<exec_server_transport::Connection, ConnectError> {
+        let failed = |source| {
+            let program = self.command.program.display().to_string();
+            ConnectError::Launch { program, source }
+        };
+        let mut child = spawn(&self.command).map_err(failed)?;
+        let stdin = child.stdin.take().expect("stdin was asked for");
+        let stdout = child.stdout.take().expect("stdout was asked for");
+        self.server = Some(LaunchedServer(child));
+        Ok(lines(stdout, stdin))
+    }
+}
+
+impl Connector for LaunchConnector {
+    fn dial(&mut self) -> Dialing {
+        let launched = self.launch();
+        Box::pin(async move { launched })
+    }
+
+    /// A server on stdio takes its sessions with it.
+    fn can_redial(&self) -> bool {
+        false
+    }
+
+    fn post_mortem(&mut self) -> Lost {
+        match self.server.as_mut().map(|server| server.0.try_wait()) {
+            Some(Ok(Some(status))) => Lost::ServerExited { status: status.to_string() },
+            _ => Lost::CannotRedial,
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "host is not known here; this starts a server, not a job"
+)]
+fn spawn(command: &ExecServerLaunchCommand) -> std::io::Result<Child> {
+    let mut launch = Command::new(&command.program);
+    launch
+        .args(&command.args)
+        .envs(&command.env)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // Its own group: the program may be a wrapper (ssh, a shell), and the terminal's Ctrl-C is ours to handle.
+        .process_group(0)
+        .kill_on_drop(true);
+    if let Some(cwd) = &command.cwd {
+        launch.current_dir(cwd);
+    }
+    launch.spawn()
+}
+
+/// Ends the server's whole group when dropped. The server's keepers see it end and kill what it had started.
+#[derive(Debug)]
+struct LaunchedServer(Child);
+
+impl Drop for LaunchedServer {
+    fn drop(&mut self) {
+        // `id` is there only while the child is not reaped, so the group cannot be somebody else's.
+        let group = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,606 @@
+//! The client's copy of a process's log: in order, each event once, bounded.
+//!
+//! Events are accepted only in sequence. What somebody subscribed to and has not consumed is never evicted; while
+//! that leaves no room, later events are refused, and whoever feeds the mirror brings them again: a remote process
+//! from the server's log, a local one by waiting. Who feeds it is not known here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use exec_server_protocol::{Base64Bytes, ExitDetails, OutputChunk, OutputStream, ReadResponse};
+use tokio::sync::{Notify, watch};
+
+use crate::ExecServerError;
+use crate::events::{ExecProcessEvent, ProcessEvents, ProcessExit};
+
+/// What a mirror holds for late subscribers and slow ones: output, and something for each event.
+const CAPACITY: usize = 1 << 20;
+const COST_OF_AN_EVENT: usize = 64;
+/// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.
+const WORTHWHILE_ROOM: usize = 256 << 10;
+
+/// What is appended to a mirror.
+#[derive(Debug, Clone)]
+pub enum MirrorEvent {
+    Output { stream: OutputStream, chunk: Bytes },
+    Exited { exit_code: i32, sandbox_denied: bool, details: Option<ExitDetails> },
+    Closed,
+}
+
+/// What became of an event that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    Accepted,
+    /// It was here before, or the process is over.
+    Duplicate,
+    /// Something before it is missing.
+    Hole,
+    /// There is no room until somebody consumes.
+    Full,
+}
+
+/// Whether a gap in the output is an expected part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gaps {
+    /// The start asked for lossless output, so a gap is the end of the process for this client.
+    Fatal,
+    /// The start asked to discard, or this mirror came late.
+    Declared,
+}
+
+/// Clones are the same mirror.
+#[derive(Debug, Clone)]
+pub struct ProcessMirror {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    process_id: String,
+    gaps: Gaps,
+    state: Mutex<State>,
+    /// The next sequence number.
+    wake: watch::Sender<u64>,
+    /// Told when there is room again after something was refused.
+    room: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    events: VecDeque<Stored>,
+    /// What `events` cost of the capacity.
+    cost: usize,
+    next: u64,
+    /// Output before the first of `events` that is no longer here.
+    evicted_bytes: u64,
+    exit: Option<ProcessExit>,
+    closed: bool,
+    failure: Option<ExecServerError>,
+    /// Somebody waits for room, and has not been told yet that there is some again.
+    refused: bool,
+    subscribers: BTreeMap<u64, Subscriber>,
+    next_subscriber: u64,
+}
+
+#[derive(Debug)]
+struct Stored {
+    seq: u64,
+    entry: Entry,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Event(MirrorEvent),
+    /// Stands for all the missing events from its number on.
+    Gap {
+        dropped_bytes: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    /// What it wants next.
+    position: u64,
+    /// Output that was evicted before it came; it is told of that first.
+    missed: u64,
+    waker: Option<Waker>,
+}
+
+/// Names a subscriber of one mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SubscriberId(u64);
+
+impl ProcessMirror {
+    /// An empty mirror that expects event 1.
+    #[must_use]
+    pub fn new(process_id: impl Into<String>, gaps: Gaps) -> Self {
+        Self::telling(process_id.into(), gaps, 1, Arc::default())
+    }
+
+    /// One that expects event `next` first and tells `room` when there is some again.
+    pub(crate) fn telling(process_id: String, gaps: Gaps, next: u64, room: Arc<Notify>) -> Self {
+        let state = State {
+            events: VecDeque::new(),
+            cost: 0,
+            next,
+            evicted_bytes: 0,
+            exit: None,
+            closed: false,
+            failure: None,
+            refused: false,
+            subscribers: BTreeMap::new(),
+            next_subscriber: 0,
+        };
+        let (wake, _) = watch::channel(next);
+        Self { shared: Arc::new(Shared { process_id, gaps, state: Mutex::new(state), wake, room }) }
+    }
+
+    #[must_use]
+    pub fn process_id(&self) -> &str {
+        &self.shared.process_id
+    }
+
+    /// The sequence number that is accepted next.
+    #[must_use]
+    pub fn next_seq(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// Whether nothing more will be accepted: the process has closed, or is lost.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.lock().is_over()
+    }
+
+    /// Offers one event.
+    pub fn offer(&self, seq: u64, event: MirrorEvent) -> Offer {
+        let offer = self.lock().offer(seq, event);
+        if offer == Offer::Accepted {
+            self.announce();
+        }
+        offer
+    }
+
+    /// Goes on at `seq` although what is before it is missing, `dropped_bytes` of output.
+    pub fn skip_to(&self, seq: u64, dropped_bytes: u64) -> Result<(), ExecServerError> {
+        let mut state = self.lock();
+        if state.is_over() || seq <= state.next {
+            return Ok(());
+        }
+        if self.shared.gaps == Gaps::Fatal {
+            let process_id = self.shared.process_id.clone();
+            return Err(ExecServerError::Gap { process_id, dropped_bytes });
+        }
+        state.skip_to(seq, dropped_bytes);
+        drop(state);
+        self.announce();
+        Ok(())
+    }
+
+    /// Ends the mirror: subscribers get what is there, and then this.
+    pub fn fail(&self, error: ExecServerError) {
+        let mut state = self.lock();
+        if !state.is_over() {
+            state.failure = Some(error);
+            state.wake_subscribers();
+            drop(state);
+            self.announce();
+        }
+    }
+
+    /// How much output would be accepted now, if that is any chunk at all. Otherwise the mirror will say when it is.
+    pub(crate) fn worthwhile_room(&self) -> Option<usize> {
+        let mut state = self.lock();
+        state.evict_for(CAPACITY / 2);
+        let room = CAPACITY.saturating_sub(state.cost);
+        state.refused |= room < WORTHWHILE_ROOM;
+        (room >= WORTHWHILE_ROOM).then_some(room)
+    }
+
+    /// Resolves when there is room for any chunk after one was refused as [`Offer::Full`].
+    pub async fn has_room(&self) {
+        self.shared.room.notified().await;
+    }
+
+    /// From the start of what is retained, then live.
+    #[must_use]
+    pub fn subscribe(&self) -> ProcessEvents {
+        let mut state = self.lock();
+        let position = state.first();
+        let id = state.next_subscriber;
+        state.next_subscriber += 1;
+        let missed = state.evicted_bytes;
+        state.subscribers.insert(id, Subscriber { position, missed, waker: None });
+        drop(state);
+        ProcessEvents::new(self.clone(), SubscriberId(id))
+    }
+
+    /// Changes with every event, to the next sequence number.
+    #[must_use]
+    pub fn wake(&self) -> watch::Receiver<u64> {
+        self.shared.wake.subscribe()
+    }
+
+    /// Resolves when there is an event after `after`, or when none will come.
+    pub async fn news_beyond(&self, after: u64) {
+        let mut wake = self.wake();
+        // Marked as seen before the look, so that no change falls in between.
+        loop {
+            wake.borrow_and_update();
+            {
+                let state = self.lock();
+                if state.is_over() || after.checked_add(1).is_some_and(|next| next < state.next) {
+                    return;
+                }
+            }
+            if wake.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What `process/read` would answer, as far as this copy knows; `None` when it begins later than `after`.
+    #[must_use]
+    pub fn read(&self, after: u64, max_bytes: u64) -> Option<ReadResponse> {
+        let state = self.lock();
+        if after.saturating_add(1) < state.first() {
+            return None;
+        }
+        Some(state.read(after, max_bytes))
+    }
+
+    /// The same from the first event that is here, with the size of what is missing.
+    #[must_use]
+    pub fn read_retained(&self, max_bytes: u64) -> ReadResponse {
+        let state = self.lock();
+        let after = state.first() - 1;
+        ReadResponse { dropped_bytes: state.evicted_bytes, ..state.read(after, max_bytes) }
+    }
+
+    #[must_use]
+    pub fn exit(&self) -> Option<ProcessExit> {
+        self.lock().exit.clone()
+    }
+
+    pub(crate) fn poll_event(
+        &self,
+        SubscriberId(id): SubscriberId,
+        context: &Context<'_>,
+    ) -> Poll<Option<ExecProcessEvent>> {
+        let mut state = self.lock();
+        let Some(mut subscriber) = state.subscribers.remove(&id) else { return Poll::Ready(None) };
+        let event = state.next_event(&mut subscriber);
+        if event.is_none() && !state.is_over() {
+            subscriber.waker = Some(context.waker().clone());
+            state.subscribers.insert(id, subscriber);
+            return Poll::Pending;
+        }
+        let event = event.or_else(|| state.failure.clone().map(ExecProcessEvent::Failed));
+        // After Closed and Failed the subscriber stays out, and the next poll finds nothing.
+        if !matches!(
+            event,
+            Some(ExecProcessEvent::Closed { .. } | ExecProcessEvent::Failed(_)) | None
+        ) {
+            state.subscribers.insert(id, subscriber);
+        }
+        self.tell_room(state);
+        Poll::Ready(event)
+    }
+
+    pub(crate) fn unsubscribe(&self, SubscriberId(id): SubscriberId) {
+        let mut state = self.lock();
+        state.subscribers.remove(&id);
+        self.tell_room(state);
+    }
+
+    fn tell_room(&self, mut state: MutexGuard<'_, State>) {
+        if state.refused {
+            state.evict_for(WORTHWHILE_ROOM);
+            if state.cost + WORTHWHILE_ROOM <= CAPACITY {
+                state.refused = false;
+                drop(state);
+                self.shared.room.notify_one();
+            }
+        }
+    }
+
+    fn announce(&self) {
+        let next = self.lock().next;
+        self.shared.wake.send_replace(next);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().expect("no code panics while it holds a mirror")
+    }
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.closed || self.failure.is_some()
+    }
+
+    /// The first event that is here, or the next to come.
+    fn first(&self) -> u64 {
+        self.events.front().map_or(self.next, |stored| stored.seq)
+    }
+
+    fn offer(&mut self, seq: u64, event: MirrorEvent) -> Offer {
+        if self.is_over() || seq < self.next {
+            return Offer::Duplicate;
+        }
+        if seq > self.next {
+            return Offer::Hole;
+        }
+        if let MirrorEvent::Output { chunk, .. } = &event {
+            let cost = chunk.len() + COST_OF_AN_EVENT;
+            self.evict_for(cost);
+            // An empty mirror takes anything, so that no chunk is too large for it.
+            if self.cost > 0 && self.cost + cost > CAPACITY {
+                self.refused = true;
+                return Offer::Full;
+            }
+        }
+        match &event {
+            MirrorEvent::Output { .. } => {}
+            // Told of before, from the answer to a read that had no other place for it.
+            MirrorEvent::Exited { .. } if self.exit.is_some() => {
+                self.next = seq + 1;
+                return Offer::Accepted;
+            }
+            MirrorEvent::Exited { exit_code, sandbox_denied, details } => {
+                self.exit = Some(ProcessExit {
+                    seq,
+                    exit_code: *exit_code,
+                    sandbox_denied: *sandbox_denied,
+                    details: *details,
+                });
+            }
+            MirrorEvent::Closed => self.closed = true,
+        }
+        self.push(Entry::Event(event), seq + 1);
+        Offer::Accepted
+    }
+
+    fn skip_to(&mut self, seq: u64, dropped_bytes: u64) {
+        self.push(Entry::Gap { dropped_bytes }, seq);
+    }
+
+    fn push(&mut self, entry: Entry, next: u64) {
+        self.cost += entry.cost();
+        self.events.push_back(Stored { seq: self.next, entry });
+        self.next = next;
+        self.wake_subscribers();
+    }
+
+    /// Makes room, as far as nobody still wants what is there.
+    fn evict_for(&mut self, cost: usize) {
+        let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
+        while self.cost + cost > CAPACITY
+            && let Some(oldest) = self.events.front()
+            && wanted.is_none_or(|wanted| oldest.seq < wanted)
+        {
+            self.cost -= oldest.entry.cost();
+            self.evicted_bytes += oldest.entry.output_bytes();
+            self.events.pop_front();
+        }
+    }
+
+    fn next_event(&self, subscriber: &mut Subscriber) -> Option<ExecProcessEvent> {
+        if subscriber.missed > 0 {
+            let dropped_bytes = std::mem::take(&mut subscriber.missed);
+            return Some(ExecProcessEvent::Gap { dropped_bytes });
+        }
+        let stored = self.events.get(self.index_of(subscriber.position))?;
+        subscriber.position = stored.seq + 1;
+        Some(match &stored.entry {
+            Entry::Gap { dropped_bytes } => ExecProcessEvent::Gap { dropped_bytes: *dropped_bytes },
+            Entry::Event(MirrorEvent::Output { stream, chunk }) => {
+                ExecProcessEvent::Output(output_chunk(stored.seq, *stream, chunk))
+            }
+            Entry::Event(MirrorEvent::Exited { .. }) => {
+                ExecProcessEvent::Exited(self.exit.clone().expect("an exit in the line is known"))
+            }
+            Entry::Event(MirrorEvent::Closed) => ExecProcessEvent::Closed { seq: stored.seq },
+        })
+    }
+
+    /// Where the first event that is not before `seq` stands.
+    fn index_of(&self, seq: u64) -> usize {
+        self.events.partition_point(|stored| stored.seq < seq)
+    }
+
+    fn read(&self, after: u64, max_bytes: u64) -> ReadResponse {
+        let (mut chunks, mut bytes, mut dropped_bytes) = (Vec::new(), 0_u64, 0);
+        let mut next_seq = self.next;
+        for stored in self.events.range(self.index_of(after.saturating_add(1))..) {
+            match &stored.entry {
+                Entry::Event(MirrorEvent::Output { stream, chunk }) => {
+                    bytes = bytes.saturating_add(chunk.len() as u64);
+                    if bytes > max_bytes && !chunks.is_empty() {
+                        let last: &OutputChunk = &chunks[chunks.len() - 1];
+                        next_seq = last.seq + 1;
+                        break;
+                    }
+                    chunks.push(output_chunk(stored.seq, *stream, chunk));
+                }
+                Entry::Event(_) => {}
+                Entry::Gap { dropped_bytes: dropped } => dropped_bytes += dropped,
+            }
+        }
+        ReadResponse {
+            chunks,
+            next_seq,
+            exited: self.exit.is_some(),
+            exit_code: self.exit.as_ref().map(|exit| exit.exit_code),
+            closed: self.closed,
+            failure: self.failure.as_ref().map(ToString::to_string),
+            sandbox_denied: self.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
+            dropped_bytes,
+            exit: self.exit.as_ref().and_then(|exit| exit.details),
+        }
+    }
+
+    fn wake_subscribers(&mut self) {
+        for subscriber in self.subscribers.values_mut() {
+            if let Some(waker) = subscriber.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn cost(&self) -> usize {
+        match self {
+            Self::Event(MirrorEvent::Output { chunk, .. }) => chunk.len() + COST_OF_AN_EVENT,
+            Self::Event(_) | Self::Gap { .. } => COST_OF_AN_EVENT,
+        }
+    }
+
+    fn output_bytes(&self) -> u64 {
+        match self {
+            Self::Event(MirrorEvent::Output { chunk, .. }) => chunk.len() as u64,
+            Self::Event(_) => 0,
+            Self::Gap { dropped_bytes } => *dropped_bytes,
+        }
+    }
+}
+
+fn output_chunk(seq: u64, stream: OutputStream, chunk: &Bytes) -> OutputChunk {
+    OutputChunk { seq, stream, chunk: Base64Bytes(chunk.clone()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(text: &[u8]) -> MirrorEvent {
+        let chunk = Bytes::copy_from_slice(text);
+        MirrorEvent::Output { stream: OutputStream::Stdout, chunk }
+    }
+
+    fn exited() -> MirrorEvent {
+        MirrorEvent::Exited { exit_code: 3, sandbox_denied: false, details: None }
+    }
+
+    /// What is there for a subscriber now.
+    fn drain(events: &mut ProcessEvents) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(event) = events.poll_next_event(&mut context) {
+            found.push(match event {
+                Some(ExecProcessEvent::Output(chunk)) => {
+                    format!("{}:{}", chunk.seq, String::from_utf8_lossy(&chunk.chunk.0))
+                }
+                Some(ExecProcessEvent::Gap { dropped_bytes }) => format!("gap {dropped_bytes}"),
+                Some(ExecProcessEvent::Exited(exit)) => {
+                    format!("{}:exit {}", exit.seq, exit.exit_code)
+                }
+                Some(ExecProcessEvent::Closed { seq }) => format!("{seq}:closed"),
+                Some(ExecProcessEvent::Failed(error)) => format!("failed: {error}"),
+                None => {
+                    found.push("end".into());
+                    return found;
+                }
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn events_are_taken_in_order_and_once() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mut early = mirror.subscribe();
+        assert_eq!(mirror.offer(2, output(b"b")), Offer::Hole);
+        assert_eq!(mirror.offer(1, output(b"a")), Offer::Accepted);
+        assert_eq!(mirror.offer(1, output(b"a")), Offer::Duplicate);
+        assert_eq!(drain(&mut early), ["1:a"]);
+        assert_eq!(mirror.offer(2, output(b"b")), Offer::Accepted);
+        assert_eq!(mirror.offer(3, exited()), Offer::Accepted);
+        assert_eq!(mirror.offer(4, MirrorEvent::Closed), Offer::Accepted);
+        assert_eq!(mirror.offer(5, output(b"z")), Offer::Duplicate);
+        assert_eq!(drain(&mut early), ["2:b", "3:exit 3", "4:closed", "end"]);
+        assert_eq!(drain(&mut mirror.subscribe()), ["1:a", "2:b", "3:exit 3", "4:closed", "end"]);
+    }
+
+    #[test]
+    fn what_a_subscriber_has_not_consumed_is_not_evicted() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mut slow = mirror.subscribe();
+        let chunk = vec![b'x'; 300 << 10];
+        let mut seq = 1;
+        while mirror.offer(seq, output(&chunk)) == Offer::Accepted {
+            seq += 1;
+        }
+        assert_eq!(seq, 4, "three of them fit");
+        assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Full);
+        assert_eq!(mirror.offer(seq, exited()), Offer::Accepted, "only output is bounded");
+        assert_eq!(drain(&mut slow).len(), 4);
+        assert_eq!(mirror.offer(5, output(&chunk)), Offer::Accepted);
+        drop(slow);
+        for seq in 6..100 {
+            assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Accepted, "nobody waits for it");
+        }
+        let late = drain(&mut mirror.subscribe());
+        assert_eq!(late[0], format!("gap {}", (99 - 1 - 3) * chunk.len()), "exit is no output");
+        assert_eq!(late.len(), 1 + 3);
+    }
+
+    #[test]
+    fn tiny_events_are_bounded_too() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        for seq in 1..100_000 {
+            mirror.offer(seq, output(b"x"));
+        }
+        assert!(mirror.lock().events.len() < 20_000);
+    }
+
+    #[test]
+    fn a_gap_is_declared_in_its_place_or_fatal() {
+        let mirror = ProcessMirror::new("p", Gaps::Declared);
+        let mut events = mirror.subscribe();
+        mirror.offer(1, output(b"a"));
+        mirror.skip_to(7, 1000).unwrap();
+        mirror.offer(7, output(b"b"));
+        assert_eq!(drain(&mut events), ["1:a", "gap 1000", "7:b"]);
+        let read = mirror.read(0, u64::MAX).unwrap();
+        assert_eq!((read.chunks.len(), read.next_seq, read.dropped_bytes), (2, 8, 1000));
+
+        let strict = ProcessMirror::new("p", Gaps::Fatal);
+        assert!(matches!(
+            strict.skip_to(7, 1000),
+            Err(ExecServerError::Gap { dropped_bytes: 1000, .. })
+        ));
+    }
+
+    #[test]
+    fn a_failure_comes_after_what_is_there() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        mirror.offer(1, output(b"a"));
+        mirror.fail(ExecServerError::Closed);
+        assert_eq!(drain(&mut mirror.subscribe()), ["1:a", "failed: the client was closed", "end"]);
+        assert_eq!(mirror.offer(2, output(b"b")), Offer::Duplicate);
+        assert!(mirror.read(1, 1).unwrap().failure.is_some());
+    }
+
+    #[test]
+    fn reading_is_bounded_and_knows_what_it_lacks() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        for seq in 1..=5 {
+            mirror.offer(seq, output(b"12345"));
+        }
+        let read = mirror.read(1, 11).unwrap();
+        assert_eq!(read.chunks.iter().map(|chunk| chunk.seq).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(read.next_seq, 4);
+        let read = mirror.read(0, 0).unwrap();
+        assert_eq!((read.chunks.len(), read.next_seq), (1, 2), "at least one");
+        assert_eq!(mirror.read(u64::MAX, u64::MAX).unwrap().chunks.len(), 0);
+        for seq in 6..20 {
+            mirror.offer(seq, output(&vec![0; 200 << 10]));
+        }
+        assert!(mirror.read(0, 1).is_none());
+        assert!(mirror.read_retained(u64::MAX).dropped_bytes > 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! How a client connects and what it asks of its session.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::RecoveryPolicy;
+
+const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a client asks for, whatever the transport.
+#[derive(Debug, Clone)]
+pub struct ExecServerClientConnectOptions {
+    /// Shown by `session/list`.
+    pub client_name: String,
+    /// How long the server may take to answer `initialize`.
+    pub initialize_timeout: Duration,
+    /// A session that lost its connection and is to be taken up again.
+    pub resume_session_id: Option<String>,
+    /// How long the session is to survive without a connection. The server's own choice (30 s) when left out.
+    pub detached_ttl: Option<Duration>,
+    pub recovery: RecoveryPolicy,
+}
+
+impl Default for ExecServerClientConnectOptions {
+    fn default() -> Self {
+        Self {
+            client_name: DEFAULT_CLIENT_NAME.to_owned(),
+            initialize_timeout: DEFAULT_TIMEOUT,
+            resume_session_id: None,
+            detached_ttl: None,
+            recovery: RecoveryPolicy::default(),
+        }
+    }
+}
+
+/// A server to be reached over a WebSocket.
+#[derive(Clone)]
+pub struct RemoteExecServerConnectArgs {
+    /// `ws://HOST:PORT[/PATH]`, or `unix:///PATH`.
+    pub websocket_url: String,
+    /// How long each attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// Sent as `Authorization: Bearer …`.
+    pub bearer_token: Option<String>,
+    pub options: ExecServerClientConnectOptions,
+}
+
+impl RemoteExecServerConnectArgs {
+    #[must_use]
+    pub fn new(websocket_url: impl Into<String>, client_name: impl Into<String>) -> Self {
+        Self {
+            websocket_url: websocket_url.into(),
+            connect_timeout: DEFAULT_TIMEOUT,
+            bearer_token: None,
+            options: ExecServerClientConnectOptions {
+                client_name: client_name.into(),
+                ..ExecServerClientConnectOptions::default()
+            },
+        }
+    }
+}
+
+impl fmt::Debug for RemoteExecServerConnectArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The query of a URL may be a token, too.
+        let url = self.websocket_url.split('?').next().unwrap_or_default();
+        f.debug_struct("RemoteExecServerConnectArgs")
+            .field("websocket_url", &url)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("bearer_token", &self.bearer_token.as_ref().map(|_| "…"))
+            .field("options", &self.options)
+            .finish()
+    }
+}
+
+/// A server that is started as a child and reached over its stdin and stdout.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecServerLaunchCommand {
+    pub program: PathBuf,
+    /// Must make it serve on stdio: `["--listen", "stdio"]` for `exec-server` itself.
+    pub args: Vec<String>,
+    /// On top of our own environment.
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<PathBuf>,
+}

@@ -1,0 +1,183 @@
+//! A handle of one process, which outlives the connections under it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_protocol::{
+    Base64Bytes, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, SignalName, SignalParams,
+    TerminalSize, TerminateMode, TerminateParams, WriteParams, WriteStatus, rpc,
+};
+use tokio::sync::{Mutex, watch};
+
+use crate::calls::ProcessKey;
+use crate::client::ExecServerClient;
+use crate::events::ProcessEvents;
+use crate::mirror::ProcessMirror;
+use crate::{ExecServerError, call::Waiting};
+
+/// The largest piece of input in one message.
+const MAX_PIECE: usize = 256 << 10;
+/// Pieces of one write that may wait for their answers.
+const PIECES_IN_FLIGHT: usize = 8;
+
+/// A process on the server. Clones are the same process; dropping all of them leaves it running.
+#[derive(Debug, Clone)]
+pub struct ExecServerProcess {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: ExecServerClient,
+    key: ProcessKey,
+    mirror: ProcessMirror,
+    /// Held while the pieces of one write are sent, so that two writes do not mix.
+    writing: Mutex<()>,
+    /// Makes the ids of this handle's writes differ from those of any other handle.
+    write_prefix: String,
+    writes: AtomicU64,
+}
+
+impl ExecServerProcess {
+    pub(crate) fn new(client: ExecServerClient, key: ProcessKey, mirror: ProcessMirror) -> Self {
+        let shared = Shared {
+            client,
+            key,
+            mirror,
+            writing: Mutex::new(()),
+            write_prefix: format!("{:08x}-", rand::random::<u32>()),
+            writes: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    #[must_use]
+    pub fn process_id(&self) -> &str {
+        &self.shared.key.process_id
+    }
+
+    /// Output with numbers beyond `after_seq`; waits up to `wait` for something new.
+    ///
+    /// What this client has is answered from here; what it no longer has, from the server.
+    pub async fn read(
+        &self,
+        after_seq: Option<u64>,
+        max_bytes: Option<u64>,
+        wait: Option<Duration>,
+    ) -> Result<ReadResponse, ExecServerError> {
+        let mirror = &self.shared.mirror;
+        let after = after_seq.unwrap_or(0);
+        let max_bytes = max_bytes.unwrap_or(u64::MAX);
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            let _ = tokio::time::timeout(wait, mirror.news_beyond(after)).await;
+        }
+        if let Some(response) = mirror.read(after, max_bytes) {
+            return Ok(response);
+        }
+        if self.shared.key.observed_session.is_some() {
+            return Ok(mirror.read_retained(max_bytes));
+        }
+        let params = ReadParams {
+            process_id: self.process_id().to_owned(),
+            after_seq,
+            max_bytes: Some(max_bytes),
+            wait_ms: None,
+        };
+        self.client().call::<rpc::ProcessRead>(params).await
+    }
+
+    /// Writes to the process's stdin, in order, each byte once, whatever happens to the connection. Returns when the
+    /// server has taken all of it; a process that does not read makes that wait.
+    ///
+    /// Dropped before it is done, it may have written a part.
+    pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<WriteStatus, ExecServerError> {
+        self.check_own()?;
+        let mut rest: Bytes = chunk.into();
+        let _order = self.shared.writing.lock().await;
+        let mut waiting = std::collections::VecDeque::new();
+        loop {
+            let piece = rest.split_to(rest.len().min(MAX_PIECE));
+            waiting.push_back(self.send_piece(piece).await?);
+            while waiting.len() >= PIECES_IN_FLIGHT || rest.is_empty() {
+                let Some(oldest) = waiting.pop_front() else { return Ok(WriteStatus::Accepted) };
+                let status = oldest.answer().await?.status;
+                if status != WriteStatus::Accepted {
+                    return Ok(status);
+                }
+            }
+        }
+    }
+
+    /// Ends the process's stdin after what was written. A terminal gets the end-of-file character.
+    pub async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
+        self.check_own()?;
+        let _order = self.shared.writing.lock().await;
+        let params = ProcessIdParams { process_id: self.process_id().to_owned() };
+        Ok(self.client().call::<rpc::ProcessCloseStdin>(params).await?.status)
+    }
+
+    /// Changes the size of the process's terminal.
+    pub async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
+        self.check_own()?;
+        let process_id = self.process_id().to_owned();
+        let params = ResizeParams { process_id, rows: size.rows, cols: size.cols };
+        self.client().call::<rpc::ProcessResize>(params).await.map(drop)
+    }
+
+    /// Sends a signal to the process's group.
+    pub async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError> {
+        let process_id = self.process_id().to_owned();
+        let session_id = self.shared.key.observed_session.clone();
+        let params = SignalParams { process_id, signal, session_id };
+        self.client().call::<rpc::ProcessSignal>(params).await.map(drop)
+    }
+
+    /// Ends the process and everything it started. Says whether it was running.
+    pub async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError> {
+        let process_id = self.process_id().to_owned();
+        let session_id = self.shared.key.observed_session.clone();
+        let params = TerminateParams { process_id, mode, session_id };
+        Ok(self.client().call::<rpc::ProcessTerminate>(params).await?.running)
+    }
+
+    /// The next sequence number, whenever it changes.
+    #[must_use]
+    pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
+        self.shared.mirror.wake()
+    }
+
+    /// All events from the start of what this client retains (1 MiB), then live.
+    #[must_use]
+    pub fn subscribe_events(&self) -> ProcessEvents {
+        self.shared.mirror.subscribe()
+    }
+
+    fn client(&self) -> &ExecServerClient {
+        &self.shared.client
+    }
+
+    async fn send_piece(
+        &self,
+        piece: Bytes,
+    ) -> Result<Waiting<rpc::ProcessWrite>, ExecServerError> {
+        let number = self.shared.writes.fetch_add(1, Ordering::Relaxed);
+        let mut write_id = self.shared.write_prefix.clone();
+        let _ = write!(write_id, "{number}");
+        let params = WriteParams {
+            process_id: self.process_id().to_owned(),
+            chunk: Base64Bytes(piece),
+            write_id: Some(write_id),
+        };
+        self.client().send::<rpc::ProcessWrite>(&params, None).await
+    }
+
+    fn check_own(&self) -> Result<(), ExecServerError> {
+        match &self.shared.key.observed_session {
+            None => Ok(()),
+            Some(_) => Err(ExecServerError::ReadOnly { process_id: self.process_id().to_owned() }),
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The processes that a client has handles for: where their events go, what is confirmed, what is missing.
+//!
+//! Decides and returns what to send; the driver sends it.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use exec_server_protocol::{
+    AckParams, ClosedNotification, ErrorCode, ExitedNotification, Method, Notification,
+    ObserveParams, OutputNotification, ReadParams, ReadResponse, RpcError, TerminateMode,
+    TerminateParams, notification,
+};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use crate::calls::{Answer, Asker, Call, ProcessKey};
+use crate::driver::{internal, read_result};
+use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
+use crate::{ExecServerError, Violation, catch_up};
+
+/// Output is confirmed after this much of it, or this long after it came.
+const ACK_BYTES: usize = 64 << 10;
+const ACK_DELAY: Duration = Duration::from_millis(100);
+/// The first read after a reconnect only has to show that nothing is missing; the rest follows by itself.
+const CATCH_UP_BYTES: u64 = 64 << 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    by_key: HashMap<ProcessKey, Tracked>,
+    /// Those that may have an errand.
+    touched: Vec<ProcessKey>,
+    errands: VecDeque<Errand>,
+    /// Whether the server wants output confirmed.
+    acks: bool,
+    ack_at: Option<Instant>,
+}
+
+/// Something to be sent.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    Call(Call),
+    Notify(Vec<u8>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    key: ProcessKey,
+    mirror: ProcessMirror,
+    /// The last event that the server has announced, taken or not.
+    announced: u64,
+    pulling: bool,
+    unconfirmed: Unconfirmed,
+    /// Nobody knows whether its start took effect: if it did, it is to be ended.
+    abandoned: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Unconfirmed {
+    any: bool,
+    /// Whether it is time to confirm.
+    due: bool,
+    bytes: usize,
+}
+
+impl Tracked {
+    pub(crate) fn new(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        let announced = mirror.next_seq() - 1;
+        let unconfirmed = Unconfirmed::default();
+        Self { key, mirror, announced, pulling: false, unconfirmed, abandoned: false }
+    }
+
+    fn is_observed(&self) -> bool {
+        self.key.observed_session.is_some()
+    }
+
+    fn after(&self) -> u64 {
+        self.mirror.next_seq() - 1
+    }
+
+    /// Brings the events after the last one that is here, at most so many bytes at once.
+    fn request(&self, max_bytes: u64, asker: fn(ProcessKey) -> Asker) -> Call {
+        let process_id = self.key.process_id.clone();
+        let asker = asker(self.key.clone());
+        let after_seq = Some(self.after());
+        match &self.key.observed_session {
+            None => {
+                let max_bytes = Some(max_bytes);
+                let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
+                internal(Method::ProcessRead, &params, asker)
+            }
+            Some(session_id) => {
+                let session_id = session_id.clone();
+                let params = ObserveParams { session_id, process_id, after_seq };
+                internal(Method::ProcessObserve, &params, asker)
+            }
+        }
+    }
+
+    /// Takes what [`Self::request`] brought.
+    fn take(&mut self, result: &RawValue) -> Result<(), ExecServerError> {
+        if self.is_observed() {
+            // The events themselves follow as notifications, from where we are.
+            self.announced = self.after();
+            return Ok(());
+        }
+        let response: ReadResponse = read_result(Method::ProcessRead, result)?;
+        self.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
+        self.announced = self.announced.max(response.next_seq.saturating_sub(1));
+        // The mirror may have moved on since the request; what it has it ignores.
+        let first = response.chunks.first().map_or(u64::MAX, |chunk| chunk.seq);
+        let after = self.after().min(first.saturating_sub(1));
+        catch_up::apply(&self.mirror, after, response)
+    }
+
+    fn offer(&mut self, seq: u64, event: MirrorEvent, dropped_bytes: u64) {
+        let is_last = matches!(event, MirrorEvent::Closed);
+        if is_last && self.mirror.exit().is_none() && !self.is_observed() {
+            // The exit lies in a gap; a read knows it.
+            return self.announced = self.announced.max(seq);
+        }
+        // What an observer was too slow for is gone, unless it was we who had no room.
+        if self.is_observed() && dropped_bytes > 0 && self.announced == self.after() {
+            let _ = self.mirror.skip_to(seq, dropped_bytes);
+        }
+        let bytes = match &event {
+            MirrorEvent::Output { chunk, .. } => chunk.len(),
+            // At once: the server may forget a process that has closed.
+            MirrorEvent::Exited { .. } | MirrorEvent::Closed => ACK_BYTES,
+        };
+        self.announced = self.announced.max(seq);
+        if self.mirror.offer(seq, event) == Offer::Accepted {
+            self.unconfirmed.any = true;
+            self.unconfirmed.bytes += bytes;
+            self.unconfirmed.due |= self.unconfirmed.bytes >= ACK_BYTES;
+        }
+    }
+
+    fn has_errand(&self) -> bool {
+        self.unconfirmed.due || self.abandoned || self.is_behind()
+    }
+
+    /// Whether the server has announced what is not here.
+    fn is_behind(&self) -> bool {
+        self.announced > self.after() && !self.mirror.is_over()
+    }
+
+    fn tend(&mut self, acks: bool, errands: &mut VecDeque<Errand>) {
+        if self.unconfirmed.due {
+            self.unconfirmed = Unconfirmed::default();
+            if acks && !self.is_observed() && self.after() > 0 {
+                let process_id = self.key.process_id.clone();
+                let params = AckParams { process_id, seq: self.after() };
+                errands.push_back(Errand::Notify(notification("process/ack", &params)));
+            }
+        }
+        if std::mem::take(&mut self.abandoned) && !self.is_observed() {
+            errands.push_back(Errand::Call(self.terminate()));
+        }
+        if self.is_behind()
+            && !self.pulling
+            && let Some(room) = self.mirror.worthwhile_room()
+        {
+            self.pulling = true;
+            errands.push_back(Errand::Call(self.request(room as u64, Asker::Pull)));
+        }
+    }
+
+    fn terminate(&self) -> Call {
+        let params = TerminateParams {
+            process_id: self.key.process_id.clone(),
+            mode: TerminateMode::Force,
+            session_id: None,
+        };
+        internal(Method::ProcessTerminate, &params, Asker::Nobody)
+    }
+}
+
+impl Processes {
+    pub(crate) fn confirm_output(&mut self, acks: bool) {
+        self.acks = acks;
+    }
+
+    /// Fails when the id is taken: the process that has it must keep its events.
+    pub(crate) fn track(&mut self, process: Tracked) -> Result<(), ExecServerError> {
+        if self.by_key.contains_key(&process.key) {
+            let message = match &process.key.observed_session {
+                None => {
+                    format!("process {:?} already exists in this session", process.key.process_id)
+                }
+                Some(_) => format!("process {:?} is observed already", process.key.process_id),
+            };
+            let error = RpcError::new(ErrorCode::InvalidRequest, message);
+            return Err(ExecServerError::Server(error.with_kind("duplicateProcess")));
+        }
+        self.by_key.insert(process.key.clone(), process);
+        Ok(())
+    }
+
+    /// Hands an answer to whoever asked for it.
+    pub(crate) fn answer(&mut self, asker: Asker, answer: Answer) {
+        match asker {
+            Asker::Caller(sender) => drop(sender.send(answer)),
+            Asker::Opening(key, sender) => self.opened(&key, sender, answer),
+            Asker::Handshake(_) | Asker::CatchUp(_) | Asker::Pull(_) | Asker::Nobody => {}
+        }
+    }
+
+    fn opened(
+        &mut self,
+        key: &ProcessKey,
+        sender: tokio::sync::oneshot::Sender<Answer>,
+        answer: Answer,
+    ) {
+        if answer.is_err() {
+            self.by_key.remove(key);
+        }
+        let started = answer.is_ok();
+        if sender.send(answer).is_err()
+            && started
+            && let Some(process) = self.by_key.get_mut(key)
+        {
+            // Whoever asked is gone: nobody has a handle, and nobody ever will.
+            process.abandoned = true;
+            self.touched.push(key.clone());
+        }
+    }
+
+    /// The connection was lost before the answer to a start.
+    pub(crate) fn abandon(&mut self, key: &ProcessKey) {
+        if let Some(process) = self.by_key.get_mut(key) {
+            process.abandoned = true;
+        }
+    }
+
+    pub(crate) fn connection_lost(&mut self) {
+        for process in self.by_key.values_mut() {
+            process.pulling = false;
+        }
+    }
+
+    /// One question for each process, and the end of those that nobody wants.
+    pub(crate) fn catch_up(&mut self) -> Vec<Call> {
+        let mut calls = Vec::new();
+        for process in self.by_key.values_mut() {
+            calls.push(process.request(CATCH_UP_BYTES, Asker::CatchUp));
+            // Confirmations may have been lost.
+            process.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
+        }
+        self.tend_all();
+        calls
+    }
+
+    pub(crate) fn caught_up(&mut self, key: &ProcessKey, answer: Answer) {
+        self.take(key, answer);
+    }
+
+    pub(crate) fn pulled(&mut self, key: &ProcessKey, answer: Answer) {
+        if let Some(process) = self.by_key.get_mut(key) {
+            process.pulling = false;
+        }
+        self.take(key, answer);
+    }
+
+    /// A process that cannot be read any more fails alone.
+    fn take(&mut self, key: &ProcessKey, answer: Answer) {
+        let Some(process) = self.by_key.get_mut(key) else { return };
+        self.touched.push(key.clone());
+        match answer.and_then(|result| process.take(&result)) {
+            Ok(()) => {}
+            Err(error @ ExecServerError::Gap { .. }) => {
+                process.mirror.fail(error);
+                process.abandoned = true;
+            }
+            Err(error) => {
+                process.mirror.fail(error);
+                self.by_key.remove(key);
+            }
+        }
+    }
+
+    pub(crate) fn notified(
+        &mut self,
+        notification: &Notification<'_>,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let (key, seq, event, dropped_bytes) = match &*notification.method {
+            "process/output" => {
+                let params: OutputNotification = read(notification)?;
+                let event = MirrorEvent::Output { stream: params.stream, chunk: params.chunk.0 };
+                (key(params.session_id, params.process_id), params.seq, event, params.dropped_bytes)
+            }
+            "process/exited" => {
+                let params: ExitedNotification = read(notification)?;
+                let event = MirrorEvent::Exited {
+                    exit_code: params.exit_code,
+                    sandbox_denied: params.sandbox_denied,
+                    details: params.exit,
+                };
+                (key(params.session_id, params.process_id), params.seq, event, params.dropped_bytes)
+            }
+            "process/closed" => {
+                let params: ClosedNotification = read(notification)?;
+                let key = key(params.session_id, params.process_id);
+                (key, params.seq, MirrorEvent::Closed, params.dropped_bytes)
+            }
+            other => {
+                tracing::debug!(method = other, "a notification that is not known");
+                return Ok(());
+            }
+        };
+        if let Some(process) = self.by_key.get_mut(&key) {
+            process.offer(seq, event, dropped_bytes);
+            if process.has_errand() {
+                self.touched.push(key);
+            } else if process.unconfirmed.any && self.ack_at.is_none() {
+                self.ack_at = Some(now + ACK_DELAY);
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.ack_at
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.ack_at.is_some_and(|at| now >= at) {
+            self.ack_at = None;
+            for process in self.by_key.values_mut() {
+                process.unconfirmed.due |= process.unconfirmed.any;
+            }
+            self.tend_all();
+        }
+    }
+
+    /// Looks at every process at the next [`Self::poll_errand`].
+    pub(crate) fn tend_all(&mut self) {
+        self.touched = self.by_key.keys().cloned().collect();
+    }
+
+    /// What has to be sent now. Only to be asked while calls may go through.
+    pub(crate) fn poll_errand(&mut self) -> Option<Errand> {
+        loop {
+            if let Some(errand) = self.errands.pop_front() {
+                return Some(errand);
+            }
+            let key = self.touched.pop()?;
+            if let Some(process) = self.by_key.get_mut(&key) {
+                process.tend(self.acks, &mut self.errands);
+                // Confirmed, and ended if it had to be: nothing more will come of it.
+                if process.mirror.is_over() {
+                    self.by_key.remove(&key);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn fail_all(&mut self, error: &ExecServerError) {
+        for (_, process) in self.by_key.drain() {
+            process.mirror.fail(error.clone());
+        }
+    }
+}
+
+fn key(observed_session: Option<String>, process_id: String) -> ProcessKey {
+    ProcessKey { observed_session, process_id }
+}
+
+fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Result<T, Violation> {
+    let text = notification.params.map_or("{}", RawValue::get);
+    serde_json::from_str(text).map_err(|source| Violation::Notification {
+        method: notification.method.clone().into_owned(),
+        source,
+    })
+}

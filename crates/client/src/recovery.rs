@@ -1,0 +1,438 @@
+//! When to dial, how long to wait, and when to give up: decisions only.
+//!
+//! Events and the time come in by `handle_*`, actions and the next moment of interest go out by `poll_*`. No socket,
+//! no clock and no session is known here, so every sequence of events can be played in a test.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::time::Instant;
+
+/// How long and how often a lost connection is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecoveryPolicy {
+    /// From the loss to giving up; `None` never gives up. A server keeps a session for 30 s unless it was asked for
+    /// more, so a longer deadline needs a longer `detached_ttl` as well.
+    pub deadline: Option<Duration>,
+    /// The pause after the first failed attempt; it doubles with each one. The attempt after the loss is immediate.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+    /// How long one attempt may take, from dialling to the server's answer to `initialize`.
+    pub attempt: Duration,
+}
+
+impl Default for RecoveryPolicy {
+    fn default() -> Self {
+        Self {
+            deadline: Some(Duration::from_secs(25)),
+            first_pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(2),
+            attempt: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Counts connections. Whatever an old one still says changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Generation(u64);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Make a connection and ask for the session.
+    Dial(Generation),
+    /// Drop whatever there is of this connection.
+    HangUp(Generation),
+    /// The session is back: see what each process has missed.
+    CatchUp(Generation),
+    /// Let calls through.
+    Admit(Generation),
+    /// Tell everybody who waits that it is over.
+    GiveUp(Over),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The first attempt failed; there is nothing to recover.
+    NeverConnected,
+    Deadline(Duration),
+    /// The server or the transport said no in a way that trying again cannot change.
+    Permanent,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Temporary,
+    Permanent,
+}
+
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    policy: RecoveryPolicy,
+    generation: Generation,
+    state: State,
+    actions: VecDeque<Action>,
+    rng: SmallRng,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The very first attempt.
+    Opening {
+        until: Instant,
+    },
+    Connected,
+    Recovering {
+        since: Instant,
+        failed: u32,
+        step: Step,
+    },
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Pausing {
+        until: Instant,
+    },
+    /// From dialling to the answer to `initialize`.
+    Attempting {
+        until: Instant,
+    },
+    /// As long as the connection lives: a slow link is no reason to begin again.
+    CatchingUp,
+}
+
+impl Recovery {
+    /// Begins with the first attempt. The seed decides the jitter.
+    pub(crate) fn new(policy: RecoveryPolicy, now: Instant, seed: u64) -> Self {
+        let generation = Generation(1);
+        Self {
+            policy,
+            generation,
+            state: State::Opening { until: later(now, policy.attempt) },
+            actions: VecDeque::from([Action::Dial(generation)]),
+            rng: SmallRng::seed_from_u64(seed),
+        }
+    }
+
+    /// Whether the loss of the connection is being mended, since when, and how many attempts have failed.
+    pub(crate) fn recovering(&self) -> Option<(Instant, u32)> {
+        match self.state {
+            State::Recovering { since, failed, .. } => Some((since, failed)),
+            State::Opening { .. } | State::Connected | State::Over => None,
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state == State::Connected
+    }
+
+    /// A connection ended, or the attempt to make one did not get that far.
+    pub(crate) fn handle_lost(&mut self, generation: Generation, refusal: Refusal, now: Instant) {
+        if generation != self.generation {
+            return;
+        }
+        match (self.state, refusal) {
+            (State::Over, _) => {}
+            (State::Opening { .. }, _) => self.give_up(Over::NeverConnected),
+            (State::Connected | State::Recovering { .. }, Refusal::Permanent) => {
+                self.give_up(Over::Permanent);
+            }
+            (State::Connected, Refusal::Temporary) => {
+                let step = self.attempt(now);
+                self.state = State::Recovering { since: now, failed: 0, step };
+            }
+            (State::Recovering { step: Step::Pausing { .. }, .. }, Refusal::Temporary) => {}
+            (State::Recovering { since, failed, .. }, Refusal::Temporary) => {
+                self.pause(since, failed, now);
+            }
+        }
+    }
+
+    /// The server answered `initialize`.
+    pub(crate) fn handle_initialized(&mut self, generation: Generation) {
+        if generation != self.generation {
+            return;
+        }
+        match &mut self.state {
+            State::Opening { .. } => {
+                self.state = State::Connected;
+                self.actions.push_back(Action::Admit(generation));
+            }
+            State::Recovering { step: step @ Step::Attempting { .. }, .. } => {
+                *step = Step::CatchingUp;
+                self.actions.push_back(Action::CatchUp(generation));
+            }
+            State::Recovering { .. } | State::Connected | State::Over => {}
+        }
+    }
+
+    /// Every process knows what it missed.
+    pub(crate) fn handle_caught_up(&mut self, generation: Generation) {
+        let is_catching_up = matches!(self.state, State::Recovering { step: Step::CatchingUp, .. });
+        if generation == self.generation && is_catching_up {
+            self.state = State::Connected;
+            self.actions.push_back(Action::Admit(generation));
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        match self.state {
+            State::Opening { until } if now >= until => {
+                self.actions.push_back(Action::HangUp(self.generation));
+                self.give_up(Over::NeverConnected);
+            }
+            State::Recovering { since, failed, step } => {
+                if let Some(deadline) = self.policy.deadline
+                    && now >= later(since, deadline)
+                {
+                    self.actions.push_back(Action::HangUp(self.generation));
+                    return self.give_up(Over::Deadline(deadline));
+                }
+                match step {
+                    Step::Pausing { until } if now >= until => {
+                        let step = self.attempt(now);
+                        self.state = State::Recovering { since, failed, step };
+                    }
+                    Step::Attempting { until } if now >= until => {
+                        self.actions.push_back(Action::HangUp(self.generation));
+                        self.pause(since, failed, now);
+                    }
+                    Step::Pausing { .. } | Step::Attempting { .. } | Step::CatchingUp => {}
+                }
+            }
+            State::Opening { .. } | State::Connected | State::Over => {}
+        }
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Opening { until } => Some(until),
+            State::Recovering { since, step, .. } => {
+                let deadline = self.policy.deadline.map(|deadline| later(since, deadline));
+                let step = match step {
+                    Step::Pausing { until } | Step::Attempting { until } => Some(until),
+                    Step::CatchingUp => None,
+                };
+                [deadline, step].into_iter().flatten().min()
+            }
+            State::Connected | State::Over => None,
+        }
+    }
+
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn attempt(&mut self, now: Instant) -> Step {
+        self.generation = Generation(self.generation.0 + 1);
+        self.actions.push_back(Action::Dial(self.generation));
+        Step::Attempting { until: later(now, self.policy.attempt) }
+    }
+
+    /// Between half of the pause and all of it: clients that lost one server together do not come back together.
+    fn pause(&mut self, since: Instant, failed: u32, now: Instant) {
+        let RecoveryPolicy { first_pause, longest_pause, .. } = self.policy;
+        let doubled = first_pause.saturating_mul(1_u32.checked_shl(failed).unwrap_or(u32::MAX));
+        let pause = doubled.min(longest_pause).mul_f64(self.rng.random_range(0.5..=1.0));
+        let step = Step::Pausing { until: later(now, pause) };
+        self.state = State::Recovering { since, failed: failed.saturating_add(1), step };
+    }
+
+    fn give_up(&mut self, over: Over) {
+        self.state = State::Over;
+        self.actions.push_back(Action::GiveUp(over));
+    }
+}
+
+/// A client may ask for any duration; one that no clock can reach is far enough.
+fn later(now: Instant, duration: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    now.checked_add(duration).unwrap_or(now + FAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Clock(Instant);
+
+    impl Clock {
+        fn after(&mut self, duration: Duration) -> Instant {
+            self.0 += duration;
+            self.0
+        }
+    }
+
+    fn actions(recovery: &mut Recovery) -> Vec<Action> {
+        std::iter::from_fn(|| recovery.poll_action()).collect()
+    }
+
+    const FIRST: Generation = Generation(1);
+    const SECOND: Generation = Generation(2);
+
+    fn connected() -> (Recovery, Clock) {
+        let now = Instant::now();
+        let mut recovery = Recovery::new(RecoveryPolicy::default(), now, 7);
+        assert_eq!(actions(&mut recovery), [Action::Dial(FIRST)]);
+        recovery.handle_initialized(FIRST);
+        assert_eq!(actions(&mut recovery), [Action::Admit(FIRST)]);
+        assert_eq!(recovery.poll_timeout(), None);
+        (recovery, Clock(now))
+    }
+
+    #[test]
+    fn a_loss_is_mended_and_only_then_calls_go_through() {
+        let (mut recovery, clock) = connected();
+        recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
+        assert_eq!(
+            actions(&mut recovery),
+            [Action::Dial(SECOND)],
+            "the first attempt is immediate"
+        );
+        assert!(!recovery.is_connected());
+        recovery.handle_initialized(SECOND);
+        assert_eq!(actions(&mut recovery), [Action::CatchUp(SECOND)]);
+        assert!(!recovery.is_connected());
+        recovery.handle_caught_up(SECOND);
+        assert_eq!(actions(&mut recovery), [Action::Admit(SECOND)]);
+        assert!(recovery.is_connected());
+    }
+
+    #[test]
+    fn an_old_connection_changes_nothing() {
+        let (mut recovery, clock) = connected();
+        recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
+        recovery.handle_initialized(SECOND);
+        actions(&mut recovery);
+        for refusal in [Refusal::Temporary, Refusal::Permanent] {
+            recovery.handle_lost(FIRST, refusal, clock.0);
+        }
+        recovery.handle_initialized(FIRST);
+        recovery.handle_caught_up(FIRST);
+        assert_eq!(actions(&mut recovery), []);
+        recovery.handle_caught_up(SECOND);
+        assert!(recovery.is_connected());
+    }
+
+    #[test]
+    fn attempts_are_spaced_and_end_at_the_deadline() {
+        let (mut recovery, mut clock) = connected();
+        let lost_at = clock.0;
+        recovery.handle_lost(FIRST, Refusal::Temporary, lost_at);
+        let (mut pauses, mut dials) = (Vec::new(), 0);
+        let over = loop {
+            match recovery.poll_action() {
+                Some(Action::Dial(generation)) => {
+                    dials += 1;
+                    recovery.handle_lost(generation, Refusal::Temporary, clock.0);
+                }
+                Some(Action::GiveUp(over)) => break over,
+                Some(_) => {}
+                None => {
+                    let next = recovery.poll_timeout().unwrap();
+                    pauses.push(next - clock.0);
+                    let now = clock.after(next - clock.0);
+                    recovery.handle_timeout(now);
+                }
+            }
+        };
+        assert_eq!(over, Over::Deadline(Duration::from_secs(25)));
+        assert_eq!(clock.0 - lost_at, Duration::from_secs(25), "not a moment earlier or later");
+        let policy = RecoveryPolicy::default();
+        assert!(pauses[0] >= policy.first_pause / 2 && pauses[0] <= policy.first_pause);
+        assert!(pauses.iter().all(|pause| *pause <= policy.longest_pause));
+        assert!((13..40).contains(&dials), "{dials} attempts");
+        assert_eq!(recovery.poll_timeout(), None);
+    }
+
+    #[test]
+    fn without_a_deadline_it_never_ends() {
+        let now = Instant::now();
+        let policy = RecoveryPolicy { deadline: None, ..RecoveryPolicy::default() };
+        let mut recovery = Recovery::new(policy, now, 7);
+        recovery.handle_initialized(FIRST);
+        recovery.handle_lost(FIRST, Refusal::Temporary, now);
+        let mut clock = Clock(now);
+        for _ in 0..10_000 {
+            match recovery.poll_action() {
+                Some(Action::Dial(generation)) => {
+                    recovery.handle_lost(generation, Refusal::Temporary, clock.0);
+                }
+                Some(Action::GiveUp(over)) => panic!("{over:?}"),
+                Some(_) => {}
+                None => {
+                    let next = recovery.poll_timeout().unwrap();
+                    let now = clock.after(next - clock.0);
+                    recovery.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_hangs_is_hung_up() {
+        let (mut recovery, mut clock) = connected();
+        recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
+        actions(&mut recovery);
+        let now = clock.after(RecoveryPolicy::default().attempt);
+        recovery.handle_timeout(now);
+        assert_eq!(actions(&mut recovery), [Action::HangUp(SECOND)]);
+        assert_eq!(recovery.recovering().unwrap().1, 1);
+        recovery.handle_lost(SECOND, Refusal::Temporary, now);
+        assert_eq!(recovery.recovering().unwrap().1, 1, "the hung-up attempt has been counted");
+        let now = recovery.poll_timeout().unwrap();
+        recovery.handle_timeout(now);
+        assert_eq!(actions(&mut recovery), [Action::Dial(Generation(3))]);
+    }
+
+    #[test]
+    fn a_loss_while_catching_up_begins_again_with_the_same_deadline() {
+        let (mut recovery, mut clock) = connected();
+        let lost_at = clock.0;
+        recovery.handle_lost(FIRST, Refusal::Temporary, lost_at);
+        recovery.handle_initialized(SECOND);
+        let now = clock.after(Duration::from_secs(5));
+        recovery.handle_lost(SECOND, Refusal::Temporary, now);
+        assert_eq!(recovery.recovering(), Some((lost_at, 1)));
+        recovery.handle_timeout(lost_at + Duration::from_secs(25));
+        assert!(
+            actions(&mut recovery)
+                .contains(&Action::GiveUp(Over::Deadline(Duration::from_secs(25))))
+        );
+    }
+
+    #[test]
+    fn what_cannot_change_ends_at_once() {
+        let (mut recovery, clock) = connected();
+        recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
+        actions(&mut recovery);
+        recovery.handle_lost(SECOND, Refusal::Permanent, clock.0);
+        assert_eq!(actions(&mut recovery), [Action::GiveUp(Over::Permanent)]);
+
+        let mut never = Recovery::new(RecoveryPolicy::default(), clock.0, 7);
+        actions(&mut never);
+        never.handle_lost(FIRST, Refusal::Temporary, clock.0);
+        assert_eq!(actions(&mut never), [Action::GiveUp(Over::NeverConnected)]);
+    }
+
+    #[test]
+    fn durations_without_end_are_far_away() {
+        let policy = RecoveryPolicy {
+            deadline: Some(Duration::MAX),
+            first_pause: Duration::MAX,
+            longest_pause: Duration::MAX,
+            attempt: Duration::MAX,
+        };
+        let now = Instant::now();
+        let mut recovery = Recovery::new(policy, now, 7);
+        recovery.handle_initialized(FIRST);
+        recovery.handle_lost(FIRST, Refusal::Temporary, now);
+        recovery.handle_lost(SECOND, Refusal::Temporary, now);
+        assert!(recovery.poll_timeout().unwrap() > now);
+    }
+}

@@ -1,0 +1,173 @@
+//! Random cuts: nothing is lost, nothing comes twice.
+
+use std::time::Duration;
+
+use exec_server_client::{ConnectionState, ExecServerClient, ExecServerError, ExecServerProcess};
+use exec_server_protocol::SignalName;
+use exec_server_test_support::{Cut, FaultProxy};
+use rand::RngExt as _;
+use tokio::task::JoinSet;
+
+use crate::support::{TestServer, Transcript, follow, shell, with_stdin};
+
+/// Cuts the connection again and again until `work` is done, and says how often.
+async fn cut_until<T>(
+    client: &ExecServerClient,
+    proxy: &FaultProxy,
+    at_least: usize,
+    work: impl Future<Output = T>,
+) -> (T, usize) {
+    let mut state = client.connection_state();
+    let mut cuts = 0;
+    tokio::pin!(work);
+    loop {
+        let pause = Duration::from_micros(rand::rng().random_range(0..20_000));
+        tokio::select! {
+            done = &mut work => return (done, cuts),
+            () = tokio::time::sleep(pause) => {}
+        }
+        if cuts < at_least {
+            let how = Cut::ALL[rand::rng().random_range(0..Cut::ALL.len())];
+            proxy.cut(how).await;
+            cuts += 1;
+            // A cut of a connection that is not there yet would be none.
+            if cuts % 3 == 0 {
+                tokio::select! {
+                    done = &mut work => return (done, cuts),
+                    connected = state.wait_for(|state| matches!(state, ConnectionState::Connected)) => {
+                        connected.expect("the client lives");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Prints numbered lines, `burst` of them between two rests, until a signal says that there were enough cuts, and then
+/// tells how many there were.
+fn numbered(burst: usize) -> String {
+    format!(
+        "i=0; trap 'enough=1' USR1; while [ -z \"$enough\" ]; do i=$((i+1)); echo line $i; \
+         [ $((i % {burst})) != 0 ] || sleep 0.001; done; echo end $i"
+    )
+}
+
+fn check_numbered(transcript: &Transcript) {
+    let text = String::from_utf8(transcript.stdout.clone()).unwrap();
+    let mut lines = text.lines();
+    let mut expected = 0;
+    let end = loop {
+        let line = lines.next().expect("the last line tells the number of lines");
+        if let Some(end) = line.strip_prefix("end ") {
+            break end;
+        }
+        expected += 1;
+        assert_eq!(line, format!("line {expected}"), "a line is lost or doubled");
+    };
+    assert_eq!(end, expected.to_string());
+    assert_eq!(lines.next(), None);
+    assert_eq!(transcript.dropped_bytes, 0);
+}
+
+async fn numbered_lines(cuts: usize) {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let process = client.start(shell("p", &numbered(1000))).await.unwrap();
+    let following = tokio::spawn({
+        let process = process.clone();
+        async move { follow(&process).await }
+    });
+    cut_for(&client, &proxy, cuts).await;
+    say_enough(&process).await;
+    check_numbered(&following.await.unwrap());
+}
+
+/// The last cut may hit the signal, which is not sent twice behind its caller's back.
+async fn say_enough(process: &ExecServerProcess) {
+    loop {
+        match process.signal(SignalName::User1).await {
+            Ok(()) => return,
+            Err(ExecServerError::Interrupted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
+    let mut state = client.connection_state();
+    for _ in 0..cuts {
+        tokio::time::sleep(Duration::from_micros(rand::rng().random_range(0..10_000))).await;
+        let how = Cut::ALL[rand::rng().random_range(0..Cut::ALL.len())];
+        proxy.cut(how).await;
+        // One in four falls into the recovery from the one before.
+        if rand::rng().random_range(0..4) > 0 {
+            state
+                .wait_for(|state| matches!(state, ConnectionState::Connected))
+                .await
+                .expect("the client lives");
+        }
+    }
+}
+
+async fn echoed(process: ExecServerProcess, lines: usize) {
+    let following = tokio::spawn({
+        let process = process.clone();
+        async move { follow(&process).await }
+    });
+    for line in 0..lines {
+        process.write(format!("{line}\n")).await.unwrap();
+    }
+    process.close_stdin().await.unwrap();
+    let transcript = following.await.unwrap();
+    let expected: String = (0..lines).map(|line| format!("{line}\n")).collect();
+    assert_eq!(String::from_utf8(transcript.stdout).unwrap(), expected);
+    assert_eq!(transcript.exit_code, Some(0));
+}
+
+async fn echo(cuts: usize) {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
+    let ((), cuts_made) = cut_until(&client, &proxy, cuts, echoed(process, cuts * 5)).await;
+    assert!(cuts_made > 0);
+}
+
+async fn twenty_at_once(cuts: usize) {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let mut following = JoinSet::new();
+    let mut processes = Vec::new();
+    for id in 0..20 {
+        let process = client.start(shell(&id.to_string(), &numbered(5))).await.unwrap();
+        processes.push(process.clone());
+        following.spawn(async move { check_numbered(&follow(&process).await) });
+    }
+    cut_for(&client, &proxy, cuts).await;
+    for process in processes {
+        say_enough(&process).await;
+    }
+    following.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbered_lines_survive_random_cuts() {
+    numbered_lines(400).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn echoed_input_survives_random_cuts() {
+    echo(400).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_processes_survive_random_cuts() {
+    twenty_at_once(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "10,000 cuts of each kind of process: `just soak`"]
+async fn ten_thousand_cuts() {
+    numbered_lines(10_000).await;
+    echo(10_000).await;
+    twenty_at_once(10_000).await;
+}

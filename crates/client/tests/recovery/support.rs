@@ -1,0 +1,137 @@
+//! A server on a loopback port, a bad network before it, and a client behind that.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exec_server_client::{
+    ExecProcessEvent, ExecServerClient, ExecServerProcess, ProcessEvents,
+    RemoteExecServerConnectArgs,
+};
+use exec_server_host::process::launch::Launcher;
+use exec_server_protocol::{OutputStream, PathUri, StartParams};
+use exec_server_server::{Server, ServerConfig};
+use exec_server_test_support::FaultProxy;
+use exec_server_transport::{Listener, ListenerOptions};
+use tokio::task::{AbortHandle, JoinSet};
+
+pub(crate) struct TestServer {
+    pub(crate) server: Server,
+    pub(crate) address: SocketAddr,
+    accepting: AbortHandle,
+}
+
+impl TestServer {
+    pub(crate) async fn start() -> Self {
+        Self::with(ServerConfig::default()).await
+    }
+
+    pub(crate) async fn with(config: ServerConfig) -> Self {
+        let url = "ws://127.0.0.1:0".parse().unwrap();
+        let mut listener = Listener::bind(&url, ListenerOptions::default()).await.unwrap();
+        let address = listener.local_url().to_string().trim_start_matches("ws://").parse().unwrap();
+        let server = Server::new(config, Launcher::plain());
+        let serving = server.clone();
+        let accepting = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let connection = listener.accept().await;
+                let server = serving.clone();
+                connections.spawn(async move { server.serve(connection).await });
+            }
+        });
+        Self { server, address, accepting: accepting.abort_handle() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("ws://{}", self.address)
+    }
+
+    /// A client behind a proxy.
+    pub(crate) async fn client(&self) -> (ExecServerClient, FaultProxy) {
+        let proxy = FaultProxy::start(self.address).await;
+        let client = connect(&proxy.url()).await;
+        (client, proxy)
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+pub(crate) async fn connect(url: &str) -> ExecServerClient {
+    ExecServerClient::connect_websocket(args(url)).await.unwrap()
+}
+
+/// Patient: what is tested is what survives, and not how fast a loaded machine is.
+pub(crate) fn args(url: &str) -> RemoteExecServerConnectArgs {
+    let mut args = RemoteExecServerConnectArgs::new(url, "test");
+    args.options.detached_ttl = Some(Duration::from_secs(600));
+    args.options.recovery.deadline = Some(Duration::from_secs(300));
+    args.options.recovery.first_pause = Duration::from_millis(1);
+    args.options.recovery.longest_pause = Duration::from_millis(20);
+    args
+}
+
+pub(crate) fn shell(id: &str, script: &str) -> StartParams {
+    let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
+    let cwd = PathUri::from_path("/").unwrap();
+    StartParams { env, ..StartParams::new(id, ["sh", "-c", script], cwd) }
+}
+
+pub(crate) fn with_stdin(params: StartParams) -> StartParams {
+    StartParams { pipe_stdin: true, ..params }
+}
+
+/// What a process said from its first event to its last.
+#[derive(Debug, Default)]
+pub(crate) struct Transcript {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) dropped_bytes: u64,
+}
+
+/// Follows a process to its end.
+pub(crate) async fn follow(process: &ExecServerProcess) -> Transcript {
+    finish(process.subscribe_events()).await
+}
+
+pub(crate) async fn finish(mut events: ProcessEvents) -> Transcript {
+    let mut transcript = Transcript::default();
+    let mut last_seq = 0;
+    while let Some(event) = events.next().await {
+        match event {
+            ExecProcessEvent::Output(chunk) => {
+                assert!(chunk.seq > last_seq, "an event twice");
+                last_seq = chunk.seq;
+                match chunk.stream {
+                    OutputStream::Stderr => transcript.stderr.extend_from_slice(&chunk.chunk.0),
+                    OutputStream::Stdout | OutputStream::Pty => {
+                        transcript.stdout.extend_from_slice(&chunk.chunk.0);
+                    }
+                }
+            }
+            ExecProcessEvent::Gap { dropped_bytes } => transcript.dropped_bytes += dropped_bytes,
+            ExecProcessEvent::Exited(exit) => transcript.exit_code = Some(exit.exit_code),
+            ExecProcessEvent::Closed { .. } => {}
+            ExecProcessEvent::Failed(error) => panic!("the process failed: {error}"),
+        }
+    }
+    transcript
+}
+
+/// Reads events until `marker` has been printed.
+pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8> {
+    let mut seen = Vec::new();
+    while !seen.windows(marker.len()).any(|window| window == marker.as_bytes()) {
+        match events.next().await {
+            Some(ExecProcessEvent::Output(chunk)) => seen.extend_from_slice(&chunk.chunk.0),
+            Some(ExecProcessEvent::Gap { .. }) => {}
+            other => panic!("{other:?} before {marker:?}; seen {}", String::from_utf8_lossy(&seen)),
+        }
+    }
+    seen
+}

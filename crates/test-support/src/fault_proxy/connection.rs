@@ -1,0 +1,123 @@
+//! One client, its connection to the server, and how they end together.
+
+use std::future;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+
+use socket2::SockRef;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::direction::{Direction, Reset};
+use super::{Conditions, Cut, Traffic};
+
+/// Proxies until one side resets, both have ended, or the connection is cut.
+pub(super) async fn run(
+    client: TcpStream,
+    upstream: SocketAddr,
+    conditions: watch::Receiver<Conditions>,
+    mut cut: watch::Receiver<Option<Cut>>,
+) {
+    let server = tokio::select! {
+        biased;
+        how = ordered(&mut cut) => return cut_client(client, how, cut).await,
+        server = reach(upstream, conditions.clone()) => server,
+    };
+    let Ok(server) = server else {
+        return reset(client);
+    };
+    for socket in [&client, &server] {
+        // A socket that refuses the option was reset already, as its first use will show.
+        let _ = socket.set_nodelay(true);
+    }
+
+    let mut upward = Direction::default();
+    let mut downward = Direction::default();
+    let relayed = async {
+        tokio::try_join!(
+            upward.run(&client, &server, conditions.clone()),
+            downward.run(&server, &client, conditions.clone()),
+        )
+    };
+    let how = tokio::select! {
+        biased;
+        how = ordered(&mut cut) => how,
+        ended = relayed => {
+            if let Err(Reset) = ended {
+                reset(client);
+                reset(server);
+            }
+            return;
+        }
+    };
+    if let Cut::MidFrame | Cut::MidFrameRst = how {
+        upward.forward_part_of_a_frame(&client, &server);
+        downward.forward_part_of_a_frame(&server, &client);
+    }
+    match how {
+        Cut::Rst | Cut::MidFrameRst => {
+            reset(client);
+            reset(server);
+        }
+        Cut::Fin | Cut::MidFrame => {
+            finish(&client);
+            finish(&server);
+            drop(cut);
+            tokio::join!(drain(client), drain(server));
+        }
+    }
+}
+
+/// Closes a socket with RST, and drops what it still had to send.
+pub(super) fn reset(socket: TcpStream) {
+    // It fails on a socket that was reset already.
+    let _ = socket.set_zero_linger();
+    drop(socket);
+}
+
+/// The cut, once it is ordered.
+async fn ordered(cut: &mut watch::Receiver<Option<Cut>>) -> Cut {
+    let how = match cut.wait_for(Option::is_some).await {
+        Ok(how) => *how,
+        Err(_) => None,
+    };
+    match how {
+        Some(how) => how,
+        // The proxy is being dropped, and this task with it.
+        None => future::pending().await,
+    }
+}
+
+/// Connects to the server once there is a network to do it over.
+async fn reach(
+    upstream: SocketAddr,
+    mut conditions: watch::Receiver<Conditions>,
+) -> io::Result<TcpStream> {
+    let flows = |conditions: &Conditions| conditions.traffic == Traffic::Flows;
+    conditions.wait_for(flows).await.map_err(io::Error::other)?;
+    TcpStream::connect(upstream).await
+}
+
+/// Cuts a client off whose server was not reached yet.
+async fn cut_client(client: TcpStream, how: Cut, ordered: watch::Receiver<Option<Cut>>) {
+    match how {
+        Cut::Rst | Cut::MidFrameRst => reset(client),
+        Cut::Fin | Cut::MidFrame => {
+            finish(&client);
+            drop(ordered);
+            drain(client).await;
+        }
+    }
+}
+
+fn finish(socket: &TcpStream) {
+    // It fails on a socket that has ended already.
+    let _ = SockRef::from(socket).shutdown(Shutdown::Write);
+}
+
+/// Reads to the end: a socket that is closed over unread bytes sends RST, whatever was meant.
+async fn drain(mut socket: TcpStream) {
+    let mut bytes = vec![0; 16 << 10];
+    while let Ok(1..) = socket.read(&mut bytes).await {}
+}

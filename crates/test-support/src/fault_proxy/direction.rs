@@ -1,0 +1,166 @@
+//! What goes one way: bytes wait here for their time and for room at the receiver.
+
+use std::collections::VecDeque;
+use std::future;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::frames::FramePosition;
+use super::{Conditions, Traffic};
+
+const READ_CHUNK: usize = 16 << 10;
+
+/// Bytes that may wait here; beyond that the sender has to.
+const MAX_WAITING: usize = 256 << 10;
+
+#[derive(Default)]
+pub(super) struct Direction {
+    waiting: VecDeque<Chunk>,
+    waiting_bytes: usize,
+    input: Input,
+    /// How far the receiver is.
+    position: FramePosition,
+}
+
+struct Chunk {
+    due: Instant,
+    content: Content,
+}
+
+enum Content {
+    Bytes {
+        bytes: Vec<u8>,
+        /// The receiver has this many of them.
+        written: usize,
+    },
+    /// The sender's FIN. Nothing follows it.
+    End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Input {
+    #[default]
+    Open,
+    Ended,
+}
+
+/// One of the sockets was reset, so the other one has to be.
+#[derive(Debug)]
+pub(super) struct Reset;
+
+enum Progress {
+    GoesOn,
+    Ended,
+}
+
+impl Direction {
+    /// Relays until the end of `from` was handed on to `to`. Cancel-safe.
+    pub(super) async fn run(
+        &mut self,
+        from: &TcpStream,
+        to: &TcpStream,
+        mut conditions: watch::Receiver<Conditions>,
+    ) -> Result<(), Reset> {
+        loop {
+            let now = *conditions.borrow_and_update();
+            let flows = now.traffic == Traffic::Flows;
+            let has_room = self.input == Input::Open && self.waiting_bytes < MAX_WAITING;
+            let due = self.waiting.front().map(|chunk| chunk.due);
+            tokio::select! {
+                () = changed(&mut conditions) => {}
+                readable = from.readable(), if flows && has_room => {
+                    readable.map_err(|_| Reset)?;
+                    self.read(from, now)?;
+                }
+                writable = writable_at(to, due), if flows && due.is_some() => {
+                    writable.map_err(|_| Reset)?;
+                    if let Progress::Ended = self.write(to)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands on some of what there is, less than what would complete a frame, without waiting.
+    pub(super) fn forward_part_of_a_frame(&mut self, from: &TcpStream, to: &TcpStream) {
+        let bytes = match self.waiting.pop_front() {
+            Some(Chunk { content: Content::Bytes { bytes, written }, .. }) => {
+                bytes[written..].to_vec()
+            }
+            Some(Chunk { content: Content::End, .. }) => return,
+            None => {
+                // tokio's `try_read` says no until its reactor has run, so the kernel is asked.
+                let mut bytes = vec![0; READ_CHUNK];
+                let count = (&*SockRef::from(from)).read(&mut bytes).unwrap_or(0);
+                bytes.truncate(count);
+                bytes
+            }
+        };
+        let part = self.position.len_within_frame(&bytes).div_ceil(2);
+        // A receiver whose window is full gets nothing more, like one behind a dead link.
+        let _ = (&*SockRef::from(to)).write(&bytes[..part]);
+    }
+
+    fn read(&mut self, from: &TcpStream, now: Conditions) -> Result<(), Reset> {
+        let mut bytes = vec![0; READ_CHUNK];
+        let content = match from.try_read(&mut bytes) {
+            Ok(0) => {
+                self.input = Input::Ended;
+                Content::End
+            }
+            Ok(count) => {
+                bytes.truncate(count);
+                self.waiting_bytes += count;
+                Content::Bytes { bytes, written: 0 }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(_) => return Err(Reset),
+        };
+        self.waiting.push_back(Chunk { due: Instant::now() + now.delay, content });
+        Ok(())
+    }
+
+    fn write(&mut self, to: &TcpStream) -> Result<Progress, Reset> {
+        let Some(Chunk { content, .. }) = self.waiting.front_mut() else {
+            return Ok(Progress::GoesOn);
+        };
+        let Content::Bytes { bytes, written } = content else {
+            SockRef::from(to).shutdown(Shutdown::Write).map_err(|_| Reset)?;
+            return Ok(Progress::Ended);
+        };
+        let rest = &bytes[*written..];
+        match to.try_write(rest) {
+            Ok(count) => {
+                self.position.advance(&rest[..count]);
+                self.waiting_bytes -= count;
+                *written += count;
+                if *written == bytes.len() {
+                    self.waiting.pop_front();
+                }
+                Ok(Progress::GoesOn)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::GoesOn),
+            Err(_) => Err(Reset),
+        }
+    }
+}
+
+async fn changed(conditions: &mut watch::Receiver<Conditions>) {
+    if conditions.changed().await.is_err() {
+        // The proxy is being dropped, and this task with it.
+        future::pending::<()>().await;
+    }
+}
+
+async fn writable_at(to: &TcpStream, due: Option<Instant>) -> io::Result<()> {
+    if let Some(due) = due {
+        sleep_until(due).await;
+    }
+    to.writable().await
+}

@@ -1,0 +1,212 @@
+//! A TCP proxy that is a bad network on command: between any clients and one server.
+//!
+//! It knows of WebSocket only where frames end, to be able to cut one in two.
+
+mod connection;
+mod direction;
+mod frames;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// How both sides lose a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Without a close frame.
+    Fin,
+    Rst,
+    /// After part of a frame, in each direction that has anything to say.
+    MidFrame,
+    MidFrameRst,
+}
+
+impl Cut {
+    pub const ALL: [Self; 4] = [Self::Fin, Self::Rst, Self::MidFrame, Self::MidFrameRst];
+}
+
+/// A proxy on a loopback port of its own. Dropping it ends all of its connections and frees the port.
+///
+/// ```no_run
+/// # async fn example(server: std::net::SocketAddr) {
+/// use exec_server_test_support::{Cut, FaultProxy};
+///
+/// let proxy = FaultProxy::start(server).await;
+/// // A client connects to proxy.url() and works.
+/// proxy.wait_for_connections(1).await;
+/// proxy.cut(Cut::MidFrame).await;
+/// proxy.wait_for_connections(2).await;
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    conditions: watch::Sender<Conditions>,
+    generation: Generation,
+    counts: watch::Receiver<Counts>,
+    acceptor: JoinHandle<()>,
+}
+
+/// Those who wait for one and the same cut: the connections accepted since the last one.
+type Generation = Arc<Mutex<watch::Sender<Option<Cut>>>>;
+
+/// What the network is like now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Conditions {
+    traffic: Traffic,
+    admission: Admission,
+    delay: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Traffic {
+    #[default]
+    Flows,
+    Held,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Admission {
+    #[default]
+    Open,
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    connections: usize,
+    refusals: usize,
+}
+
+impl FaultProxy {
+    /// Listens on 127.0.0.1 and connects each client to `upstream`.
+    ///
+    /// # Panics
+    /// When loopback has no free port.
+    pub async fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let conditions = watch::Sender::new(Conditions::default());
+        let generation = Generation::new(Mutex::new(watch::Sender::new(None)));
+        let (counter, counts) = watch::channel(Counts::default());
+        let acceptor = Acceptor {
+            listener,
+            upstream,
+            conditions: conditions.subscribe(),
+            generation: Arc::clone(&generation),
+            counter,
+        };
+        let acceptor = tokio::spawn(acceptor.run());
+        Self { address, conditions, generation, counts, acceptor }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `ws://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("ws://{}", self.address)
+    }
+
+    /// Ends every connection that was accepted so far, and returns when it is done. What the proxy
+    /// holds is lost. Connections that come later are not touched.
+    pub async fn cut(&self, how: Cut) {
+        let cut_off = {
+            let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *generation, watch::Sender::new(None))
+        };
+        cut_off.send_replace(Some(how));
+        // A connection lets go of its receiver when its sockets have ended.
+        cut_off.closed().await;
+    }
+
+    /// Keeps all sockets open and moves nothing, not even an end. New connections are accepted, and
+    /// reach the server after [`resume`](Self::resume).
+    pub fn black_hole(&self) {
+        self.conditions.send_modify(|conditions| conditions.traffic = Traffic::Held);
+    }
+
+    /// Resets new connections as soon as they are accepted; those that exist go on.
+    pub fn refuse(&self) {
+        self.conditions.send_modify(|conditions| conditions.admission = Admission::Refused);
+    }
+
+    /// Hands on whatever arrives from now on, an end too, later by this much, and in order.
+    pub fn delay(&self, delay: Duration) {
+        self.conditions.send_modify(|conditions| conditions.delay = delay);
+    }
+
+    /// Ends [`black_hole`](Self::black_hole), [`refuse`](Self::refuse) and [`delay`](Self::delay).
+    pub fn resume(&self) {
+        self.conditions.send_replace(Conditions::default());
+    }
+
+    /// Connections accepted so far, without those that were refused.
+    pub fn connections(&self) -> usize {
+        self.counts.borrow().connections
+    }
+
+    pub async fn wait_for_connections(&self, count: usize) {
+        self.wait_for(|counts| counts.connections >= count).await;
+    }
+
+    /// Connections refused so far.
+    pub fn refusals(&self) -> usize {
+        self.counts.borrow().refusals
+    }
+
+    pub async fn wait_for_refusals(&self, count: usize) {
+        self.wait_for(|counts| counts.refusals >= count).await;
+    }
+
+    async fn wait_for(&self, reached: impl Fn(&Counts) -> bool) {
+        let mut counts = self.counts.clone();
+        counts.wait_for(reached).await.expect("the acceptor runs as long as the proxy");
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+struct Acceptor {
+    listener: TcpListener,
+    upstream: SocketAddr,
+    conditions: watch::Receiver<Conditions>,
+    generation: Generation,
+    counter: watch::Sender<Counts>,
+}
+
+impl Acceptor {
+    async fn run(self) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => {
+                    let (client, _) = accepted.expect("a test has descriptors to spare");
+                    self.receive(client, &mut connections);
+                }
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            }
+        }
+    }
+
+    fn receive(&self, client: TcpStream, connections: &mut JoinSet<()>) {
+        if self.conditions.borrow().admission == Admission::Refused {
+            connection::reset(client);
+            self.counter.send_modify(|counts| counts.refusals += 1);
+            return;
+        }
+        let cut = self.generation.lock().unwrap_or_else(PoisonError::into_inner).subscribe();
+        connections.spawn(connection::run(client, self.upstream, self.conditions.clone(), cut));
+        // Counted last: who has seen the count can cut the connection.
+        self.counter.send_modify(|counts| counts.connections += 1);
+    }
+}

@@ -1,0 +1,5 @@
+//! What the tests of several crates share. Knows no other crate of ours, so that any may use it.
+
+mod fault_proxy;
+
+pub use fault_proxy::{Cut, FaultProxy};
