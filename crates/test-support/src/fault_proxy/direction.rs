@@ -159,7 +159,8 @@ async fn changed(conditions: &mut watch::Receiver<Conditions>) {
 }
 
 async fn writable_at(to: &TcpStream, due: Option<Instant>) -> io::Result<()> {
-    if let Some(due) = due {
+    // A timer rounds up to a millisecond, also one that is due.
+    if let Some(due) = due.filter(|due| *due > Instant::now()) {
         sleep_until(due).await;
     }
     to.writable().await
