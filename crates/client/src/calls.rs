@@ -103,6 +103,14 @@ impl Calls {
 }
 
 impl Asker {
+    /// Hands the answer to whoever waits for one.
+    pub(crate) fn tell(self, answer: Answer) {
+        match self {
+            Self::Caller(sender) | Self::Opening(_, sender) => drop(sender.send(answer)),
+            Self::Handshake(_) | Self::CatchUp(_) | Self::Pull(_) | Self::Nobody => {}
+        }
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         match self {
             Self::Caller(sender) | Self::Opening(_, sender) => sender.is_closed(),

@@ -20,13 +20,11 @@ use crate::process::ExecServerProcess;
 use crate::processes::Tracked;
 use crate::{
     ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
-    RemoteExecServerConnectArgs, catch_up,
+    RemoteExecServerConnectArgs,
 };
 
 /// Calls that may wait for the driver; more wait in their callers.
 const QUEUED_CALLS: usize = 64;
-/// What an attaching handle reads before it is handed out; the rest follows by itself.
-const FIRST_READ_BYTES: u64 = 256 << 10;
 
 /// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
 /// connection ends and the server keeps the session for its detached time.
@@ -138,7 +136,8 @@ impl ExecServerClient {
             OnFull::Discard => Gaps::Declared,
         };
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
-        self.open::<rpc::ProcessStart>(&params, &key, &mirror).await?;
+        let tracked = Tracked::started(key.clone(), mirror.clone());
+        self.open::<rpc::ProcessStart>(&params, tracked).await?;
         Ok(ExecServerProcess::new(self.clone(), key, mirror))
     }
 
@@ -149,11 +148,12 @@ impl ExecServerClient {
         let params = ReadParams {
             process_id: process_id.to_owned(),
             after_seq: None,
-            max_bytes: Some(FIRST_READ_BYTES),
+            // Only to see that it is there; the driver reads it.
+            max_bytes: Some(0),
             wait_ms: None,
         };
-        let response = self.open::<rpc::ProcessRead>(&params, &key, &mirror).await?;
-        catch_up::apply(&mirror, 0, response)?;
+        let tracked = Tracked::attached(key.clone(), mirror.clone());
+        self.open::<rpc::ProcessRead>(&params, tracked).await?;
         Ok(ExecServerProcess::new(self.clone(), key, mirror))
     }
 
@@ -173,7 +173,8 @@ impl ExecServerClient {
             process_id: process_id.to_owned(),
             after_seq,
         };
-        self.open::<rpc::ProcessObserve>(&params, &key, &mirror).await?;
+        let tracked = Tracked::observed(key.clone(), mirror.clone());
+        self.open::<rpc::ProcessObserve>(&params, tracked).await?;
         Ok(ExecServerProcess::new(self.clone(), key, mirror))
     }
 
@@ -194,13 +195,12 @@ impl ExecServerClient {
     pub(crate) async fn send<R: Rpc>(
         &self,
         params: &R::Params,
-        opens: Option<(&ProcessKey, &ProcessMirror)>,
+        opens: Option<Tracked>,
     ) -> Result<Waiting<R>, ExecServerError> {
-        let (call, waiting) = prepare::<R>(params, |sender| match opens {
+        let (call, waiting) = prepare::<R>(params, |sender| match &opens {
             None => Asker::Caller(sender),
-            Some((key, _)) => Asker::Opening(key.clone(), sender),
+            Some(process) => Asker::Opening(process.key().clone(), sender),
         });
-        let opens = opens.map(|(key, mirror)| Tracked::new(key.clone(), mirror.clone()));
         match self.handle.commands.send(Command { call, opens }).await {
             Ok(()) => Ok(waiting),
             Err(_) => Err(self.why_over()),
@@ -210,10 +210,9 @@ impl ExecServerClient {
     async fn open<R: Rpc>(
         &self,
         params: &R::Params,
-        key: &ProcessKey,
-        mirror: &ProcessMirror,
+        process: Tracked,
     ) -> Result<R::Response, ExecServerError> {
-        self.send::<R>(params, Some((key, mirror))).await?.answer().await
+        self.send::<R>(params, Some(process)).await?.answer().await
     }
 
     fn mirror(

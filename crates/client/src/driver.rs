@@ -293,7 +293,7 @@ impl Driver {
         if let Some(process) = opens
             && let Err(error) = self.processes.track(process)
         {
-            return self.processes.answer(call.asker, Err(error));
+            return call.asker.tell(Err(error));
         }
         self.send(call);
     }
@@ -323,9 +323,8 @@ impl Driver {
             Asker::Handshake(generation) => self.handshake_answered(generation, answer),
             Asker::CatchUp(key) => self.caught_up(&key, answer),
             Asker::Pull(key) => self.processes.pulled(&key, answer),
-            asker @ (Asker::Caller(_) | Asker::Opening(..) | Asker::Nobody) => {
-                self.processes.answer(asker, answer);
-            }
+            Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
+            asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
         }
     }
 
@@ -390,15 +389,11 @@ impl Driver {
         }
         self.processes.connection_lost();
         for call in self.calls.lose() {
-            let interrupted = ExecServerError::Interrupted { method: call.method.name() };
-            match call.asker {
-                Asker::Caller(_) => self.processes.answer(call.asker, Err(interrupted)),
-                Asker::Opening(key, asker) => {
-                    self.processes.abandon(&key);
-                    drop(asker.send(Err(interrupted)));
-                }
-                Asker::Handshake(_) | Asker::CatchUp(_) | Asker::Pull(_) | Asker::Nobody => {}
+            if let Asker::Opening(key, _) = &call.asker {
+                self.processes.abandon(key);
             }
+            let method = call.method.name();
+            call.asker.tell(Err(ExecServerError::Interrupted { method }));
         }
     }
 
@@ -441,10 +436,10 @@ impl Driver {
             let _ = opened.send(Err(error.clone()));
         }
         for call in self.calls.take_all() {
-            self.processes.answer(call.asker, Err(error.clone()));
+            call.asker.tell(Err(error.clone()));
         }
         while let Ok(command) = self.commands.try_recv() {
-            self.processes.answer(command.call.asker, Err(error.clone()));
+            command.call.asker.tell(Err(error.clone()));
         }
         self.processes.fail_all(error);
     }

@@ -1,4 +1,40 @@
 //! A client of exec-server that reconnects below its process handles.
+//!
+//! An [`ExecServerClient`] is one session on one server. The connection under it may be lost and replaced at any moment:
+//! calls wait, processes go on at the server, and a handle's events continue where they stopped, in order and each once.
+//!
+//! ```no_run
+//! use exec_server_client::{ExecProcessEvent, ExecServerClient, RemoteExecServerConnectArgs};
+//! use exec_server_protocol::{PathUri, StartParams};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let args = RemoteExecServerConnectArgs::new("ws://127.0.0.1:7777", "first example");
+//! let client = ExecServerClient::connect_websocket(args).await?;
+//!
+//! let cwd = PathUri::from_path("/tmp").ok_or("not absolute")?;
+//! let process = client.start(StartParams::new("greeting", ["/bin/echo", "hello"], cwd)).await?;
+//! let mut events = process.subscribe_events();
+//! while let Some(event) = events.next().await {
+//!     match event {
+//!         ExecProcessEvent::Output(chunk) => print!("{}", String::from_utf8_lossy(&chunk.chunk.0)),
+//!         ExecProcessEvent::Exited(exit) => println!("exit code {}", exit.exit_code),
+//!         ExecProcessEvent::Failed(error) => return Err(error.into()),
+//!         ExecProcessEvent::Gap { .. } | ExecProcessEvent::Closed { .. } => {}
+//!     }
+//! }
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What happens when the connection is lost:
+//!
+//! * The client dials again, at once and then with growing, jittered pauses, until [`RecoveryPolicy::deadline`].
+//! * New calls wait. Calls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
+//!   `terminate`, writes by their `writeId`); others fail as [`ExecServerError::Interrupted`], and the client goes on.
+//! * A start whose answer was lost fails as interrupted, and what it may have started is ended.
+//! * Each process is read from where its handle stopped. If output is gone, only that process fails.
+//! * After the deadline everybody who waits gets one and the same [`ExecServerError::Disconnected`].
 
 mod call;
 mod calls;

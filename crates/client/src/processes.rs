@@ -12,6 +12,7 @@ use exec_server_protocol::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::calls::{Answer, Asker, Call, ProcessKey};
@@ -49,9 +50,12 @@ pub(crate) struct Tracked {
     mirror: ProcessMirror,
     /// The last event that the server has announced, taken or not.
     announced: u64,
+    /// The last read may have been cut short, so there may be more than was announced.
+    unsure: bool,
     pulling: bool,
     unconfirmed: Unconfirmed,
-    /// Nobody knows whether its start took effect: if it did, it is to be ended.
+    started_here: bool,
+    /// Nobody has a handle, or nobody knows whether its start took effect: if it did, it is to be ended.
     abandoned: bool,
 }
 
@@ -64,10 +68,28 @@ struct Unconfirmed {
 }
 
 impl Tracked {
-    pub(crate) fn new(key: ProcessKey, mirror: ProcessMirror) -> Self {
+    fn new(key: ProcessKey, mirror: ProcessMirror) -> Self {
         let announced = mirror.next_seq() - 1;
         let unconfirmed = Unconfirmed::default();
-        Self { key, mirror, announced, pulling: false, unconfirmed, abandoned: false }
+        let (unsure, pulling, started_here, abandoned) = (false, false, false, false);
+        Self { key, mirror, announced, unsure, pulling, unconfirmed, started_here, abandoned }
+    }
+
+    pub(crate) fn started(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self { started_here: true, ..Self::new(key, mirror) }
+    }
+
+    pub(crate) fn observed(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self::new(key, mirror)
+    }
+
+    /// One of which the server may have events that it does not send by itself: another client has had them.
+    pub(crate) fn attached(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self { unsure: true, ..Self::new(key, mirror) }
+    }
+
+    pub(crate) fn key(&self) -> &ProcessKey {
+        &self.key
     }
 
     fn is_observed(&self) -> bool {
@@ -107,6 +129,7 @@ impl Tracked {
         let response: ReadResponse = read_result(Method::ProcessRead, result)?;
         self.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         self.announced = self.announced.max(response.next_seq.saturating_sub(1));
+        self.unsure = !response.chunks.is_empty();
         // The mirror may have moved on since the request; what it has it ignores.
         let first = response.chunks.first().map_or(u64::MAX, |chunk| chunk.seq);
         let after = self.after().min(first.saturating_sub(1));
@@ -142,7 +165,7 @@ impl Tracked {
 
     /// Whether the server has announced what is not here.
     fn is_behind(&self) -> bool {
-        self.announced > self.after() && !self.mirror.is_over()
+        (self.unsure || self.announced > self.after()) && !self.mirror.is_over()
     }
 
     fn tend(&mut self, acks: bool, errands: &mut VecDeque<Errand>) {
@@ -197,32 +220,24 @@ impl Processes {
         Ok(())
     }
 
-    /// Hands an answer to whoever asked for it.
-    pub(crate) fn answer(&mut self, asker: Asker, answer: Answer) {
-        match asker {
-            Asker::Caller(sender) => drop(sender.send(answer)),
-            Asker::Opening(key, sender) => self.opened(&key, sender, answer),
-            Asker::Handshake(_) | Asker::CatchUp(_) | Asker::Pull(_) | Asker::Nobody => {}
-        }
-    }
-
-    fn opened(
+    /// The call that brought a process was answered.
+    pub(crate) fn opened(
         &mut self,
         key: &ProcessKey,
-        sender: tokio::sync::oneshot::Sender<Answer>,
+        sender: oneshot::Sender<Answer>,
         answer: Answer,
     ) {
-        if answer.is_err() {
-            self.by_key.remove(key);
-        }
-        let started = answer.is_ok();
-        if sender.send(answer).is_err()
-            && started
-            && let Some(process) = self.by_key.get_mut(key)
-        {
-            // Whoever asked is gone: nobody has a handle, and nobody ever will.
-            process.abandoned = true;
-            self.touched.push(key.clone());
+        let failed = answer.is_err();
+        let nobody_waits = sender.send(answer).is_err();
+        match self.by_key.get_mut(key) {
+            None => {}
+            Some(process) if nobody_waits && !failed && process.started_here => {
+                // Nobody has a handle, and nobody ever will.
+                process.abandoned = true;
+                self.touched.push(key.clone());
+            }
+            Some(_) if nobody_waits || failed => drop(self.by_key.remove(key)),
+            Some(_) => self.touched.push(key.clone()),
         }
     }
 

@@ -128,7 +128,7 @@ async fn echo(cuts: usize) {
     let server = TestServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
-    let ((), cuts_made) = cut_until(&client, &proxy, cuts, echoed(process, cuts * 5)).await;
+    let ((), cuts_made) = cut_until(&client, &proxy, cuts, echoed(process, cuts * 2)).await;
     assert!(cuts_made > 0);
 }
 
