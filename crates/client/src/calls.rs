@@ -85,11 +85,12 @@ impl Calls {
         failed
     }
 
-    /// The next call to be sent again, unless nobody waits for it any more.
+    /// The next call to be sent again, unless nobody waits for it any more. What opened a process is sent all the same:
+    /// its answer ends what nobody has a handle of.
     pub(crate) fn next_lost(&mut self) -> Option<Call> {
         loop {
             let call = self.lost.pop_front()?;
-            if !call.asker.is_gone() {
+            if !call.asker.is_gone() || matches!(call.asker, Asker::Opening(..)) {
                 return Some(call);
             }
         }

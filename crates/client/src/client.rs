@@ -137,7 +137,9 @@ impl ExecServerClient {
         };
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
         let tracked = Tracked::started(key.clone(), mirror.clone());
+        let unclaimed = Unclaimed(&mirror);
         self.open::<rpc::ProcessStart>(&params, tracked).await?;
+        unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror))
     }
 
@@ -235,6 +237,22 @@ impl ExecServerClient {
             | ConnectionState::Recovering { .. }
             | ConnectionState::Closed => ExecServerError::Closed,
         }
+    }
+}
+
+/// A process that is being started. Dropped, it is ended: the answer to its start may be there already, where only the
+/// future that is being dropped could have seen it.
+struct Unclaimed<'a>(&'a ProcessMirror);
+
+impl Unclaimed<'_> {
+    fn claim(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        self.0.give_away();
     }
 }
 

@@ -4,12 +4,15 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use exec_server_transport::{Connection, DialOptions, KeepAlive, dial};
+use exec_server_transport::{Connection, DialOptions, dial};
 
 use crate::{ConnectError, Lost, RemoteExecServerConnectArgs};
 
 /// A connection that is being made. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
+
+/// What is found out about a connection that is lost for good. May take a moment, and not more.
+pub type PostMortem<'a> = Pin<Box<dyn Future<Output = Lost> + Send + 'a>>;
 
 /// Makes the connections of one client: the first, and those that replace a lost one.
 pub trait Connector: Send + 'static {
@@ -21,8 +24,8 @@ pub trait Connector: Send + 'static {
     }
 
     /// What is known about the end of a connection that cannot be dialled again.
-    fn post_mortem(&mut self) -> Lost {
-        Lost::CannotRedial
+    fn post_mortem(&mut self) -> PostMortem<'_> {
+        Box::pin(std::future::ready(Lost::CannotRedial))
     }
 }
 
@@ -36,10 +39,8 @@ pub(crate) struct UrlConnector {
 
 impl UrlConnector {
     pub(crate) fn new(args: &RemoteExecServerConnectArgs) -> Self {
-        let options = DialOptions {
-            bearer_token: args.bearer_token.clone(),
-            keep_alive: KeepAlive::for_client(),
-        };
+        let options =
+            DialOptions { bearer_token: args.bearer_token.clone(), keep_alive: args.keep_alive };
         Self { url: args.websocket_url.clone(), options, timeout: args.connect_timeout }
     }
 

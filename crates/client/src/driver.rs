@@ -111,8 +111,8 @@ impl Driver {
         loop {
             while let Some(action) = self.recovery.poll_action() {
                 if let Action::GiveUp(over) = action {
-                    let error = self.last_words(over);
-                    return self.end(&error, ConnectionState::Failed(error.clone()));
+                    let error = self.last_words(over).await;
+                    return self.end(&error, ConnectionState::Failed(error.clone())).await;
                 }
                 self.perform(action);
             }
@@ -122,7 +122,7 @@ impl Driver {
                     if let Some(link) = &mut self.link {
                         link.outgoing.close(CloseCode::Normal, "").await;
                     }
-                    return self.end(&ExecServerError::Closed, ConnectionState::Closed);
+                    return self.end(&ExecServerError::Closed, ConnectionState::Closed).await;
                 }
                 event => self.handle(event),
             }
@@ -409,7 +409,7 @@ impl Driver {
     }
 
     /// The one error that everybody gets who waits.
-    fn last_words(&mut self, over: Over) -> ExecServerError {
+    async fn last_words(&mut self, over: Over) -> ExecServerError {
         let last = self.last_failure.take();
         match over {
             Over::NeverConnected => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
@@ -419,7 +419,7 @@ impl Driver {
             }
             Over::Permanent if !self.connector.can_redial() => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
-                _ => self.connector.post_mortem().into(),
+                _ => self.connector.post_mortem().await.into(),
             },
             Over::Permanent => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
@@ -429,16 +429,18 @@ impl Driver {
         }
     }
 
-    fn end(mut self, error: &ExecServerError, state: ConnectionState) {
-        self.commands.close();
+    async fn end(mut self, error: &ExecServerError, state: ConnectionState) {
+        // Before the queue is closed: who finds it closed looks here for the reason.
         self.shared.state.send_replace(state);
+        self.commands.close();
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(error.clone()));
         }
         for call in self.calls.take_all() {
             call.asker.tell(Err(error.clone()));
         }
-        while let Ok(command) = self.commands.try_recv() {
+        // Not `try_recv`: a sender that has its place may still be putting its command there.
+        while let Some(command) = self.commands.recv().await {
             command.call.asker.tell(Err(error.clone()));
         }
         self.processes.fail_all(error);

@@ -1,10 +1,11 @@
 //! What happens to a process, as a caller sees it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use exec_server_protocol::{ExitDetails, OutputChunk};
 use futures_core::Stream;
+use tokio::task::coop;
 
 use crate::ExecServerError;
 use crate::mirror::{ProcessMirror, SubscriberId};
@@ -61,7 +62,11 @@ impl ProcessEvents {
 
     /// For those who write futures by hand.
     pub fn poll_next_event(&mut self, context: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
-        self.mirror.poll_event(self.subscriber, context)
+        // A process that floods is always ready; whoever reads it must let others run all the same.
+        let budget = ready!(coop::poll_proceed(context));
+        let event = ready!(self.mirror.poll_event(self.subscriber, context));
+        budget.made_progress();
+        Poll::Ready(event)
     }
 }
 

@@ -1,13 +1,17 @@
 //! A server of our own: started as a child, spoken to over its stdin and stdout, ended with us.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use exec_server_transport::lines;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-use crate::connector::{Connector, Dialing};
+use crate::connector::{Connector, Dialing, PostMortem};
 use crate::{ConnectError, ExecServerLaunchCommand, Lost};
+
+/// The output of a program that ends is over a moment before its status is known.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct LaunchConnector {
@@ -44,11 +48,14 @@ impl Connector for LaunchConnector {
         false
     }
 
-    fn post_mortem(&mut self) -> Lost {
-        match self.server.as_mut().map(|server| server.0.try_wait()) {
-            Some(Ok(Some(status))) => Lost::ServerExited { status: status.to_string() },
-            _ => Lost::CannotRedial,
-        }
+    fn post_mortem(&mut self) -> PostMortem<'_> {
+        Box::pin(async move {
+            let Some(LaunchedServer(child)) = &mut self.server else { return Lost::CannotRedial };
+            match tokio::time::timeout(EXIT_PATIENCE, child.wait()).await {
+                Ok(Ok(status)) => Lost::ServerExited { status: status.to_string() },
+                Ok(Err(_)) | Err(_) => Lost::CannotRedial,
+            }
+        })
     }
 }
 

@@ -52,9 +52,10 @@ mod processes;
 mod recovery;
 
 pub use client::{ConnectionState, ExecServerClient};
-pub use connector::{Connector, Dialing};
+pub use connector::{Connector, Dialing, PostMortem};
 pub use error::{ConnectError, ExecServerError, Lost, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
+pub use exec_server_transport::KeepAlive;
 pub use mirror::{Gaps, MirrorEvent, Offer, ProcessMirror};
 pub use options::{
     ExecServerClientConnectOptions, ExecServerLaunchCommand, RemoteExecServerConnectArgs,

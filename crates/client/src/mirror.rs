@@ -1,6 +1,6 @@
 //! The client's copy of a process's log: in order, each event once, bounded.
 //!
-//! Events are accepted only in sequence. What somebody subscribed to and has not consumed is never evicted; while
+//! Events are accepted only in sequence. What somebody subscribed to, or may be about to, and has not consumed is never evicted; while
 //! that leaves no room, later events are refused, and whoever feeds the mirror brings them again: a remote process
 //! from the server's log, a local one by waiting. Who feeds it is not known here.
 
@@ -80,6 +80,11 @@ struct State {
     failure: Option<ExecServerError>,
     /// Somebody waits for room, and has not been told yet that there is some again.
     refused: bool,
+    /// Nobody has subscribed yet, and somebody may: everything is kept for whoever does. Otherwise a process that
+    /// writes fast would have written too much between its start and the caller's next line.
+    awaits_subscriber: bool,
+    /// Nobody has a handle of the process, and nobody ever will.
+    unwanted: bool,
     subscribers: BTreeMap<u64, Subscriber>,
     next_subscriber: u64,
 }
@@ -105,6 +110,8 @@ struct Subscriber {
     position: u64,
     /// Output that was evicted before it came; it is told of that first.
     missed: u64,
+    /// The exit was evicted before it came; everybody is told of an exit.
+    missed_exit: bool,
     waker: Option<Waker>,
 }
 
@@ -130,6 +137,8 @@ impl ProcessMirror {
             closed: false,
             failure: None,
             refused: false,
+            awaits_subscriber: true,
+            unwanted: false,
             subscribers: BTreeMap::new(),
             next_subscriber: 0,
         };
@@ -199,20 +208,41 @@ impl ProcessMirror {
         (room >= WORTHWHILE_ROOM).then_some(room)
     }
 
+    /// Says that nobody is to be waited for: the owner of this mirror reads instead of subscribing, or is gone.
+    pub fn expect_no_subscriber(&self) {
+        let mut state = self.lock();
+        state.awaits_subscriber = false;
+        self.tell_room(state);
+    }
+
+    /// Says that nobody will ever have a handle of this process.
+    pub(crate) fn give_away(&self) {
+        self.lock().unwanted = true;
+        self.shared.room.notify_one();
+    }
+
+    /// Whether [`Self::give_away`] was called, told once.
+    pub(crate) fn take_unwanted(&self) -> bool {
+        std::mem::take(&mut self.lock().unwanted)
+    }
+
     /// Resolves when there is room for any chunk after one was refused as [`Offer::Full`].
     pub async fn has_room(&self) {
         self.shared.room.notified().await;
     }
 
-    /// From the start of what is retained, then live.
+    /// From the start of what is retained, then live. The first subscriber misses nothing.
     #[must_use]
     pub fn subscribe(&self) -> ProcessEvents {
         let mut state = self.lock();
+        state.awaits_subscriber = false;
         let position = state.first();
         let id = state.next_subscriber;
         state.next_subscriber += 1;
         let missed = state.evicted_bytes;
-        state.subscribers.insert(id, Subscriber { position, missed, waker: None });
+        let missed_exit = state.exit.as_ref().is_some_and(|exit| exit.seq < position);
+        let subscriber = Subscriber { position, missed, missed_exit, waker: None };
+        state.subscribers.insert(id, subscriber);
         drop(state);
         ProcessEvents::new(self.clone(), SubscriberId(id))
     }
@@ -376,6 +406,9 @@ impl State {
 
     /// Makes room, as far as nobody still wants what is there.
     fn evict_for(&mut self, cost: usize) {
+        if self.awaits_subscriber {
+            return;
+        }
         let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
         while self.cost + cost > CAPACITY
             && let Some(oldest) = self.events.front()
@@ -391,6 +424,9 @@ impl State {
         if subscriber.missed > 0 {
             let dropped_bytes = std::mem::take(&mut subscriber.missed);
             return Some(ExecProcessEvent::Gap { dropped_bytes });
+        }
+        if std::mem::take(&mut subscriber.missed_exit) {
+            return self.exit.clone().map(ExecProcessEvent::Exited);
         }
         let stored = self.events.get(self.index_of(subscriber.position))?;
         subscriber.position = stored.seq + 1;
@@ -545,12 +581,40 @@ mod tests {
         }
         let late = drain(&mut mirror.subscribe());
         assert_eq!(late[0], format!("gap {}", (99 - 1 - 3) * chunk.len()), "exit is no output");
-        assert_eq!(late.len(), 1 + 3);
+        assert_eq!(late.len(), 1 + 1 + 3, "the gap, the exit, what is there");
+    }
+
+    #[test]
+    fn an_exit_that_was_evicted_is_told_all_the_same() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        mirror.expect_no_subscriber();
+        mirror.offer(1, exited());
+        let chunk = vec![b'x'; 300 << 10];
+        for seq in 2..10 {
+            mirror.offer(seq, output(&chunk));
+        }
+        mirror.offer(10, MirrorEvent::Closed);
+        let late = drain(&mut mirror.subscribe());
+        assert!(late[0].starts_with("gap "), "{}", late[0]);
+        assert_eq!(late[1], "1:exit 3");
+        assert_eq!(late.len(), 2 + 3 + 2);
+    }
+
+    #[test]
+    fn everything_is_kept_for_the_first_subscriber() {
+        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let chunk = vec![b'x'; 300 << 10];
+        let fits = (1..).take_while(|seq| mirror.offer(*seq, output(&chunk)) == Offer::Accepted);
+        assert_eq!(fits.count(), 3);
+        let mut first = mirror.subscribe();
+        assert_eq!(drain(&mut first).len(), 3, "and no gap before them");
+        assert_eq!(mirror.offer(4, output(&chunk)), Offer::Accepted);
     }
 
     #[test]
     fn tiny_events_are_bounded_too() {
         let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        mirror.expect_no_subscriber();
         for seq in 1..100_000 {
             mirror.offer(seq, output(b"x"));
         }
@@ -597,6 +661,7 @@ mod tests {
         let read = mirror.read(0, 0).unwrap();
         assert_eq!((read.chunks.len(), read.next_seq), (1, 2), "at least one");
         assert_eq!(mirror.read(u64::MAX, u64::MAX).unwrap().chunks.len(), 0);
+        mirror.expect_no_subscriber();
         for seq in 6..20 {
             mirror.offer(seq, output(&vec![0; 200 << 10]));
         }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use exec_server_transport::KeepAlive;
+
 use crate::RecoveryPolicy;
 
 const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
@@ -45,6 +47,8 @@ pub struct RemoteExecServerConnectArgs {
     pub connect_timeout: Duration,
     /// Sent as `Authorization: Bearer …`.
     pub bearer_token: Option<String>,
+    /// How soon a server is missed that says nothing.
+    pub keep_alive: KeepAlive,
     pub options: ExecServerClientConnectOptions,
 }
 
@@ -55,6 +59,7 @@ impl RemoteExecServerConnectArgs {
             websocket_url: websocket_url.into(),
             connect_timeout: DEFAULT_TIMEOUT,
             bearer_token: None,
+            keep_alive: KeepAlive::for_client(),
             options: ExecServerClientConnectOptions {
                 client_name: client_name.into(),
                 ..ExecServerClientConnectOptions::default()
@@ -71,6 +76,7 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
             .field("websocket_url", &url)
             .field("connect_timeout", &self.connect_timeout)
             .field("bearer_token", &self.bearer_token.as_ref().map(|_| "…"))
+            .field("keep_alive", &self.keep_alive)
             .field("options", &self.options)
             .finish()
     }

@@ -41,6 +41,12 @@ struct Shared {
     writes: AtomicU64,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.mirror.expect_no_subscriber();
+    }
+}
+
 impl ExecServerProcess {
     pub(crate) fn new(client: ExecServerClient, key: ProcessKey, mirror: ProcessMirror) -> Self {
         let shared = Shared {
@@ -61,7 +67,8 @@ impl ExecServerProcess {
 
     /// Output with numbers beyond `after_seq`; waits up to `wait` for something new.
     ///
-    /// What this client has is answered from here; what it no longer has, from the server.
+    /// What this client has is answered from here; what it no longer has, from the server. Whoever reads is not
+    /// expected to subscribe, so from here on a process without subscribers is not held back.
     pub async fn read(
         &self,
         after_seq: Option<u64>,
@@ -69,6 +76,7 @@ impl ExecServerProcess {
         wait: Option<Duration>,
     ) -> Result<ReadResponse, ExecServerError> {
         let mirror = &self.shared.mirror;
+        mirror.expect_no_subscriber();
         let after = after_seq.unwrap_or(0);
         let max_bytes = max_bytes.unwrap_or(u64::MAX);
         if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
@@ -149,7 +157,9 @@ impl ExecServerProcess {
         self.shared.mirror.wake()
     }
 
-    /// All events from the start of what this client retains (1 MiB), then live.
+    /// All events from the start of what this client retains, then live. The first subscriber gets everything: until it
+    /// comes, nothing is given up, and a process that writes more than the server's log holds waits for it, unless
+    /// somebody reads or all handles are dropped. Later subscribers begin with the last 1 MiB.
     #[must_use]
     pub fn subscribe_events(&self) -> ProcessEvents {
         self.shared.mirror.subscribe()

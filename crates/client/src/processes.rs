@@ -177,7 +177,8 @@ impl Tracked {
                 errands.push_back(Errand::Notify(notification("process/ack", &params)));
             }
         }
-        if std::mem::take(&mut self.abandoned) && !self.is_observed() {
+        let unwanted = self.mirror.take_unwanted() | std::mem::take(&mut self.abandoned);
+        if unwanted && !self.is_observed() {
             errands.push_back(Errand::Call(self.terminate()));
         }
         if self.is_behind()
@@ -195,7 +196,8 @@ impl Tracked {
             mode: TerminateMode::Force,
             session_id: None,
         };
-        internal(Method::ProcessTerminate, &params, Asker::Nobody)
+        // It must arrive: nobody else will end the process.
+        Call { replay: true, ..internal(Method::ProcessTerminate, &params, Asker::Nobody) }
     }
 }
 

@@ -3,52 +3,20 @@
 use std::time::Duration;
 
 use exec_server_client::{ConnectionState, ExecServerClient, ExecServerError, ExecServerProcess};
-use exec_server_protocol::SignalName;
+use exec_server_protocol::{SignalName, WriteStatus};
 use exec_server_test_support::{Cut, FaultProxy};
 use rand::RngExt as _;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::{TestServer, Transcript, follow, shell, with_stdin};
-
-/// Cuts the connection again and again until `work` is done, and says how often.
-async fn cut_until<T>(
-    client: &ExecServerClient,
-    proxy: &FaultProxy,
-    at_least: usize,
-    work: impl Future<Output = T>,
-) -> (T, usize) {
-    let mut state = client.connection_state();
-    let mut cuts = 0;
-    tokio::pin!(work);
-    loop {
-        let pause = Duration::from_micros(rand::rng().random_range(0..20_000));
-        tokio::select! {
-            done = &mut work => return (done, cuts),
-            () = tokio::time::sleep(pause) => {}
-        }
-        if cuts < at_least {
-            let how = Cut::ALL[rand::rng().random_range(0..Cut::ALL.len())];
-            proxy.cut(how).await;
-            cuts += 1;
-            // A cut of a connection that is not there yet would be none.
-            if cuts % 3 == 0 {
-                tokio::select! {
-                    done = &mut work => return (done, cuts),
-                    connected = state.wait_for(|state| matches!(state, ConnectionState::Connected)) => {
-                        connected.expect("the client lives");
-                    }
-                }
-            }
-        }
-    }
-}
+use crate::support::{TestServer, Transcript, finish, follow, shell, with_stdin};
 
 /// Prints numbered lines, `burst` of them between two rests, until a signal says that there were enough cuts, and then
 /// tells how many there were.
-fn numbered(burst: usize) -> String {
+fn numbered(burst: usize, rest: &str) -> String {
     format!(
         "i=0; trap 'enough=1' USR1; while [ -z \"$enough\" ]; do i=$((i+1)); echo line $i; \
-         [ $((i % {burst})) != 0 ] || sleep 0.001; done; echo end $i"
+         [ $((i % {burst})) != 0 ] || sleep {rest}; done; echo end $i"
     )
 }
 
@@ -72,7 +40,7 @@ fn check_numbered(transcript: &Transcript) {
 async fn numbered_lines(cuts: usize) {
     let server = TestServer::start().await;
     let (client, proxy) = server.client().await;
-    let process = client.start(shell("p", &numbered(1000))).await.unwrap();
+    let process = client.start(shell("p", &numbered(1000, "0.001"))).await.unwrap();
     let following = tokio::spawn({
         let process = process.clone();
         async move { follow(&process).await }
@@ -109,27 +77,31 @@ async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
     }
 }
 
-async fn echoed(process: ExecServerProcess, lines: usize) {
-    let following = tokio::spawn({
-        let process = process.clone();
-        async move { follow(&process).await }
-    });
-    for line in 0..lines {
-        process.write(format!("{line}\n")).await.unwrap();
-    }
-    process.close_stdin().await.unwrap();
-    let transcript = following.await.unwrap();
-    let expected: String = (0..lines).map(|line| format!("{line}\n")).collect();
-    assert_eq!(String::from_utf8(transcript.stdout).unwrap(), expected);
-    assert_eq!(transcript.exit_code, Some(0));
-}
-
+/// Has lines echoed until there were enough cuts.
 async fn echo(cuts: usize) {
     let server = TestServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
-    let ((), cuts_made) = cut_until(&client, &proxy, cuts, echoed(process, cuts * 2)).await;
-    assert!(cuts_made > 0);
+    let following = tokio::spawn(finish(process.subscribe_events()));
+    let (enough, is_enough) = watch::channel(false);
+    let writing = tokio::spawn(async move {
+        let mut written = String::new();
+        for number in 0.. {
+            let line = format!("{number}\n");
+            assert_eq!(process.write(line.clone()).await.unwrap(), WriteStatus::Accepted);
+            written.push_str(&line);
+            if *is_enough.borrow() {
+                break;
+            }
+        }
+        process.close_stdin().await.unwrap();
+        written
+    });
+    cut_for(&client, &proxy, cuts).await;
+    enough.send_replace(true);
+    let (written, transcript) = (writing.await.unwrap(), following.await.unwrap());
+    assert!(transcript.stdout == written.as_bytes(), "a line is lost or doubled");
+    assert_eq!((transcript.exit_code, transcript.dropped_bytes), (Some(0), 0));
 }
 
 async fn twenty_at_once(cuts: usize) {
@@ -138,7 +110,7 @@ async fn twenty_at_once(cuts: usize) {
     let mut following = JoinSet::new();
     let mut processes = Vec::new();
     for id in 0..20 {
-        let process = client.start(shell(&id.to_string(), &numbered(5))).await.unwrap();
+        let process = client.start(shell(&id.to_string(), &numbered(20, "0.02"))).await.unwrap();
         processes.push(process.clone());
         following.spawn(async move { check_numbered(&follow(&process).await) });
     }

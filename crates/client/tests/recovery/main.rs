@@ -1,6 +1,14 @@
 //! The client against a real server, with a bad network in between.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
 mod calls;
+mod connecting;
 mod cuts;
+mod endings;
+mod observing;
+mod output;
 mod processes;
+mod starts;
 mod support;
+mod tap;

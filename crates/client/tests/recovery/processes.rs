@@ -1,1 +1,110 @@
+//! Handles and their events: replay, then live, each event once, whatever happens to the connection.
 
+use exec_server_client::{ExecProcessEvent, ExecServerError};
+use exec_server_protocol::{OutputStream, SignalName, TerminalSize};
+use exec_server_test_support::Cut;
+
+use crate::support::{
+    TestServer, connect, finish, follow, shell, wait_for, wait_until_gone, wait_until_recovering,
+    with_stdin,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscribers_get_everything_once_however_late() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
+    let mut events = process.subscribe_events();
+    let mut subscribers = Vec::new();
+    for round in 0..5 {
+        let line = format!("line {round}\n");
+        process.write(line.clone()).await.unwrap();
+        wait_for(&mut events, &line).await;
+        subscribers.push(tokio::spawn(finish(process.subscribe_events())));
+    }
+    process.close_stdin().await.unwrap();
+    finish(events).await;
+    subscribers.push(tokio::spawn(finish(process.subscribe_events())));
+    for subscriber in subscribers {
+        let end = subscriber.await.unwrap();
+        assert_eq!(end.stdout, b"line 0\nline 1\nline 2\nline 3\nline 4\n");
+        assert_eq!((end.exit_code, end.dropped_bytes), (Some(0), 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_happens_while_away_is_there_afterwards() {
+    let server = TestServer::start().await;
+    let watcher = connect(&server.url()).await;
+    let (client, proxy) = server.client().await;
+    let script = "trap 'echo tail; exit 7' USR1; echo up; while :; do sleep 0.01; done";
+    let process = client.start(shell("p", script)).await.unwrap();
+    let mut events = process.subscribe_events();
+    wait_for(&mut events, "up").await;
+    proxy.refuse();
+    proxy.cut(Cut::Rst).await;
+    wait_until_recovering(&client).await;
+    let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
+    observed.signal(SignalName::User1).await.unwrap();
+    assert_eq!(follow(&observed).await.exit_code, Some(7));
+    proxy.resume();
+    let end = finish(events).await;
+    assert_eq!(end.stdout, b"tail\n");
+    assert_eq!((end.exit_code, end.dropped_bytes), (Some(7), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_taken_stays_with_its_process() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
+    for _ in 0..2 {
+        let error = client.start(shell("p", "echo other")).await.unwrap_err();
+        assert_eq!(error.kind(), Some("duplicateProcess"), "{error}");
+    }
+    process.write("mine\n").await.unwrap();
+    process.close_stdin().await.unwrap();
+    assert_eq!(follow(&process).await.stdout, b"mine\n");
+    let error = client.start(shell("p", "echo other")).await.unwrap_err();
+    assert_eq!(error.kind(), Some("duplicateProcess"), "closed, and still readable: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_fails_says_why_and_leaves_its_id_free() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let mut missing = shell("p", "");
+    missing.argv = vec!["/nonexistent/program".into()];
+    let error = client.start(missing).await.unwrap_err();
+    assert!(matches!(error, ExecServerError::Server(_)), "{error}");
+    assert!(error.to_string().contains("/nonexistent/program"), "{error}");
+    let process = client.start(shell("p", "exit 2")).await.unwrap();
+    assert_eq!(follow(&process).await.exit_code, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_is_resized_across_a_cut() {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let mut start = shell("p", "trap 'stty size' WINCH; echo up; while :; do sleep 0.01; done");
+    start.tty = true;
+    start.size = Some(TerminalSize { rows: 10, cols: 20 });
+    let process = client.start(start).await.unwrap();
+    let mut events = process.subscribe_events();
+    match events.next().await {
+        Some(ExecProcessEvent::Output(chunk)) => assert_eq!(chunk.stream, OutputStream::Pty),
+        other => panic!("{other:?}"),
+    }
+    proxy.refuse();
+    proxy.cut(Cut::MidFrame).await;
+    wait_until_recovering(&client).await;
+    let resizing = tokio::spawn({
+        let process = process.clone();
+        async move { process.resize(TerminalSize { rows: 43, cols: 77 }).await }
+    });
+    proxy.resume();
+    resizing.await.unwrap().unwrap();
+    wait_for(&mut events, "43 77").await;
+    process.signal(SignalName::Kill).await.unwrap();
+    wait_until_gone(&client, client.session_id(), "p").await;
+}

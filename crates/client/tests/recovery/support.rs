@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exec_server_client::{
-    ExecProcessEvent, ExecServerClient, ExecServerProcess, ProcessEvents,
-    RemoteExecServerConnectArgs,
+    ConnectionState, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions,
+    ExecServerError, ExecServerProcess, ProcessEvents, RecoveryPolicy, RemoteExecServerConnectArgs,
 };
 use exec_server_host::process::launch::Launcher;
-use exec_server_protocol::{OutputStream, PathUri, StartParams};
+use exec_server_protocol::{Empty, ListParams, OutputStream, PathUri, SessionInfo, StartParams};
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::FaultProxy;
 use exec_server_transport::{Listener, ListenerOptions};
@@ -28,8 +28,17 @@ impl TestServer {
 
     pub(crate) async fn with(config: ServerConfig) -> Self {
         let url = "ws://127.0.0.1:0".parse().unwrap();
-        let mut listener = Listener::bind(&url, ListenerOptions::default()).await.unwrap();
+        let listener = Listener::bind(&url, ListenerOptions::default()).await.unwrap();
         let address = listener.local_url().to_string().trim_start_matches("ws://").parse().unwrap();
+        Self::listening(config, listener, address)
+    }
+
+    /// One that has no address on the network.
+    pub(crate) fn over(listener: Listener) -> Self {
+        Self::listening(ServerConfig::default(), listener, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    fn listening(config: ServerConfig, mut listener: Listener, address: SocketAddr) -> Self {
         let server = Server::new(config, Launcher::plain());
         let serving = server.clone();
         let accepting = tokio::spawn(async move {
@@ -65,14 +74,23 @@ pub(crate) async fn connect(url: &str) -> ExecServerClient {
     ExecServerClient::connect_websocket(args(url)).await.unwrap()
 }
 
-/// Patient: what is tested is what survives, and not how fast a loaded machine is.
 pub(crate) fn args(url: &str) -> RemoteExecServerConnectArgs {
-    let mut args = RemoteExecServerConnectArgs::new(url, "test");
-    args.options.detached_ttl = Some(Duration::from_secs(600));
-    args.options.recovery.deadline = Some(Duration::from_secs(300));
-    args.options.recovery.first_pause = Duration::from_millis(1);
-    args.options.recovery.longest_pause = Duration::from_millis(20);
-    args
+    let args = RemoteExecServerConnectArgs::new(url, "test");
+    RemoteExecServerConnectArgs { options: options(), ..args }
+}
+
+/// Patient: what is tested is what survives, and not how fast a loaded machine is.
+pub(crate) fn options() -> ExecServerClientConnectOptions {
+    ExecServerClientConnectOptions {
+        detached_ttl: Some(Duration::from_secs(600)),
+        recovery: RecoveryPolicy {
+            deadline: Some(Duration::from_secs(300)),
+            first_pause: Duration::from_millis(1),
+            longest_pause: Duration::from_millis(20),
+            ..RecoveryPolicy::default()
+        },
+        ..ExecServerClientConnectOptions::default()
+    }
 }
 
 pub(crate) fn shell(id: &str, script: &str) -> StartParams {
@@ -134,4 +152,59 @@ pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8
         }
     }
     seen
+}
+
+/// Reads events to the failure at their end.
+pub(crate) async fn failure(mut events: ProcessEvents) -> ExecServerError {
+    loop {
+        match events.next().await {
+            Some(ExecProcessEvent::Failed(error)) => return error,
+            Some(ExecProcessEvent::Closed { .. }) | None => panic!("the process did not fail"),
+            Some(_) => {}
+        }
+    }
+}
+
+pub(crate) async fn wait_for_state(
+    client: &ExecServerClient,
+    reached: impl FnMut(&ConnectionState) -> bool,
+) {
+    let mut state = client.connection_state();
+    state.wait_for(reached).await.expect("the client lives");
+}
+
+pub(crate) async fn wait_until_recovering(client: &ExecServerClient) {
+    wait_for_state(client, |state| matches!(state, ConnectionState::Recovering { .. })).await;
+}
+
+/// Whether a process of a session runs, as another client sees it.
+pub(crate) async fn is_running(watcher: &ExecServerClient, session_id: &str, id: &str) -> bool {
+    let params = ListParams { session_id: Some(session_id.to_owned()) };
+    let listed = watcher.process_list(params).await.unwrap();
+    listed.processes.iter().any(|process| process.process_id == id && process.running)
+}
+
+/// Waits for what nobody announces.
+pub(crate) async fn wait_until_gone(watcher: &ExecServerClient, session_id: &str, id: &str) {
+    while is_running(watcher, session_id, id).await {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(crate) async fn session_info(
+    watcher: &ExecServerClient,
+    session_id: &str,
+) -> Option<SessionInfo> {
+    let sessions = watcher.session_list(Empty {}).await.unwrap().sessions;
+    sessions.into_iter().find(|session| session.session_id == session_id)
+}
+
+/// Connects to a session whose last client has just left, as soon as the server has noticed.
+pub(crate) async fn connect_once_free(args: RemoteExecServerConnectArgs) -> ExecServerClient {
+    loop {
+        match ExecServerClient::connect_websocket(args.clone()).await {
+            Ok(client) => return client,
+            Err(error) => assert_eq!(error.kind(), Some("sessionAttached"), "{error}"),
+        }
+    }
 }

@@ -135,11 +135,9 @@ impl Feed {
 
     /// The peer has read everything up to `seq`, as far as can be known.
     pub(super) fn received(&self, seq: u64) {
-        let Audience::Owner { confirms } = self.audience else { return };
+        // A client that acks may have read more than it took: only it knows what it has.
+        let Audience::Owner { confirms: Confirms::ByReceipt } = self.audience else { return };
         self.process.note_received(seq);
-        if confirms == Confirms::ByAck {
-            return;
-        }
         // Under the lock, so that a connection that lost the session can no longer release what its
         // successor has yet to send.
         let state = self.state();

@@ -1,0 +1,118 @@
+//! Starts whose outcome nobody knows, or nobody wants: what they started does not go on.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use exec_server_client::{ExecServerClient, ExecServerError};
+use exec_server_protocol::{Empty, ListParams, Method};
+
+use crate::support::{TestServer, connect, follow, is_running, shell, wait_for, wait_until_gone};
+use crate::tap::{Fate, Tap};
+
+// These tests have one thread: what a future starts goes on only when its test waits.
+
+const FOREVER: &str = "echo up; exec sleep 100000";
+
+async fn interrupted(tap: &Tap, client: &ExecServerClient, fate: Fate) {
+    tap.set_trap(Method::ProcessStart, fate);
+    let error = client.start(shell("p", FOREVER)).await.unwrap_err();
+    assert!(matches!(error, ExecServerError::Interrupted { method: "process/start" }), "{error}");
+}
+
+#[tokio::test]
+async fn a_start_whose_answer_is_lost_is_ended() {
+    let server = TestServer::start().await;
+    let tap = Tap::on(&server.server);
+    let client = tap.client().await;
+    let watcher = connect(&server.url()).await;
+    interrupted(&tap, &client, Fate::AnswerLost).await;
+    wait_until_gone(&watcher, client.session_id(), "p").await;
+    client.environment_status(Empty {}).await.unwrap();
+    assert!(!is_running(&watcher, client.session_id(), "p").await);
+}
+
+#[tokio::test]
+async fn its_end_is_not_lost_with_another_connection() {
+    let server = TestServer::start().await;
+    let tap = Tap::on(&server.server);
+    let client = tap.client().await;
+    let watcher = connect(&server.url()).await;
+    tap.set_trap(Method::ProcessTerminate, Fate::RequestLost);
+    interrupted(&tap, &client, Fate::AnswerLost).await;
+    wait_until_gone(&watcher, client.session_id(), "p").await;
+    assert!(tap.has_sprung());
+}
+
+#[tokio::test]
+async fn a_start_that_never_arrived_leaves_its_id_free() {
+    let server = TestServer::start().await;
+    let tap = Tap::on(&server.server);
+    let client = tap.client().await;
+    interrupted(&tap, &client, Fate::RequestLost).await;
+    assert_eq!(client.process_list(ListParams::default()).await.unwrap().processes, []);
+    let process = client.start(shell("p", "exit 6")).await.unwrap();
+    assert_eq!(follow(&process).await.exit_code, Some(6));
+}
+
+#[tokio::test]
+async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    for round in 0..50 {
+        let id = round.to_string();
+        {
+            let mut start = pin!(client.start(shell(&id, FOREVER)));
+            let first = start.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(first.is_pending());
+        }
+        // Calls of one client are sent in order: if the start was sent, the list knows it.
+        wait_until_gone(&client, client.session_id(), &id).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_dropped_with_its_answer_leaves_nothing_running() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let watcher = connect(&server.url()).await;
+    {
+        let mut start = pin!(client.start(shell("p", FOREVER)));
+        let first = start.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(first.is_pending());
+        while !is_running(&watcher, client.session_id(), "p").await {}
+        let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
+        wait_for(&mut observed.subscribe_events(), "up").await;
+        // Its answer comes behind that of the start, which now waits for whoever asked.
+        client.environment_status(Empty {}).await.unwrap();
+    }
+    wait_until_gone(&watcher, client.session_id(), "p").await;
+}
+
+#[tokio::test]
+async fn an_attachment_that_is_dropped_changes_nothing() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let process = client.start(shell("p", FOREVER)).await.unwrap();
+    wait_for(&mut process.subscribe_events(), "up").await;
+    let session_id = client.session_id().to_owned();
+    drop((process, client));
+
+    let mut again = crate::support::args(&server.url());
+    again.options.resume_session_id = Some(session_id);
+    let client = crate::support::connect_once_free(again).await;
+    {
+        let mut attaching = pin!(client.attach("p"));
+        let first = attaching.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(first, Poll::Pending));
+    }
+    client.environment_status(Empty {}).await.unwrap();
+    let process = loop {
+        // The driver may not have seen yet that nobody waits for the first attempt.
+        match client.attach("p").await {
+            Ok(process) => break process,
+            Err(error) => assert_eq!(error.kind(), Some("duplicateProcess"), "{error}"),
+        }
+    };
+    wait_for(&mut process.subscribe_events(), "up").await;
+    assert!(is_running(&client, client.session_id(), "p").await);
+}

@@ -1,0 +1,146 @@
+//! A connection that ends at one exact message, where a proxy on the network could only cut now and then.
+
+use std::sync::{Arc, Mutex};
+
+use exec_server_client::{Connector, Dialing, ExecServerClient};
+use exec_server_protocol::Method;
+use exec_server_server::Server;
+use exec_server_transport::{Connection, Received, memory};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::support::options;
+
+/// Reaches a server in memory, and reads along.
+#[derive(Clone)]
+pub(crate) struct Tap {
+    shared: Arc<Shared>,
+}
+
+/// What happens to a call that meets its trap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The connection ends before the server has the request.
+    RequestLost,
+    /// The server has done it, and the connection ends before its answer.
+    AnswerLost,
+    /// The client loses the connection with its request; the server believes in it until [`Tap::let_go`].
+    HalfOpen,
+    /// The client gets something else in place of the answer.
+    Garbled(&'static str),
+}
+
+impl Fate {
+    /// Both ways to lose a call.
+    pub(crate) const LOSSES: [Self; 2] = [Self::RequestLost, Self::AnswerLost];
+}
+
+struct Shared {
+    server: Mutex<Server>,
+    traps: Mutex<Vec<(Method, Fate)>>,
+    dials: watch::Sender<usize>,
+    half_open: Mutex<Vec<Connection>>,
+}
+
+impl Tap {
+    pub(crate) fn on(server: &Server) -> Self {
+        let shared = Shared {
+            server: Mutex::new(server.clone()),
+            traps: Mutex::default(),
+            dials: watch::Sender::new(0),
+            half_open: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) async fn client(&self) -> ExecServerClient {
+        ExecServerClient::connect_by(self.clone(), options()).await.unwrap()
+    }
+
+    /// Waits for a call of this method; several traps are met one after the other.
+    pub(crate) fn set_trap(&self, method: Method, fate: Fate) {
+        self.shared.traps.lock().unwrap().push((method, fate));
+    }
+
+    /// Whether no trap is left.
+    pub(crate) fn has_sprung(&self) -> bool {
+        self.shared.traps.lock().unwrap().is_empty()
+    }
+
+    /// Ends what is half open.
+    pub(crate) fn let_go(&self) {
+        self.shared.half_open.lock().unwrap().clear();
+    }
+
+    /// Later connections reach another server.
+    pub(crate) fn replace_server(&self, server: &Server) {
+        *self.shared.server.lock().unwrap() = server.clone();
+    }
+
+    pub(crate) async fn wait_for_dials(&self, count: usize) {
+        self.shared.dials.subscribe().wait_for(|dials| *dials >= count).await.unwrap();
+    }
+}
+
+impl Connector for Tap {
+    fn dial(&mut self) -> Dialing {
+        self.shared.dials.send_modify(|dials| *dials += 1);
+        let (client, client_side) = memory();
+        let (server_side, served) = memory();
+        let server = self.shared.server.lock().unwrap().clone();
+        tokio::spawn(async move { server.serve(served).await });
+        tokio::spawn(relay(Arc::clone(&self.shared), client_side, server_side));
+        Box::pin(async move { Ok(client) })
+    }
+}
+
+async fn relay(shared: Arc<Shared>, mut client: Connection, mut server: Connection) {
+    let mut awaited = None;
+    loop {
+        tokio::select! {
+            message = client.incoming.recv() => {
+                let Some(Received::Message(message)) = message else { return };
+                match shared.spring(&message) {
+                    Some((Fate::RequestLost, _)) => return,
+                    Some((Fate::HalfOpen, _)) => {
+                        return shared.half_open.lock().unwrap().push(server);
+                    }
+                    Some(fate @ (Fate::AnswerLost | Fate::Garbled(_), _)) => awaited = Some(fate),
+                    None => {}
+                }
+                send(&mut server, &message).await;
+            }
+            message = server.incoming.recv() => {
+                let Some(Received::Message(message)) = message else { return };
+                match &awaited {
+                    Some((fate, id)) if json(&message)["id"] == *id => match fate {
+                        Fate::Garbled(garbage) => send(&mut client, garbage.as_bytes()).await,
+                        _ => return,
+                    },
+                    _ => send(&mut client, &message).await,
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// What is to become of this request, if anything, and its id.
+    fn spring(&self, message: &[u8]) -> Option<(Fate, Value)> {
+        let request = json(message);
+        let mut traps = self.traps.lock().unwrap();
+        let trap = traps.iter().position(|(method, _)| request["method"] == method.name())?;
+        let (_, fate) = traps.remove(trap);
+        Some((fate, request["id"].clone()))
+    }
+}
+
+async fn send(connection: &mut Connection, message: &[u8]) {
+    connection.outgoing.push(message);
+    // Whoever is gone is found out by the next read.
+    let _ = connection.outgoing.flush().await;
+}
+
+fn json(message: &[u8]) -> Value {
+    serde_json::from_slice(message).expect("both sides speak JSON")
+}
