@@ -4,6 +4,8 @@
 //! cargo run --example interactive_pty
 //! ```
 
+#![expect(clippy::print_stdout, reason = "examples print")]
+
 use exec_server::process::{OutputWindows, Window};
 use exec_server::protocol::{StartParams, TerminalSize};
 use exec_server::{Environment, ExecBackend as _, ExecServerRuntimePaths};
@@ -17,7 +19,9 @@ async fn main() -> anyhow::Result<()> {
         .start(StartParams {
             tty: true,
             size: Some(TerminalSize { rows: 24, cols: 80 }),
-            env: [("PATH", "/usr/bin:/bin"), ("PS1", "$ ")].map(|(k, v)| (k.into(), v.into())).into(),
+            env: [("PATH", "/usr/bin:/bin"), ("PS1", "$ ")]
+                .map(|(k, v)| (k.into(), v.into()))
+                .into(),
             ..StartParams::new("shell", ["/bin/sh"], cwd)
         })
         .await?;

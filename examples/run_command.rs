@@ -5,6 +5,8 @@
 //! cargo run --example run_command -- ws://127.0.0.1:7777
 //! ```
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "examples print")]
+
 use exec_server::environment::RemoteServer;
 use exec_server::protocol::StartParams;
 use exec_server::{Environment, ExecBackend as _, ExecServerRuntimePaths};

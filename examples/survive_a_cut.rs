@@ -5,6 +5,8 @@
 //! cargo run --example survive_a_cut -- 127.0.0.1:7777
 //! ```
 
+#![expect(clippy::print_stdout, reason = "examples print")]
+
 use std::time::Duration;
 
 use anyhow::Context as _;

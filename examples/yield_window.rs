@@ -4,6 +4,8 @@
 //! cargo run --example yield_window
 //! ```
 
+#![expect(clippy::print_stdout, reason = "examples print")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

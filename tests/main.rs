@@ -6,12 +6,20 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod cli;
+mod cli_detached;
+mod cli_run;
+mod cli_same;
+mod cli_server;
+mod cli_shell;
+mod client_stdio;
+mod environments;
 mod exits;
 mod foreign_client;
 mod framing;
 mod lifecycle;
 mod limits;
 mod listener;
+mod mcp;
 mod output;
 mod processes;
 mod resume;

@@ -1,6 +1,7 @@
 //! The program under test, run as a user would.
 
-use std::process::{Command, Stdio};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
 
@@ -28,6 +29,17 @@ pub(crate) fn run_command(mut command: Command) -> Outcome {
     }
 }
 
+/// Runs a program to its end with this input. It need not read all of it.
+pub(crate) fn run_with_input(mut command: Command, input: &[u8]) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(stdin.write_all(input)));
+        child.wait_with_output().unwrap()
+    })
+}
+
 #[expect(clippy::disallowed_methods, reason = "the tests are the user who starts the program")]
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
@@ -37,6 +49,10 @@ pub(crate) fn command(program: &str) -> Command {
             command.env_remove(name);
         }
     }
-    command.env_remove("RUST_LOG").env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+        .env_remove("RUST_LOG")
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        // Nor is a server of theirs: in this directory none says that it runs.
+        .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command
 }

@@ -4,13 +4,14 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::machine::{self, Watched};
-use super::program::{PROGRAM, command};
+use super::program::{Outcome, PROGRAM, command, run_command};
 use super::wire::{Wire, tcp, wait_readable};
 use super::{Client, Inbox};
 
@@ -19,6 +20,7 @@ pub(crate) struct Server {
     url: String,
     /// A stdio server's belongs to its client.
     stdout: Option<BufReader<ChildStdout>>,
+    runtime_directory: TempDir,
 }
 
 pub(crate) struct ServerBuilder {
@@ -45,6 +47,23 @@ impl Server {
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The `XDG_RUNTIME_DIR` of this server, in which its user's commands find it.
+    pub(crate) fn runtime_directory(&self) -> &Path {
+        self.runtime_directory.path()
+    }
+
+    /// A command of the user of this server.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(PROGRAM);
+        command.args(arguments).env("XDG_RUNTIME_DIR", self.runtime_directory());
+        command
+    }
+
+    /// Runs a command of the user of this server to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
+        run_command(self.command(arguments))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -175,6 +194,8 @@ impl ServerBuilder {
         let copy = directory.join("exec-server");
         std::fs::copy(PROGRAM, &copy).unwrap();
         copy.to_str().expect("test paths are text").clone_into(&mut self.program);
+        // The runtime directory belongs to us, not to that user.
+        self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
         self.through(&["setpriv", &ids[0], &ids[1], "--clear-groups"])
     }
@@ -185,40 +206,44 @@ impl ServerBuilder {
     }
 
     pub(crate) fn start(self) -> Server {
-        let mut child = self.spawn(&["--log", "warn"], Stdio::null());
+        let (mut child, runtime_directory) = self.spawn(&["--log", "warn"], Stdio::null());
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         wait_readable(stdout.get_ref().as_fd());
         let mut url = String::new();
         stdout.read_line(&mut url).unwrap();
-        Server { child, url: url.trim_end().to_owned(), stdout: Some(stdout) }
+        let url = url.trim_end().to_owned();
+        Server { child, url, stdout: Some(stdout), runtime_directory }
     }
 
     /// A server that has nothing to say on its standard output.
     pub(crate) fn start_silent(self) -> Server {
-        let mut child = self.spawn(&["--log", "warn"], Stdio::null());
+        let (mut child, runtime_directory) = self.spawn(&["--log", "warn"], Stdio::null());
         let stdout = child.stdout.take().map(BufReader::new);
-        Server { child, url: String::new(), stdout }
+        Server { child, url: String::new(), stdout, runtime_directory }
     }
 
     /// A server with one client, on its standard input and output.
     pub(crate) fn start_stdio(self) -> (Server, Client) {
-        let mut child = self.spawn(&["--log", "warn", "--listen", "stdio"], Stdio::piped());
+        let defaults = ["--log", "warn", "--listen", "stdio"];
+        let (mut child, runtime_directory) = self.spawn(&defaults, Stdio::piped());
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let client = Client::over(Wire::Stdio { stdin: child.stdin.take(), stdout });
-        (Server { child, url: "stdio".to_owned(), stdout: None }, client)
+        (Server { child, url: "stdio".to_owned(), stdout: None, runtime_directory }, client)
     }
 
-    fn spawn(self, defaults: &[&str], stdin: Stdio) -> Child {
+    fn spawn(self, defaults: &[&str], stdin: Stdio) -> (Child, TempDir) {
+        let runtime_directory = tempfile::tempdir().unwrap();
         let mut words = self.wrapper.into_iter().chain([self.program]);
         let mut command = command(&words.next().expect("there is a program"));
         command
             .args(words)
             .args(defaults)
             .args(self.arguments)
+            .env("XDG_RUNTIME_DIR", runtime_directory.path())
             .envs(self.variables)
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(self.stderr);
-        command.spawn().unwrap()
+        (command.spawn().unwrap(), runtime_directory)
     }
 }

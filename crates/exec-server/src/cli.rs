@@ -1,13 +1,20 @@
 //! The command line: commands, their own options, and one flag for each row of the table of settings. Values of
 //! settings pass through as text; checking them is the configuration's work, as it is for the other channels.
 
+pub(crate) mod client;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap_complete::Shell;
 
-use crate::config::{CONFIG_VARIABLE, Flags, SETTINGS, Setting, Settings};
+use client::ClientCommand;
+
+use crate::config::{CONFIG_VARIABLE, Flags, SERVER_URL_VARIABLE, SETTINGS, Setting, Settings};
+use crate::exit_code::ExitStatus;
 
 /// What the program was asked to do.
 #[derive(Debug)]
@@ -16,9 +23,14 @@ pub(crate) enum Command {
     Config { flags: Flags, json: bool },
     Doctor { json: bool },
     Bench { quick: bool, json: bool },
+    Client(Box<ClientCommand>),
+    Completions { shell: Shell },
+    Man { command: Option<String> },
 }
 
 const CONFIG_FILE: &str = "config";
+/// A mistake of the caller, as opposed to a failure of the machine.
+pub(crate) const USAGE_ERROR: u8 = 2;
 
 /// Reads the command line, the program's name included. A request for help or the version is an "error" too, with
 /// exit code 0; the caller prints either.
@@ -33,53 +45,91 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         },
         Some((name, of_command)) => {
             refuse_settings(&mut program, &matches, name)?;
+            if let Some(command) = client::parse(name, of_command) {
+                return Ok(Command::Client(Box::new(command)));
+            }
             match name {
                 "doctor" => Command::Doctor { json: of_command.get_flag("json") },
-                _ => Command::Bench {
+                "bench" => Command::Bench {
                     quick: of_command.get_flag("quick"),
                     json: of_command.get_flag("json"),
                 },
+                "completions" => Command::Completions {
+                    shell: *of_command.get_one("shell").expect("clap requires it"),
+                },
+                _ => Command::Man { command: of_command.get_one("of").cloned() },
             }
         }
     };
     Ok(command)
 }
 
-fn program() -> clap::Command {
-    let json = || switch("json", "Print JSON");
+/// What a request for help or a mistake ends with. The code of `run` is the command's, so our own mistakes have
+/// another there.
+pub(crate) fn exit_code(
+    error: &clap::Error,
+    mut arguments: impl Iterator<Item = OsString>,
+) -> ExitCode {
+    let is_run = arguments.nth(1).is_some_and(|first| first == "run");
+    match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
+        USAGE_ERROR if is_run => ExitStatus::OUR_FAILURE.into(),
+        code => code.into(),
+    }
+}
+
+/// The description from which parsing, help, completions and manual pages are made.
+pub(crate) fn program() -> clap::Command {
     clap::Command::new("exec-server")
         .version(env!("CARGO_PKG_VERSION"))
         .about(
-            "Run and control processes on this machine over JSON-RPC.\n\
+            "Run and control processes, here or on another machine.\n\
              Without a command it serves: the first line on standard output is the URL it listens on.",
         )
         .after_help(format!(
             "Every setting is also an environment variable and a key of the configuration file:\n\
              --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag wins over a variable,\n\
              a variable over the file. The file is the one that --config or {CONFIG_VARIABLE} names,\n\
-             otherwise ~/.config/exec-server/config.toml if it exists."
+             otherwise ~/.config/exec-server/config.toml if it exists.\n\n\
+             Commands that need a server use the first that is named by --connect, --on, {SERVER_URL_VARIABLE},\n\
+             the key url of [exec_server] in the file, or a server of this user that is running;\n\
+             run and shell otherwise use one of their own, for as long as they last."
         ))
         .disable_help_subcommand(true)
         .args_override_self(true)
         .args(setting_arguments())
-        .subcommand(
-            clap::Command::new("config")
-                .about("Print the configuration in force, and where each value came from")
-                .args_override_self(true)
-                .arg(json())
-                .args(setting_arguments()),
-        )
-        .subcommand(
-            clap::Command::new("doctor")
-                .about("Check what this machine offers to the server")
-                .arg(json()),
-        )
-        .subcommand(
-            clap::Command::new("bench")
-                .about("Measure the server against the limits of this machine")
-                .arg(switch("quick", "Fewer rounds, rougher numbers"))
-                .arg(json()),
-        )
+        .subcommands(client::commands())
+        .subcommands(own_commands())
+}
+
+/// The commands that need no server.
+fn own_commands() -> Vec<clap::Command> {
+    let json = || switch("json", "Print JSON");
+    vec![
+        clap::Command::new("config")
+            .about("Print the configuration in force, and where each value came from")
+            .args_override_self(true)
+            .arg(json())
+            .args(setting_arguments()),
+        clap::Command::new("doctor")
+            .about("Check what this machine offers to the server")
+            .arg(json()),
+        clap::Command::new("bench")
+            .about("Measure the server against the limits of this machine")
+            .arg(switch("quick", "Fewer rounds, rougher numbers"))
+            .arg(json()),
+        clap::Command::new("completions")
+            .about("Print completions for a shell, to be sourced by it")
+            .arg(
+                Arg::new("shell")
+                    .value_name("SHELL")
+                    .required(true)
+                    .value_parser(value_parser!(Shell))
+                    .help("The shell"),
+            ),
+        clap::Command::new("man")
+            .about("Print a manual page of everything, or of one command, for man -l -")
+            .arg(Arg::new("of").value_name("COMMAND").help("Only this command")),
+    ]
 }
 
 fn setting_arguments() -> impl Iterator<Item = Arg> {

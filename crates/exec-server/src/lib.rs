@@ -8,14 +8,32 @@ mod bench;
 mod cli;
 mod commands;
 mod config;
+pub mod environment;
+mod exit_code;
+mod foreground;
 mod logging;
+pub mod process;
 mod program;
+mod reach;
+mod runtime_file;
 mod runtime_paths;
 mod serve;
+mod server_url;
+mod terminal;
+pub mod unified_exec;
 
+pub use environment::{
+    Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,
+    LocalProcess, RemoteProcess,
+};
+pub use exec_server_client::{
+    ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+    ExecServerLaunchCommand, ExecServerProcess, ProcessEvents, ProcessExit,
+    RemoteExecServerConnectArgs,
+};
 pub use exec_server_host as host;
 pub use exec_server_protocol as protocol;
-pub use exec_server_server::{LocalProcess, Server, ServerConfig};
+pub use exec_server_server::{Server, ServerConfig};
 pub use exec_server_transport::{
     Connection, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl,
 };

@@ -1,11 +1,13 @@
 //! Where the program's own log goes: standard error, and nowhere else, because standard output carries the
 //! bound URL or the protocol. Knows how a line looks and which lines are wanted, not where those wishes come from.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::str::FromStr;
 
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+
+use crate::terminal::Paint;
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub(crate) fn init(filter: &str, format: LogFormat) -> Result<(), LoggingError> 
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(parsed)
         .with_writer(io::stderr)
-        .with_ansi(wants_colour());
+        .with_ansi(Paint::for_stream(&io::stderr()).is_wanted());
     match format {
         LogFormat::Human => subscriber.try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).with_span_list(false).try_init(),
@@ -75,11 +77,6 @@ pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     let directives: Vec<_> = text.split(',').map(str::trim).collect();
     // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
     Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
-}
-
-fn wants_colour() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    io::stderr().is_terminal() && !refused
 }
 
 #[cfg(test)]

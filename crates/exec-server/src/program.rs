@@ -8,8 +8,7 @@ use crate::config::{self, Configuration, Flags};
 use crate::runtime_paths::run_spawner_if_asked;
 use crate::{bench, commands, logging, serve};
 
-/// A mistake of the caller, as opposed to a failure of the machine.
-const USAGE_ERROR: u8 = 2;
+use cli::USAGE_ERROR;
 
 /// Runs the program.
 #[must_use]
@@ -24,7 +23,7 @@ pub fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR));
+            return cli::exit_code(&error, std::env::args_os());
         }
     };
     match command {
@@ -41,6 +40,15 @@ pub fn main() -> ExitCode {
         }),
         Command::Doctor { json } => report(commands::doctor::run(json, &mut io::stdout().lock())),
         Command::Bench { quick, json } => report(bench::run(quick, json)),
+        Command::Client(command) => commands::client::main(&command),
+        Command::Completions { shell } => {
+            let printed = commands::completions::run(shell, &mut io::stdout().lock());
+            report(printed.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from))
+        }
+        Command::Man { command } => {
+            let printed = commands::man::run(command.as_deref(), &mut io::stdout().lock());
+            report(printed.map(|()| ExitCode::SUCCESS))
+        }
     }
 }
 
@@ -64,7 +72,7 @@ fn report(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-fn say(problem: &str) {
+pub(crate) fn say(problem: &str) {
     // Nothing is left to do when even standard error is closed.
     let _ = writeln!(io::stderr(), "exec-server: {problem}");
 }

@@ -13,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::config::Settings;
+use crate::runtime_file::RuntimeFile;
 use crate::runtime_paths::ExecServerRuntimePaths;
 
 /// How long connections have to say goodbye at the end.
@@ -33,14 +34,16 @@ pub enum ServeError {
     Announce(#[source] io::Error),
 }
 
-/// Runs a server with default settings until it is told to stop: what embedders call.
+/// Runs a server with default settings until it is told to stop: what embedders call. The commands of `exec-server`
+/// do not find it by themselves: it is the embedder's, not the user's.
 ///
 /// Must run inside a multi-threaded tokio runtime with I/O and time enabled.
 pub async fn run_main(
     listen_url: &str,
     runtime_paths: ExecServerRuntimePaths,
 ) -> Result<ExitCode, ServeError> {
-    let settings = Settings { listen: listen_url.to_owned(), ..Settings::default() };
+    let listen = listen_url.to_owned();
+    let settings = Settings { listen, discoverable: false, ..Settings::default() };
     run(&settings, &runtime_paths).await
 }
 
@@ -67,6 +70,8 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
                 ..ListenerOptions::default()
             };
             let listener = Listener::bind(&url, options).await?;
+            // Before the announcement: whoever has read that may rely on the file.
+            let _runtime_file = if settings.discoverable { publish(&listener) } else { None };
             announce(listener.local_url()).map_err(ServeError::Announce)?;
             let server = start(&settings.server, paths)?;
             Ok(listen(&server, listener, &mut signals).await)
@@ -91,7 +96,26 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
     }
 }
 
-fn start(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> Result<Server, ServeError> {
+/// A server does not need to be found: whatever is wrong here is only remarked on.
+fn publish(listener: &Listener) -> Option<RuntimeFile> {
+    match RuntimeFile::publish(&listener.local_url().to_string()) {
+        Ok(Some(file)) => Some(file),
+        Ok(None) => {
+            tracing::debug!("another server of this user is found first; this one needs --connect");
+            None
+        }
+        Err(error) => {
+            tracing::warn!("commands will not find this server without --connect: {error}");
+            None
+        }
+    }
+}
+
+/// A server in this process, with nothing to serve yet.
+pub(crate) fn start(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+) -> Result<Server, ServeError> {
     let launcher = paths.launcher().map_err(ServeError::Spawner)?;
     if let Err(error) = exec_server_host::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files");
@@ -140,17 +164,14 @@ fn announce(url: &ListenUrl) -> io::Result<()> {
     stdout.flush()?;
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
+        writeln!(stderr, "Listening. In another terminal: exec-server shell --connect {url}")?;
         writeln!(
             stderr,
-            "Listening. Any WebSocket client can drive it, for example: websocat {url}"
+            "or exec-server run --connect {url} -- COMMAND. Any WebSocket client can"
         )?;
         writeln!(
             stderr,
-            r#"Say {{"id":1,"method":"initialize","params":{{"clientName":"me"}}}} first;"#
-        )?;
-        writeln!(
-            stderr,
-            "README.md has a two-minute tour. Ctrl-C stops the server and all it started."
+            "drive it too: see README.md. Ctrl-C stops the server and all it started."
         )?;
     }
     Ok(())

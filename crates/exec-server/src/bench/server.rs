@@ -20,7 +20,9 @@ impl BenchServer {
     pub(super) fn start() -> anyhow::Result<Self> {
         let executable = std::env::current_exe().context("cannot find this program")?;
         let mut command = command(&executable);
-        command.args(["--listen", "ws://127.0.0.1:0"]).stdout(Stdio::piped());
+        command
+            .args(["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
+            .stdout(Stdio::piped());
         let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
         let stdout = child.0.stdout.take().context("the server has no standard output")?;
         let mut url = String::new();

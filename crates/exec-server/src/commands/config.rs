@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use crate::config::{Configuration, SETTINGS, Setting};
+use crate::config::{Configuration, SERVER_URL_KEY, SETTINGS, Setting};
 
 pub(crate) fn run(
     configuration: &Configuration,
@@ -17,11 +17,7 @@ pub(crate) fn run(
     } else {
         toml_text(configuration)
     };
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // `exec-server config | head -1`: the reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome,
-    }
+    super::print(text.as_bytes(), out)
 }
 
 /// One line per setting, so that a comment can say where its value came from.
@@ -46,6 +42,13 @@ fn toml_text(configuration: &Configuration) -> String {
                 .expect("a String accepts every write");
         }
     }
+    if let Some((url, source)) = &configuration.server_url {
+        // After everything else: what follows a table's header belongs to the table.
+        let (section, key) = SERVER_URL_KEY.split_once('.').expect("the key is in a table");
+        let assignment = format!("{key} = {}", toml::Value::from(url.as_written()));
+        writeln!(text, "\n[{section}]\n{assignment:column$}  # {source}")
+            .expect("a String accepts every write");
+    }
     text
 }
 
@@ -59,11 +62,16 @@ struct JsonSetting {
 
 impl Serialize for Json<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(SETTINGS.iter().map(|setting| {
+        let of_server = SETTINGS.iter().map(|setting| {
             let value = setting.show(&self.0.settings);
             let source = self.0.source(setting).to_string();
             (setting.key, JsonSetting { value, source })
-        }))
+        });
+        let of_clients = self.0.server_url.iter().map(|(url, source)| {
+            let value = url.as_written().into();
+            (SERVER_URL_KEY, JsonSetting { value, source: source.to_string() })
+        });
+        serializer.collect_map(of_server.chain(of_clients))
     }
 }
 
@@ -90,6 +98,7 @@ mod tests {
             variable("EXEC_SERVER_DETACHED_SESSION_TTL", "1h 1500ms"),
             variable("EXEC_SERVER_SPILL_OUTPUT_BYTES_PER_PROCESS", "9223372036854775807"),
             variable("EXEC_SERVER_ALLOW_DIRECT_EXEC", "false"),
+            variable("EXEC_SERVER_URL", "unix:///tmp/\"quoted\""),
         ];
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("line\nbreak.toml");
@@ -99,6 +108,11 @@ mod tests {
         let flags = Flags { config_file: Some(path.clone()), values: Vec::new() };
         let second = load(&flags, []).unwrap();
         assert_eq!(first.settings, second.settings);
+        let url = |configuration: &Configuration| {
+            let (url, _) = configuration.server_url.as_ref().unwrap();
+            url.as_written().to_owned()
+        };
+        assert_eq!(url(&first), url(&second));
 
         std::fs::write(&path, printed(&second, false)).unwrap();
         let third = load(&flags, []).unwrap();

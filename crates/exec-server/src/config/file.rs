@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Position};
 use super::kind::Raw;
+use super::table::CLIENT_SECTION;
 
 /// Names the file when `--config` does not.
 pub(crate) const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
@@ -45,7 +46,8 @@ impl ConfigFile {
         }
     }
 
-    /// Calls `take` with the key, the value and the place of each entry, in the order of the file.
+    /// Calls `take` with the key, the value and the place of each entry, in the order of the file. Entries of the
+    /// clients' table have dotted keys.
     pub(super) fn for_each_entry(
         &self,
         mut take: impl FnMut(&str, Raw<'_>, Position) -> Result<(), ConfigError>,
@@ -54,11 +56,20 @@ impl ConfigFile {
             at: self.position(error.span().map_or(0, |span| span.start)),
             message: error.message().replace('\n', ", "),
         })?;
-        let mut entries: Vec<_> = document.get_ref().iter().collect();
-        entries.sort_by_key(|(key, _)| key.span().start);
-        for (key, value) in entries {
-            let at = self.position(key.span().start);
-            take(key.get_ref(), Raw::Toml(value.get_ref()), at)?;
+        let mut entries = Vec::new();
+        for (key, value) in document.get_ref() {
+            match value.get_ref() {
+                DeValue::Table(section) if key.get_ref() == CLIENT_SECTION => {
+                    entries.extend(section.iter().map(|(inner, value)| {
+                        (inner.span().start, format!("{CLIENT_SECTION}.{}", inner.get_ref()), value)
+                    }));
+                }
+                _ => entries.push((key.span().start, key.get_ref().to_string(), value)),
+            }
+        }
+        entries.sort_by_key(|(start, _, _)| *start);
+        for (start, key, value) in entries {
+            take(&key, Raw::Toml(value.get_ref()), self.position(start))?;
         }
         Ok(())
     }

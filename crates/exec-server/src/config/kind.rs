@@ -89,9 +89,7 @@ impl Kind {
             Self::List { field, .. } => field.of(settings).clone().into(),
             Self::Count { field, .. } => integer(*field.of(settings)),
             Self::Bytes(field) => integer(*field.of(settings)),
-            Self::Duration(field) => {
-                humantime::format_duration(*field.of(settings)).to_string().into()
-            }
+            Self::Duration(field) => duration(*field.of(settings)).into(),
             Self::Milliseconds(field) => integer(field.of(settings).as_millis()),
             Self::Switch(field) => (*field.of(settings)).into(),
             Self::LogFormat(field) => field.of(settings).as_str().into(),
@@ -134,7 +132,7 @@ impl<T> fmt::Debug for Field<T> {
 }
 
 impl<'a> Raw<'a> {
-    fn text(self) -> Option<&'a str> {
+    pub(super) fn text(self) -> Option<&'a str> {
         match self {
             Self::Text(text) => Some(text),
             Self::Toml(value) => value.as_str(),
@@ -216,6 +214,20 @@ fn written(value: &DeValue<'_>) -> String {
     }
 }
 
+/// As people write it: a month of humantime is a twelfth of a solar year, which nobody means.
+fn duration(whole: Duration) -> String {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    const SHORTEST_MONTH: u64 = 30;
+    let days = whole.as_secs() / DAY.as_secs();
+    if days < SHORTEST_MONTH {
+        return humantime::format_duration(whole).to_string();
+    }
+    match whole - Duration::from_secs(days * DAY.as_secs()) {
+        Duration::ZERO => format!("{days}days"),
+        rest => format!("{days}days {}", humantime::format_duration(rest)),
+    }
+}
+
 fn integer(number: impl TryInto<i64>) -> toml::Value {
     toml::Value::Integer(number.try_into().unwrap_or(i64::MAX))
 }
@@ -246,10 +258,13 @@ mod tests {
 
     #[test]
     fn durations_need_a_unit_on_every_channel() {
+        let hint = "expected a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most 365 days";
         let key = "detached_session_ttl";
         assert_eq!(assign_toml(key, "\"90s\""), Ok("1m 30s".into()));
         assert_eq!(assign_text(key, "0s"), Ok("0s".into()));
-        let hint = "expected a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most 365 days";
+        assert_eq!(assign_text(key, "365d"), Ok("365days".into()));
+        assert_eq!(assign_text(key, "8761h 1s"), Err(format!("{hint}, found \"8761h 1s\"")));
+        assert_eq!(assign_text(key, "8000h 1s"), Ok("333days 8h 1s".into()));
         assert_eq!(assign_toml(key, "30"), Err(format!("{hint}, found 30")));
         assert_eq!(assign_text(key, "30"), Err(format!("{hint}, found \"30\"")));
         assert_eq!(assign_text(key, "0"), Err(format!("{hint}, found \"0\"")));

@@ -10,9 +10,10 @@ mod kind;
 mod resolve;
 mod table;
 
+pub(crate) use error::ConfigError;
 pub(crate) use file::CONFIG_VARIABLE;
-pub(crate) use resolve::{Configuration, Flags, load};
-pub(crate) use table::{SETTINGS, Setting};
+pub(crate) use resolve::{Configuration, Flags, Source, load};
+pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
 
 use exec_server_server::ServerConfig;
 use exec_server_transport::DEFAULT_LISTEN_URL;
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) listen: String,
     pub(crate) allow_origins: Vec<String>,
     pub(crate) allow_hosts: Vec<String>,
+    /// Whether commands of the same user find this server by themselves.
+    pub(crate) discoverable: bool,
     pub(crate) server: ServerConfig,
     /// A filter that [`crate::logging::parse_filter`] accepts.
     pub(crate) log: String,
@@ -37,6 +40,7 @@ impl Default for Settings {
             listen: DEFAULT_LISTEN_URL.to_owned(),
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
+            discoverable: true,
             server: ServerConfig::default(),
             log: "info".to_owned(),
             log_format: LogFormat::Human,

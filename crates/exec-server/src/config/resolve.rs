@@ -10,12 +10,18 @@ use super::Settings;
 use super::error::{ConfigError, Position, UnknownVariable, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
-use super::table::{SETTINGS, Setting, VARIABLE_PREFIX};
+use super::table::{
+    CLIENT_SECTION, ENVIRONMENTS_VARIABLE, SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting,
+    VARIABLE_PREFIX,
+};
+use crate::server_url::ServerUrl;
 
 /// The settings in force, and where each came from.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) settings: Settings,
+    /// For commands that need a server: where the operator says it is.
+    pub(crate) server_url: Option<(ServerUrl, Source)>,
     /// To be warned about once there is a log. Not errors: other programs of the family read the same prefix.
     pub(crate) unknown_variables: Vec<UnknownVariable>,
     sources: BTreeMap<&'static str, Source>,
@@ -57,6 +63,7 @@ fn resolve(
 ) -> Result<Configuration, ConfigError> {
     let mut configuration = Configuration {
         settings: Settings::default(),
+        server_url: None,
         unknown_variables: Vec::new(),
         sources: BTreeMap::new(),
     };
@@ -76,16 +83,26 @@ impl Configuration {
 
     fn apply_file(&mut self, file: &ConfigFile) -> Result<(), ConfigError> {
         file.for_each_entry(|key, raw, at| {
-            let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
-                let known = SETTINGS.iter().map(|setting| setting.key.to_owned());
-                return Err(ConfigError::UnknownKey {
-                    at,
-                    key: key.to_owned(),
-                    similar: most_similar(key, known),
-                });
-            };
-            self.assign(setting, raw, Source::File(at.clone()))
-                .map_err(|mismatch| ConfigError::FileValue { at, key: setting.key, mismatch })
+            let source = Source::File(at.clone());
+            let place = at.clone();
+            let wrong = |key| move |mismatch| ConfigError::FileValue { at: place, key, mismatch };
+            match SETTINGS.iter().find(|setting| setting.key == key) {
+                Some(setting) => self.assign(setting, raw, source).map_err(wrong(setting.key)),
+                None if key == SERVER_URL_KEY => {
+                    self.assign_server_url(raw, source).map_err(wrong(SERVER_URL_KEY))
+                }
+                None if key == CLIENT_SECTION => {
+                    let expected = format!("a table such as [{CLIENT_SECTION}]");
+                    let found = raw.to_string();
+                    Err(wrong(CLIENT_SECTION)(Mismatch::Unexpected { expected, found }))
+                }
+                None => {
+                    let known = SETTINGS.iter().map(|setting| setting.key);
+                    let known = known.chain([SERVER_URL_KEY]).map(str::to_owned);
+                    let similar = most_similar(key, known);
+                    Err(ConfigError::UnknownKey { at, key: key.to_owned(), similar })
+                }
+            }
         })
     }
 
@@ -93,6 +110,10 @@ impl Configuration {
         for (name, value) in variables {
             if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == *name) {
                 self.assign_variable(setting, name, value)?;
+            } else if name == SERVER_URL_VARIABLE {
+                self.assign_server_url(Raw::Text(value), Source::Variable(name.clone())).map_err(
+                    |mismatch| ConfigError::VariableValue { variable: name.clone(), mismatch },
+                )?;
             } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
                 self.unknown_variables.push(UnknownVariable {
                     name: name.clone(),
@@ -142,6 +163,20 @@ impl Configuration {
             .map_err(|mismatch| ConfigError::VariableValue { variable: name.to_owned(), mismatch })
     }
 
+    /// An empty URL is none: so a variable can be unset where only its value can be changed.
+    fn assign_server_url(&mut self, raw: Raw<'_>, source: Source) -> Result<(), Mismatch> {
+        let Some(text) = raw.text() else {
+            let expected = "a URL such as \"ws://127.0.0.1:7777\" or \"unix:///path\"".to_owned();
+            return Err(Mismatch::Unexpected { expected, found: raw.to_string() });
+        };
+        if !text.is_empty() {
+            let url = text.parse::<ServerUrl>();
+            let url = url.map_err(|error| Mismatch::Refused(error.to_string()))?;
+            self.server_url = Some((url, source));
+        }
+        Ok(())
+    }
+
     fn assign(
         &mut self,
         setting: &'static Setting,
@@ -168,7 +203,8 @@ impl fmt::Display for Source {
 /// The prefix is left out of the comparison: alike in it are all.
 fn similar_variable(suffix: &str) -> Option<String> {
     let known = SETTINGS.iter().map(Setting::variable);
-    let known = known.chain([CONFIG_VARIABLE.to_owned()]);
+    let known = known
+        .chain([CONFIG_VARIABLE, SERVER_URL_VARIABLE, ENVIRONMENTS_VARIABLE].map(str::to_owned));
     let suffixes = known.filter_map(|name| name.strip_prefix(VARIABLE_PREFIX).map(str::to_owned));
     most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
 }
@@ -184,7 +220,7 @@ fn relevant_variables(
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX) || is_customary(name))
-        .filter(|(name, _)| name != CONFIG_VARIABLE)
+        .filter(|(name, _)| name != CONFIG_VARIABLE && name != ENVIRONMENTS_VARIABLE)
         .map(|(name, value)| match value.into_string() {
             Ok(value) => Ok((name, value)),
             Err(_) => Err(ConfigError::VariableNotUnicode { variable: name }),
@@ -337,12 +373,56 @@ mod tests {
             "config.toml:3: unknown key \"max_sesions\" (did you mean \"max_sessions\"?)"
         );
         assert_eq!(error("zebra = 1"), "config.toml:1: unknown key \"zebra\"");
-        assert_eq!(
-            error("listen = \"off\"\n\n[exec_server]\nurl = \"ws://a\""),
-            "config.toml:3: unknown key \"exec_server\""
-        );
         assert_eq!(error("\nsandbox.mode = 1"), "config.toml:2: unknown key \"sandbox\"");
         assert_eq!(error("\"two\\nlines\" = 1"), "config.toml:1: unknown key \"two\\nlines\"");
+    }
+
+    #[test]
+    fn clients_find_their_server_in_the_variable_or_in_the_file() {
+        let text = "listen = \"off\"\n\n[exec_server]\nurl = \"ws://a:1\"";
+        let url = |variables: &[(&str, &str)], text: &str| {
+            let configuration = resolved(&[], variables, text).unwrap();
+            assert_eq!(configuration.unknown_variables, []);
+            configuration.server_url.map(|(url, source)| format!("{url} {source}"))
+        };
+        assert_eq!(url(&[], text).as_deref(), Some("ws://a:1 config.toml:4"));
+        let variable = [("EXEC_SERVER_URL", "unix:///b")];
+        assert_eq!(url(&variable, text).as_deref(), Some("unix:///b EXEC_SERVER_URL"));
+        assert_eq!(url(&variable, "").as_deref(), Some("unix:///b EXEC_SERVER_URL"));
+        assert_eq!(
+            url(&[("EXEC_SERVER_URL", "")], text).as_deref(),
+            Some("ws://a:1 config.toml:4")
+        );
+        assert_eq!(url(&[], ""), None);
+    }
+
+    #[test]
+    fn mistakes_about_the_server_are_named_with_their_place() {
+        for (text, expected) in [
+            (
+                "log = \"off\"\n[exec_server]\nurl = 3",
+                "config.toml:3: exec_server.url: expected a URL such as \"ws://127.0.0.1:7777\" or \"unix:///path\", found 3",
+            ),
+            (
+                "exec_server.url = \"http://a\"",
+                "config.toml:1: exec_server.url: \"http://a\" is no server's URL; expected ws://HOST:PORT[/PATH] or unix:///PATH",
+            ),
+            (
+                "[exec_server]\n\nulr = \"ws://a\"",
+                "config.toml:3: unknown key \"exec_server.ulr\" (did you mean \"exec_server.url\"?)",
+            ),
+            (
+                "exec_server = 3",
+                "config.toml:1: exec_server: expected a table such as [exec_server], found 3",
+            ),
+        ] {
+            assert_eq!(error(text), expected);
+        }
+        assert!(
+            resolved(&[], &[("EXEC_SERVER_URL", "a")], "")
+                .unwrap_err()
+                .starts_with("EXEC_SERVER_URL: \"a\" is no server's URL")
+        );
     }
 
     #[test]
@@ -396,7 +476,7 @@ mod tests {
 
     #[test]
     fn unknown_variables_are_only_remarked_on() {
-        let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_URL", "ws://a")];
+        let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_ZEBRA", "1")];
         let configuration = resolved(&[], &variables, "").unwrap();
         let remarks: Vec<_> =
             configuration.unknown_variables.iter().map(ToString::to_string).collect();
@@ -404,7 +484,7 @@ mod tests {
             remarks,
             [
                 "unknown environment variable \"EXEC_SERVER_MAX_SESION\" is ignored (did you mean \"EXEC_SERVER_MAX_SESSIONS\"?)",
-                "unknown environment variable \"EXEC_SERVER_URL\" is ignored"
+                "unknown environment variable \"EXEC_SERVER_ZEBRA\" is ignored"
             ]
         );
     }

@@ -92,6 +92,14 @@ macro_rules! field {
     };
 }
 
+/// The table of the file in which clients find what concerns them; a server passes over it.
+pub(super) const CLIENT_SECTION: &str = "exec_server";
+/// Where the commands that need a server find it. Not a row above: it is no property of a server.
+pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
+pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
+/// Ours too, and read elsewhere: it names the file of environments.
+pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
+
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
 
 /// In the order in which they are shown. Rows of one group stand together.
@@ -120,6 +128,13 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "NAME",
         Kind::List { field: field!(allow_hosts), example: "devbox.example" },
         "Accept this name in the Host header, besides the address listened on",
+    ),
+    Setting::new(
+        Group::Listener,
+        "discoverable",
+        "BOOL",
+        Kind::Switch(field!(discoverable)),
+        "Whether the commands of this user find this server without being told where it is",
     ),
     Setting::new(
         Group::Limits,

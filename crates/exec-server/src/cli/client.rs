@@ -1,0 +1,400 @@
+//! The commands that need a server: what they are called, what they accept, and what that means. Short flags mean
+//! what they mean in ssh and docker.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use exec_server_protocol::SignalName;
+
+use super::switch;
+use crate::server_url::ServerUrl;
+
+/// A command of a client, and how it finds its server.
+#[derive(Debug)]
+pub(crate) struct ClientCommand {
+    pub(crate) server: ServerChoice,
+    pub(crate) action: Action,
+}
+
+/// What the command line says about the server.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerChoice {
+    pub(crate) connect: Option<ServerUrl>,
+    pub(crate) on: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Action {
+    Run(Run),
+    Shell { command: Vec<OsString> },
+    Ps { all: bool, json: bool },
+    Logs { name: String, follow: bool, json: bool },
+    Attach { name: String },
+    Kill { names: Vec<String>, signal: Option<SignalName> },
+    Wait { names: Vec<String>, json: bool },
+    Rm { names: Vec<String>, force: bool },
+}
+
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) terminal: bool,
+    /// Nothing is read from our standard input.
+    pub(crate) no_stdin: bool,
+    pub(crate) cwd: Option<OsString>,
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) name: Option<String>,
+    pub(crate) detach: Option<Detach>,
+}
+
+/// For a command that outlives us.
+#[derive(Debug)]
+pub(crate) struct Detach {
+    /// `None`: until the server stops.
+    pub(crate) ttl: Option<Duration>,
+    /// Standard input stays open, so that `attach` can type.
+    pub(crate) keep_stdin: bool,
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Variable {
+    Set {
+        name: String,
+        value: String,
+    },
+    /// Ours, if we have it.
+    Copied {
+        name: String,
+    },
+}
+
+pub(super) fn commands() -> Vec<clap::Command> {
+    let json = || switch("json", "Print JSON");
+    vec![
+        run(),
+        client_command("shell", "Open a login shell, or run a command, on a terminal of the server")
+            .after_help(
+                "After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.\n\
+                 The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.",
+            )
+            .arg(command_argument().help("Run this instead of the login shell")),
+        client_command("ps", "List the processes of the server")
+            .arg(switch("all", "Show finished processes too").short('a'))
+            .arg(json()),
+        client_command("logs", "Print what is kept of the output of a process")
+            .arg(switch("follow", "Go on until the process ends").short('f'))
+            .arg(json().help("Print one JSON object for each event; chunks are base64"))
+            .arg(name_argument("NAME")),
+        client_command("attach", "Connect to a process that was started with run --detach")
+            .after_help(
+                "On a terminal, ~. after a newline detaches and leaves the process running, and ~? shows help.\n\
+                 Otherwise the exit code is that of the process.",
+            )
+            .arg(name_argument("NAME")),
+        client_command("kill", "End processes with all their descendants, or send a signal")
+            .arg(
+                Arg::new("signal")
+                    .short('s')
+                    .long("signal")
+                    .value_name("SIGNAL")
+                    .value_parser(parse_signal)
+                    .help("Only send this signal; otherwise TERM, and KILL to what is left after 3 s"),
+            )
+            .arg(name_argument("NAME").num_args(1..)),
+        client_command("wait", "Wait for processes to exit, print their exit codes, and exit with the last")
+            .arg(json())
+            .arg(name_argument("NAME").num_args(1..)),
+        client_command("rm", "Forget finished processes, with their output")
+            .arg(switch("force", "Also end those that run").short('f'))
+            .arg(name_argument("NAME").num_args(1..)),
+    ]
+}
+
+fn run() -> clap::Command {
+    client_command("run", "Run a command; its output, input and exit code become ours")
+        .override_usage("exec-server run [OPTIONS] [--] COMMAND [ARGUMENTS]...")
+        .after_help(
+            "The exit code is that of the command, or 128 + N if signal N killed it; 124 after --timeout,\n\
+             125 if exec-server fails, 126 if the command cannot be executed, 127 if it is not found.",
+        )
+        .args([
+            switch("terminal", "Give the command a terminal").short('t').long("tty"),
+            switch("no_terminal", "Give it none (the default)").short('T').long("no-tty").overrides_with("terminal"),
+            switch("no_stdin", "Do not read standard input").short('n').long("no-stdin"),
+            switch("interactive", "With --detach, keep standard input open for attach").short('i'),
+        ])
+        .args([
+            Arg::new("cwd")
+                .short('w')
+                .long("cwd")
+                .visible_alias("workdir")
+                .value_name("DIR")
+                .value_parser(value_parser!(OsString))
+                .help("Run in this directory of the server's machine"),
+            Arg::new("env")
+                .short('e')
+                .long("env")
+                .value_name("NAME[=VALUE]")
+                .value_parser(parse_variable)
+                .action(ArgAction::Append)
+                .help("Set a variable, or copy ours (may be repeated)"),
+            Arg::new("timeout")
+                .long("timeout")
+                .value_name("DURATION")
+                .value_parser(parse_duration)
+                .help("End the command after this time: TERM, and KILL 2 s later"),
+            Arg::new("name")
+                .long("name")
+                .value_name("NAME")
+                .value_parser(parse_name)
+                .help("What ps, logs, attach, kill, wait and rm call it"),
+        ])
+        .args([
+            switch("detach", "Start it, print its name and return").short('d').conflicts_with("timeout"),
+            Arg::new("ttl")
+                .long("ttl")
+                .value_name("DURATION")
+                .value_parser(parse_duration)
+                .requires("detach")
+                .help("With --detach, how long it may live unattended [default: until the server stops]"),
+            switch("json", "With --detach, print JSON").requires("detach"),
+        ])
+        .arg(command_argument().required(true).num_args(1..).help("The command and its arguments"))
+}
+
+/// What a client command has in common with the others.
+fn client_command(name: &'static str, about: &'static str) -> clap::Command {
+    clap::Command::new(name).about(about).args_override_self(true).args([
+        Arg::new("connect")
+            .long("connect")
+            .value_name("URL")
+            .value_parser(|url: &str| url.parse::<ServerUrl>())
+            .help("Use the server at ws://HOST:PORT or unix:///PATH"),
+        Arg::new("on")
+            .long("on")
+            .value_name("ENVIRONMENT")
+            .conflicts_with("connect")
+            .help("Use this environment of environments.toml"),
+    ])
+}
+
+/// Everything from the first word on belongs to the command, dashes or not.
+fn command_argument() -> Arg {
+    Arg::new("command")
+        .value_name("COMMAND")
+        .value_parser(value_parser!(OsString))
+        .num_args(0..)
+        .trailing_var_arg(true)
+}
+
+fn name_argument(name: &'static str) -> Arg {
+    Arg::new("name")
+        .value_name(name)
+        .required(true)
+        .help("The name of a process, or SESSION/NAME where a name is not unique")
+}
+
+/// `None` for a command that is not one of these.
+pub(super) fn parse(name: &str, matches: &ArgMatches) -> Option<ClientCommand> {
+    let flag = |id: &str| matches.get_flag(id);
+    let names =
+        || -> Vec<String> { matches.get_many("name").into_iter().flatten().cloned().collect() };
+    let the_name = || names().pop().unwrap_or_default();
+    let action = match name {
+        "run" => Action::Run(parse_run(matches)),
+        "shell" => Action::Shell { command: words(matches) },
+        "ps" => Action::Ps { all: flag("all"), json: flag("json") },
+        "logs" => Action::Logs { name: the_name(), follow: flag("follow"), json: flag("json") },
+        "attach" => Action::Attach { name: the_name() },
+        "kill" => Action::Kill { names: names(), signal: matches.get_one("signal").copied() },
+        "wait" => Action::Wait { names: names(), json: flag("json") },
+        "rm" => Action::Rm { names: names(), force: flag("force") },
+        _ => return None,
+    };
+    let server = ServerChoice {
+        connect: matches.get_one("connect").cloned(),
+        on: matches.get_one("on").cloned(),
+    };
+    Some(ClientCommand { server, action })
+}
+
+fn parse_run(matches: &ArgMatches) -> Run {
+    Run {
+        command: words(matches),
+        terminal: matches.get_flag("terminal"),
+        no_stdin: matches.get_flag("no_stdin"),
+        cwd: matches.get_one("cwd").cloned(),
+        variables: matches.get_many("env").into_iter().flatten().cloned().collect(),
+        timeout: matches.get_one("timeout").copied(),
+        name: matches.get_one("name").cloned(),
+        detach: matches.get_flag("detach").then(|| Detach {
+            ttl: matches.get_one("ttl").copied(),
+            keep_stdin: matches.get_flag("interactive"),
+            json: matches.get_flag("json"),
+        }),
+    }
+}
+
+fn words(matches: &ArgMatches) -> Vec<OsString> {
+    matches.get_many("command").into_iter().flatten().cloned().collect()
+}
+
+fn parse_variable(text: &str) -> Result<Variable, String> {
+    match text.split_once('=') {
+        Some(("", _)) | None if text.is_empty() || text.starts_with('=') => {
+            Err("expected NAME=VALUE or NAME".to_owned())
+        }
+        Some((name, value)) => Ok(Variable::Set { name: name.to_owned(), value: value.to_owned() }),
+        None => Ok(Variable::Copied { name: text.to_owned() }),
+    }
+}
+
+/// A bare number is seconds, as it is for `timeout` and `sleep`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    seconds
+        .or_else(|| humantime::parse_duration(text).ok())
+        .ok_or_else(|| "expected seconds, or a duration such as 500ms, 30s or 1h 30m".to_owned())
+}
+
+/// The rule of docker. A slash would make the name of a session of what stands before it.
+fn parse_name(text: &str) -> Result<String, String> {
+    const LONGEST: usize = 128;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let sound = text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && text.bytes().all(allowed)
+        && text.len() <= LONGEST;
+    sound.then(|| text.to_owned()).ok_or_else(|| {
+        format!("expected letters, digits, '_', '.' and '-', the first a letter or digit, at most {LONGEST}")
+    })
+}
+
+const SIGNALS: [(&str, i32, SignalName); 9] = [
+    ("HUP", 1, SignalName::Hangup),
+    ("INT", 2, SignalName::Interrupt),
+    ("QUIT", 3, SignalName::Quit),
+    ("KILL", 9, SignalName::Kill),
+    ("USR1", 10, SignalName::User1),
+    ("USR2", 12, SignalName::User2),
+    ("TERM", 15, SignalName::Terminate),
+    ("CONT", 18, SignalName::Continue),
+    ("STOP", 19, SignalName::Stop),
+];
+
+fn parse_signal(text: &str) -> Result<SignalName, String> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let number = text.parse::<i32>().ok();
+    let found = SIGNALS.iter().find(|(known, n, _)| *known == name || Some(*n) == number);
+    found
+        .map(|(_, _, signal)| *signal)
+        .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Command, parse};
+    use super::*;
+
+    fn parsed(line: &str) -> ClientCommand {
+        let words = line.split_whitespace().map(OsString::from);
+        match parse(std::iter::once("exec-server".into()).chain(words)) {
+            Ok(Command::Client(command)) => *command,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn run_of(line: &str) -> Run {
+        match parsed(line).action {
+            Action::Run(run) => run,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> String {
+        let words = line.split_whitespace().map(OsString::from);
+        parse(std::iter::once("exec-server".into()).chain(words)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_command_begins_with_the_first_word() {
+        for line in ["run ls -l --json", "run -- ls -l --json"] {
+            assert_eq!(run_of(line).command, ["ls", "-l", "--json"], "{line}");
+        }
+        assert_eq!(run_of("run -- -odd").command, ["-odd"]);
+        assert_eq!(run_of("run a -- b").command, ["a", "--", "b"]);
+        assert!(refused("run").contains("COMMAND"));
+        let Action::Shell { command } = parsed("shell").action else { panic!() };
+        assert!(command.is_empty());
+    }
+
+    #[test]
+    fn the_last_of_the_terminal_flags_counts() {
+        assert!(!run_of("run a").terminal);
+        assert!(run_of("run -it a").terminal);
+        assert!(run_of("run -T -t a").terminal);
+        assert!(!run_of("run -t -T a").terminal);
+    }
+
+    #[test]
+    fn variables_are_set_or_copied() {
+        let run = run_of("run -e A=b=c --env D= -e E -- true");
+        let set =
+            |name: &str, value: &str| Variable::Set { name: name.into(), value: value.into() };
+        let copied = Variable::Copied { name: "E".into() };
+        assert_eq!(run.variables, [set("A", "b=c"), set("D", ""), copied]);
+        assert!(refused("run -e =b true").contains("NAME=VALUE"));
+    }
+
+    #[test]
+    fn durations_are_seconds_or_have_a_unit() {
+        let timeout = |text: &str| run_of(&format!("run --timeout {text} true")).timeout.unwrap();
+        assert_eq!(timeout("90"), Duration::from_secs(90));
+        assert_eq!(timeout("90s"), Duration::from_secs(90));
+        assert_eq!(timeout("250ms"), Duration::from_millis(250));
+        assert!(refused("run --timeout soon true").contains("expected seconds"));
+    }
+
+    #[test]
+    fn names_are_those_of_docker() {
+        assert_eq!(run_of("run --name a.B_3-x true").name.as_deref(), Some("a.B_3-x"));
+        for bad in ["a/b", "-a", ".a", "é"] {
+            assert!(refused(&format!("run --name={bad} true")).contains("letters"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        let signal = |text: &str| match parsed(&format!("kill -s {text} a b")).action {
+            Action::Kill { names, signal } => {
+                assert_eq!(names, ["a", "b"]);
+                signal.unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        for text in ["USR1", "SIGUSR1", "usr1", "10"] {
+            assert_eq!(signal(text), SignalName::User1, "{text}");
+        }
+        assert!(refused("kill -s WINCH a").contains("HUP, INT, QUIT"));
+    }
+
+    #[test]
+    fn what_only_goes_with_detach_needs_it() {
+        assert!(run_of("run -d --ttl 1h --json true").detach.is_some());
+        assert!(refused("run --ttl 1h true").contains("--detach"));
+        assert!(refused("run --json true").contains("--detach"));
+        assert!(refused("run -d --timeout 1s true").contains("--timeout"));
+    }
+
+    #[test]
+    fn a_server_is_named_once() {
+        let server = parsed("ps --connect ws://127.0.0.1:1").server;
+        assert_eq!(server.connect.unwrap().to_string(), "ws://127.0.0.1:1");
+        assert_eq!(parsed("run --on box true").server.on.as_deref(), Some("box"));
+        assert!(refused("ps --connect ws://a --on b").contains("--on"));
+        assert!(refused("ps --connect box").contains("expected ws://HOST:PORT"));
+    }
+}

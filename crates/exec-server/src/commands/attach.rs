@@ -1,0 +1,80 @@
+//! `exec-server attach`: back to a process that was started with `run --detach`.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use exec_server_client::ExecServerClientConnectOptions;
+
+use super::listing::{self, Listed};
+use super::run::options;
+use crate::cli::client::ServerChoice;
+use crate::exit_code::ExitStatus;
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Source};
+use crate::reach::{ReachError, Target};
+
+const CLIENT_NAME: &str = "exec-server attach";
+
+pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<ExitStatus> {
+    let target = Target::lasting(choice)?;
+    let listed = look_up(&target, name).await?;
+    let in_use = || {
+        anyhow::anyhow!(
+            "somebody is attached to {name:?} already; watch it with exec-server logs -f {name}"
+        )
+    };
+    if listed.session.attached {
+        return Err(in_use());
+    }
+    let options = ExecServerClientConnectOptions {
+        resume_session_id: Some(listed.session.session_id.clone()),
+        ..options(CLIENT_NAME)
+    };
+    // Never closed: that would end the process. Dropping it leaves the session to itself again.
+    let reached = match target.connect(options).await {
+        Err(ReachError::Connect { source, .. }) if source.kind() == Some("sessionAttached") => {
+            return Err(in_use());
+        }
+        reached => reached?,
+    };
+    let client = &reached.client;
+    let process =
+        client.attach(listed.name()).await.with_context(|| format!("cannot attach to {name:?}"))?;
+    let events = process.subscribe_events();
+    if listed.process.tty
+        && let Some(size) = foreground::terminal_size()
+    {
+        // It may have ended by now; its events say so.
+        let _ = process.resize(size).await;
+    }
+    let foreground = Foreground {
+        stdin: Some(Source::with_escapes()),
+        terminal: listed.process.tty,
+        on_signal: if listed.process.tty { OnSignal::Leave } else { OnSignal::ForwardButHangup },
+        gaps: OnGap::Remark,
+        timeout: None,
+    };
+    let ending = foreground.stay(client, &process, events).await;
+    match ending.context("cannot be the foreground of a process")? {
+        Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
+        Ending::Left => {
+            let _ = writeln!(io::stderr(), "detached; {name} keeps running");
+            Ok(ExitStatus::SUCCESS)
+        }
+        Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
+        Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
+        Ending::GaveUp { number } => {
+            let _ = writeln!(io::stderr(), "exec-server: gave up; {name} is left running");
+            Ok(ExitStatus::of_signal(number))
+        }
+        Ending::TimedOut => Ok(ExitStatus::TIMED_OUT),
+        Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {name}"))),
+    }
+}
+
+async fn look_up(target: &Target, name: &str) -> anyhow::Result<Listed> {
+    let reached = target.connect(options(CLIENT_NAME)).await?;
+    let listed = listing::list(&reached.client).await;
+    reached.close().await;
+    let listed = listed.context("cannot list what the server runs")?;
+    Ok(listing::find(&listed, name)?.clone())
+}

@@ -1,0 +1,155 @@
+//! The commands that need a server, from their options to an exit code.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use exec_server_client::ExecServerClient;
+use serde_json::json;
+
+use super::listing::{self, Listed};
+use super::run::options;
+use super::{attach, kill, logs, ps, rm, run, shell, wait};
+use crate::cli::client::{Action, ClientCommand, ServerChoice};
+use crate::exit_code::ExitStatus;
+use crate::program::say;
+use crate::reach::Target;
+
+pub(crate) fn main(command: &ClientCommand) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(&format!("cannot start the runtime: {error}"));
+            return failure_of(&command.action).into();
+        }
+    };
+    let outcome = runtime.block_on(perform(command));
+    // A read of our standard input cannot be cancelled; it must not hold us.
+    runtime.shutdown_background();
+    let status = outcome.unwrap_or_else(|error| {
+        say(&one_line(&error));
+        failure_of(&command.action)
+    });
+    status.into()
+}
+
+/// Where the exit code is a process's, ours must be told from it.
+fn failure_of(action: &Action) -> ExitStatus {
+    match action {
+        Action::Run(_) | Action::Shell { .. } | Action::Attach { .. } | Action::Wait { .. } => {
+            ExitStatus::OUR_FAILURE
+        }
+        Action::Ps { .. } | Action::Logs { .. } | Action::Kill { .. } | Action::Rm { .. } => {
+            ExitStatus::FAILURE
+        }
+    }
+}
+
+async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
+    let server = &command.server;
+    match &command.action {
+        Action::Run(run) => Box::pin(run::run(server, run)).await,
+        Action::Shell { command } => Box::pin(shell::run(server, command)).await,
+        Action::Attach { name } => Box::pin(attach::run(server, name)).await,
+        Action::Ps { all, json } => {
+            with_listing(server, "exec-server ps", async |_, listed| {
+                ps::print(&listed, *all, *json)?;
+                Ok(ExitStatus::SUCCESS)
+            })
+            .await
+        }
+        Action::Logs { name, follow, json } => {
+            with_listing(server, "exec-server logs", async |client, listed| {
+                logs::run(client, listing::find(&listed, name)?, *follow, *json).await
+            })
+            .await
+        }
+        Action::Kill { names, signal } => {
+            with_listing(server, "exec-server kill", async |client, listed| {
+                for_each(names, &listed, async |listed| kill::run(client, listed, *signal).await)
+                    .await
+            })
+            .await
+        }
+        Action::Rm { names, force } => {
+            with_listing(server, "exec-server rm", async |client, listed| {
+                for_each(names, &listed, async |listed| rm::run(client, listed, *force).await).await
+            })
+            .await
+        }
+        Action::Wait { names, json } => {
+            with_listing(server, "exec-server wait", async |client, listed| {
+                wait_for(client, &listed, names, *json).await
+            })
+            .await
+        }
+    }
+}
+
+/// For commands about processes that are there already.
+async fn with_listing(
+    server: &ServerChoice,
+    client_name: &str,
+    act: impl AsyncFnOnce(&ExecServerClient, Vec<Listed>) -> anyhow::Result<ExitStatus>,
+) -> anyhow::Result<ExitStatus> {
+    let reached = Target::lasting(server)?.connect(options(client_name)).await?;
+    let listed = listing::list(&reached.client).await.context("cannot list what the server runs");
+    let outcome = match listed {
+        Ok(listed) => act(&reached.client, listed).await,
+        Err(error) => Err(error),
+    };
+    reached.close().await;
+    outcome
+}
+
+/// One that fails does not keep the others from their turn.
+async fn for_each(
+    names: &[String],
+    listed: &[Listed],
+    act: impl AsyncFn(&Listed) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitStatus> {
+    let mut status = ExitStatus::SUCCESS;
+    for name in names {
+        let outcome = match listing::find(listed, name) {
+            Ok(found) => act(found).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = outcome {
+            say(&one_line(&error));
+            status = ExitStatus::FAILURE;
+        }
+    }
+    Ok(status)
+}
+
+async fn wait_for(
+    client: &ExecServerClient,
+    listed: &[Listed],
+    names: &[String],
+    json: bool,
+) -> anyhow::Result<ExitStatus> {
+    // All names first: a mistake is not worth waiting for.
+    let found = names.iter().map(|name| listing::find(listed, name));
+    let found = found.collect::<Result<Vec<_>, _>>()?;
+    let mut last = 0;
+    for process in found {
+        last = wait::run(client, process).await?;
+        let line = if json {
+            json!({"name": process.name(), "exitCode": last}).to_string()
+        } else {
+            last.to_string()
+        };
+        super::print((line + "\n").as_bytes(), &mut std::io::stdout())?;
+    }
+    Ok(ExitStatus::of_process(last))
+}
+
+/// The whole chain of causes. Our own errors name their cause already: it is not said twice.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.replace(['\n', '\r'], " ")
+}

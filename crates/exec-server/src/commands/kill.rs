@@ -1,0 +1,34 @@
+//! `exec-server kill`: ends a process with all its descendants, or sends it a signal.
+
+use exec_server_client::ExecServerClient;
+use exec_server_protocol::{SignalName, SignalParams, TerminateMode, TerminateParams};
+
+use super::listing::Listed;
+
+/// Between TERM and KILL.
+const GRACE_MS: u64 = 3_000;
+
+pub(crate) async fn run(
+    client: &ExecServerClient,
+    listed: &Listed,
+    signal: Option<SignalName>,
+) -> anyhow::Result<()> {
+    let process_id = listed.name().to_owned();
+    let session_id = Some(listed.session.session_id.clone());
+    // What a process left running can still be ended, but gets no signals.
+    let is_alive = match signal {
+        None => listed.process.running || listed.process.descendants > 0,
+        Some(_) => listed.process.running,
+    };
+    anyhow::ensure!(is_alive, "{process_id:?} is not running");
+    match signal {
+        Some(signal) => {
+            client.process_signal(SignalParams { process_id, signal, session_id }).await?;
+        }
+        None => {
+            let mode = TerminateMode::Graceful { timeout_ms: GRACE_MS };
+            client.process_terminate(TerminateParams { process_id, mode, session_id }).await?;
+        }
+    }
+    Ok(())
+}

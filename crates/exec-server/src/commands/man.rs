@@ -1,0 +1,87 @@
+//! `exec-server man [COMMAND]`: the manual, made from the same description as the command line.
+
+use std::io::{self, Write};
+
+use anyhow::Context as _;
+use clap_mangen::Man;
+
+use crate::cli;
+
+/// One page of everything, or the page of one command.
+pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut program = cli::program();
+    program.build();
+    let mut page = Vec::new();
+    match command {
+        None => whole_manual(&program, &mut page)?,
+        Some(name) => {
+            let command = program
+                .find_subcommand(name)
+                .with_context(|| format!("there is no command {name:?}; see exec-server --help"))?;
+            // Without a space, which would end the name in the page's title.
+            let title = format!("exec-server-{name}");
+            Man::new(command.clone()).title(title).render(&mut page)?;
+        }
+    }
+    Ok(super::print(&page, out)?)
+}
+
+/// Each command is a section of its own behind the page of the program.
+fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let man = Man::new(program.clone());
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_subcommands_section(page)?;
+    man.render_options_section(page)?;
+    man.render_extra_section(page)?;
+    for command in program.get_subcommands() {
+        let man = Man::new(command.clone());
+        let mut section = Vec::new();
+        man.render_synopsis_section(&mut section)?;
+        man.render_description_section(&mut section)?;
+        man.render_options_section(&mut section)?;
+        if command.get_after_help().is_some() {
+            man.render_extra_section(&mut section)?;
+        }
+        writeln!(page, ".SH \"EXEC-SERVER {}\"", command.get_name().to_uppercase())?;
+        for line in section.split_inclusive(|byte| *byte == b'\n') {
+            match line.strip_prefix(b".SH ") {
+                Some(heading) => page.extend([b".SS ", heading].concat()),
+                None => page.extend(line),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(command: Option<&str>) -> String {
+        let mut out = Vec::new();
+        run(command, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_manual_has_every_command() {
+        let manual = page(None);
+        assert_eq!(manual.matches(".TH ").count(), 1);
+        for command in cli::program().get_subcommands() {
+            let heading = format!(".SH \"EXEC-SERVER {}\"", command.get_name().to_uppercase());
+            assert!(manual.contains(&heading), "{heading}");
+        }
+    }
+
+    #[test]
+    fn a_command_has_a_page() {
+        let run = page(Some("run"));
+        assert!(run.contains(".TH exec-server-run 1"), "{run}");
+        assert!(run.contains("\\-\\-timeout"), "{run}");
+        let error = super::run(Some("fly"), &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.starts_with("there is no command \"fly\""), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions};
+use exec_server_protocol::{OnFull, TerminalSize};
+use serde_json::json;
+
+use super::listing;
+use super::starting::{Wanted, generated_name, not_started, words};
+use crate::cli::client::{Detach, Run, ServerChoice};
+use crate::exit_code::ExitStatus;
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Source};
+use crate::reach::{Reached, Target};
+
+/// For a terminal that nobody sits at.
+const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<ExitStatus> {
+    if let Some(detach) = &run.detach {
+        return run_detached(choice, run, detach).await;
+    }
+    let target = Target::find(choice)?;
+    let reached = target.connect(options("exec-server run")).await?;
+    let wanted = Wanted {
+        process_id: run.name.clone().unwrap_or_else(generated_name),
+        argv: words(&run.command)?,
+        arg0: None,
+        cwd: run.cwd.as_deref(),
+        variables: &run.variables,
+        stdin: !run.no_stdin,
+        terminal: run.terminal.then(size),
+        on_full: OnFull::Block,
+    };
+    let foreground = Foreground {
+        stdin: match (run.no_stdin, run.terminal) {
+            (true, _) => None,
+            (false, true) => Some(Source::with_escapes()),
+            (false, false) => Some(Source::Stream),
+        },
+        terminal: run.terminal,
+        on_signal: OnSignal::Forward,
+        gaps: OnGap::Fail,
+        timeout: run.timeout,
+    };
+    in_foreground(&target, reached, wanted, foreground).await
+}
+
+/// Starts, stays and cleans up: whatever the ending, nothing of the session is left that is not said to be.
+pub(super) async fn in_foreground(
+    target: &Target,
+    reached: Reached,
+    wanted: Wanted<'_>,
+    foreground: Foreground,
+) -> anyhow::Result<ExitStatus> {
+    let client = &reached.client;
+    let program = wanted.argv.first().cloned().unwrap_or_default();
+    let process = match client.start(wanted.params(target, client).await?).await {
+        Ok(process) => process,
+        Err(error) => {
+            reached.close().await;
+            return not_started(&program, error);
+        }
+    };
+    let events = process.subscribe_events();
+    let ending = foreground.stay(client, &process, events).await;
+    if matches!(ending, Ok(Ending::OutputFailed(_))) {
+        // As SIGPIPE would, if less abruptly.
+        foreground::end(client, &process).await;
+    }
+    if !matches!(ending, Ok(Ending::GaveUp { .. })) {
+        reached.close().await;
+    }
+    match ending.context("cannot be the foreground of a process")? {
+        Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
+        Ending::TimedOut => Ok(ExitStatus::TIMED_OUT),
+        Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
+        Ending::Left => Ok(ExitStatus::LEFT),
+        Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
+        Ending::GaveUp { number } => {
+            let _ = writeln!(
+                io::stderr(),
+                "exec-server: gave up; {program} is left running until the server gives up the session"
+            );
+            Ok(ExitStatus::of_signal(number))
+        }
+        Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {program}"))),
+    }
+}
+
+/// As large as our terminal.
+pub(super) fn size() -> TerminalSize {
+    foreground::terminal_size().unwrap_or(DEFAULT_SIZE)
+}
+
+pub(super) fn options(client_name: &str) -> ExecServerClientConnectOptions {
+    ExecServerClientConnectOptions {
+        client_name: client_name.to_owned(),
+        ..ExecServerClientConnectOptions::default()
+    }
+}
+
+async fn run_detached(
+    choice: &ServerChoice,
+    run: &Run,
+    detach: &Detach,
+) -> anyhow::Result<ExitStatus> {
+    let target = Target::lasting(choice)?;
+    let ttl = detach.ttl.unwrap_or(Duration::from_millis(u64::MAX));
+    let options = ExecServerClientConnectOptions {
+        detached_ttl: Some(ttl),
+        ..options("exec-server run --detach")
+    };
+    let reached = target.connect(options).await?;
+    match start_detached(&target, &reached.client, run, detach).await {
+        // Hanging up leaves the session to itself; closing it would end the command.
+        Ok(None) => Ok(ExitStatus::SUCCESS),
+        Ok(Some(status)) => {
+            reached.close().await;
+            Ok(status)
+        }
+        Err(error) => {
+            reached.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// A status if nothing was started.
+async fn start_detached(
+    target: &Target,
+    client: &ExecServerClient,
+    run: &Run,
+    detach: &Detach,
+) -> anyhow::Result<Option<ExitStatus>> {
+    let listed = listing::list(client).await.context("cannot list what the server runs")?;
+    let name = run.name.clone().unwrap_or_else(generated_name);
+    if let Some(taken) = listed.iter().find(|listed| listed.name() == name) {
+        let advice = if taken.process.running { "kill and rm it" } else { "rm it" };
+        anyhow::bail!("the name {name:?} is taken; {advice} first, or choose another");
+    }
+    let argv = words(&run.command)?;
+    let program = argv.first().cloned().unwrap_or_default();
+    let wanted = Wanted {
+        process_id: name.clone(),
+        argv,
+        arg0: None,
+        cwd: run.cwd.as_deref(),
+        variables: &run.variables,
+        stdin: detach.keep_stdin,
+        terminal: run.terminal.then(size),
+        on_full: OnFull::Discard,
+    };
+    if let Err(error) = client.start(wanted.params(target, client).await?).await {
+        return not_started(&program, error).map(Some);
+    }
+    let text = if detach.json {
+        json!({"processId": name, "sessionId": client.session_id()}).to_string()
+    } else {
+        name
+    };
+    super::print((text + "\n").as_bytes(), &mut io::stdout())?;
+    Ok(None)
+}

@@ -1,0 +1,134 @@
+//! From what a person typed to what a server is asked to start.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use exec_server_client::{ExecServerClient, ExecServerError};
+use exec_server_protocol::{Empty, EnvPolicy, OnFull, PathUri, StartParams, TerminalSize};
+use uuid::Uuid;
+
+use crate::cli::client::Variable;
+use crate::exit_code::ExitStatus;
+use crate::reach::Target;
+
+/// What is wanted, in the words of the command line.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) process_id: String,
+    pub(crate) argv: Vec<String>,
+    pub(crate) arg0: Option<String>,
+    pub(crate) cwd: Option<&'a OsStr>,
+    pub(crate) variables: &'a [Variable],
+    pub(crate) stdin: bool,
+    pub(crate) terminal: Option<TerminalSize>,
+    pub(crate) on_full: OnFull,
+}
+
+impl Wanted<'_> {
+    pub(crate) async fn params(
+        self,
+        target: &Target,
+        client: &ExecServerClient,
+    ) -> anyhow::Result<StartParams> {
+        let cwd = directory(self.cwd, target, client).await?;
+        let is_embedded = target.is_embedded();
+        // Our own server is no reason for an environment other than ours; any other has one of its own.
+        let mut env = if is_embedded { our_environment() } else { BTreeMap::new() };
+        let env_policy = (!is_embedded).then(EnvPolicy::default);
+        if self.terminal.is_some() {
+            copy_variable(&mut env, "TERM");
+        }
+        for variable in self.variables {
+            match variable {
+                Variable::Set { name, value } => drop(env.insert(name.clone(), value.clone())),
+                Variable::Copied { name } => copy_variable(&mut env, name),
+            }
+        }
+        Ok(StartParams {
+            env,
+            env_policy,
+            tty: self.terminal.is_some(),
+            size: self.terminal,
+            pipe_stdin: self.stdin && self.terminal.is_none(),
+            arg0: self.arg0,
+            on_full: self.on_full,
+            ..StartParams::new(self.process_id, self.argv, cwd)
+        })
+    }
+}
+
+/// A name that nobody chose: short enough to type.
+pub(crate) fn generated_name() -> String {
+    Uuid::new_v4().simple().to_string()[..8].to_owned()
+}
+
+/// A command line as the protocol carries it.
+pub(crate) fn words(command: &[OsString]) -> anyhow::Result<Vec<String>> {
+    let word = |word: &OsString| {
+        word.to_str()
+            .map(str::to_owned)
+            .with_context(|| format!("{word:?} is not valid UTF-8 and cannot be sent to a server"))
+    };
+    command.iter().map(word).collect()
+}
+
+/// Says why a command could not be started. The code is a shell's where the command is to blame.
+pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Result<ExitStatus> {
+    let status = match error.kind() {
+        Some("programNotFound") => ExitStatus::NOT_FOUND,
+        Some("notExecutable") => ExitStatus::NOT_EXECUTABLE,
+        _ => return Err(anyhow::Error::new(error).context(format!("cannot start {program}"))),
+    };
+    let reason = match status {
+        ExitStatus::NOT_FOUND => "not found",
+        _ => "cannot be executed",
+    };
+    let _ = writeln!(std::io::stderr(), "exec-server: {program}: {reason}");
+    Ok(status)
+}
+
+async fn directory(
+    wanted: Option<&OsStr>,
+    target: &Target,
+    client: &ExecServerClient,
+) -> anyhow::Result<PathUri> {
+    let wanted = wanted.map_or(Path::new(""), Path::new);
+    if let Some(absolute) = PathUri::from_path(wanted) {
+        return Ok(absolute);
+    }
+    let base: PathBuf = if target.is_ours() {
+        std::env::current_dir().context("cannot find the current directory")?
+    } else {
+        let info = client.environment_info(Empty {}).await;
+        info.context("cannot ask the server for its directory")?.cwd.into_path()
+    };
+    let path = if wanted.as_os_str().is_empty() { base } else { base.join(wanted) };
+    PathUri::from_path(&path).with_context(|| format!("{path:?} cannot be a directory"))
+}
+
+fn our_environment() -> BTreeMap<String, String> {
+    let mut environment = BTreeMap::new();
+    for (name, value) in std::env::vars_os() {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => drop(environment.insert(name, value)),
+            (name, _) => {
+                let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "exec-server: the variable {name:?} is not valid UTF-8 and is left out"
+                );
+            }
+        }
+    }
+    environment
+}
+
+/// As in docker: a variable that we do not have is not set.
+fn copy_variable(environment: &mut BTreeMap<String, String>, name: &str) {
+    if let Ok(value) = std::env::var(name) {
+        environment.insert(name.to_owned(), value);
+    }
+}

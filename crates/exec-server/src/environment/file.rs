@@ -1,0 +1,424 @@
+//! `environments.toml`: where it is, and what it says. Nothing is connected here, and no other file opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use exec_server_client::ExecServerLaunchCommand;
+use exec_server_transport::DialUrlParseError;
+use serde::Deserialize;
+use toml::Spanned;
+
+use self::EnvironmentsFileMistake as Mistake;
+use super::named::LOCAL_ENVIRONMENT_ID;
+use super::remote::RemoteServer;
+
+/// Names the file.
+pub(super) const FILE_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
+
+/// What a file says, checked.
+#[derive(Debug)]
+pub(super) struct EnvironmentsFile {
+    pub(super) default: Option<String>,
+    pub(super) include_local: bool,
+    /// In the order of the file.
+    pub(super) environments: Vec<(String, RemoteServer)>,
+}
+
+/// What is wrong with a file, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentsFileError {
+    #[error("{}: cannot read the environments: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {mistake}", .path.display())]
+    Mistake { path: PathBuf, line: usize, mistake: EnvironmentsFileMistake },
+}
+
+/// A mistake in a file.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentsFileMistake {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("environment {id:?} is defined twice")]
+    DuplicateId { id: String },
+    #[error("an id must not be empty")]
+    EmptyId,
+    #[error("the id \"local\" is this machine's; choose another one, or say include_local = false")]
+    LocalId,
+    #[error("default: no environment {id:?} is defined; there are {known}")]
+    UnknownDefault { id: String, known: String },
+    #[error("no environment is defined and include_local is false, so there is none at all")]
+    Nothing,
+    #[error("environment {id:?} has both url and program; it can have only one")]
+    UrlAndProgram { id: String },
+    #[error("environment {id:?} needs a url or a program")]
+    NeitherUrlNorProgram { id: String },
+    #[error("environment {id:?}: {key} means nothing without program")]
+    NoProgram { id: String, key: &'static str },
+    #[error("environment {id:?}: token_file means nothing without url")]
+    TokenWithoutUrl { id: String },
+    #[error("environment {id:?}: program must not be empty")]
+    EmptyProgram { id: String },
+    #[error("environment {id:?}: {source}")]
+    Url { id: String, source: DialUrlParseError },
+    #[error("environment {id:?}: {key} must be more than 0 and at most a year")]
+    Timeout { id: String, key: &'static str },
+}
+
+/// Where to look, and whether somebody said so.
+#[derive(Debug, PartialEq, Eq)]
+enum Location {
+    Named(PathBuf),
+    Customary(PathBuf),
+}
+
+impl EnvironmentsFile {
+    /// Reads the file that a variable names, or else the customary one if there is one.
+    pub(super) fn find(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, EnvironmentsFileError> {
+        match locate(variable) {
+            None => Ok(None),
+            Some(Location::Named(path)) => Self::read(&path).map(Some),
+            Some(Location::Customary(path)) => match Self::read(&path) {
+                Err(EnvironmentsFileError::Unreadable { source, .. }) if is_missing(&source) => {
+                    Ok(None)
+                }
+                read => read.map(Some),
+            },
+        }
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Self, EnvironmentsFileError> {
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            EnvironmentsFileError::Unreadable { path: path.to_owned(), source }
+        })?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        parse(&text, directory).map_err(|Misplaced { offset, mistake }| {
+            let before = text.bytes().take(offset);
+            let line = 1 + before.filter(|byte| *byte == b'\n').count();
+            EnvironmentsFileError::Mistake { path: path.to_owned(), line, mistake }
+        })
+    }
+}
+
+fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
+    if let Some(path) = variable(FILE_VARIABLE).filter(|path| !path.is_empty()) {
+        return Some(Location::Named(path.into()));
+    }
+    // The XDG specification: a relative path is to be ignored as if it were unset.
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(Location::Customary(directory.join("exec-server/environments.toml")))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// A mistake and where it is in the text.
+#[derive(Debug)]
+struct Misplaced {
+    offset: usize,
+    mistake: Mistake,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileText {
+    default: Option<Spanned<String>>,
+    #[serde(default = "yes")]
+    include_local: bool,
+    #[serde(default)]
+    environments: Vec<Spanned<EnvironmentText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnvironmentText {
+    id: Spanned<String>,
+    url: Option<Spanned<String>>,
+    program: Option<Spanned<PathBuf>>,
+    args: Option<Spanned<Vec<String>>>,
+    env: Option<Spanned<BTreeMap<String, String>>>,
+    cwd: Option<Spanned<PathBuf>>,
+    connect_timeout_sec: Option<Spanned<f64>>,
+    initialize_timeout_sec: Option<Spanned<f64>>,
+    token_file: Option<Spanned<PathBuf>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Paths in the text are relative to `directory`.
+fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, Misplaced> {
+    let file: FileText = toml::from_str(text).map_err(|error| Misplaced {
+        offset: error.span().map_or(0, |span| span.start),
+        mistake: Mistake::Syntax(error.message().replace('\n', ", ")),
+    })?;
+    let mut ids = BTreeSet::new();
+    if file.include_local {
+        ids.insert(LOCAL_ENVIRONMENT_ID.to_owned());
+    }
+    let mut environments = Vec::new();
+    for environment in file.environments {
+        let at = environment.span().start;
+        let environment = environment.into_inner();
+        let (id, offset) = (environment.id.get_ref().clone(), environment.id.span().start);
+        if id.is_empty() {
+            return Err(Misplaced { offset, mistake: Mistake::EmptyId });
+        }
+        if !ids.insert(id.clone()) {
+            let is_local = file.include_local && id == LOCAL_ENVIRONMENT_ID;
+            let duplicate = Mistake::DuplicateId { id };
+            let mistake = if is_local { Mistake::LocalId } else { duplicate };
+            return Err(Misplaced { offset, mistake });
+        }
+        environments.push((id, environment.check(at, directory)?));
+    }
+    if ids.is_empty() {
+        return Err(Misplaced { offset: 0, mistake: Mistake::Nothing });
+    }
+    if let Some(default) = &file.default
+        && !ids.contains(default.get_ref())
+    {
+        let known = ids.iter().map(|id| format!("{id:?}")).collect::<Vec<_>>().join(", ");
+        let mistake = Mistake::UnknownDefault { id: default.get_ref().clone(), known };
+        return Err(Misplaced { offset: default.span().start, mistake });
+    }
+    Ok(EnvironmentsFile {
+        default: file.default.map(Spanned::into_inner),
+        include_local: file.include_local,
+        environments,
+    })
+}
+
+impl EnvironmentText {
+    /// `at` is where it begins.
+    fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, Misplaced> {
+        let id = self.id.get_ref();
+        let timeout = |key, seconds: &Option<Spanned<f64>>| {
+            seconds.as_ref().map(|seconds| positive(id, key, seconds)).transpose()
+        };
+        let connect_timeout = timeout("connect_timeout_sec", &self.connect_timeout_sec)?;
+        let initialize_timeout = timeout("initialize_timeout_sec", &self.initialize_timeout_sec)?;
+        let token_file = self.token_file.as_ref().map(|file| directory.join(file.get_ref()));
+        let mut server = match (&self.url, &self.program) {
+            (Some(url), None) => self.listening(url)?,
+            (None, Some(program)) => self.launched(program, directory)?,
+            (Some(_), Some(program)) => {
+                let mistake = Mistake::UrlAndProgram { id: id.clone() };
+                return Err(Misplaced { offset: program.span().start, mistake });
+            }
+            (None, None) => {
+                let mistake = Mistake::NeitherUrlNorProgram { id: id.clone() };
+                return Err(Misplaced { offset: at, mistake });
+            }
+        };
+        server.connect_timeout = connect_timeout;
+        server.initialize_timeout = initialize_timeout;
+        server.token_file = token_file;
+        Ok(server)
+    }
+
+    fn listening(&self, url: &Spanned<String>) -> Result<RemoteServer, Misplaced> {
+        let id = self.id.get_ref();
+        let only_with_program =
+            [("args", start(&self.args)), ("env", start(&self.env)), ("cwd", start(&self.cwd))];
+        for (key, offset) in only_with_program {
+            if let Some(offset) = offset {
+                let mistake = Mistake::NoProgram { id: id.clone(), key };
+                return Err(Misplaced { offset, mistake });
+            }
+        }
+        RemoteServer::at(url.get_ref()).map_err(|source| {
+            let mistake = Mistake::Url { id: id.clone(), source };
+            Misplaced { offset: url.span().start, mistake }
+        })
+    }
+
+    fn launched(
+        &self,
+        program: &Spanned<PathBuf>,
+        directory: &Path,
+    ) -> Result<RemoteServer, Misplaced> {
+        let id = || self.id.get_ref().clone();
+        if let Some(offset) = start(&self.token_file) {
+            return Err(Misplaced { offset, mistake: Mistake::TokenWithoutUrl { id: id() } });
+        }
+        if program.get_ref().as_os_str().is_empty() {
+            let mistake = Mistake::EmptyProgram { id: id() };
+            return Err(Misplaced { offset: program.span().start, mistake });
+        }
+        Ok(RemoteServer::launched(ExecServerLaunchCommand {
+            program: program.get_ref().clone(),
+            args: self.args.as_ref().map(|args| args.get_ref().clone()).unwrap_or_default(),
+            env: self.env.as_ref().map(|env| env.get_ref().clone()).unwrap_or_default(),
+            cwd: self.cwd.as_ref().map(|cwd| directory.join(cwd.get_ref())),
+        }))
+    }
+}
+
+fn start<T>(value: &Option<Spanned<T>>) -> Option<usize> {
+    value.as_ref().map(|value| value.span().start)
+}
+
+fn positive(id: &str, key: &'static str, seconds: &Spanned<f64>) -> Result<Duration, Misplaced> {
+    const YEAR: f64 = 365.0 * 24.0 * 60.0 * 60.0;
+    let value = *seconds.get_ref();
+    if value > 0.0 && value <= YEAR {
+        return Ok(Duration::from_secs_f64(value));
+    }
+    let mistake = Mistake::Timeout { id: id.to_owned(), key };
+    Err(Misplaced { offset: seconds.span().start, mistake })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<EnvironmentsFile, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("environments.toml");
+        std::fs::write(&path, text).unwrap();
+        let start = format!("{}:", path.display());
+        EnvironmentsFile::read(&path).map_err(|error| {
+            let text = error.to_string();
+            assert!(!text.contains('\n'), "{text}");
+            text.strip_prefix(&start).expect("an error names its file").to_owned()
+        })
+    }
+
+    fn error(text: &str) -> String {
+        read(text).unwrap_err()
+    }
+
+    #[test]
+    fn a_file_says_where_environments_are() {
+        let file = read(
+            r#"
+            default = "box"
+            include_local = false
+
+            [[environments]]
+            id = "box"
+            url = "ws://box.example:7777"
+            token_file = "token"
+            connect_timeout_sec = 5
+            initialize_timeout_sec = 0.5
+
+            [[environments]]
+            id = "far"
+            program = "ssh"
+            args = ["far", "exec-server", "--listen", "stdio"]
+            env = { LANG = "C" }
+            cwd = "/tmp"
+            "#,
+        )
+        .unwrap();
+        assert_eq!((file.default.as_deref(), file.include_local), (Some("box"), false));
+        let [(first, near), (second, far)] = &file.environments[..] else { panic!("{file:?}") };
+        assert_eq!((first.as_str(), second.as_str()), ("box", "far"));
+        assert_eq!(near.url(), Some("ws://box.example:7777"));
+        assert_eq!(near.connect_timeout, Some(Duration::from_secs(5)));
+        assert_eq!(near.initialize_timeout, Some(Duration::from_millis(500)));
+        assert!(near.token_file.as_ref().unwrap().is_absolute(), "relative to the file");
+        let command = far.launch_command().unwrap();
+        assert_eq!(command.program, Path::new("ssh"));
+        assert_eq!((command.args.len(), command.env.len()), (4, 1));
+        assert_eq!(command.cwd.as_deref(), Some(Path::new("/tmp")));
+    }
+
+    #[test]
+    fn an_empty_file_is_one() {
+        let file = read("").unwrap();
+        assert!(file.include_local && file.environments.is_empty() && file.default.is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let one = "[[environments]]\nid = \"a\"\n";
+        for (text, expected) in [
+            ("defualt = \"a\"", "1: unknown field `defualt`"),
+            ("\ninclude_local = 3", "2: invalid type"),
+            (&format!("{one}ulr = \"ws://a\""), "3: unknown field `ulr`"),
+            (&format!("{one}url = \"ws://a\"\nurl = \"ws://b\""), "4: duplicate key"),
+            ("[[environments]]\nurl = \"ws://a\"", "1: missing field `id`"),
+            (&format!("{one}url = \"ws://a\"\n{one}"), "5: environment \"a\" is defined twice"),
+            ("[[environments]]\nid = \"\"\nurl = \"ws://a\"", "2: an id must not be empty"),
+            ("[[environments]]\nid = \"local\"\nurl = \"ws://a\"", "2: the id \"local\" is this"),
+            ("default = \"b\"", "1: default: no environment \"b\" is defined; there are \"local\""),
+            ("include_local = false", "1: no environment is defined"),
+            (&format!("{one}url = \"ws://a\"\nprogram = \"x\""), "4: environment \"a\" has both"),
+            (one, "1: environment \"a\" needs a url or a program"),
+            (
+                &format!("{one}url = \"ws://a\"\nargs = []"),
+                "4: environment \"a\": args means nothing without program",
+            ),
+            (
+                &format!("{one}program = \"x\"\ntoken_file = \"t\""),
+                "4: environment \"a\": token_file means nothing without url",
+            ),
+            (&format!("{one}program = \"\""), "3: environment \"a\": program must not be empty"),
+            (
+                &format!("{one}url = \"http://a\""),
+                "3: environment \"a\": \"http://a\" is no server's URL",
+            ),
+            (
+                &format!("{one}url = \"ws://a\"\nconnect_timeout_sec = 0"),
+                "4: environment \"a\": connect_timeout_sec must be more than 0",
+            ),
+            (
+                &format!("{one}url = \"ws://a\"\ninitialize_timeout_sec = -1.5"),
+                "4: environment \"a\": initialize_timeout_sec must be more than 0",
+            ),
+            (&format!("{one}url = \"ws://a\"\nconnect_timeout_sec = nan"), "4: environment \"a\""),
+        ] {
+            let found = error(text);
+            assert!(found.starts_with(expected), "{text}\nexpected {expected}\n   found {found}");
+        }
+    }
+
+    #[test]
+    fn local_may_be_another_machine_if_this_one_is_left_out() {
+        let text = "include_local = false\n[[environments]]\nid = \"local\"\nurl = \"ws://a\"";
+        assert_eq!(read(text).unwrap().environments[0].0, "local");
+    }
+
+    #[test]
+    fn the_file_is_looked_for_in_order() {
+        let located = |variables: &[(&str, &str)]| {
+            locate(|wanted| {
+                let found = variables.iter().find(|(name, _)| *name == wanted);
+                found.map(|(_, value)| value.into())
+            })
+        };
+        let (home, xdg) = (("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/xdg"));
+        let customary = |path: &str| Some(Location::Customary(path.into()));
+        assert_eq!(
+            located(&[home, xdg, (FILE_VARIABLE, "mine.toml")]),
+            Some(Location::Named("mine.toml".into()))
+        );
+        assert_eq!(located(&[home, xdg]), customary("/xdg/exec-server/environments.toml"));
+        assert_eq!(
+            located(&[home, ("XDG_CONFIG_HOME", "relative")]),
+            customary("/home/me/.config/exec-server/environments.toml")
+        );
+        assert_eq!(located(&[]), None);
+    }
+
+    #[test]
+    fn only_a_customary_file_may_be_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = |name: &str| (name == "HOME").then(|| directory.path().into());
+        assert!(EnvironmentsFile::find(home).unwrap().is_none());
+        let missing = directory.path().join("missing.toml");
+        let named = |name: &str| (name == FILE_VARIABLE).then(|| missing.clone().into());
+        let error = EnvironmentsFile::find(named).unwrap_err().to_string();
+        assert!(error.contains("missing.toml: cannot read the environments: "), "{error}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Another machine as an environment: a thin layer over the client.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use exec_server_client::{
+    ConnectError, ConnectionState, ExecServerClient, ExecServerClientConnectOptions,
+    ExecServerError, ExecServerLaunchCommand, ExecServerProcess, ProcessEvents,
+    RemoteExecServerConnectArgs,
+};
+use exec_server_protocol::{
+    Empty, EnvironmentInfo, ReadResponse, SignalName, StartParams, TerminalSize, TerminateMode,
+    WriteStatus,
+};
+use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
+use tokio::sync::watch;
+
+use super::backend::{ExecBackend, ExecProcess};
+
+/// A server and how to reach it.
+#[derive(Debug, Clone)]
+pub struct RemoteServer {
+    address: Address,
+    /// How long each attempt to connect may take.
+    pub connect_timeout: Option<Duration>,
+    /// How long the server may take to answer `initialize`.
+    pub initialize_timeout: Option<Duration>,
+    /// Holds the bearer token. Read at every connect, so that it may be renewed.
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Clone)]
+enum Address {
+    Url { url: String, parsed: DialUrl },
+    Program(ExecServerLaunchCommand),
+}
+
+impl RemoteServer {
+    /// One that listens at `ws://HOST:PORT[/PATH]` or `unix:///PATH`.
+    pub fn at(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
+        let url = url.into();
+        let parsed = url.parse()?;
+        Ok(Self::new(Address::Url { url, parsed }))
+    }
+
+    /// One that is started when it is needed, and ends with its environment.
+    #[must_use]
+    pub fn launched(command: ExecServerLaunchCommand) -> Self {
+        Self::new(Address::Program(command))
+    }
+
+    fn new(address: Address) -> Self {
+        Self { address, connect_timeout: None, initialize_timeout: None, token_file: None }
+    }
+
+    /// Where it listens, with a query if there is one; that may be a secret.
+    #[must_use]
+    pub fn url(&self) -> Option<&str> {
+        match &self.address {
+            Address::Url { url, .. } => Some(url),
+            Address::Program(_) => None,
+        }
+    }
+
+    /// How it is started.
+    #[must_use]
+    pub fn launch_command(&self) -> Option<&ExecServerLaunchCommand> {
+        match &self.address {
+            Address::Url { .. } => None,
+            Address::Program(command) => Some(command),
+        }
+    }
+
+    /// A new session on this server. Its own time limits come before those of `options`.
+    pub async fn connect(
+        &self,
+        mut options: ExecServerClientConnectOptions,
+    ) -> Result<ExecServerClient, ExecServerError> {
+        if let Some(timeout) = self.initialize_timeout {
+            options.initialize_timeout = timeout;
+        }
+        match &self.address {
+            Address::Url { url, parsed } => {
+                let mut args = RemoteExecServerConnectArgs::new(url, "");
+                args.options = options;
+                if let Some(timeout) = self.connect_timeout {
+                    args.connect_timeout = timeout;
+                }
+                if let Some(path) = &self.token_file {
+                    let token = read_token(path).await.map_err(|source| {
+                        let url = parsed.clone();
+                        ConnectError::Dial(DialError::Unreachable { url, source })
+                    })?;
+                    args.bearer_token = Some(token);
+                }
+                ExecServerClient::connect_websocket(args).await
+            }
+            Address::Program(command) => {
+                ExecServerClient::connect_stdio(command.clone(), options).await
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Without the query.
+            Self::Url { parsed, .. } => parsed.fmt(f),
+            Self::Program(command) => f.debug_tuple("Program").field(&command.program).finish(),
+        }
+    }
+}
+
+async fn read_token(path: &Path) -> io::Result<String> {
+    let owned = path.to_owned();
+    // Not here: a file can also be a FIFO, or far away.
+    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(owned)).await;
+    let text = read.map_err(io::Error::other).flatten().map_err(|error| {
+        let message = format!("cannot read the token file {}: {error}", path.display());
+        io::Error::new(error.kind(), message)
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// A session on a server.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteBackend {
+    client: ExecServerClient,
+}
+
+/// A process on another machine.
+#[derive(Debug)]
+pub struct RemoteProcess {
+    process: ExecServerProcess,
+}
+
+impl RemoteBackend {
+    pub(super) fn new(client: ExecServerClient) -> Self {
+        Self { client }
+    }
+
+    /// Whether nothing can be started here any more.
+    pub(super) fn is_over(&self) -> bool {
+        match *self.client.connection_state().borrow() {
+            ConnectionState::Connected | ConnectionState::Recovering { .. } => false,
+            ConnectionState::Failed(_) | ConnectionState::Closed => true,
+        }
+    }
+}
+
+#[async_trait]
+impl ExecBackend for RemoteBackend {
+    async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
+        let process = self.client.start(params).await?;
+        Ok(Arc::new(RemoteProcess { process }))
+    }
+
+    async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
+        self.client.environment_info(Empty {}).await
+    }
+}
+
+/// A process that a client has attached to or observes.
+impl From<ExecServerProcess> for RemoteProcess {
+    fn from(process: ExecServerProcess) -> Self {
+        Self { process }
+    }
+}
+
+#[async_trait]
+impl ExecProcess for RemoteProcess {
+    fn process_id(&self) -> &str {
+        self.process.process_id()
+    }
+
+    async fn read(
+        &self,
+        after_seq: Option<u64>,
+        max_bytes: Option<u64>,
+        wait: Option<Duration>,
+    ) -> Result<ReadResponse, ExecServerError> {
+        self.process.read(after_seq, max_bytes, wait).await
+    }
+
+    async fn write(&self, chunk: Bytes) -> Result<WriteStatus, ExecServerError> {
+        self.process.write(chunk).await
+    }
+
+    async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
+        self.process.close_stdin().await
+    }
+
+    async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
+        self.process.resize(size).await
+    }
+
+    async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError> {
+        self.process.signal(signal).await
+    }
+
+    async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError> {
+        self.process.terminate(mode).await
+    }
+
+    fn subscribe_wake(&self) -> watch::Receiver<u64> {
+        self.process.subscribe_wake()
+    }
+
+    fn subscribe_events(&self) -> ProcessEvents {
+        self.process.subscribe_events()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_read_when_it_is_needed_and_sent_without_its_newline() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let token_file = directory.path().join("token");
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let mut server = RemoteServer::at(url.as_str()).unwrap();
+        server.token_file = Some(token_file.clone());
+
+        let error = server.connect(ExecServerClientConnectOptions::default()).await.unwrap_err();
+        let expected = format!("cannot read the token file {}: ", token_file.display());
+        assert!(error.to_string().contains(&expected), "{error}");
+
+        std::fs::write(&token_file, "secret\n").unwrap();
+        let connecting = server.connect(ExecServerClientConnectOptions::default());
+        let sent = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            let mut lines = BufReader::new(socket).lines();
+            loop {
+                let line = lines.next_line().await.unwrap().expect("the token is sent");
+                if let Some(token) = line.strip_prefix("Authorization: ") {
+                    return token.to_owned();
+                }
+            }
+        };
+        let (refused, sent) = tokio::join!(connecting, sent);
+        assert_eq!(sent, "Bearer secret");
+        assert!(!format!("{server:?} {:?}", refused.unwrap_err()).contains("secret"));
+    }
+}

@@ -1,0 +1,273 @@
+//! A process in the foreground: its streams are ours, signals that we get are its own, and a lost connection is
+//! waited for. Knows process handles, the terminal and this process; how the process was started is not known here.
+
+mod delivery;
+mod input;
+mod orders;
+mod outage;
+mod output;
+mod signals;
+mod stdin;
+
+pub(crate) use input::Source;
+pub(crate) use output::Outputs;
+
+use std::cell::Cell;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess, ProcessEvents};
+use exec_server_protocol::{SignalName, TerminalSize, WaitParams};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::terminal::{self, RawMode};
+use delivery::deliver;
+use input::InputEnd;
+use orders::{KILL_AFTER, Order, graceful, perform};
+use signals::{Received, Signals};
+
+/// How much longer than that a killed process may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// What Ctrl-C sends.
+const INTERRUPT: u8 = 2;
+/// Orders to the process that wait for the connection. Full: the newest is dropped.
+const ORDERS: usize = 16;
+
+/// How to be the foreground of a process.
+#[derive(Debug)]
+pub(crate) struct Foreground {
+    /// `None`: nothing is read.
+    pub(crate) stdin: Option<Source>,
+    /// The process has a terminal, which follows the size of ours.
+    pub(crate) terminal: bool,
+    pub(crate) on_signal: OnSignal,
+    pub(crate) gaps: OnGap,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// What a signal that asks a program to end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnSignal {
+    /// The process gets it and decides.
+    Forward,
+    /// The same, but the end of our terminal is not the end of the process.
+    ForwardButHangup,
+    /// It ends us: whoever sends it means this window, not what runs in it.
+    Leave,
+}
+
+/// What to make of output that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnGap {
+    /// We were promised every byte, and so is whoever reads ours.
+    Fail,
+    /// It was said before that some may be.
+    Remark,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The process has ended, and all its output is written.
+    Exited {
+        code: i32,
+    },
+    TimedOut,
+    /// Nobody reads our output any more, or it cannot be written.
+    OutputFailed(io::Error),
+    /// The person typed `~.`.
+    Left,
+    /// This signal ended us, not the process.
+    Signalled {
+        number: u8,
+    },
+    /// The person did not want to wait for the connection.
+    GaveUp {
+        number: u8,
+    },
+    /// The process is lost to us.
+    Lost(ExecServerError),
+}
+
+impl Foreground {
+    /// Stays until the process or the wish to see it ends. `events` must have been subscribed to before the process
+    /// could say more than is retained.
+    pub(crate) async fn stay(
+        self,
+        client: &ExecServerClient,
+        process: &ExecServerProcess,
+        events: ProcessEvents,
+    ) -> io::Result<Ending> {
+        let mut signals = Signals::new()?;
+        let raw_mode = match &self.stdin {
+            Some(Source::Keyboard(_)) if self.terminal => Some(RawMode::enter()?),
+            _ => None,
+        };
+        let state = client.connection_state();
+        let is_away = || outage::is_away(&state.borrow());
+        let (orders, queue) = mpsc::channel(ORDERS);
+        let is_blocked = Cell::new(false);
+        let output = deliver(process.process_id(), events, self.gaps, &is_blocked);
+        let input = async {
+            match self.stdin {
+                Some(source) => input::forward(process, stdin::read(), source, is_away).await,
+                None => InputEnd::Finished,
+            }
+        };
+        let aside = async {
+            tokio::select! {
+                number = perform(client, process, queue, &is_blocked) => number,
+                number = outage::remark(client.connection_state()) => match number {},
+            }
+        };
+        tokio::pin!(output, input, aside);
+        let mut input_ended = false;
+        let mut limit = TimeLimit::new(self.timeout);
+        loop {
+            tokio::select! {
+                ending = &mut output => {
+                    return Ok(if limit.is_over { Ending::TimedOut } else { ending });
+                }
+                end = &mut input, if !input_ended => match end {
+                    InputEnd::Finished => input_ended = true,
+                    InputEnd::Left => return Ok(Ending::Left),
+                    InputEnd::GaveUp => return Ok(Ending::GaveUp { number: INTERRUPT }),
+                },
+                received = signals.next() => {
+                    if let Received::Continued = received {
+                        raw_mode.as_ref().map(RawMode::apply).transpose()?;
+                    } else if let Some(ending) = self.on_signal.ending(received, is_away()) {
+                        return Ok(ending);
+                    } else if let Some(order) = Order::from_signal(received, self.terminal) {
+                        let _ = orders.try_send(order);
+                    }
+                }
+                () = limit.passed() => {
+                    if limit.is_over {
+                        return Ok(Ending::TimedOut);
+                    }
+                    let _ = orders.try_send(Order::Terminate);
+                    limit.grant_last_moment();
+                }
+                number = &mut aside => return Ok(Ending::Signalled { number }),
+            }
+        }
+    }
+}
+
+/// When patience with the process ends; after that, when it ends with its end.
+#[derive(Debug)]
+struct TimeLimit {
+    deadline: Option<Instant>,
+    is_over: bool,
+}
+
+impl TimeLimit {
+    fn new(timeout: Option<Duration>) -> Self {
+        // One that no clock can hold is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { deadline, is_over: false }
+    }
+
+    async fn passed(&self) {
+        match self.deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn grant_last_moment(&mut self) {
+        self.is_over = true;
+        self.deadline = Some(Instant::now() + KILL_AFTER + END_PATIENCE);
+    }
+}
+
+impl OnSignal {
+    /// What the signal ends, if it is not just passed on.
+    fn ending(self, received: Received, is_away: bool) -> Option<Ending> {
+        let Received::Forward(signal) = received else { return None };
+        let number = signal.number;
+        let is_ours = match self {
+            Self::Forward => false,
+            Self::ForwardButHangup => signal.name == SignalName::Hangup,
+            Self::Leave => true,
+        };
+        match signal.asks_to_end {
+            true if is_away => Some(Ending::GaveUp { number }),
+            true if is_ours => Some(Ending::Signalled { number }),
+            _ => None,
+        }
+    }
+}
+
+/// Asks a process to end and waits until it has, or will not.
+pub(crate) async fn end(client: &ExecServerClient, process: &ExecServerProcess) {
+    let process_id = process.process_id().to_owned();
+    let exited = client.process_wait(WaitParams { process_id, timeout_ms: None });
+    let mut events = process.subscribe_events();
+    let gone = async {
+        let _ = process.terminate(graceful()).await;
+        tokio::select! {
+            _ = exited => {}
+            // What it still says must not stand in the way of its end.
+            () = async { while events.next().await.is_some() {} } => {}
+        }
+    };
+    let _ = tokio::time::timeout(KILL_AFTER + END_PATIENCE, gone).await;
+}
+
+pub(crate) fn terminal_size() -> Option<TerminalSize> {
+    terminal::size().map(|(rows, cols)| TerminalSize { rows, cols })
+}
+
+/// Tells the person something; nothing is left to do when even that fails.
+fn show(text: &str) {
+    // In raw mode a newline alone does not return to the first column.
+    let newline = if terminal::is_stdin_a_terminal() { "\r\n" } else { "\n" };
+    let _ = io::stderr().write_all(text.replace('\n', newline).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::signals::Forwarded;
+    use super::*;
+
+    const INTERRUPT: Received =
+        Received::Forward(Forwarded { name: SignalName::Interrupt, number: 2, asks_to_end: true });
+    const HANGUP: Received =
+        Received::Forward(Forwarded { name: SignalName::Hangup, number: 1, asks_to_end: true });
+    const USER1: Received =
+        Received::Forward(Forwarded { name: SignalName::User1, number: 10, asks_to_end: false });
+
+    #[test]
+    fn the_process_gets_the_signals_of_a_command() {
+        for signal in [INTERRUPT, USER1, Received::Resized] {
+            assert!(OnSignal::Forward.ending(signal, false).is_none());
+        }
+    }
+
+    #[test]
+    fn a_shell_is_left() {
+        assert!(OnSignal::Leave.ending(USER1, false).is_none());
+        let ending = OnSignal::Leave.ending(INTERRUPT, false);
+        assert!(matches!(ending, Some(Ending::Signalled { number: 2 })));
+    }
+
+    #[test]
+    fn the_end_of_our_terminal_does_not_end_what_we_are_attached_to() {
+        assert!(OnSignal::ForwardButHangup.ending(INTERRUPT, false).is_none());
+        let ending = OnSignal::ForwardButHangup.ending(HANGUP, false);
+        assert!(matches!(ending, Some(Ending::Signalled { number: 1 })));
+        assert!(OnSignal::Forward.ending(HANGUP, false).is_none());
+    }
+
+    #[test]
+    fn an_interrupt_gives_up_while_the_connection_is_away() {
+        for policy in [OnSignal::Forward, OnSignal::ForwardButHangup, OnSignal::Leave] {
+            assert!(policy.ending(USER1, true).is_none());
+            let ending = policy.ending(INTERRUPT, true);
+            assert!(matches!(ending, Some(Ending::GaveUp { number: 2 })));
+        }
+    }
+}

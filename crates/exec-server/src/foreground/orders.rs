@@ -1,0 +1,79 @@
+//! What a process is told besides its input.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use exec_server_client::{ExecServerClient, ExecServerProcess};
+use exec_server_protocol::{TerminateMode, WaitParams};
+use tokio::sync::mpsc;
+
+use super::signals::{Forwarded, Received};
+use super::terminal_size;
+
+/// Between TERM and KILL of a process that took too long, or whose output nobody wants.
+pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) enum Order {
+    Signal(Forwarded),
+    /// To what the size is when the order is performed.
+    Resize,
+    Terminate,
+}
+
+impl Order {
+    pub(super) fn from_signal(received: Received, has_terminal: bool) -> Option<Self> {
+        match received {
+            Received::Forward(signal) => Some(Self::Signal(signal)),
+            Received::Resized => has_terminal.then_some(Self::Resize),
+            Received::Continued => None,
+        }
+    }
+}
+
+/// Gives orders one after the other: a call waits while the connection is away, and nothing else may wait for it.
+/// What fails, fails because the process or the connection is gone, which its events tell as well.
+///
+/// Returns the number of a signal for which there is nobody any more: only we are left, with output that nobody
+/// reads, or that has a slow way to us, and whoever sent it wants an end of that.
+pub(super) async fn perform(
+    client: &ExecServerClient,
+    process: &ExecServerProcess,
+    mut orders: mpsc::Receiver<Order>,
+    is_blocked: &Cell<bool>,
+) -> u8 {
+    let mut was_asked_to_end = false;
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Signal(signal) => {
+                // A process that waits for us, as we wait for our reader, cannot even report its end.
+                let in_vain = (was_asked_to_end && is_blocked.get())
+                    || (signal.asks_to_end && has_exited(client, process).await);
+                if signal.asks_to_end && in_vain {
+                    return signal.number;
+                }
+                was_asked_to_end |= signal.asks_to_end;
+                let _ = process.signal(signal.name).await;
+            }
+            Order::Resize => {
+                if let Some(size) = terminal_size() {
+                    let _ = process.resize(size).await;
+                }
+            }
+            Order::Terminate => drop(process.terminate(graceful()).await),
+        }
+    }
+    std::future::pending().await
+}
+
+async fn has_exited(client: &ExecServerClient, process: &ExecServerProcess) -> bool {
+    let process_id = process.process_id().to_owned();
+    let answer = client.process_wait(WaitParams { process_id, timeout_ms: Some(0) }).await;
+    answer.map_or_else(|error| error.kind() == Some("unknownProcess"), |answer| answer.exited)
+}
+
+pub(super) fn graceful() -> TerminateMode {
+    TerminateMode::Graceful {
+        timeout_ms: u64::try_from(KILL_AFTER.as_millis()).unwrap_or(u64::MAX),
+    }
+}

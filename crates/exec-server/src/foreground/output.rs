@@ -1,0 +1,173 @@
+//! Our standard output and standard error as the far ends of a process's streams: byte for byte, nothing held back.
+//!
+//! Writing to them may block for as long as their readers like, so each has a thread of its own. A short queue
+//! before each keeps one that is not read from delaying the other at once; beyond it the caller waits, and with it,
+//! through the log, the process.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bytes::Bytes;
+use exec_server_protocol::OutputStream;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Chunks before each stream; a chunk is at most 256 KiB. Full: the caller waits.
+const QUEUE: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    stdout: StreamWriter,
+    stderr: StreamWriter,
+}
+
+impl Outputs {
+    /// Must run inside a runtime.
+    pub(crate) fn open() -> Self {
+        Self {
+            stdout: StreamWriter::start(|chunk| write_all(io::stdout().as_fd(), chunk)),
+            stderr: StreamWriter::start(|chunk| write_all(io::stderr().as_fd(), chunk)),
+        }
+    }
+
+    /// A terminal has one stream, which is our standard output.
+    pub(crate) async fn write(&mut self, stream: OutputStream, chunk: Bytes) -> io::Result<()> {
+        match stream {
+            OutputStream::Stdout | OutputStream::Pty => self.stdout.write(chunk).await,
+            OutputStream::Stderr => self.stderr.write(chunk).await,
+        }
+    }
+
+    /// Resolves when one of them can no longer be written: whoever waits for more to write would not hear of it.
+    /// Cancel-safe. Nothing can be written afterwards.
+    pub(crate) async fn failed(&mut self) -> io::Error {
+        tokio::select! {
+            error = self.stdout.failed() => error,
+            error = self.stderr.failed() => error,
+        }
+    }
+
+    /// Returns when everything is written.
+    pub(crate) async fn finish(self) -> io::Result<()> {
+        self.stdout.finish().await?;
+        self.stderr.finish().await
+    }
+}
+
+#[derive(Debug)]
+struct StreamWriter {
+    chunks: mpsc::Sender<Bytes>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl StreamWriter {
+    fn start(mut write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Self {
+        let (chunks, mut queue) = mpsc::channel::<Bytes>(QUEUE);
+        let thread = tokio::task::spawn_blocking(move || {
+            while let Some(chunk) = queue.blocking_recv() {
+                write(&chunk)?;
+            }
+            Ok(())
+        });
+        Self { chunks, thread }
+    }
+
+    async fn write(&mut self, chunk: Bytes) -> io::Result<()> {
+        match self.chunks.send(chunk).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.failed().await),
+        }
+    }
+
+    /// The thread ends before its queue does only after a failure.
+    async fn failed(&mut self) -> io::Error {
+        match (&mut self.thread).await {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => io::ErrorKind::BrokenPipe.into(),
+            Err(error) => io::Error::other(error),
+        }
+    }
+
+    async fn finish(self) -> io::Result<()> {
+        drop(self.chunks);
+        self.thread.await.map_err(io::Error::other)?
+    }
+}
+
+fn write_all(stream: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(stream, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            // Somebody who shares the stream with us has made it non-blocking.
+            Err(Errno::AGAIN) => {
+                poll(&mut [PollFd::from_borrowed_fd(stream, PollFlags::OUT)], None)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_is_written_before_the_end() {
+        let (written, mut seen) = mpsc::channel(10);
+        let mut writer = StreamWriter::start(move |chunk| {
+            written.blocking_send(chunk.to_vec()).map_err(io::Error::other)
+        });
+        for chunk in ["one", "two"] {
+            writer.write(chunk.into()).await.unwrap();
+        }
+        writer.finish().await.unwrap();
+        assert_eq!(seen.recv().await.unwrap(), b"one");
+        assert_eq!(seen.recv().await.unwrap(), b"two");
+        assert_eq!(seen.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_failure_reaches_whoever_writes_waits_or_finishes() {
+        let broken = |_: &[u8]| Err(io::ErrorKind::BrokenPipe.into());
+        let mut writer = StreamWriter::start(broken);
+        let error = loop {
+            if let Err(error) = writer.write("x".into()).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+
+        let mut writer = StreamWriter::start(broken);
+        writer.write("x".into()).await.unwrap();
+        assert_eq!(writer.failed().await.kind(), io::ErrorKind::BrokenPipe);
+
+        let mut writer = StreamWriter::start(broken);
+        writer.write("x".into()).await.unwrap();
+        assert_eq!(writer.finish().await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_non_blocking_pipe_is_waited_for() {
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        let bytes = vec![7; 1 << 20];
+        let expected = bytes.clone();
+        let thread = std::thread::spawn(move || write_all(writer.as_fd(), &bytes).unwrap());
+        let mut received = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match rustix::io::read(&reader, &mut buffer) {
+                Ok(0) => break,
+                Ok(count) => received.extend_from_slice(&buffer[..count]),
+                Err(_) => {
+                    poll(&mut [PollFd::new(&reader, PollFlags::IN)], None).unwrap();
+                }
+            }
+        }
+        thread.join().unwrap();
+        assert!(received == expected);
+    }
+}

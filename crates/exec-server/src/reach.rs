@@ -1,0 +1,181 @@
+//! Which server a command works on, and how it gets there. The first that is named wins: `--connect`, `--on`,
+//! `EXEC_SERVER_URL`, the configuration file, the running server of this user; else a server of our own, in this
+//! process, for as long as we last.
+
+use std::fmt;
+use std::time::Duration;
+
+use exec_server_client::{
+    ConnectionState, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+};
+use exec_server_server::{Server, ServerConfig};
+use exec_server_transport::{DialUrlParseError, memory};
+
+use crate::cli::client::ServerChoice;
+use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
+use crate::environment::{
+    EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
+};
+use crate::runtime_file;
+use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::serve::{self, ServeError};
+
+/// How long the end of a session may take before we go without waiting for it.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(6);
+
+/// Where a command does its work.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Server { server: RemoteServer, origin: Origin },
+    Embedded { origin: Origin },
+}
+
+/// Who said so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Environment { id: String },
+    Configured(Source),
+    RuntimeFile,
+    Nobody,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReachError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Environments(#[from] EnvironmentsFileError),
+    #[error("--on: {0}")]
+    UnknownEnvironment(#[from] UnknownEnvironment),
+    #[error("{origin}: {source}")]
+    Url { origin: Origin, source: DialUrlParseError },
+    #[error(
+        "no server is running; start one with `exec-server`, or name one with --connect URL or {SERVER_URL_VARIABLE}"
+    )]
+    NoServer,
+    #[error(
+        "--on {id}: this environment gets a server for each command, so nothing of it outlives one; use one with a url"
+    )]
+    NothingOutlives { id: String },
+    #[error("{origin}: {source}")]
+    Connect { origin: Origin, source: ExecServerError },
+    #[error(transparent)]
+    Embedded(#[from] ServeError),
+}
+
+impl Target {
+    pub(crate) fn find(choice: &ServerChoice) -> Result<Self, ReachError> {
+        if let Some(url) = &choice.connect {
+            return Self::at(url.as_written(), Origin::Flag);
+        }
+        if let Some(id) = &choice.on {
+            return Self::environment(id);
+        }
+        let configuration = config::load(&Flags::default(), std::env::vars_os())?;
+        if let Some((url, source)) = configuration.server_url {
+            return Self::at(url.as_written(), Origin::Configured(source));
+        }
+        match runtime_file::running_server() {
+            Some(running) => Self::at(&running.url, Origin::RuntimeFile),
+            None => Ok(Self::Embedded { origin: Origin::Nobody }),
+        }
+    }
+
+    /// For commands about what outlives a client.
+    pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, ReachError> {
+        let target = Self::find(choice)?;
+        match &target {
+            Self::Server { server, .. } if server.url().is_some() => Ok(target),
+            Self::Server { origin, .. } | Self::Embedded { origin } => Err(match origin {
+                Origin::Environment { id } => ReachError::NothingOutlives { id: id.clone() },
+                _ => ReachError::NoServer,
+            }),
+        }
+    }
+
+    fn at(url: &str, origin: Origin) -> Result<Self, ReachError> {
+        match RemoteServer::at(url) {
+            Ok(server) => Ok(Self::Server { server, origin }),
+            Err(source) => Err(ReachError::Url { origin, source }),
+        }
+    }
+
+    fn environment(id: &str) -> Result<Self, ReachError> {
+        let paths = ExecServerRuntimePaths::this_program();
+        let environments = EnvironmentManager::from_user_file(paths)?;
+        let origin = Origin::Environment { id: id.to_owned() };
+        Ok(match environments.get(id)?.server() {
+            Some(server) => Self::Server { server: server.clone(), origin },
+            None => Self::Embedded { origin },
+        })
+    }
+
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded { .. })
+    }
+
+    /// Whether the server has our files and our user, so that our directory means the same to it.
+    pub(crate) fn is_ours(&self) -> bool {
+        match self {
+            Self::Server { origin, .. } => *origin == Origin::RuntimeFile,
+            Self::Embedded { .. } => true,
+        }
+    }
+
+    pub(crate) async fn connect(
+        &self,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Reached, ReachError> {
+        let (client, origin, embedded) = match self {
+            Self::Server { server, origin } => (server.connect(options).await, origin, None),
+            Self::Embedded { origin } => {
+                let paths = ExecServerRuntimePaths::this_program();
+                let server = serve::start(&ServerConfig::default(), &paths)?;
+                let (ours, theirs) = memory();
+                tokio::spawn({
+                    let server = server.clone();
+                    async move { server.serve(theirs).await }
+                });
+                (ExecServerClient::connect_over(ours, options).await, origin, Some(server))
+            }
+        };
+        match client {
+            Ok(client) => Ok(Reached { client, embedded }),
+            Err(source) => Err(ReachError::Connect { origin: origin.clone(), source }),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("--connect"),
+            Self::Environment { id } => write!(f, "--on {id}"),
+            Self::Configured(source) => source.fmt(f),
+            Self::RuntimeFile => f.write_str("the running server of this user"),
+            Self::Nobody => f.write_str("a server in this process"),
+        }
+    }
+}
+
+/// A session on the server that a command works on.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) client: ExecServerClient,
+    embedded: Option<Server>,
+}
+
+impl Reached {
+    /// Ends the session and everything in it, and waits for that, within reason. If the connection is away it is
+    /// left to the server, which ends it in its own time.
+    pub(crate) async fn close(self) {
+        if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
+            return;
+        }
+        let closed = tokio::time::timeout(CLOSE_PATIENCE, self.client.close()).await;
+        if let (Some(server), Err(_) | Ok(Err(_))) = (self.embedded, closed) {
+            server.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a person types to us in the middle of what they type to a program: a tilde at the start of a line, as in ssh.
+
+/// Shown for `~?`.
+pub(crate) const HELP: &str = "\
+Supported escape sequences:
+ ~.   leave
+ ~?   this message
+ ~~   send a tilde
+(Escapes are only recognised right after a newline.)
+";
+
+/// Finds escapes in what is typed.
+#[derive(Debug)]
+pub(crate) struct EscapeMachine {
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Typed {
+    /// For the program.
+    Input(Vec<u8>),
+    Help,
+    Leave,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    LineStart,
+    InLine,
+    /// A tilde at the start of a line, held back until the next byte says what it means.
+    Tilde,
+}
+
+impl EscapeMachine {
+    pub(crate) fn new() -> Self {
+        Self { state: State::LineStart }
+    }
+
+    /// What these bytes mean, in order. What follows a [`Typed::Leave`] is not looked at.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<Typed> {
+        let mut typed = Vec::new();
+        let mut input = Vec::new();
+        for &byte in bytes {
+            let command = match (self.state, byte) {
+                (State::LineStart, b'~') => {
+                    self.state = State::Tilde;
+                    continue;
+                }
+                (State::Tilde, b'.') => Some(Typed::Leave),
+                (State::Tilde, b'?') => Some(Typed::Help),
+                (State::Tilde, byte) if byte != b'~' => {
+                    input.push(b'~');
+                    None
+                }
+                _ => None,
+            };
+            if let Some(command) = command {
+                if !input.is_empty() {
+                    typed.push(Typed::Input(std::mem::take(&mut input)));
+                }
+                let leaves = command == Typed::Leave;
+                typed.push(command);
+                // The program has seen nothing of this, so its line has not begun.
+                self.state = State::LineStart;
+                if leaves {
+                    return typed;
+                }
+            } else {
+                input.push(byte);
+                let ends_line = matches!(byte, b'\r' | b'\n');
+                self.state = if ends_line { State::LineStart } else { State::InLine };
+            }
+        }
+        if !input.is_empty() {
+            typed.push(Typed::Input(input));
+        }
+        typed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(text: &str) -> Typed {
+        Typed::Input(text.into())
+    }
+
+    fn fed(text: &str) -> Vec<Typed> {
+        EscapeMachine::new().feed(text.as_bytes())
+    }
+
+    #[test]
+    fn ordinary_text_passes() {
+        assert_eq!(fed("ls ~/a\r"), [input("ls ~/a\r")]);
+        assert_eq!(fed(""), []);
+        assert_eq!(fed("a~.b~?"), [input("a~.b~?")]);
+    }
+
+    #[test]
+    fn escapes_follow_a_newline_or_the_beginning() {
+        assert_eq!(fed("~."), [Typed::Leave]);
+        assert_eq!(fed("a\r~."), [input("a\r"), Typed::Leave]);
+        assert_eq!(fed("a\n~?b"), [input("a\n"), Typed::Help, input("b")]);
+        assert_eq!(fed("~?~."), [Typed::Help, Typed::Leave]);
+    }
+
+    #[test]
+    fn what_follows_leaving_is_dropped() {
+        assert_eq!(fed("~.rm -r"), [Typed::Leave]);
+    }
+
+    #[test]
+    fn a_tilde_that_means_nothing_is_sent() {
+        assert_eq!(fed("~~"), [input("~")]);
+        assert_eq!(fed("~~."), [input("~.")]);
+        assert_eq!(fed("~a"), [input("~a")]);
+        assert_eq!(fed("~\r~."), [input("~\r"), Typed::Leave]);
+    }
+
+    #[test]
+    fn bytes_may_come_one_by_one() {
+        let mut machine = EscapeMachine::new();
+        let mut typed = Vec::new();
+        for byte in b"x\r~~~?\r~.".chunks(1) {
+            typed.extend(machine.feed(byte));
+        }
+        let expected = [input("x"), input("\r"), input("~"), input("~"), input("?"), input("\r")];
+        assert_eq!(typed[..6], expected);
+        assert_eq!(typed[6..], [Typed::Leave]);
+    }
+}

@@ -1,0 +1,34 @@
+//! The terminal that a person sits at: its modes, its size, and what they type to us rather than to the program.
+//! Knows nothing of servers or processes.
+
+mod colour;
+mod escape;
+mod raw_mode;
+
+pub(crate) use colour::{Colour, Paint};
+pub(crate) use escape::{EscapeMachine, HELP, Typed};
+pub(crate) use raw_mode::RawMode;
+
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd;
+
+use rustix::termios::tcgetwinsize;
+
+/// Rows and columns of the terminal, if one of our standard streams is one.
+pub(crate) fn size() -> Option<(u16, u16)> {
+    size_of(io::stdout()).or_else(|| size_of(io::stdin())).or_else(|| size_of(io::stderr()))
+}
+
+/// `None` when our output goes elsewhere.
+pub(crate) fn size_of_stdout() -> Option<(u16, u16)> {
+    size_of(io::stdout())
+}
+
+fn size_of(stream: impl AsFd) -> Option<(u16, u16)> {
+    let size = tcgetwinsize(stream).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+}
+
+pub(crate) fn is_stdin_a_terminal() -> bool {
+    io::stdin().is_terminal()
+}

@@ -1,0 +1,107 @@
+//! What unified exec reports while it works, to whoever shows it to a person.
+//!
+//! The queue is bounded. When it is half full, output is left out of it and counted. A command is started only once
+//! there are places for its `Begin` and its `End`, so these are never lost; a call that has an `Interaction` to report
+//! waits for a place. So a reader that stalls stalls calls in the end, but never a process.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_client::ExecServerError;
+use exec_server_protocol::OutputStream;
+use tokio::sync::mpsc;
+
+use super::command::ProcessHandleId;
+use crate::process::CollectedOutput;
+
+const CAPACITY: usize = 512;
+const KEPT_FOR_OTHERS: usize = CAPACITY / 2;
+
+#[derive(Debug, Clone)]
+pub enum UnifiedExecEvent {
+    /// The first event of a command.
+    Begin { id: ProcessHandleId, argv: Vec<String>, tty: bool },
+    OutputDelta {
+        id: ProcessHandleId,
+        stream: OutputStream,
+        chunk: Bytes,
+        /// Output that was left out just before, because the reader of these events was slow or the process
+        /// itself lost it.
+        left_out_bytes: u64,
+    },
+    /// Something is written to the command.
+    Interaction { id: ProcessHandleId, bytes: Bytes },
+    /// The last event of a command, once for each.
+    End {
+        id: ProcessHandleId,
+        /// How it ended, or why that will not be known.
+        exit_code: Result<i32, ExecServerError>,
+        duration: Duration,
+        /// What it wrote from its beginning to its end, bounded.
+        transcript: CollectedOutput,
+        /// Output that is in no delta after the last one.
+        left_out_bytes: u64,
+    },
+}
+
+/// The events of all commands, in order for each of them.
+#[derive(Debug)]
+pub struct UnifiedExecEvents {
+    receiver: mpsc::Receiver<UnifiedExecEvent>,
+}
+
+impl UnifiedExecEvents {
+    /// `None` when the layer is gone and everything was read. Cancel-safe.
+    pub async fn next(&mut self) -> Option<UnifiedExecEvent> {
+        self.receiver.recv().await
+    }
+}
+
+/// Where events go in. Without a reader they go nowhere.
+#[derive(Debug, Clone)]
+pub(super) struct Reports {
+    sender: Option<mpsc::Sender<UnifiedExecEvent>>,
+}
+
+impl Reports {
+    pub(super) fn to_nobody() -> Self {
+        Self { sender: None }
+    }
+
+    pub(super) fn to_reader() -> (Self, UnifiedExecEvents) {
+        let (sender, receiver) = mpsc::channel(CAPACITY);
+        (Self { sender: Some(sender) }, UnifiedExecEvents { receiver })
+    }
+
+    /// Waits for the places of a command's first and last event.
+    pub(super) async fn frame(&self) -> (Place, Place) {
+        (self.place().await, self.place().await)
+    }
+
+    /// Waits for a place.
+    pub(super) async fn place(&self) -> Place {
+        let Some(sender) = &self.sender else { return Place(None) };
+        // A reader that went away wants nothing more.
+        Place(sender.clone().reserve_owned().await.ok())
+    }
+
+    /// Whether there was a place.
+    pub(super) fn offer(&self, event: UnifiedExecEvent) -> bool {
+        match &self.sender {
+            Some(sender) => sender.capacity() > KEPT_FOR_OTHERS && sender.try_send(event).is_ok(),
+            None => true,
+        }
+    }
+}
+
+/// A place for one event. Nowhere, when nobody reads.
+#[derive(Debug)]
+pub(super) struct Place(Option<mpsc::OwnedPermit<UnifiedExecEvent>>);
+
+impl Place {
+    pub(super) fn fill(self, event: UnifiedExecEvent) {
+        if let Some(permit) = self.0 {
+            permit.send(event);
+        }
+    }
+}

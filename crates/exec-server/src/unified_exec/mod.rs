@@ -1,0 +1,261 @@
+//! Commands as a model runs them: each call returns within a bounded time with a bounded piece of text, and a command
+//! that takes longer goes on and is asked again by a small number.
+//!
+//! Approval, sandboxes and retries are decided by the caller, before. What a command left running in the background
+//! when it ended is not known here any more: it belongs to the environment, and ends with it.
+
+mod command;
+mod events;
+mod running;
+mod table;
+mod text;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{EnvironmentInfo, TerminateMode, WriteStatus};
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+pub use command::{CommandLine, ExecCommand, ExecCommandOutput, ProcessHandleId, UnifiedExecError};
+use events::Reports;
+pub use events::{UnifiedExecEvent, UnifiedExecEvents};
+use running::RunningCommand;
+use table::Table;
+
+use crate::ExecBackend;
+use crate::process::DEFAULT_OUTPUT_BOUND;
+
+/// What calls may ask for, and how much is kept for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnifiedExecLimits {
+    /// Commands that are known at once, running or not yet reported as ended.
+    pub max_processes: usize,
+    /// Yield times are brought into these.
+    pub min_yield_time: Duration,
+    pub max_yield_time: Duration,
+    /// The most of a command's output that is kept for the next call, and in the transcript of its end.
+    pub max_output: usize,
+}
+
+/// Runs commands in one environment.
+///
+/// Must be used within a tokio runtime. Dropping it stops following the commands, and does not end them;
+/// [`Self::terminate_all`] does.
+#[derive(Debug)]
+pub struct UnifiedExec {
+    backend: Arc<dyn ExecBackend>,
+    limits: UnifiedExecLimits,
+    info: OnceCell<EnvironmentInfo>,
+    reports: Reports,
+    table: Mutex<Table>,
+    /// One follows each command.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl UnifiedExec {
+    /// Without events.
+    #[must_use]
+    pub fn new(backend: Arc<dyn ExecBackend>, limits: UnifiedExecLimits) -> Self {
+        Self::reporting(backend, limits, Reports::to_nobody())
+    }
+
+    /// With events, which must be read while calls are made; see [`UnifiedExecEvents`].
+    #[must_use]
+    pub fn with_events(
+        backend: Arc<dyn ExecBackend>,
+        limits: UnifiedExecLimits,
+    ) -> (Self, UnifiedExecEvents) {
+        let (reports, events) = Reports::to_reader();
+        (Self::reporting(backend, limits, reports), events)
+    }
+
+    fn reporting(
+        backend: Arc<dyn ExecBackend>,
+        limits: UnifiedExecLimits,
+        reports: Reports,
+    ) -> Self {
+        Self {
+            backend,
+            limits,
+            info: OnceCell::new(),
+            reports,
+            table: Mutex::new(Table::new(limits.max_processes)),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Starts a command and waits for its end, or as long as it says.
+    ///
+    /// If this is dropped once the command runs, the command goes on under its number.
+    pub async fn exec_command(
+        &self,
+        command: ExecCommand,
+    ) -> Result<ExecCommandOutput, UnifiedExecError> {
+        let began = Instant::now();
+        let (yield_time, max_output) = (command.yield_time, command.max_output);
+        let place = self.reserve()?;
+        let (begin, end) = self.reports.frame().await;
+        let info = self.info.get_or_try_init(|| self.backend.info()).await?;
+        let params = command.into_start(Uuid::new_v4().to_string(), info);
+        let (argv, tty) = (params.argv.clone(), params.tty);
+        let process = self.backend.start(params).await?;
+        // No await from here until the command is in the table: a call that is dropped must not lose it.
+        let id = place.id;
+        begin.fill(UnifiedExecEvent::Begin { id, argv, tty });
+        let takes_input = tty;
+        let running = RunningCommand::new(id, process, takes_input, self.limits.max_output);
+        self.spawn(running.clone().follow(self.reports.clone(), end));
+        place.fill(running.clone());
+        running.ended_by(self.deadline(yield_time)).await;
+        self.snapshot(&running, began, max_output)
+    }
+
+    /// Writes to a command and waits for its end, or as long as `yield_time` says. Empty bytes only ask for what is new.
+    pub async fn write_stdin(
+        &self,
+        id: ProcessHandleId,
+        bytes: impl Into<Bytes> + Send,
+        yield_time: Duration,
+        max_output: usize,
+    ) -> Result<ExecCommandOutput, UnifiedExecError> {
+        let began = Instant::now();
+        let deadline = self.deadline(yield_time);
+        let bytes = bytes.into();
+        let running = self.table().find(id)?;
+        let accepted = bytes.is_empty() || self.write(&running, bytes, deadline).await?;
+        let ended = running.ended_by(deadline).await;
+        // A command that ends takes its input with it; only one that goes on without is a mistake of the caller.
+        if !accepted && !ended {
+            return Err(UnifiedExecError::NoInput { id });
+        }
+        self.snapshot(&running, began, max_output)
+    }
+
+    /// The commands that can be asked.
+    #[must_use]
+    pub fn known(&self) -> Vec<ProcessHandleId> {
+        self.table().known()
+    }
+
+    /// Ends all commands and forgets them; those that are just being started are not among them. Their `End` events
+    /// come as their processes end.
+    pub async fn terminate_all(&self) -> Result<(), ExecServerError> {
+        let commands = self.table().take_all();
+        let mut outcome = Ok(());
+        for command in commands {
+            let terminated = command.process().terminate(TerminateMode::Force).await;
+            outcome = outcome.and(terminated.map(drop));
+        }
+        outcome
+    }
+
+    fn reserve(&self) -> Result<Reserved<'_>, UnifiedExecError> {
+        let (id, evicted) = self.table().reserve()?;
+        if let Some(command) = evicted {
+            // Not by this call, which may be dropped: nobody else knows the command any more.
+            self.spawn(async move {
+                let process = command.process();
+                tracing::info!(process = process.process_id(), "making place for a new command");
+                if let Err(error) = process.terminate(TerminateMode::Force).await {
+                    tracing::warn!(%error, "a command that made place may still run");
+                }
+            });
+        }
+        Ok(Reserved { table: &self.table, id })
+    }
+
+    /// Whether the command took it.
+    async fn write(
+        &self,
+        running: &RunningCommand,
+        bytes: Bytes,
+        deadline: Instant,
+    ) -> Result<bool, UnifiedExecError> {
+        if !running.takes_input() {
+            return Ok(false);
+        }
+        running.report_interaction(self.reports.place().await, bytes.clone());
+        let id = running.id();
+        let written = tokio::time::timeout_at(deadline, running.process().write(bytes)).await;
+        let status = written.map_err(|_| UnifiedExecError::InputNotRead { id })??;
+        Ok(status == WriteStatus::Accepted)
+    }
+
+    fn snapshot(
+        &self,
+        running: &RunningCommand,
+        began: Instant,
+        max_output: usize,
+    ) -> Result<ExecCommandOutput, UnifiedExecError> {
+        let id = running.id();
+        let (output, outcome) = running.take();
+        let exit_code = outcome.transpose().inspect_err(|_| self.table().remove(id))?;
+        if exit_code.is_some() {
+            self.table().remove(id);
+        }
+        let output = output.within(max_output);
+        Ok(ExecCommandOutput {
+            output: output.to_text(),
+            omitted_bytes: output.omitted_bytes,
+            wall_time: began.elapsed(),
+            exit_code,
+            running_id: exit_code.is_none().then_some(id),
+        })
+    }
+
+    fn deadline(&self, yield_time: Duration) -> Instant {
+        let UnifiedExecLimits { min_yield_time, max_yield_time, .. } = self.limits;
+        Instant::now() + yield_time.max(min_yield_time).min(max_yield_time)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+impl Default for UnifiedExecLimits {
+    fn default() -> Self {
+        Self {
+            max_processes: 64,
+            min_yield_time: Duration::from_millis(250),
+            max_yield_time: Duration::from_secs(30),
+            max_output: DEFAULT_OUTPUT_BOUND,
+        }
+    }
+}
+
+/// A place in the table, given back when the start fails or is given up.
+struct Reserved<'a> {
+    table: &'a Mutex<Table>,
+    id: ProcessHandleId,
+}
+
+impl Reserved<'_> {
+    fn fill(self, command: RunningCommand) {
+        lock(self.table).fill(self.id, command);
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        lock(self.table).release(self.id);
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().expect("no code panics while it holds the table of commands")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! One command: the task that follows it, and what calls see of it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
+use exec_server_protocol::OutputChunk;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::command::ProcessHandleId;
+use super::events::{Place, Reports, UnifiedExecEvent};
+use super::text::incomplete_suffix;
+use crate::ExecProcess;
+use crate::process::{CollectedOutput, HeadTail};
+
+/// Clones are the same command.
+#[derive(Debug, Clone)]
+pub(super) struct RunningCommand {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: ProcessHandleId,
+    process: Arc<dyn ExecProcess>,
+    takes_input: bool,
+    began: Instant,
+    state: Mutex<State>,
+    /// True once the command has ended.
+    ended: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What no call has shown yet.
+    unseen: HeadTail,
+    /// Everything from the beginning.
+    transcript: HeadTail,
+    outcome: Option<Outcome>,
+}
+
+/// How a command ended, or why that will not be known.
+pub(super) type Outcome = Result<i32, ExecServerError>;
+
+impl RunningCommand {
+    /// `bound` is how much of its output is kept.
+    pub(super) fn new(
+        id: ProcessHandleId,
+        process: Arc<dyn ExecProcess>,
+        takes_input: bool,
+        bound: usize,
+    ) -> Self {
+        let [unseen, transcript] = [(); 2].map(|()| HeadTail::new(bound));
+        let state = Mutex::new(State { unseen, transcript, outcome: None });
+        let (ended, _) = watch::channel(false);
+        let began = Instant::now();
+        Self { shared: Arc::new(Shared { id, process, takes_input, began, state, ended }) }
+    }
+
+    pub(super) fn id(&self) -> ProcessHandleId {
+        self.shared.id
+    }
+
+    pub(super) fn takes_input(&self) -> bool {
+        self.shared.takes_input
+    }
+
+    pub(super) fn process(&self) -> &Arc<dyn ExecProcess> {
+        &self.shared.process
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *self.shared.ended.borrow()
+    }
+
+    /// Waits for the end of the command, at most until `deadline`.
+    pub(super) async fn ended_by(&self, deadline: Instant) -> bool {
+        let mut ended = self.shared.ended.subscribe();
+        // The sender lives as long as `self`.
+        let ended = async { ended.wait_for(|ended| *ended).await.is_ok() };
+        tokio::time::timeout_at(deadline, ended).await.unwrap_or(false)
+    }
+
+    /// What no call has shown yet, and how the command ended if it has. While it runs, the beginning of a character whose
+    /// rest has not come yet stays for the next call.
+    pub(super) fn take(&self) -> (CollectedOutput, Option<Outcome>) {
+        let mut state = self.lock();
+        let mut output = state.unseen.take();
+        if state.outcome.is_none() {
+            let end = if output.omitted_bytes == 0 { &mut output.head } else { &mut output.tail };
+            let incomplete = end.split_off(end.len() - incomplete_suffix(end));
+            state.unseen.push(&incomplete);
+        }
+        (output, state.outcome.clone())
+    }
+
+    /// Nothing is reported after the end.
+    pub(super) fn report_interaction(&self, place: Place, bytes: Bytes) {
+        // The lock keeps the end from coming in between.
+        let state = self.lock();
+        if state.outcome.is_none() {
+            place.fill(UnifiedExecEvent::Interaction { id: self.shared.id, bytes });
+        }
+    }
+
+    /// Follows the command to its end, which is reported in `place`.
+    pub(super) async fn follow(self, reports: Reports, place: Place) {
+        let Shared { id, process, began, .. } = &*self.shared;
+        let (outcome, left_out_bytes) =
+            self.follow_output(process.subscribe_events(), &reports).await;
+        let mut state = self.lock();
+        state.outcome = Some(outcome.clone());
+        place.fill(UnifiedExecEvent::End {
+            id: *id,
+            exit_code: outcome,
+            duration: began.elapsed(),
+            transcript: state.transcript.take(),
+            left_out_bytes,
+        });
+        drop(state);
+        self.shared.ended.send_replace(true);
+    }
+
+    /// Everything that the command wrote is reported before its exit; what comes later is of those that it left
+    /// running, and none of its business.
+    async fn follow_output(&self, mut events: ProcessEvents, reports: &Reports) -> (Outcome, u64) {
+        let mut left_out = 0;
+        loop {
+            match events.next().await {
+                Some(ExecProcessEvent::Output(output)) => {
+                    self.append(&output.chunk.0);
+                    left_out = self.report(output, left_out, reports);
+                }
+                Some(ExecProcessEvent::Gap { dropped_bytes }) => {
+                    self.skip(dropped_bytes);
+                    left_out += dropped_bytes;
+                }
+                Some(ExecProcessEvent::Exited(exit)) => return (Ok(exit.exit_code), left_out),
+                Some(ExecProcessEvent::Failed(error)) => return (Err(error), left_out),
+                Some(ExecProcessEvent::Closed { .. }) | None => {
+                    return (Err(ExecServerError::Closed), left_out);
+                }
+            }
+        }
+    }
+
+    /// Returns what has now been left out.
+    fn report(&self, output: OutputChunk, left_out_bytes: u64, reports: &Reports) -> u64 {
+        let OutputChunk { stream, chunk, .. } = output;
+        let chunk: Bytes = chunk.0;
+        let len = chunk.len() as u64;
+        let id = self.shared.id;
+        let delta = UnifiedExecEvent::OutputDelta { id, stream, chunk, left_out_bytes };
+        if reports.offer(delta) { 0 } else { left_out_bytes + len }
+    }
+
+    fn append(&self, bytes: &[u8]) {
+        let mut state = self.lock();
+        state.unseen.push(bytes);
+        state.transcript.push(bytes);
+    }
+
+    fn skip(&self, lost: u64) {
+        let mut state = self.lock();
+        state.unseen.skip(lost);
+        state.transcript.skip(lost);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().expect("no code panics while it holds a command")
+    }
+}

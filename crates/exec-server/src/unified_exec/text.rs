@@ -1,0 +1,38 @@
+//! Text that arrives in pieces.
+
+/// How many bytes at the end are the beginning of a character whose rest is not there.
+pub(super) fn incomplete_suffix(bytes: &[u8]) -> usize {
+    const LONGEST_BEGINNING: usize = 3;
+    let last = &bytes[bytes.len().saturating_sub(LONGEST_BEGINNING)..];
+    // From each place where a character could begin: the first of them may itself be in the middle of one.
+    (0..last.len())
+        .map(|at| &last[at..])
+        .find(|end| {
+            let error = std::str::from_utf8(end).err();
+            error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+        })
+        .map_or(0, <[u8]>::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::incomplete_suffix;
+
+    #[test]
+    fn only_beginnings_that_can_be_completed_count() {
+        for (bytes, expected) in [
+            (&b""[..], 0),
+            (b"abc", 0),
+            ("é".as_bytes(), 0),
+            (&"é".as_bytes()[..1], 1),
+            (&"a…".as_bytes()[..3], 2),
+            (&"😀".as_bytes()[..3], 3),
+            (&"xx😀".as_bytes()[..5], 3),
+            (b"ab\xff", 0),
+            (b"\x80\x80\x80", 0),
+            (b"\xe2\x82A", 0),
+        ] {
+            assert_eq!(incomplete_suffix(bytes), expected, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Processes that outlive the command that started them, seen and handled by other commands.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Gate, PROGRAM, Running, Server, command, eventually, run_program, shell};
+
+/// Prints `first`, waits for the gate, prints `last`.
+fn gated(gate: &Gate) -> String {
+    format!("echo first; read x < {}; echo last; exit 7", gate.path())
+}
+
+fn detach(server: &Server, name: &str, script: &str) {
+    let outcome = server.run(&["run", "--detach", "--name", name, "sh", "-c", script]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, format!("{name}\n"));
+}
+
+fn ps(server: &Server) -> Vec<Value> {
+    let outcome = server.run(&["ps", "--json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+/// Hanging up is noticed by the server in its own time.
+fn wait_until_detached(server: &Server) {
+    eventually("nobody is attached", || {
+        ps(server).iter().all(|process| process["attached"] == false)
+    });
+}
+
+#[test]
+fn a_detached_process_is_found_by_its_name() {
+    let server = Server::start();
+    let gate = Gate::new();
+    detach(&server, "job", &gated(&gate));
+
+    let listed = server.run(&["ps"]).stdout;
+    let row = listed.lines().nth(1).unwrap();
+    assert!(
+        row.starts_with("job ") && row.contains("running") && row.contains("sh -c"),
+        "{listed}"
+    );
+    assert_eq!(server.run(&["logs", "job"]).stdout, "first\n");
+
+    let mut follower = Running::start(server.command(&["logs", "-f", "job"]));
+    assert_eq!(follower.line(), "first\n");
+    let waiter = Running::start(server.command(&["wait", "job"]));
+    gate.open();
+    assert_eq!(follower.line(), "last\n");
+    assert_eq!(follower.finish().0.code(), Some(0));
+    let (status, printed, _) = waiter.finish();
+    assert_eq!((status.code(), printed.as_str()), (Some(7), "7\n"));
+
+    assert_eq!(server.run(&["ps"]).stdout.lines().count(), 1, "only the heading");
+    assert!(server.run(&["ps", "-a"]).stdout.contains("exited (7)"));
+    assert_eq!(server.run(&["logs", "job"]).stdout, "first\nlast\n");
+    assert_eq!(server.run(&["wait", "job"]).code, Some(7));
+    assert_eq!(server.run(&["rm", "job"]).code, Some(0));
+    assert_eq!(ps(&server), [] as [Value; 0]);
+    let gone = server.run(&["logs", "job"]);
+    assert_eq!(gone.code, Some(1));
+    assert_eq!(gone.stderr, "exec-server: no process is called \"job\"; see exec-server ps -a\n");
+}
+
+#[test]
+fn ids_are_printed_for_programs_too() {
+    let server = Server::start();
+    let outcome = server.run(&["run", "-d", "--json", "sleep", "1000"]);
+    let printed: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let [process] = &ps(&server)[..] else { panic!("one process") };
+    assert_eq!(process["name"], printed["processId"]);
+    assert_eq!(process["sessionId"], printed["sessionId"]);
+    assert_eq!(process["command"], serde_json::json!(["sleep", "1000"]));
+
+    let name = printed["processId"].as_str().unwrap();
+    server.run(&["kill", "-s", "KILL", name]);
+    let waited = server.run(&["wait", "--json", name]);
+    let waited: Value = serde_json::from_str(&waited.stdout).unwrap();
+    assert_eq!(waited, serde_json::json!({"name": name, "exitCode": 137}));
+}
+
+#[test]
+fn a_name_is_given_once() {
+    let server = Server::start();
+    detach(&server, "job", "sleep 1000");
+    let again = server.run(&["run", "-d", "--name", "job", "true"]);
+    assert_eq!(again.code, Some(125));
+    assert!(again.stderr.contains("taken"), "{}", again.stderr);
+    assert_eq!(ps(&server).len(), 1);
+    let failed = server.run(&["run", "-d", "--name", "other", "no-such-program"]);
+    assert_eq!((failed.code, failed.stdout.as_str()), (Some(127), ""));
+    assert_eq!(ps(&server).len(), 1);
+}
+
+#[test]
+fn kill_ends_the_tree_or_sends_a_signal() {
+    let server = Server::start();
+    detach(&server, "tree", "setsid sleep 1000 & echo $!; exec sleep 1000");
+    eventually("the child is there", || !server.run(&["logs", "tree"]).stdout.is_empty());
+    let child = server.run(&["logs", "tree"]).stdout.trim().to_owned();
+    assert_eq!(server.run(&["kill", "tree"]).code, Some(0));
+    assert_eq!(server.run(&["wait", "tree"]).code, Some(128 + 15));
+    eventually("what called setsid is gone", || {
+        !std::path::Path::new("/proc").join(&child).exists()
+    });
+
+    detach(&server, "deaf", "trap 'echo heard' USR1; echo ready; while :; do sleep 0.01; done");
+    eventually("the trap is set", || server.run(&["logs", "deaf"]).stdout.contains("ready"));
+    assert_eq!(server.run(&["kill", "-s", "USR1", "deaf"]).code, Some(0));
+    eventually("the signal came", || server.run(&["logs", "deaf"]).stdout.contains("heard"));
+
+    let refused = server.run(&["rm", "deaf"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("is running"), "{}", refused.stderr);
+    assert_eq!(server.run(&["rm", "-f", "deaf", "tree"]).code, Some(0));
+    assert_eq!(ps(&server), [] as [Value; 0]);
+}
+
+#[test]
+fn one_name_that_is_wrong_does_not_spare_the_others() {
+    let server = Server::start();
+    detach(&server, "a", "sleep 1000");
+    detach(&server, "b", "sleep 1000");
+    let outcome = server.run(&["kill", "a", "nobody", "b"]);
+    assert_eq!(outcome.code, Some(1));
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert_eq!(server.run(&["wait", "a", "b"]).stdout, "143\n143\n");
+    let dead = server.run(&["kill", "a"]);
+    assert_eq!(dead.stderr, "exec-server: \"a\" is not running\n");
+}
+
+#[test]
+fn attach_continues_the_conversation() {
+    let server = Server::start();
+    let started = server.run(&["run", "-d", "-i", "--name", "cat", "cat"]);
+    assert_eq!(started.code, Some(0), "{}", started.stderr);
+    wait_until_detached(&server);
+
+    let mut first = Running::start(server.command(&["attach", "cat"]));
+    first.say("one\n");
+    assert_eq!(first.line(), "one\n");
+    let second = server.run(&["attach", "cat"]);
+    assert_eq!(second.code, Some(125));
+    assert_eq!(
+        second.stderr,
+        "exec-server: somebody is attached to \"cat\" already; watch it with exec-server logs -f cat\n"
+    );
+    let mut watcher = Running::start(server.command(&["logs", "-f", "cat"]));
+    assert_eq!(watcher.line(), "one\n");
+    // A terminal that is closed takes its commands along, but not what they are attached to.
+    first.signal(Signal::HUP);
+    assert_eq!(first.finish_with_input_open().0.code(), Some(129));
+
+    wait_until_detached(&server);
+    let mut again = Running::start(server.command(&["attach", "cat"]));
+    assert_eq!(again.line(), "one\n");
+    again.say("two\n");
+    assert_eq!(again.line(), "two\n");
+    assert_eq!(watcher.line(), "two\n");
+    again.end_input();
+    assert_eq!(again.finish().0.code(), Some(0));
+    assert_eq!(watcher.finish().0.code(), Some(0));
+}
+
+#[test]
+fn who_stops_reading_what_is_attached_leaves_it_running() {
+    let server = Server::start();
+    server.run(&["run", "-d", "-i", "--name", "cat", "cat"]);
+    wait_until_detached(&server);
+    let mut attached = Running::start(server.command(&["attach", "cat"]));
+    attached.say("one\n");
+    assert_eq!(attached.line(), "one\n");
+    attached.close_output();
+    attached.say("two\n");
+    assert_eq!(attached.finish_with_input_open().0.code(), Some(141));
+    assert_eq!(ps(&server)[0]["running"], true);
+}
+
+#[test]
+fn a_process_in_the_foreground_can_be_watched_and_killed() {
+    let server = Server::start();
+    let script = "echo ready; exec sleep 1000";
+    let mut run = Running::start(server.command(&["run", "--name", "front", "sh", "-c", script]));
+    assert_eq!(run.line(), "ready\n");
+    assert_eq!(server.run(&["logs", "front"]).stdout, "ready\n");
+    assert_eq!(server.run(&["kill", "-s", "INT", "front"]).code, Some(0));
+    assert_eq!(run.finish().0.code(), Some(130));
+}
+
+#[test]
+fn what_is_no_longer_there_is_said() {
+    let limits =
+        ["--retained-output-bytes-per-process", "10000", "--spill-output-bytes-per-process", "0"];
+    let server = Server::with(&limits);
+    detach(&server, "much", "seq 100000");
+    assert_eq!(server.run(&["wait", "much"]).code, Some(0));
+    let logs = server.run(&["logs", "much"]);
+    assert!(logs.stdout.ends_with("99999\n100000\n"));
+    let total: usize = (1..=100_000).map(|n: u32| n.to_string().len() + 1).sum();
+    let left_out = total - logs.stdout.len();
+    assert_eq!(logs.stderr, format!("[{left_out} bytes left out]\n"));
+
+    let json = server.run(&["logs", "--json", "much"]).stdout;
+    let events: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events[0], serde_json::json!({"event": "gap", "droppedBytes": left_out}));
+    let kinds: Vec<_> = events.iter().rev().take(2).map(|event| event["event"].clone()).collect();
+    assert_eq!(kinds, ["closed", "exited"]);
+}
+
+#[test]
+fn sessions_tell_equal_names_apart() {
+    let server = Server::start();
+    let mut clients = [server.client(), server.client()];
+    for client in &mut clients {
+        client.start(&shell("same", "exec sleep 1000"));
+    }
+    let ambiguous = server.run(&["kill", "same"]);
+    assert_eq!(ambiguous.code, Some(1));
+    let short = |client: &crate::support::Client| client.session()[..8].to_owned();
+    for client in &clients {
+        let name = format!("{}/same", short(client));
+        assert!(ambiguous.stderr.contains(&name), "{}", ambiguous.stderr);
+    }
+    let first = format!("{}/same", short(&clients[0]));
+    assert_eq!(server.run(&["kill", &first]).code, Some(0));
+    assert_eq!(clients[0].finish_process("same").exit_code, Some(143));
+    let running = server.run(&["ps"]).stdout;
+    assert_eq!(running.lines().count(), 2, "{running}");
+}
+
+#[test]
+fn rm_does_not_end_the_work_of_others() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.start(&shell("done", "true"));
+    client.start(&shell("busy", "exec sleep 1000"));
+    client.finish_process("done");
+    let outcome = server.run(&["rm", "-f", "done"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("shares its session"), "{}", outcome.stderr);
+}
+
+#[test]
+fn without_a_server_there_is_nothing_to_list() {
+    for arguments in [&["ps"][..], &["logs", "x"], &["kill", "x"], &["rm", "x"]] {
+        let outcome = run_program(arguments);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+        assert!(
+            outcome.stderr.starts_with("exec-server: no server is running; "),
+            "{}",
+            outcome.stderr
+        );
+        assert_eq!(outcome.stderr.lines().count(), 1);
+    }
+    assert_eq!(run_program(&["wait", "x"]).code, Some(125));
+    let mut piped = command(PROGRAM);
+    piped.args(["attach", "x"]);
+    assert_eq!(crate::support::run_command(piped).code, Some(125));
+}

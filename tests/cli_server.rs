@@ -1,0 +1,183 @@
+//! Which server a command uses, and how a server lets itself be found.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{PROGRAM, Server, ServerBuilder, command, run_command};
+
+/// A server that its processes can tell from others.
+fn called(name: &str) -> Server {
+    ServerBuilder::new().variable("WHICH", name).start()
+}
+
+/// Asks the server that is found for its name; one of our own has the name `embedded`.
+fn which(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut run = command(PROGRAM);
+    run.arg("run").args(arguments).args(["--", "sh", "-c", "echo $WHICH"]);
+    run.env("WHICH", "embedded").envs(variables.iter().copied());
+    let outcome = run_command(run);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    outcome.stdout.trim().to_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn the_first_that_is_named_wins() {
+    let names = ["flag", "environment", "variable", "file", "runtime"];
+    let [flag, environment, variable, file, runtime] = names.map(called);
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.toml");
+    fs::write(&config, format!("[exec_server]\nurl = {:?}\n", file.url())).unwrap();
+    let environments = directory.path().join("environments.toml");
+    let entry = format!("[[environments]]\nid = \"box\"\nurl = {:?}\n", environment.url());
+    fs::write(&environments, entry).unwrap();
+
+    let mut variables = vec![
+        ("EXEC_SERVER_ENVIRONMENTS", text(&environments)),
+        ("XDG_RUNTIME_DIR", text(runtime.runtime_directory())),
+    ];
+    assert_eq!(which(&[], &[]), "embedded");
+    assert_eq!(which(&[], &variables), "runtime");
+    variables.push(("EXEC_SERVER_CONFIG", text(&config)));
+    assert_eq!(which(&[], &variables), "file");
+    variables.push(("EXEC_SERVER_URL", variable.url()));
+    assert_eq!(which(&[], &variables), "variable");
+    assert_eq!(which(&["--on", "box"], &variables), "environment");
+    assert_eq!(which(&["--on", "local"], &variables), "embedded");
+    assert_eq!(which(&["--connect", flag.url()], &variables), "flag");
+}
+
+#[test]
+fn an_environment_may_be_a_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let environments = directory.path().join("environments.toml");
+    let entry = format!(
+        "[[environments]]\nid = \"child\"\nprogram = {PROGRAM:?}\nargs = [\"--listen\", \"stdio\", \"--log\", \"warn\"]\n\
+         env = {{ WHICH = \"child\" }}\n"
+    );
+    fs::write(&environments, entry).unwrap();
+    let variables = [("EXEC_SERVER_ENVIRONMENTS", text(&environments))];
+    assert_eq!(which(&["--on", "child"], &variables), "child");
+
+    let mut ps = command(PROGRAM);
+    ps.args(["ps", "--on", "child"]).envs(variables);
+    let outcome = run_command(ps);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("nothing of it outlives one"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_named_with_who_named_it() {
+    for (arguments, variables, expected) in [
+        (&["--connect", "ws://127.0.0.1:1"][..], &[][..], "--connect: "),
+        (&[], &[("EXEC_SERVER_URL", "ws://127.0.0.1:1")], "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "unix:///nonexistent/socket")], "EXEC_SERVER_URL: "),
+    ] {
+        let mut ps = command(PROGRAM);
+        ps.arg("ps").args(arguments).envs(variables.iter().copied());
+        let outcome = run_command(ps);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+        let start = format!("exec-server: {expected}");
+        assert!(outcome.stderr.starts_with(&start), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_unix_socket_is_found_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("unix://{}", directory.path().join("socket").display());
+    let server =
+        ServerBuilder::new().variable("WHICH", "unix").arguments(&["--listen", &url]).start();
+    assert_eq!(which(&["--connect", &url], &[]), "unix");
+    assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", text(server.runtime_directory()))]), "unix");
+}
+
+#[test]
+fn the_runtime_file_lives_as_long_as_its_server() {
+    let mut server = called("first");
+    let directory = server.runtime_directory().join("exec-server");
+    let file = directory.join("server.json");
+    let said: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(said["url"], server.url());
+    assert_eq!(said["pid"], server.pid());
+    assert_eq!(said["version"], env!("CARGO_PKG_VERSION"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&directory), mode(&file)), (0o700, 0o600));
+
+    let runtime = text(server.runtime_directory()).to_owned();
+    let second = ServerBuilder::new().variable("XDG_RUNTIME_DIR", &runtime).start();
+    assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", &runtime)]), "first");
+    drop(second);
+    assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", &runtime)]), "first");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    assert!(!file.exists());
+}
+
+#[test]
+fn the_file_of_a_killed_server_is_ignored_and_replaced() {
+    let mut killed = called("killed");
+    let runtime = text(killed.runtime_directory()).to_owned();
+    killed.signal(Signal::KILL);
+    killed.wait();
+    assert!(Path::new(&runtime).join("exec-server/server.json").exists());
+    let variables = [("XDG_RUNTIME_DIR", runtime.as_str())];
+    assert_eq!(which(&[], &variables), "embedded");
+    let _next = ServerBuilder::new()
+        .variable("XDG_RUNTIME_DIR", &runtime)
+        .variable("WHICH", "next")
+        .start();
+    assert_eq!(which(&[], &variables), "next");
+}
+
+#[test]
+fn a_server_need_not_be_found() {
+    let server = ServerBuilder::new().arguments(&["--discoverable", "false"]).start();
+    assert!(!server.runtime_directory().join("exec-server").exists());
+    assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", text(server.runtime_directory()))]), "embedded");
+}
+
+#[test]
+fn a_runtime_directory_that_others_could_change_is_not_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = directory.path().join("exec-server");
+    fs::create_dir(&ours).unwrap();
+    fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut server = ServerBuilder::new()
+        .variable("XDG_RUNTIME_DIR", text(directory.path()))
+        .capture_stderr()
+        .start();
+    assert!(!ours.join("server.json").exists());
+    server.signal(Signal::TERM);
+    let log = server.stderr();
+    assert!(log.contains("commands will not find this server"), "{log}");
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let outcome = run_program_of(&["completions", shell]);
+        assert_eq!(outcome.0, Some(0));
+        assert!(outcome.1.contains("exec-server") && outcome.1.contains("attach"), "{shell}");
+    }
+    for arguments in [&["man"][..], &["man", "run"]] {
+        let (code, page) = run_program_of(arguments);
+        assert_eq!(code, Some(0));
+        assert!(page.contains(".TH exec-server"), "{page}");
+    }
+    assert_eq!(run_program_of(&["man", "fly"]).0, Some(1));
+}
+
+fn run_program_of(arguments: &[&str]) -> (Option<i32>, String) {
+    let outcome = crate::support::run_program(arguments);
+    (outcome.code, outcome.stdout)
+}

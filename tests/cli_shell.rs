@@ -1,0 +1,146 @@
+//! `exec-server shell` and `attach` at a terminal, driven by keys.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::support::machine::{self, marked};
+use crate::support::tmux::Tmux;
+use crate::support::{Server, eventually};
+
+/// An interactive shell whose prompt cannot be mistaken for the outer one's, nor for what is typed here.
+const SHELL: &str = "$X shell -- env PS1='in''ner> ' bash --norc --noprofile";
+
+/// Writes the modes of the outer shell's terminal into a file.
+fn record_modes(tmux: &Tmux, file: &Path) -> String {
+    tmux.line(&format!("stty -a > {0}.part; mv {0}.part {0}", file.display()));
+    eventually("the modes are recorded", || file.exists());
+    std::fs::read_to_string(file).unwrap()
+}
+
+struct Terminal {
+    tmux: Tmux,
+    directory: tempfile::TempDir,
+    before: String,
+}
+
+impl Terminal {
+    fn open(server: &Server) -> Self {
+        let tmux = Tmux::start(server);
+        let directory = tempfile::tempdir().unwrap();
+        let before = record_modes(&tmux, &directory.path().join("before"));
+        Self { tmux, directory, before }
+    }
+
+    /// Runs a command in the outer shell, which says with what it ended. Not asked for afterwards: what is typed too
+    /// early still goes to the command.
+    fn run(&self, command: &str) {
+        self.tmux.line(&format!("{command}; echo code-$?-end"));
+    }
+
+    fn assert_left_with(&self, code: i32) {
+        self.tmux.wait_for(&format!("code-{code}-end"));
+        let after = record_modes(&self.tmux, &self.directory.path().join("after"));
+        let modes = |text: &str| text.split_once(';').unwrap().1.to_owned();
+        // The size may have changed, and stands in the first line.
+        let without_size = |text: &str| modes(&modes(&modes(text)));
+        assert_eq!(without_size(&after), without_size(&self.before));
+    }
+}
+
+#[test]
+fn a_shell_is_like_being_there() {
+    let server = Server::start();
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    terminal.run(SHELL);
+    tmux.wait_for("inner>");
+    tmux.line("stty size; echo TERM-$TERM");
+    tmux.wait_for("30 100");
+    tmux.wait_for("TERM-tmux");
+
+    tmux.resize(90, 20);
+    // The shell notices by a signal that is under way.
+    eventually("the size has changed", || {
+        tmux.line("stty size");
+        tmux.screen().contains("20 90")
+    });
+
+    tmux.line("sleep 1000; echo sleep-$?");
+    tmux.keys(&["C-c"]);
+    tmux.line("echo interrupted-$((1 + 1))");
+    tmux.wait_for("interrupted-2");
+
+    tmux.keys(&["-l", "~?"]);
+    tmux.wait_for("Supported escape sequences:");
+    tmux.line("exit 7");
+    terminal.assert_left_with(7);
+}
+
+#[test]
+fn a_shell_can_be_left() {
+    let server = Server::start();
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    let marker = format!("{}-left", std::process::id());
+    terminal.run(&format!("$X shell -- env PS1='in''ner> ' EXEC_SERVER_TEST={marker} bash --norc"));
+    tmux.wait_for("inner>");
+    tmux.line("sleep 1000");
+    eventually("it sleeps", || marked(&marker).len() >= 2);
+    tmux.keys(&["Enter"]);
+    tmux.keys(&["-l", "~."]);
+    terminal.assert_left_with(255);
+    eventually("what ran there has ended", || marked(&marker).is_empty());
+}
+
+#[test]
+fn the_login_shell_of_the_server_is_started() {
+    let server = Server::start();
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    terminal.run("$X shell");
+    // Whatever its prompt is: keys that come early wait in its terminal.
+    tmux.line("echo name-$0-end");
+    tmux.wait_for("name--");
+    tmux.line("exit 3");
+    terminal.assert_left_with(3);
+}
+
+#[test]
+fn a_terminal_is_restored_when_we_are_terminated() {
+    let server = Server::start();
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    let pid_file = terminal.directory.path().join("pid");
+    // `exec` keeps the number that the shell in between has written.
+    terminal.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
+    tmux.wait_for("inner>");
+    let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    machine::signal(pid, Signal::TERM);
+    terminal.assert_left_with(143);
+}
+
+const SHELL_IN_QUOTES: &str = "$X shell -- env \"PS1=in\"\"ner> \" bash --norc";
+
+#[test]
+fn a_detached_terminal_is_attached_and_left_again() {
+    let server = Server::start();
+    let shell = ["env", "PS1=inner> ", "bash", "--norc"];
+    let started = server.run(&[&["run", "-d", "-t", "--name", "tty"][..], &shell].concat());
+    assert_eq!(started.code, Some(0), "{}", started.stderr);
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    tmux.line("until $X attach tty; do :; done; echo back-$?-");
+    tmux.wait_for("inner>");
+    tmux.line("stty size");
+    tmux.wait_for("30 100");
+    tmux.keys(&["-l", "~."]);
+    tmux.wait_for("tty keeps running");
+    tmux.wait_for("back-0-");
+    assert!(server.run(&["ps"]).stdout.contains("running"));
+
+    terminal.run("clear; until $X attach tty; do :; done");
+    tmux.wait_for("inner>");
+    tmux.line("exit 0");
+    terminal.assert_left_with(0);
+}

@@ -1,0 +1,181 @@
+//! What every environment promises: the same tests for this machine, for a server on a WebSocket and for a server that
+//! is started when it is needed.
+
+mod connecting;
+mod events;
+mod helpers;
+mod talking;
+mod unified;
+
+use std::sync::Arc;
+
+use exec_server::environment::RemoteServer;
+use exec_server::protocol::{OutputStream, StartParams};
+use exec_server::{
+    Environment, ExecBackend, ExecProcess, ExecProcessEvent, ExecServerLaunchCommand,
+    ExecServerRuntimePaths, ProcessEvents, ServerConfig,
+};
+
+use crate::support::{HANG, PROGRAM, Server, Start};
+
+/// Makes a test of each case for each kind of environment.
+macro_rules! in_every_environment {
+    ($($case:ident,)*) => {
+        mod local {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                crate::environments::Site::local().run(super::$case).await;
+            })*
+        }
+
+        mod websocket {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                crate::environments::Site::websocket().run(super::$case).await;
+            })*
+        }
+
+        mod launched {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                crate::environments::Site::launched().run(super::$case).await;
+            })*
+        }
+    };
+}
+use in_every_environment;
+
+type Backend = Arc<dyn ExecBackend>;
+
+/// An environment, and the server behind it if it needs one.
+struct Site {
+    environment: Environment,
+    _server: Option<Server>,
+}
+
+impl Site {
+    fn local() -> Self {
+        Self::local_with(ServerConfig::default())
+    }
+
+    fn local_with(config: ServerConfig) -> Self {
+        let paths = ExecServerRuntimePaths::with_spawner(PROGRAM);
+        Self { environment: Environment::local_with(paths, config), _server: None }
+    }
+
+    fn websocket() -> Self {
+        Self::websocket_with(&[])
+    }
+
+    fn websocket_with(flags: &[&str]) -> Self {
+        let server = Server::with(flags);
+        let remote = RemoteServer::at(server.url()).unwrap();
+        Self { environment: Environment::remote("remote", remote), _server: Some(server) }
+    }
+
+    fn launched() -> Self {
+        Self::launched_with(&[])
+    }
+
+    fn launched_with(flags: &[&str]) -> Self {
+        let args = ["--log", "warn", "--listen", "stdio"].iter().chain(flags);
+        let remote = RemoteServer::launched(ExecServerLaunchCommand {
+            program: PROGRAM.into(),
+            args: args.map(ToString::to_string).collect(),
+            ..ExecServerLaunchCommand::default()
+        });
+        Self { environment: Environment::remote("launched", remote), _server: None }
+    }
+
+    fn every() -> [Self; 3] {
+        [Self::local(), Self::websocket(), Self::launched()]
+    }
+
+    /// Sites that keep nothing beyond the memory of each log.
+    fn every_without_spill() -> [Self; 3] {
+        let flags = ["--spill-output-bytes-per-process", "0"];
+        let config = ServerConfig { spill_output_bytes_per_process: 0, ..ServerConfig::default() };
+        [Self::local_with(config), Self::websocket_with(&flags), Self::launched_with(&flags)]
+    }
+
+    fn backend(&self) -> Backend {
+        Arc::new(self.environment.clone())
+    }
+
+    async fn run(self, case: impl AsyncFnOnce(Backend)) {
+        let outcome = tokio::time::timeout(HANG, case(self.backend())).await;
+        outcome.expect("the case comes to its end");
+    }
+}
+
+impl Start {
+    fn typed(&self) -> StartParams {
+        serde_json::from_str(&self.params().to_string()).unwrap()
+    }
+}
+
+async fn start(backend: &Backend, start: &Start) -> Arc<dyn ExecProcess> {
+    backend.start(start.typed()).await.unwrap()
+}
+
+/// Everything that happens to a process.
+#[derive(Debug, Default, PartialEq)]
+struct Story {
+    /// Numbers of all events but gaps.
+    seqs: Vec<u64>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    terminal: Vec<u8>,
+    lost: u64,
+    exit_code: Option<i32>,
+}
+
+impl Story {
+    async fn of(mut events: ProcessEvents) -> Self {
+        let mut story = Self::default();
+        while let Some(event) = events.next().await {
+            story.add(event);
+        }
+        story
+    }
+
+    fn add(&mut self, event: ExecProcessEvent) {
+        match event {
+            ExecProcessEvent::Output(output) => {
+                self.seqs.push(output.seq);
+                let stream = match output.stream {
+                    OutputStream::Stdout => &mut self.stdout,
+                    OutputStream::Stderr => &mut self.stderr,
+                    OutputStream::Pty => &mut self.terminal,
+                };
+                stream.extend_from_slice(&output.chunk.0);
+            }
+            ExecProcessEvent::Gap { dropped_bytes } => self.lost += dropped_bytes,
+            ExecProcessEvent::Exited(exit) => {
+                self.seqs.push(exit.seq);
+                self.exit_code = Some(exit.exit_code);
+            }
+            ExecProcessEvent::Closed { seq } => self.seqs.push(seq),
+            ExecProcessEvent::Failed(error) => panic!("the process is lost: {error}"),
+        }
+    }
+
+    fn is_contiguous(&self) -> bool {
+        self.seqs.iter().copied().eq(1..=self.seqs.len() as u64)
+    }
+}
+
+/// Reads events until the process has written `text`, and returns all that it wrote.
+async fn until_written(events: &mut ProcessEvents, text: &str) -> String {
+    let mut written = String::new();
+    while !written.contains(text) {
+        match events.next().await {
+            Some(ExecProcessEvent::Output(output)) => {
+                written.push_str(&String::from_utf8_lossy(&output.chunk.0));
+            }
+            Some(ExecProcessEvent::Gap { .. }) => {}
+            other => panic!("{other:?} after {written:?}"),
+        }
+    }
+    written
+}

@@ -1,0 +1,95 @@
+//! A command that is not over yet: a test talks with it while it runs.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::Signal;
+
+use super::machine::{self, Watched};
+use super::wire::wait_readable;
+
+pub(crate) struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Option<BufReader<ChildStdout>>,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Self {
+            stdin: child.stdin.take(),
+            stdout: child.stdout.take().map(BufReader::new),
+            stderr: BufReader::new(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
+    pub(crate) fn say(&mut self, text: &str) {
+        self.stdin.as_mut().expect("stdin is open").write_all(text.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Nobody reads its output any more.
+    pub(crate) fn close_output(&mut self) {
+        self.stdout = None;
+    }
+
+    /// The next line on its standard output.
+    pub(crate) fn line(&mut self) -> String {
+        let stdout = self.stdout.as_mut().expect("stdout is open");
+        if stdout.buffer().is_empty() {
+            wait_readable(stdout.get_ref().as_fd());
+        }
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn error_line(&mut self) -> String {
+        if self.stderr.buffer().is_empty() {
+            wait_readable(self.stderr.get_ref().as_fd());
+        }
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        machine::signal(self.child.id(), signal);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        machine::state(self.child.id()).is_none_or(|state| state == 'Z')
+    }
+
+    /// Waits for the end; the rest of both streams comes along.
+    pub(crate) fn finish(mut self) -> (ExitStatus, String, String) {
+        self.stdin = None;
+        self.finish_with_input_open()
+    }
+
+    /// The same while its input has not ended.
+    pub(crate) fn finish_with_input_open(mut self) -> (ExitStatus, String, String) {
+        Watched::new(&[self.child.id()]).wait_until_all_end();
+        let (mut out, mut error) = (String::new(), String::new());
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_to_string(&mut out).unwrap();
+        }
+        self.stderr.read_to_string(&mut error).unwrap();
+        (self.child.wait().unwrap(), out, error)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

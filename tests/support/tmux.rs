@@ -1,0 +1,77 @@
+//! A person at a terminal: keys go in, and what stands on the screen can be read.
+
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::program::{PROGRAM, command, run_command};
+use super::{Server, eventually};
+
+/// A shell in a window of a terminal multiplexer of its own.
+pub(crate) struct Tmux {
+    directory: TempDir,
+}
+
+impl Tmux {
+    /// The shell finds the program as `$X`, and the server as its user's commands do.
+    pub(crate) fn start(server: &Server) -> Self {
+        let tmux = Self { directory: tempfile::tempdir().unwrap() };
+        let mut start =
+            tmux.command(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"]);
+        start
+            .arg("exec env PS1='outer> ' bash --norc --noprofile")
+            .env("X", PROGRAM)
+            .env("XDG_RUNTIME_DIR", server.runtime_directory());
+        let started = run_command(start);
+        assert_eq!(started.code, Some(0), "tmux must be installed: {}", started.stderr);
+        tmux.wait_for("outer>");
+        tmux
+    }
+
+    /// Types text and the Enter key.
+    pub(crate) fn line(&self, text: &str) {
+        self.keys(&["-l", text]);
+        self.keys(&["Enter"]);
+    }
+
+    /// Presses keys by their names, as `tmux send-keys` knows them.
+    pub(crate) fn keys(&self, keys: &[&str]) {
+        self.run(&[&["send-keys"], keys].concat());
+    }
+
+    pub(crate) fn resize(&self, cols: u16, rows: u16) {
+        self.run(&["resize-window", "-x", &cols.to_string(), "-y", &rows.to_string()]);
+    }
+
+    /// Waits until this stands somewhere on the screen or in what has left it.
+    pub(crate) fn wait_for(&self, text: &str) {
+        let shown = std::panic::catch_unwind(|| {
+            eventually(&format!("{text:?} is on the screen"), || self.screen().contains(text));
+        });
+        assert!(shown.is_ok(), "this is:\n{}", self.screen());
+    }
+
+    pub(crate) fn screen(&self) -> String {
+        self.run(&["capture-pane", "-p", "-S", "-"])
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let outcome = run_command(self.command(arguments));
+        assert_eq!(outcome.code, Some(0), "{arguments:?}: {}", outcome.stderr);
+        outcome.stdout
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut tmux = command("tmux");
+        tmux.arg("-S").arg(self.directory.path().join("socket")).args(arguments);
+        // Of the terminal that runs the tests nothing is to be seen.
+        tmux.env_remove("TMUX").env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
+        tmux
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = run_command(self.command(&["kill-server"]));
+    }
+}
