@@ -201,7 +201,7 @@ fn what_is_no_longer_there_is_said() {
     let left_out = total - logs.stdout.len();
     assert_eq!(logs.stderr, format!("[{left_out} bytes left out]\n"));
 
-    let json = server.run(&["logs", "--json", "much"]).stdout;
+    let json = server.run(&["logs", "-f", "--json", "much"]).stdout;
     let events: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0], serde_json::json!({"event": "gap", "droppedBytes": left_out}));
     let kinds: Vec<_> = events.iter().rev().take(2).map(|event| event["event"].clone()).collect();

@@ -172,9 +172,7 @@ impl Tracked {
         if self.unconfirmed.due {
             self.unconfirmed = Unconfirmed::default();
             if acks && !self.is_observed() && self.after() > 0 {
-                let process_id = self.key.process_id.clone();
-                let params = AckParams { process_id, seq: self.after() };
-                errands.push_back(Errand::Notify(notification("process/ack", &params)));
+                errands.push_back(self.confirm());
             }
         }
         let unwanted = self.mirror.take_unwanted() | std::mem::take(&mut self.abandoned);
@@ -188,6 +186,20 @@ impl Tracked {
             self.pulling = true;
             errands.push_back(Errand::Call(self.request(room as u64, Asker::Pull)));
         }
+    }
+
+    fn confirm(&self) -> Errand {
+        let process_id = self.key.process_id.clone();
+        let seq = self.after();
+        if !self.mirror.is_over() {
+            let params = AckParams { process_id, seq };
+            return Errand::Notify(notification("process/ack", &params));
+        }
+        // No later confirmation makes up for this one, and without it the server keeps the process as long as the
+        // session. A read confirms too, and is sent again when it is lost.
+        let (after_seq, max_bytes) = (Some(seq), Some(0));
+        let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
+        Errand::Call(Call { replay: true, ..internal(Method::ProcessRead, &params, Asker::Nobody) })
     }
 
     fn terminate(&self) -> Call {

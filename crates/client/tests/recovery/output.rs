@@ -62,7 +62,6 @@ async fn a_process_that_nobody_listens_to_is_not_held_up() {
 
 /// The server may not take for read what has only reached the client's socket.
 #[tokio::test]
-#[ignore = "the server forgets the process 30 s after its end: `Feed::received` counts receipts of a client that acks"]
 async fn a_subscriber_may_take_its_time() {
     const LINES: usize = 500_000;
     let server = TestServer::start().await;

@@ -1,13 +1,16 @@
 //! Handles and their events: replay, then live, each event once, whatever happens to the connection.
 
+use std::time::Duration;
+
 use exec_server_client::{ExecProcessEvent, ExecServerError};
-use exec_server_protocol::{OutputStream, SignalName, TerminalSize};
+use exec_server_protocol::{ListParams, Method, OutputStream, SignalName, TerminalSize};
 use exec_server_test_support::Cut;
 
 use crate::support::{
     TestServer, connect, finish, follow, shell, wait_for, wait_until_gone, wait_until_recovering,
     with_stdin,
 };
+use crate::tap::{Fate, Tap};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_get_everything_once_however_late() {
@@ -107,4 +110,23 @@ async fn a_terminal_is_resized_across_a_cut() {
     wait_for(&mut events, "43 77").await;
     process.signal(SignalName::Kill).await.unwrap();
     wait_until_gone(&client, client.session_id(), "p").await;
+}
+
+#[tokio::test]
+async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
+    let server = TestServer::start().await;
+    let tap = Tap::on(&server.server);
+    let client = tap.client().await;
+    for fate in Fate::LOSSES {
+        tap.set_trap(Method::ProcessRead, fate);
+        let process = client.start(shell(&format!("{fate:?}"), "echo out")).await.unwrap();
+        assert_eq!(follow(&process).await.stdout, b"out\n");
+        // More than the 30 s for which what has ended stays readable.
+        while !client.process_list(ListParams::default()).await.unwrap().processes.is_empty() {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(40)).await;
+            tokio::time::resume();
+        }
+        assert!(tap.has_sprung());
+    }
 }

@@ -27,7 +27,7 @@ use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
 use signals::{Received, Signals};
 
-/// How much longer than that a killed process may take to be gone.
+/// How long a process may take to be gone after its KILL.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// What Ctrl-C sends.
 const INTERRUPT: u8 = 2;
