@@ -1,8 +1,12 @@
 //! One call as its caller sees it: sent, then awaited.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use exec_server_protocol::{Replay, Rpc};
+use exec_server_protocol::{
+    DecodeError, MAX_JSON_VALUES, MAX_MESSAGE_BYTES, Method, Replay, RequestId, Rpc, check_bounds,
+    request,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::{RawValue, to_raw_value};
@@ -11,6 +15,9 @@ use tokio::sync::oneshot;
 use crate::ExecServerError;
 use crate::calls::{Answer, Asker, Call};
 use crate::driver::read_result;
+
+/// Room for what is around the params of a request.
+const ENVELOPE_BYTES: usize = 1024;
 
 /// An answer that is on its way. Dropping it does not take the call back.
 #[derive(Debug)]
@@ -31,7 +38,7 @@ impl<R: Rpc> Waiting<R> {
 pub(crate) fn prepare<R: Rpc>(
     params: &R::Params,
     asker: impl FnOnce(oneshot::Sender<Answer>) -> Asker,
-) -> (Call, Waiting<R>) {
+) -> Result<(Call, Waiting<R>), ExecServerError> {
     let (sender, receiver) = oneshot::channel();
     let params = to_raw_value(params).expect("params have only string keys");
     let replay = match R::REPLAY {
@@ -39,8 +46,25 @@ pub(crate) fn prepare<R: Rpc>(
         Replay::WithWriteId => has_write_id(&params),
         Replay::Never => false,
     };
-    let call = Call { method: R::METHOD, params, replay, asker: asker(sender) };
-    (call, Waiting { receiver, method: PhantomData })
+    check_size(R::METHOD, &params)?;
+    let call = Call { method: R::METHOD, params, replay, losses: 0, asker: asker(sender) };
+    Ok((call, Waiting { receiver, method: PhantomData }))
+}
+
+/// What the server would refuse as a whole it could not answer by its id; nobody would ever hear of it.
+fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> {
+    let len = params.get().len() + ENVELOPE_BYTES;
+    let checked = if len > MAX_MESSAGE_BYTES {
+        Err(DecodeError::TooLarge { len })
+    } else if len > MAX_JSON_VALUES && method != Method::ProcessWrite {
+        check_bounds(&request(&RequestId::Integer(0), method.name(), params))
+    } else {
+        Ok(()) // Too short for too many values, or a few values and one long text.
+    };
+    checked.map_err(|error| ExecServerError::TooLarge {
+        method: method.name(),
+        source: Arc::new(error),
+    })
 }
 
 fn has_write_id(params: &RawValue) -> bool {

@@ -19,6 +19,8 @@ pub(crate) struct Call {
     pub(crate) params: Box<RawValue>,
     /// Whether it may be sent again when the connection is lost before the answer.
     pub(crate) replay: bool,
+    /// How often the connection was lost before the answer.
+    pub(crate) losses: u32,
     pub(crate) asker: Asker,
 }
 
@@ -44,6 +46,9 @@ pub(crate) struct ProcessKey {
     pub(crate) observed_session: Option<String>,
     pub(crate) process_id: String,
 }
+
+/// A call that never gets an answer may be what ends the connection each time.
+const MAX_LOSSES: u32 = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -75,8 +80,9 @@ impl Calls {
     /// [`Self::next_lost`].
     pub(crate) fn lose(&mut self) -> Vec<Call> {
         let mut failed = Vec::new();
-        for call in std::mem::take(&mut self.in_flight).into_values() {
-            if call.replay {
+        for mut call in std::mem::take(&mut self.in_flight).into_values() {
+            call.losses += 1;
+            if call.replay && call.losses < MAX_LOSSES {
                 self.lost.push_back(call);
             } else {
                 failed.push(call);
@@ -94,6 +100,14 @@ impl Calls {
                 return Some(call);
             }
         }
+    }
+
+    /// The processes whose starts are not answered yet.
+    pub(crate) fn starts_in_flight(&self) -> impl Iterator<Item = &ProcessKey> {
+        self.in_flight.values().filter_map(|call| match (&call.asker, call.method) {
+            (Asker::Opening(key, _), Method::ProcessStart) => Some(key),
+            _ => None,
+        })
     }
 
     /// Everything that waits, to be told that it is over.
@@ -142,7 +156,7 @@ mod tests {
     fn call(method: Method, replay: bool) -> (Call, oneshot::Receiver<Answer>) {
         let (sender, receiver) = oneshot::channel();
         let params = RawValue::from_string("{}".into()).unwrap();
-        (Call { method, params, replay, asker: Asker::Caller(sender) }, receiver)
+        (Call { method, params, replay, losses: 0, asker: Asker::Caller(sender) }, receiver)
     }
 
     #[test]

@@ -5,8 +5,8 @@
 
 use exec_server_protocol::{ReadResponse, RpcError};
 
-use crate::ExecServerError;
 use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
+use crate::{ExecServerError, Violation};
 
 /// Appends what a read after `after` brought. Fails when output is gone that should be there.
 pub(crate) fn apply(
@@ -14,6 +14,7 @@ pub(crate) fn apply(
     after: u64,
     response: ReadResponse,
 ) -> Result<(), ExecServerError> {
+    check_numbers(mirror, &response)?;
     let known_exit = mirror.exit();
     let mut exit = match (&known_exit, response.exit_code) {
         (None, Some(exit_code)) if response.exited => Some(MirrorEvent::Exited {
@@ -31,35 +32,54 @@ pub(crate) fn apply(
     let is_known_exit = |seq| known_exit.as_ref().is_some_and(|exit| exit.seq == seq);
     for chunk in response.chunks {
         while expected < chunk.seq {
-            if !is_known_exit(expected) {
-                match exit.take() {
-                    Some(event) => drop(mirror.offer(expected, event)),
-                    // An older server does not say how much is gone.
-                    None => mirror.skip_to(chunk.seq, 0)?,
-                }
+            if is_known_exit(expected) {
+                expected += 1;
+            } else if let Some(event) = exit.take() {
+                mirror.offer(expected, event);
+                expected += 1;
+            } else {
+                // An older server does not say how much is gone.
+                mirror.skip_to(chunk.seq, 0)?;
+                expected = chunk.seq;
             }
-            expected += 1;
         }
         let event = MirrorEvent::Output { stream: chunk.stream, chunk: chunk.chunk.0 };
         if mirror.offer(chunk.seq, event) == Offer::Full {
             return Ok(()); // The rest is read once there is room.
         }
-        expected = chunk.seq.saturating_add(1);
+        expected = chunk.seq + 1;
     }
     while expected < response.next_seq {
-        if !is_known_exit(expected) {
-            match exit.take() {
-                Some(event) => drop(mirror.offer(expected, event)),
-                None if response.closed => drop(mirror.offer(expected, MirrorEvent::Closed)),
-                None => mirror.skip_to(response.next_seq, 0)?,
-            }
+        if is_known_exit(expected) {
+            expected += 1;
+        } else if let Some(event) = exit.take() {
+            mirror.offer(expected, event);
+            expected += 1;
+        } else if response.closed {
+            mirror.offer(expected, MirrorEvent::Closed);
+            break;
+        } else {
+            mirror.skip_to(response.next_seq, 0)?;
+            break;
         }
-        expected += 1;
     }
     if let Some(failure) = response.failure {
         mirror.fail(ExecServerError::Server(RpcError::internal(failure).with_kind("processLost")));
     }
     Ok(())
+}
+
+/// No honest process gets that far, and sums with such numbers would overflow.
+pub(crate) const MAX_SEQ: u64 = u64::MAX / 2;
+
+fn check_numbers(mirror: &ProcessMirror, response: &ReadResponse) -> Result<(), ExecServerError> {
+    let in_order = response.chunks.is_sorted_by(|a, b| a.seq < b.seq);
+    let first = response.chunks.first().map_or(1, |chunk| chunk.seq);
+    let last = response.chunks.last().map_or(1, |chunk| chunk.seq);
+    if first > 0 && in_order && last < MAX_SEQ && response.next_seq < MAX_SEQ {
+        return Ok(());
+    }
+    Err(Violation::Numbers { process_id: mirror.process_id().to_owned() }.into())
 }
 
 /// The first number after a declared gap.
@@ -165,6 +185,22 @@ mod tests {
         let late = ProcessMirror::new("p", Gaps::Declared);
         apply(&late, 0, gap(&[5], 6)).unwrap();
         assert_eq!(late.next_seq(), 6);
+    }
+
+    #[test]
+    fn a_server_that_lies_about_numbers_is_not_believed() {
+        for (chunks, next_seq) in
+            [(&[][..], u64::MAX), (&[0][..], 1), (&[u64::MAX][..], 2), (&[3, 2][..], 4)]
+        {
+            let late = ProcessMirror::new("p", Gaps::Declared);
+            let lie = ReadResponse { closed: true, dropped_bytes: 1, ..response(chunks, next_seq) };
+            let error = apply(&late, 0, lie).unwrap_err();
+            assert!(matches!(error, ExecServerError::ProtocolViolation(_)), "{error}");
+        }
+        // Far away, and still no loop over all the numbers in between.
+        let late = ProcessMirror::new("p", Gaps::Declared);
+        apply(&late, 0, response(&[], MAX_SEQ - 1)).unwrap();
+        assert_eq!(late.next_seq(), MAX_SEQ - 1);
     }
 
     #[test]

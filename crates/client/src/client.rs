@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
     ObserveParams, OnFull, ReadParams, Rpc, SessionCloseParams, StartParams, for_each_method, rpc,
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::call::{Waiting, prepare};
 use crate::calls::{Asker, ProcessKey};
 use crate::connector::{Connector, OnceConnector, UrlConnector};
-use crate::driver::{Command, Driver, Shared};
+use crate::driver::{Command, Driver, GrantedSession, Shared};
 use crate::launch::LaunchConnector;
 use crate::mirror::{Gaps, ProcessMirror};
 use crate::process::ExecServerProcess;
@@ -50,7 +50,7 @@ pub enum ConnectionState {
 
 #[derive(Debug)]
 struct Handle {
-    session_id: String,
+    session: GrantedSession,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
 }
@@ -58,6 +58,15 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.hang_up.notify_one();
+    }
+}
+
+/// Hangs up when dropped.
+struct HangUp<'a>(&'a Shared);
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        self.0.hang_up.notify_one();
     }
 }
 
@@ -103,9 +112,8 @@ impl ExecServerClient {
     /// Connects, and reconnects, in any way there is.
     pub async fn connect_by(
         connector: impl Connector,
-        mut options: ExecServerClientConnectOptions,
+        options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
-        options.recovery.attempt = options.initialize_timeout;
         let (commands, queue) = mpsc::channel(QUEUED_CALLS);
         let (opened, opening) = oneshot::channel();
         let (state, _) = watch::channel(ConnectionState::Connected);
@@ -113,14 +121,20 @@ impl ExecServerClient {
         let shared = Arc::new(Shared { state, hang_up, room });
         let driver = Driver::new(Arc::clone(&shared), Box::new(connector), options, queue, opened);
         tokio::spawn(driver.run());
-        let session_id = opening.await.unwrap_or(Err(ExecServerError::Closed))?;
-        Ok(Self { handle: Arc::new(Handle { session_id, commands, shared }) })
+        let session = opening.await.unwrap_or(Err(ExecServerError::Closed))?;
+        Ok(Self { handle: Arc::new(Handle { session, commands, shared }) })
     }
 
     /// The session, which another client can resume once this one has hung up.
     #[must_use]
     pub fn session_id(&self) -> &str {
-        &self.handle.session_id
+        &self.handle.session.session_id
+    }
+
+    /// How long the server keeps the session without a connection, if it said so: it does when it was asked for a time.
+    #[must_use]
+    pub fn detached_ttl(&self) -> Option<Duration> {
+        self.handle.session.detached_ttl
     }
 
     /// Changes whenever the connection is lost, found again or given up.
@@ -137,10 +151,10 @@ impl ExecServerClient {
         };
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
         let tracked = Tracked::started(key.clone(), mirror.clone());
-        let unclaimed = Unclaimed(&mirror);
+        let unclaimed = Unclaimed::started(&mirror);
         self.open::<rpc::ProcessStart>(&params, tracked).await?;
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty)))
     }
 
     /// A handle of a process that this session has already: one that was resumed. Its events begin with what the
@@ -155,8 +169,10 @@ impl ExecServerClient {
             wait_ms: None,
         };
         let tracked = Tracked::attached(key.clone(), mirror.clone());
+        let unclaimed = Unclaimed::watched(&mirror);
         self.open::<rpc::ProcessRead>(&params, tracked).await?;
-        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+        unclaimed.claim();
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, None))
     }
 
     /// A handle that watches a process of another session: its events after `after_seq`, signals and termination, no
@@ -176,16 +192,18 @@ impl ExecServerClient {
             after_seq,
         };
         let tracked = Tracked::observed(key.clone(), mirror.clone());
+        let unclaimed = Unclaimed::watched(&mirror);
         self.open::<rpc::ProcessObserve>(&params, tracked).await?;
-        Ok(ExecServerProcess::new(self.clone(), key, mirror))
+        unclaimed.claim();
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, None))
     }
 
     /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
     pub async fn close(&self) -> Result<(), ExecServerError> {
+        // Also when this future is dropped: the session may be gone, and nobody would hear of it.
+        let _hang_up = HangUp(&self.handle.shared);
         let params = SessionCloseParams { session_id: None };
-        let closed = self.call::<rpc::SessionClose>(params).await;
-        self.handle.shared.hang_up.notify_one();
-        closed.map(drop)
+        self.call::<rpc::SessionClose>(params).await.map(drop)
     }
 
     /// Any method of the protocol by its type. While the connection is being recovered, calls wait.
@@ -202,7 +220,7 @@ impl ExecServerClient {
         let (call, waiting) = prepare::<R>(params, |sender| match &opens {
             None => Asker::Caller(sender),
             Some(process) => Asker::Opening(process.key().clone(), sender),
-        });
+        })?;
         match self.handle.commands.send(Command { call, opens }).await {
             Ok(()) => Ok(waiting),
             Err(_) => Err(self.why_over()),
@@ -240,11 +258,22 @@ impl ExecServerClient {
     }
 }
 
-/// A process that is being started. Dropped, it is ended: the answer to its start may be there already, where only the
-/// future that is being dropped could have seen it.
-struct Unclaimed<'a>(&'a ProcessMirror);
+/// A process whose handle is being made. The answer may be there already when the future that waits for it is dropped,
+/// and nobody else would see it: what was started is then ended, and what is watched holds nothing back.
+struct Unclaimed<'a> {
+    mirror: &'a ProcessMirror,
+    started: bool,
+}
 
-impl Unclaimed<'_> {
+impl<'a> Unclaimed<'a> {
+    fn started(mirror: &'a ProcessMirror) -> Self {
+        Self { mirror, started: true }
+    }
+
+    fn watched(mirror: &'a ProcessMirror) -> Self {
+        Self { mirror, started: false }
+    }
+
     fn claim(self) {
         std::mem::forget(self);
     }
@@ -252,7 +281,11 @@ impl Unclaimed<'_> {
 
 impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
-        self.0.give_away();
+        if self.started {
+            self.mirror.give_away();
+        } else {
+            self.mirror.lose_handle();
+        }
     }
 }
 

@@ -30,7 +30,6 @@ pub trait Connector: Send + 'static {
 }
 
 /// Dials a URL.
-#[derive(Debug)]
 pub(crate) struct UrlConnector {
     url: String,
     options: DialOptions,

@@ -3,11 +3,12 @@
 
 use std::future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_protocol::{
-    Empty, InitializeParams, InitializeResponse, Message, Method, Notification, decode,
-    notification,
+    Empty, InitializeParams, InitializeResponse, Message, Method, UNKNOWN_REQUEST_ID,
+    decode_unchecked, notification,
 };
 use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
 use serde::Serialize;
@@ -25,6 +26,8 @@ use crate::{
 
 /// Bytes that may wait for the socket before further calls have to.
 const MAX_BUFFERED: usize = 1 << 20;
+/// How long a server that takes nothing more may go on talking.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What a handle asks of the driver.
 #[derive(Debug)]
@@ -45,27 +48,39 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Notify>,
 }
 
+/// What the server gave us.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantedSession {
+    pub(crate) session_id: String,
+    pub(crate) detached_ttl: Option<Duration>,
+}
+
 pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     connector: Box<dyn Connector>,
     options: ExecServerClientConnectOptions,
     commands: mpsc::Receiver<Command>,
     /// Told the session's id, or why there is none.
-    opened: Option<oneshot::Sender<Result<String, ExecServerError>>>,
+    opened: Option<oneshot::Sender<Result<GrantedSession, ExecServerError>>>,
     recovery: Recovery,
     dialing: Option<(Generation, Dialing)>,
     link: Option<Link>,
     session_id: Option<String>,
+    detached_ttl: Option<Duration>,
     calls: Calls,
     processes: Processes,
     /// Why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
+    /// Whether everybody has been told that it is over.
+    settled: bool,
 }
 
 struct Link {
     generation: Generation,
     incoming: Incoming,
     outgoing: Outgoing,
+    /// The peer takes nothing more. What it has said is still read, and then, or at this moment, it is over.
+    deaf_until: Option<Instant>,
     /// Catch-up calls that are not answered yet.
     catching_up: usize,
 }
@@ -88,9 +103,11 @@ impl Driver {
         connector: Box<dyn Connector>,
         options: ExecServerClientConnectOptions,
         commands: mpsc::Receiver<Command>,
-        opened: oneshot::Sender<Result<String, ExecServerError>>,
+        opened: oneshot::Sender<Result<GrantedSession, ExecServerError>>,
     ) -> Self {
-        let recovery = Recovery::new(options.recovery, Instant::now(), rand::random());
+        let first_attempt = options.initialize_timeout;
+        let recovery =
+            Recovery::new(options.recovery, first_attempt, Instant::now(), rand::random());
         Self {
             shared,
             connector,
@@ -101,9 +118,11 @@ impl Driver {
             recovery,
             dialing: None,
             link: None,
+            detached_ttl: None,
             calls: Calls::default(),
             processes: Processes::default(),
             last_failure: None,
+            settled: false,
         }
     }
 
@@ -119,6 +138,7 @@ impl Driver {
             self.tend_processes();
             match self.next_event().await {
                 Event::HangUp => {
+                    self.end_unclaimed_starts();
                     if let Some(link) = &mut self.link {
                         link.outgoing.close(CloseCode::Normal, "").await;
                     }
@@ -132,14 +152,17 @@ impl Driver {
     async fn next_event(&mut self) -> Event {
         let accepts_calls = self.recovery.is_connected()
             && self.link.as_ref().is_some_and(|link| link.outgoing.buffered() < MAX_BUFFERED);
-        let timeout = [self.recovery.poll_timeout(), self.processes.poll_timeout()];
+        let deaf_until = self.link.as_ref().and_then(|link| link.deaf_until);
+        let timeout = [self.recovery.poll_timeout(), self.processes.poll_timeout(), deaf_until];
         let timeout = timeout.into_iter().flatten().min();
         let (incoming, outgoing) = match &mut self.link {
-            Some(link) => (Some(&mut link.incoming), Some(&mut link.outgoing)),
+            Some(Link { incoming, deaf_until: Some(_), .. }) => (Some(incoming), None),
+            Some(Link { incoming, outgoing, .. }) => (Some(incoming), Some(outgoing)),
             None => (None, None),
         };
         tokio::select! {
             () = self.shared.hang_up.notified() => Event::HangUp,
+            () = nobody_waits(&mut self.opened) => Event::HangUp,
             received = receive(incoming) => received.map_or(Event::Ended, Event::Received),
             written = write(outgoing) => Event::Written(written),
             Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
@@ -162,10 +185,19 @@ impl Driver {
             Event::Room => self.processes.tend_all(),
             Event::Written(Err(error)) => {
                 tracing::debug!(%error, "cannot write to the server");
-                self.connection_lost(ConnectError::EndedEarly.into());
+                if let Some(link) = &mut self.link {
+                    link.deaf_until = Some(Instant::now() + LAST_WORDS);
+                }
             }
             Event::Timeout => {
                 let now = Instant::now();
+                if self
+                    .link
+                    .as_ref()
+                    .is_some_and(|link| link.deaf_until.is_some_and(|at| now >= at))
+                {
+                    self.connection_lost(ConnectError::EndedEarly.into());
+                }
                 self.recovery.handle_timeout(now);
                 self.processes.handle_timeout(now);
             }
@@ -180,7 +212,10 @@ impl Driver {
                 self.announce();
             }
             Action::HangUp(generation) => {
-                let after = self.options.recovery.attempt;
+                let after = match self.opened {
+                    Some(_) => self.options.initialize_timeout,
+                    None => self.options.recovery.attempt,
+                };
                 self.last_failure =
                     Some(ExecServerError::TimedOut { what: "the answer to initialize", after });
                 self.drop_connection(generation);
@@ -195,7 +230,8 @@ impl Driver {
     fn dialled(&mut self, generation: Generation, dialled: Result<Connection, ConnectError>) {
         match dialled {
             Ok(Connection { incoming, outgoing, .. }) => {
-                self.link = Some(Link { generation, incoming, outgoing, catching_up: 0 });
+                self.link =
+                    Some(Link { generation, incoming, outgoing, deaf_until: None, catching_up: 0 });
                 let ttl = self.options.detached_ttl;
                 let params = InitializeParams {
                     client_name: self.options.client_name.clone(),
@@ -229,9 +265,10 @@ impl Driver {
         match response {
             Ok(response) => {
                 self.session_id = Some(response.session_id);
+                self.detached_ttl = response.detached_ttl_ms.map(Duration::from_millis);
                 self.processes.confirm_output(response.acks == Some(true));
                 self.push(&notification("initialized", &Empty {}));
-                self.recovery.handle_initialized(generation);
+                self.recovery.handle_initialized(generation, Instant::now());
             }
             Err(error) => {
                 // The old connection may not know yet that it is dead.
@@ -258,16 +295,17 @@ impl Driver {
             link.catching_up = waiting;
         }
         if waiting == 0 {
-            self.recovery.handle_caught_up(generation);
+            self.recovery.handle_caught_up(generation, Instant::now());
         }
     }
 
     fn caught_up(&mut self, key: &ProcessKey, answer: Answer) {
-        self.processes.caught_up(key, answer);
+        let now = Instant::now();
+        self.processes.caught_up(key, answer, now);
         if let Some(link) = &mut self.link {
             link.catching_up = link.catching_up.saturating_sub(1);
             if link.catching_up == 0 {
-                self.recovery.handle_caught_up(link.generation);
+                self.recovery.handle_caught_up(link.generation, now);
             }
         }
     }
@@ -277,7 +315,8 @@ impl Driver {
         self.announce();
         if let Some(opened) = self.opened.take() {
             let session_id = self.session_id.clone().unwrap_or_default();
-            if opened.send(Ok(session_id)).is_err() {
+            let granted = GrantedSession { session_id, detached_ttl: self.detached_ttl };
+            if opened.send(Ok(granted)).is_err() {
                 self.shared.hang_up.notify_one();
             }
         }
@@ -299,7 +338,7 @@ impl Driver {
     }
 
     fn receive(&mut self, message: &Bytes) {
-        match decode(message) {
+        match decode_unchecked(message) {
             Ok(Message::Response { id, result, error }) => match self.calls.answered(&id) {
                 Some(call) => {
                     let answer = match (result, error) {
@@ -308,9 +347,17 @@ impl Driver {
                     };
                     self.answered(call, answer);
                 }
+                None if id == UNKNOWN_REQUEST_ID => {
+                    let error = error.map(read_error);
+                    tracing::warn!(?error, "the server could not read a message of ours");
+                }
                 None => tracing::debug!(%id, "an answer that nobody waits for"),
             },
-            Ok(Message::Notification(notification)) => self.notified(&notification),
+            Ok(Message::Notification(notification)) => {
+                if let Err(violation) = self.processes.notified(&notification, Instant::now()) {
+                    self.break_off(violation.into());
+                }
+            }
             Ok(Message::Request(request)) => {
                 tracing::debug!(method = %request.method, "a request from the server is ignored");
             }
@@ -322,15 +369,9 @@ impl Driver {
         match call.asker {
             Asker::Handshake(generation) => self.handshake_answered(generation, answer),
             Asker::CatchUp(key) => self.caught_up(&key, answer),
-            Asker::Pull(key) => self.processes.pulled(&key, answer),
+            Asker::Pull(key) => self.processes.pulled(&key, answer, Instant::now()),
             Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
             asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
-        }
-    }
-
-    fn notified(&mut self, notification: &Notification<'_>) {
-        if let Err(violation) = self.processes.notified(notification, Instant::now()) {
-            self.break_off(violation.into());
         }
     }
 
@@ -345,6 +386,16 @@ impl Driver {
                 Errand::Notify(text) => self.push(&text),
             }
         }
+    }
+
+    /// A start whose caller goes with the client has nobody who could end it.
+    fn end_unclaimed_starts(&mut self) {
+        let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
+        for key in starts {
+            self.processes.abandon(&key);
+        }
+        self.processes.tend_all();
+        self.tend_processes();
     }
 
     fn send(&mut self, call: Call) {
@@ -412,7 +463,16 @@ impl Driver {
     async fn last_words(&mut self, over: Over) -> ExecServerError {
         let last = self.last_failure.take();
         match over {
-            Over::NeverConnected => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
+            Over::NeverConnected => match last {
+                // Whoever made the connection may know more about its end.
+                Some(ExecServerError::ConnectFailed(error)) if self.ended_early(&error) => {
+                    match self.connector.post_mortem().await {
+                        Lost::CannotRedial => ExecServerError::ConnectFailed(error),
+                        lost => lost.into(),
+                    }
+                }
+                last => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
+            },
             Over::Deadline(deadline) => {
                 let last = last.map_or_else(|| "none".to_owned(), |error| error.to_string());
                 Lost::Deadline { deadline, last }.into()
@@ -429,28 +489,50 @@ impl Driver {
         }
     }
 
+    /// Whether a connection that cannot be made again ended before the handshake.
+    fn ended_early(&self, error: &ConnectError) -> bool {
+        matches!(error, ConnectError::EndedEarly) && !self.connector.can_redial()
+    }
+
     async fn end(mut self, error: &ExecServerError, state: ConnectionState) {
+        self.settle(error, state);
+        self.link = None;
+        // Not `try_recv`: a sender that has its place may still be putting its command there.
+        while let Some(command) = self.commands.recv().await {
+            command.call.asker.tell(Err(error.clone()));
+        }
+    }
+
+    /// Tells everybody that it is over.
+    fn settle(&mut self, error: &ExecServerError, state: ConnectionState) {
         // Before the queue is closed: who finds it closed looks here for the reason.
         self.shared.state.send_replace(state);
         self.commands.close();
+        self.settled = true;
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(error.clone()));
         }
         for call in self.calls.take_all() {
             call.asker.tell(Err(error.clone()));
         }
-        // Not `try_recv`: a sender that has its place may still be putting its command there.
-        while let Some(command) = self.commands.recv().await {
-            command.call.asker.tell(Err(error.clone()));
-        }
         self.processes.fail_all(error);
+    }
+}
+
+impl Drop for Driver {
+    /// Also when the runtime ends or a defect panics: nobody waits for ever.
+    fn drop(&mut self) {
+        if !self.settled {
+            let error = ExecServerError::from(Lost::TaskStopped);
+            self.settle(&error, ConnectionState::Failed(error.clone()));
+        }
     }
 }
 
 /// A call of the driver's own; what becomes of it when the connection is lost, the driver knows.
 pub(crate) fn internal(method: Method, params: &impl Serialize, asker: Asker) -> Call {
     let params = to_raw_value(params).expect("params have only string keys");
-    Call { method, params, replay: false, asker }
+    Call { method, params, replay: false, losses: 0, asker }
 }
 
 pub(crate) fn read_result<T: serde::de::DeserializeOwned>(
@@ -463,6 +545,14 @@ pub(crate) fn read_result<T: serde::de::DeserializeOwned>(
 
 fn null() -> Box<RawValue> {
     RawValue::NULL.to_owned()
+}
+
+/// Resolves when whoever asked for the connection has gone before it was made.
+async fn nobody_waits<T>(opened: &mut Option<oneshot::Sender<T>>) {
+    match opened {
+        Some(opened) => opened.closed().await,
+        None => future::pending().await,
+    }
 }
 
 async fn receive(incoming: Option<&mut Incoming>) -> Option<Received> {

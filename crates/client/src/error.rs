@@ -19,6 +19,9 @@ pub enum ExecServerError {
     /// may not have taken effect. The client itself goes on.
     #[error("{method} was interrupted by a lost connection; it may or may not have taken effect")]
     Interrupted { method: &'static str },
+    /// The call is larger than a message may be, and was not sent.
+    #[error("{method}: {source}")]
+    TooLarge { method: &'static str, source: Arc<exec_server_protocol::DecodeError> },
     #[error("{what} took longer than {after:?}")]
     TimedOut { what: &'static str, after: Duration },
     /// The server's own answer: code, message, and a stable word in `data.kind`.
@@ -44,6 +47,8 @@ pub enum Lost {
     Deadline { deadline: Duration, last: String },
     #[error("the connection ended and cannot be dialled again")]
     CannotRedial,
+    #[error("the task of the client was stopped, with its runtime or by a panic")]
+    TaskStopped,
     #[error("the server program ended: {status}")]
     ServerExited { status: String },
     #[error("the server does not give the session back: {0}")]
@@ -74,6 +79,8 @@ pub enum Violation {
     Result { method: &'static str, source: serde_json::Error },
     #[error("a notification {method} cannot be read: {source}")]
     Notification { method: String, source: serde_json::Error },
+    #[error("process {process_id:?} has events with impossible numbers")]
+    Numbers { process_id: String },
     #[error("it gave session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
 }

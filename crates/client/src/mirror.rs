@@ -19,7 +19,7 @@ use crate::events::{ExecProcessEvent, ProcessEvents, ProcessExit};
 const CAPACITY: usize = 1 << 20;
 const COST_OF_AN_EVENT: usize = 64;
 /// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.
-const WORTHWHILE_ROOM: usize = 256 << 10;
+const WORTHWHILE_ROOM: usize = (256 << 10) + COST_OF_AN_EVENT;
 
 /// What is appended to a mirror.
 #[derive(Debug, Clone)]
@@ -83,7 +83,9 @@ struct State {
     /// Nobody has subscribed yet, and somebody may: everything is kept for whoever does. Otherwise a process that
     /// writes fast would have written too much between its start and the caller's next line.
     awaits_subscriber: bool,
-    /// Nobody has a handle of the process, and nobody ever will.
+    /// Nobody has a handle of the process; another may be made.
+    without_handle: bool,
+    /// Nobody has a handle of the process that was being started, and nobody ever will.
     unwanted: bool,
     subscribers: BTreeMap<u64, Subscriber>,
     next_subscriber: u64,
@@ -138,6 +140,7 @@ impl ProcessMirror {
             failure: None,
             refused: false,
             awaits_subscriber: true,
+            without_handle: false,
             unwanted: false,
             subscribers: BTreeMap::new(),
             next_subscriber: 0,
@@ -215,9 +218,24 @@ impl ProcessMirror {
         self.tell_room(state);
     }
 
+    /// Says that the last handle is gone.
+    pub(crate) fn lose_handle(&self) {
+        let mut state = self.lock();
+        state.without_handle = true;
+        state.awaits_subscriber = false;
+        self.tell_room(state);
+    }
+
+    pub(crate) fn is_without_handle(&self) -> bool {
+        self.lock().without_handle
+    }
+
     /// Says that nobody will ever have a handle of this process.
     pub(crate) fn give_away(&self) {
-        self.lock().unwanted = true;
+        let mut state = self.lock();
+        state.unwanted = true;
+        state.awaits_subscriber = false;
+        drop(state);
         self.shared.room.notify_one();
     }
 
@@ -415,7 +433,7 @@ impl State {
             && wanted.is_none_or(|wanted| oldest.seq < wanted)
         {
             self.cost -= oldest.entry.cost();
-            self.evicted_bytes += oldest.entry.output_bytes();
+            self.evicted_bytes = self.evicted_bytes.saturating_add(oldest.entry.output_bytes());
             self.events.pop_front();
         }
     }
@@ -448,7 +466,7 @@ impl State {
     }
 
     fn read(&self, after: u64, max_bytes: u64) -> ReadResponse {
-        let (mut chunks, mut bytes, mut dropped_bytes) = (Vec::new(), 0_u64, 0);
+        let (mut chunks, mut bytes, mut dropped_bytes) = (Vec::new(), 0_u64, 0_u64);
         let mut next_seq = self.next;
         for stored in self.events.range(self.index_of(after.saturating_add(1))..) {
             match &stored.entry {
@@ -462,7 +480,9 @@ impl State {
                     chunks.push(output_chunk(stored.seq, *stream, chunk));
                 }
                 Entry::Event(_) => {}
-                Entry::Gap { dropped_bytes: dropped } => dropped_bytes += dropped,
+                Entry::Gap { dropped_bytes: dropped } => {
+                    dropped_bytes = dropped_bytes.saturating_add(*dropped);
+                }
             }
         }
         ReadResponse {

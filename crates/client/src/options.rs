@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exec_server_transport::KeepAlive;
+use exec_server_transport::{DialUrl, KeepAlive};
 
 use crate::RecoveryPolicy;
 
@@ -70,8 +70,11 @@ impl RemoteExecServerConnectArgs {
 
 impl fmt::Debug for RemoteExecServerConnectArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The query of a URL may be a token, too.
-        let url = self.websocket_url.split('?').next().unwrap_or_default();
+        // A user, and the query of a URL, may be secrets, too.
+        let url = self
+            .websocket_url
+            .parse::<DialUrl>()
+            .map_or_else(|_| "…".to_owned(), |url| url.to_string());
         f.debug_struct("RemoteExecServerConnectArgs")
             .field("websocket_url", &url)
             .field("connect_timeout", &self.connect_timeout)
@@ -83,7 +86,7 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
 }
 
 /// A server that is started as a child and reached over its stdin and stdout.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct ExecServerLaunchCommand {
     pub program: PathBuf,
     /// Must make it serve on stdio: `["--listen", "stdio"]` for `exec-server` itself.
@@ -91,4 +94,16 @@ pub struct ExecServerLaunchCommand {
     /// On top of our own environment.
     pub env: BTreeMap<String, String>,
     pub cwd: Option<PathBuf>,
+}
+
+impl fmt::Debug for ExecServerLaunchCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecServerLaunchCommand")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            // Values may be secrets.
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .finish()
+    }
 }

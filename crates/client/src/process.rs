@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_protocol::{
-    Base64Bytes, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, SignalName, SignalParams,
-    TerminalSize, TerminateMode, TerminateParams, WriteParams, WriteStatus, rpc,
+    Base64Bytes, ListParams, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, SignalName,
+    SignalParams, TerminalSize, TerminateMode, TerminateParams, WriteParams, WriteStatus, rpc,
 };
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OnceCell, watch};
 
 use crate::calls::ProcessKey;
 use crate::client::ExecServerClient;
@@ -20,6 +20,8 @@ use crate::{ExecServerError, call::Waiting};
 
 /// The largest piece of input in one message.
 const MAX_PIECE: usize = 256 << 10;
+/// What a terminal's keyboard sends for the end of the input.
+const END_OF_FILE: &[u8] = b"\x04";
 /// Pieces of one write that may wait for their answers.
 const PIECES_IN_FLIGHT: usize = 8;
 
@@ -39,16 +41,23 @@ struct Shared {
     /// Makes the ids of this handle's writes differ from those of any other handle.
     write_prefix: String,
     writes: AtomicU64,
+    /// Asked for once it matters, if this handle did not start the process.
+    has_terminal: OnceCell<bool>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.mirror.expect_no_subscriber();
+        self.mirror.lose_handle();
     }
 }
 
 impl ExecServerProcess {
-    pub(crate) fn new(client: ExecServerClient, key: ProcessKey, mirror: ProcessMirror) -> Self {
+    pub(crate) fn new(
+        client: ExecServerClient,
+        key: ProcessKey,
+        mirror: ProcessMirror,
+        has_terminal: Option<bool>,
+    ) -> Self {
         let shared = Shared {
             client,
             key,
@@ -56,6 +65,7 @@ impl ExecServerProcess {
             writing: Mutex::new(()),
             write_prefix: format!("{:08x}-", rand::random::<u32>()),
             writes: AtomicU64::new(0),
+            has_terminal: OnceCell::new_with(has_terminal),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -119,9 +129,14 @@ impl ExecServerProcess {
         }
     }
 
-    /// Ends the process's stdin after what was written. A terminal gets the end-of-file character.
+    /// Ends the process's stdin after what was written. A terminal gets the end-of-file character, once, whatever happens
+    /// to the connection.
     pub async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
+        if self.has_terminal().await? {
+            // By its id it is not typed twice: a second one would end the shell around the program that the first ended.
+            return self.write(END_OF_FILE).await;
+        }
         let _order = self.shared.writing.lock().await;
         let params = ProcessIdParams { process_id: self.process_id().to_owned() };
         Ok(self.client().call::<rpc::ProcessCloseStdin>(params).await?.status)
@@ -182,6 +197,16 @@ impl ExecServerProcess {
             write_id: Some(write_id),
         };
         self.client().send::<rpc::ProcessWrite>(&params, None).await
+    }
+
+    async fn has_terminal(&self) -> Result<bool, ExecServerError> {
+        let ask = || async {
+            let listed = self.client().call::<rpc::ProcessList>(ListParams::default()).await?;
+            let mut processes = listed.processes.into_iter();
+            let found = processes.find(|process| process.process_id == self.process_id());
+            Ok(found.is_some_and(|process| process.tty))
+        };
+        self.shared.has_terminal.get_or_try_init(ask).await.copied()
     }
 
     fn check_own(&self) -> Result<(), ExecServerError> {

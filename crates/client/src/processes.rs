@@ -3,6 +3,7 @@
 //! Decides and returns what to send; the driver sends it.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{
@@ -10,6 +11,7 @@ use exec_server_protocol::{
     ObserveParams, OutputNotification, ReadParams, ReadResponse, RpcError, TerminateMode,
     TerminateParams, notification,
 };
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -17,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::calls::{Answer, Asker, Call, ProcessKey};
 use crate::driver::{internal, read_result};
-use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
+use crate::mirror::{Gaps, MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation, catch_up};
 
 /// Output is confirmed after this much of it, or this long after it came.
@@ -53,6 +55,8 @@ pub(crate) struct Tracked {
     /// The last read may have been cut short, so there may be more than was announced.
     unsure: bool,
     pulling: bool,
+    /// The last read brought nothing; the next one waits a little.
+    stalled: bool,
     unconfirmed: Unconfirmed,
     started_here: bool,
     /// Nobody has a handle, or nobody knows whether its start took effect: if it did, it is to be ended.
@@ -71,8 +75,17 @@ impl Tracked {
     fn new(key: ProcessKey, mirror: ProcessMirror) -> Self {
         let announced = mirror.next_seq() - 1;
         let unconfirmed = Unconfirmed::default();
-        let (unsure, pulling, started_here, abandoned) = (false, false, false, false);
-        Self { key, mirror, announced, unsure, pulling, unconfirmed, started_here, abandoned }
+        Self {
+            key,
+            mirror,
+            announced,
+            unsure: false,
+            pulling: false,
+            stalled: false,
+            unconfirmed,
+            started_here: false,
+            abandoned: false,
+        }
     }
 
     pub(crate) fn started(key: ProcessKey, mirror: ProcessMirror) -> Self {
@@ -132,8 +145,11 @@ impl Tracked {
         self.unsure = !response.chunks.is_empty();
         // The mirror may have moved on since the request; what it has it ignores.
         let first = response.chunks.first().map_or(u64::MAX, |chunk| chunk.seq);
-        let after = self.after().min(first.saturating_sub(1));
-        catch_up::apply(&self.mirror, after, response)
+        let before = self.after();
+        catch_up::apply(&self.mirror, before.min(first.saturating_sub(1)), response)?;
+        // What was announced and did not come may be a lie, or on its way: no reason to ask as fast as we can.
+        self.stalled = self.after() == before;
+        Ok(())
     }
 
     fn offer(&mut self, seq: u64, event: MirrorEvent, dropped_bytes: u64) {
@@ -181,6 +197,7 @@ impl Tracked {
         }
         if self.is_behind()
             && !self.pulling
+            && !self.stalled
             && let Some(room) = self.mirror.worthwhile_room()
         {
             self.pulling = true;
@@ -202,6 +219,15 @@ impl Tracked {
         Errand::Call(Call { replay: true, ..internal(Method::ProcessRead, &params, Asker::Nobody) })
     }
 
+    /// Goes on for nobody.
+    fn drain(&mut self) {
+        let process_id = self.key.process_id.clone();
+        let next = self.mirror.next_seq();
+        self.mirror = ProcessMirror::telling(process_id, Gaps::Declared, next, Arc::default());
+        self.mirror.lose_handle();
+        (self.unsure, self.stalled, self.abandoned) = (true, false, true);
+    }
+
     fn terminate(&self) -> Call {
         let params = TerminateParams {
             process_id: self.key.process_id.clone(),
@@ -218,9 +244,13 @@ impl Processes {
         self.acks = acks;
     }
 
-    /// Fails when the id is taken: the process that has it must keep its events.
+    /// Fails when the id is taken: the process that has it must keep its events. One that nobody has a handle of any
+    /// more may be attached or observed anew.
     pub(crate) fn track(&mut self, process: Tracked) -> Result<(), ExecServerError> {
-        if self.by_key.contains_key(&process.key) {
+        let replaceable = |other: &Tracked| {
+            !process.started_here && !other.abandoned && other.mirror.is_without_handle()
+        };
+        if self.by_key.get(&process.key).is_some_and(|other| !replaceable(other)) {
             let message = match &process.key.observed_session {
                 None => {
                     format!("process {:?} already exists in this session", process.key.process_id)
@@ -280,26 +310,28 @@ impl Processes {
         calls
     }
 
-    pub(crate) fn caught_up(&mut self, key: &ProcessKey, answer: Answer) {
-        self.take(key, answer);
+    pub(crate) fn caught_up(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
+        self.take(key, answer, now);
     }
 
-    pub(crate) fn pulled(&mut self, key: &ProcessKey, answer: Answer) {
+    pub(crate) fn pulled(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
         if let Some(process) = self.by_key.get_mut(key) {
             process.pulling = false;
         }
-        self.take(key, answer);
+        self.take(key, answer, now);
     }
 
     /// A process that cannot be read any more fails alone.
-    fn take(&mut self, key: &ProcessKey, answer: Answer) {
+    fn take(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
         let Some(process) = self.by_key.get_mut(key) else { return };
         self.touched.push(key.clone());
         match answer.and_then(|result| process.take(&result)) {
+            Ok(()) if process.stalled => drop(self.ack_at.get_or_insert(now + ACK_DELAY)),
             Ok(()) => {}
             Err(error @ ExecServerError::Gap { .. }) => {
                 process.mirror.fail(error);
-                process.abandoned = true;
+                // It is ended, and its last events are confirmed, or the server would keep them with the session.
+                process.drain();
             }
             Err(error) => {
                 process.mirror.fail(error);
@@ -308,43 +340,47 @@ impl Processes {
         }
     }
 
+    /// An event of a process, or something that is none of ours. One that cannot be read fails its process alone; if
+    /// nobody knows whose it is, nothing can be relied on any more.
     pub(crate) fn notified(
         &mut self,
         notification: &Notification<'_>,
         now: Instant,
     ) -> Result<(), Violation> {
-        let (key, seq, event, dropped_bytes) = match &*notification.method {
-            "process/output" => {
-                let params: OutputNotification = read(notification)?;
-                let event = MirrorEvent::Output { stream: params.stream, chunk: params.chunk.0 };
-                (key(params.session_id, params.process_id), params.seq, event, params.dropped_bytes)
+        match read_event(notification) {
+            Ok(Some(notified)) => self.happened(notified, now),
+            Ok(None) => {
+                tracing::debug!(method = %notification.method, "a notification of no process");
             }
-            "process/exited" => {
-                let params: ExitedNotification = read(notification)?;
-                let event = MirrorEvent::Exited {
-                    exit_code: params.exit_code,
-                    sandbox_denied: params.sandbox_denied,
-                    details: params.exit,
-                };
-                (key(params.session_id, params.process_id), params.seq, event, params.dropped_bytes)
-            }
-            "process/closed" => {
-                let params: ClosedNotification = read(notification)?;
-                let key = key(params.session_id, params.process_id);
-                (key, params.seq, MirrorEvent::Closed, params.dropped_bytes)
-            }
-            other => {
-                tracing::debug!(method = other, "a notification that is not known");
-                return Ok(());
-            }
+            Err(violation) => self.fail_its_process(notification, violation)?,
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, Notified { key, seq, event, dropped_bytes }: Notified, now: Instant) {
+        let Some(process) = self.by_key.get_mut(&key) else { return };
+        process.offer(seq, event, dropped_bytes);
+        process.stalled = false;
+        if process.has_errand() {
+            self.touched.push(key);
+        } else if process.unconfirmed.any {
+            self.ack_at.get_or_insert(now + ACK_DELAY);
+        }
+    }
+
+    fn fail_its_process(
+        &mut self,
+        notification: &Notification<'_>,
+        violation: Violation,
+    ) -> Result<(), Violation> {
+        let Ok(ProcessName { process_id, session_id }) = read(notification) else {
+            return Err(violation);
         };
+        let key = key(session_id, process_id);
         if let Some(process) = self.by_key.get_mut(&key) {
-            process.offer(seq, event, dropped_bytes);
-            if process.has_errand() {
-                self.touched.push(key);
-            } else if process.unconfirmed.any && self.ack_at.is_none() {
-                self.ack_at = Some(now + ACK_DELAY);
-            }
+            process.mirror.fail(violation.into());
+            process.drain();
+            self.touched.push(key);
         }
         Ok(())
     }
@@ -359,6 +395,7 @@ impl Processes {
             self.ack_at = None;
             for process in self.by_key.values_mut() {
                 process.unconfirmed.due |= process.unconfirmed.any;
+                process.stalled = false;
             }
             self.tend_all();
         }
@@ -391,6 +428,63 @@ impl Processes {
             process.mirror.fail(error.clone());
         }
     }
+}
+
+/// An event as it was notified.
+struct Notified {
+    key: ProcessKey,
+    seq: u64,
+    event: MirrorEvent,
+    dropped_bytes: u64,
+}
+
+/// As much of a notification as is needed to say whose it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ProcessName {
+    process_id: String,
+    session_id: Option<String>,
+}
+
+fn read_event(notification: &Notification<'_>) -> Result<Option<Notified>, Violation> {
+    let notified = match &*notification.method {
+        "process/output" => {
+            let params: OutputNotification = read(notification)?;
+            Notified {
+                key: key(params.session_id, params.process_id),
+                seq: params.seq,
+                event: MirrorEvent::Output { stream: params.stream, chunk: params.chunk.0 },
+                dropped_bytes: params.dropped_bytes,
+            }
+        }
+        "process/exited" => {
+            let params: ExitedNotification = read(notification)?;
+            Notified {
+                key: key(params.session_id, params.process_id),
+                seq: params.seq,
+                event: MirrorEvent::Exited {
+                    exit_code: params.exit_code,
+                    sandbox_denied: params.sandbox_denied,
+                    details: params.exit,
+                },
+                dropped_bytes: params.dropped_bytes,
+            }
+        }
+        "process/closed" => {
+            let params: ClosedNotification = read(notification)?;
+            Notified {
+                key: key(params.session_id, params.process_id),
+                seq: params.seq,
+                event: MirrorEvent::Closed,
+                dropped_bytes: params.dropped_bytes,
+            }
+        }
+        _ => return Ok(None),
+    };
+    if notified.seq == 0 || notified.seq >= catch_up::MAX_SEQ {
+        return Err(Violation::Numbers { process_id: notified.key.process_id });
+    }
+    Ok(Some(notified))
 }
 
 fn key(observed_session: Option<String>, process_id: String) -> ProcessKey {

@@ -16,7 +16,8 @@ pub struct RecoveryPolicy {
     /// From the loss to giving up; `None` never gives up. A server keeps a session for 30 s unless it was asked for
     /// more, so a longer deadline needs a longer `detached_ttl` as well.
     pub deadline: Option<Duration>,
-    /// The pause after the first failed attempt; it doubles with each one. The attempt after the loss is immediate.
+    /// The pause after the first failed attempt; it doubles with each one. The attempt after the loss is immediate,
+    /// unless the connection lived for less than this.
     pub first_pause: Duration,
     pub longest_pause: Duration,
     /// How long one attempt may take, from dialling to the server's answer to `initialize`.
@@ -29,7 +30,7 @@ impl Default for RecoveryPolicy {
             deadline: Some(Duration::from_secs(25)),
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(2),
-            attempt: Duration::from_secs(10),
+            attempt: Duration::from_secs(5),
         }
     }
 }
@@ -83,7 +84,9 @@ enum State {
     Opening {
         until: Instant,
     },
-    Connected,
+    Connected {
+        since: Instant,
+    },
     Recovering {
         since: Instant,
         failed: u32,
@@ -107,12 +110,17 @@ enum Step {
 
 impl Recovery {
     /// Begins with the first attempt. The seed decides the jitter.
-    pub(crate) fn new(policy: RecoveryPolicy, now: Instant, seed: u64) -> Self {
+    pub(crate) fn new(
+        policy: RecoveryPolicy,
+        first_attempt: Duration,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
         let generation = Generation(1);
         Self {
             policy,
             generation,
-            state: State::Opening { until: later(now, policy.attempt) },
+            state: State::Opening { until: later(now, first_attempt) },
             actions: VecDeque::from([Action::Dial(generation)]),
             rng: SmallRng::seed_from_u64(seed),
         }
@@ -122,12 +130,12 @@ impl Recovery {
     pub(crate) fn recovering(&self) -> Option<(Instant, u32)> {
         match self.state {
             State::Recovering { since, failed, .. } => Some((since, failed)),
-            State::Opening { .. } | State::Connected | State::Over => None,
+            State::Opening { .. } | State::Connected { .. } | State::Over => None,
         }
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.state == State::Connected
+        matches!(self.state, State::Connected { .. })
     }
 
     /// A connection ended, or the attempt to make one did not get that far.
@@ -138,10 +146,16 @@ impl Recovery {
         match (self.state, refusal) {
             (State::Over, _) => {}
             (State::Opening { .. }, _) => self.give_up(Over::NeverConnected),
-            (State::Connected | State::Recovering { .. }, Refusal::Permanent) => {
+            (State::Connected { .. } | State::Recovering { .. }, Refusal::Permanent) => {
                 self.give_up(Over::Permanent);
             }
-            (State::Connected, Refusal::Temporary) => {
+            (State::Connected { since }, Refusal::Temporary)
+                if now < later(since, self.policy.first_pause) =>
+            {
+                // Somebody lets us in and throws us out: not as fast as we can, for ever.
+                self.pause(now, 0, now);
+            }
+            (State::Connected { .. }, Refusal::Temporary) => {
                 let step = self.attempt(now);
                 self.state = State::Recovering { since: now, failed: 0, step };
             }
@@ -153,28 +167,28 @@ impl Recovery {
     }
 
     /// The server answered `initialize`.
-    pub(crate) fn handle_initialized(&mut self, generation: Generation) {
+    pub(crate) fn handle_initialized(&mut self, generation: Generation, now: Instant) {
         if generation != self.generation {
             return;
         }
         match &mut self.state {
             State::Opening { .. } => {
-                self.state = State::Connected;
+                self.state = State::Connected { since: now };
                 self.actions.push_back(Action::Admit(generation));
             }
             State::Recovering { step: step @ Step::Attempting { .. }, .. } => {
                 *step = Step::CatchingUp;
                 self.actions.push_back(Action::CatchUp(generation));
             }
-            State::Recovering { .. } | State::Connected | State::Over => {}
+            State::Recovering { .. } | State::Connected { .. } | State::Over => {}
         }
     }
 
     /// Every process knows what it missed.
-    pub(crate) fn handle_caught_up(&mut self, generation: Generation) {
+    pub(crate) fn handle_caught_up(&mut self, generation: Generation, now: Instant) {
         let is_catching_up = matches!(self.state, State::Recovering { step: Step::CatchingUp, .. });
         if generation == self.generation && is_catching_up {
-            self.state = State::Connected;
+            self.state = State::Connected { since: now };
             self.actions.push_back(Action::Admit(generation));
         }
     }
@@ -189,7 +203,6 @@ impl Recovery {
                 if let Some(deadline) = self.policy.deadline
                     && now >= later(since, deadline)
                 {
-                    self.actions.push_back(Action::HangUp(self.generation));
                     return self.give_up(Over::Deadline(deadline));
                 }
                 match step {
@@ -204,7 +217,7 @@ impl Recovery {
                     Step::Pausing { .. } | Step::Attempting { .. } | Step::CatchingUp => {}
                 }
             }
-            State::Opening { .. } | State::Connected | State::Over => {}
+            State::Opening { .. } | State::Connected { .. } | State::Over => {}
         }
     }
 
@@ -220,7 +233,7 @@ impl Recovery {
                 };
                 [deadline, step].into_iter().flatten().min()
             }
-            State::Connected | State::Over => None,
+            State::Connected { .. } | State::Over => None,
         }
     }
 
@@ -272,17 +285,18 @@ mod tests {
         std::iter::from_fn(|| recovery.poll_action()).collect()
     }
 
+    const FIRST_ATTEMPT: Duration = Duration::from_secs(10);
     const FIRST: Generation = Generation(1);
     const SECOND: Generation = Generation(2);
 
     fn connected() -> (Recovery, Clock) {
         let now = Instant::now();
-        let mut recovery = Recovery::new(RecoveryPolicy::default(), now, 7);
+        let mut recovery = Recovery::new(RecoveryPolicy::default(), FIRST_ATTEMPT, now, 7);
         assert_eq!(actions(&mut recovery), [Action::Dial(FIRST)]);
-        recovery.handle_initialized(FIRST);
+        recovery.handle_initialized(FIRST, now);
         assert_eq!(actions(&mut recovery), [Action::Admit(FIRST)]);
         assert_eq!(recovery.poll_timeout(), None);
-        (recovery, Clock(now))
+        (recovery, Clock(now + FIRST_ATTEMPT))
     }
 
     #[test]
@@ -295,27 +309,46 @@ mod tests {
             "the first attempt is immediate"
         );
         assert!(!recovery.is_connected());
-        recovery.handle_initialized(SECOND);
+        recovery.handle_initialized(SECOND, clock.0);
         assert_eq!(actions(&mut recovery), [Action::CatchUp(SECOND)]);
         assert!(!recovery.is_connected());
-        recovery.handle_caught_up(SECOND);
+        recovery.handle_caught_up(SECOND, clock.0);
         assert_eq!(actions(&mut recovery), [Action::Admit(SECOND)]);
         assert!(recovery.is_connected());
+    }
+
+    #[test]
+    fn a_connection_that_lives_for_a_moment_is_not_redialled_at_once() {
+        let (mut recovery, mut clock) = connected();
+        let (began, mut generation) = (clock.0, FIRST);
+        for _ in 0..1000 {
+            recovery.handle_lost(generation, Refusal::Temporary, clock.0);
+            while recovery.poll_action().is_none() {
+                let next = recovery.poll_timeout().unwrap();
+                let now = clock.after(next - clock.0);
+                recovery.handle_timeout(now);
+            }
+            generation = Generation(generation.0 + 1);
+            recovery.handle_initialized(generation, clock.0);
+            recovery.handle_caught_up(generation, clock.0);
+            actions(&mut recovery);
+        }
+        assert!(clock.0 - began > 900 * RecoveryPolicy::default().first_pause / 2);
     }
 
     #[test]
     fn an_old_connection_changes_nothing() {
         let (mut recovery, clock) = connected();
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
-        recovery.handle_initialized(SECOND);
+        recovery.handle_initialized(SECOND, clock.0);
         actions(&mut recovery);
         for refusal in [Refusal::Temporary, Refusal::Permanent] {
             recovery.handle_lost(FIRST, refusal, clock.0);
         }
-        recovery.handle_initialized(FIRST);
-        recovery.handle_caught_up(FIRST);
+        recovery.handle_initialized(FIRST, clock.0);
+        recovery.handle_caught_up(FIRST, clock.0);
         assert_eq!(actions(&mut recovery), []);
-        recovery.handle_caught_up(SECOND);
+        recovery.handle_caught_up(SECOND, clock.0);
         assert!(recovery.is_connected());
     }
 
@@ -354,8 +387,8 @@ mod tests {
     fn without_a_deadline_it_never_ends() {
         let now = Instant::now();
         let policy = RecoveryPolicy { deadline: None, ..RecoveryPolicy::default() };
-        let mut recovery = Recovery::new(policy, now, 7);
-        recovery.handle_initialized(FIRST);
+        let mut recovery = Recovery::new(policy, FIRST_ATTEMPT, now, 7);
+        recovery.handle_initialized(FIRST, now);
         recovery.handle_lost(FIRST, Refusal::Temporary, now);
         let mut clock = Clock(now);
         for _ in 0..10_000 {
@@ -395,7 +428,7 @@ mod tests {
         let (mut recovery, mut clock) = connected();
         let lost_at = clock.0;
         recovery.handle_lost(FIRST, Refusal::Temporary, lost_at);
-        recovery.handle_initialized(SECOND);
+        recovery.handle_initialized(SECOND, clock.0);
         let now = clock.after(Duration::from_secs(5));
         recovery.handle_lost(SECOND, Refusal::Temporary, now);
         assert_eq!(recovery.recovering(), Some((lost_at, 1)));
@@ -414,7 +447,7 @@ mod tests {
         recovery.handle_lost(SECOND, Refusal::Permanent, clock.0);
         assert_eq!(actions(&mut recovery), [Action::GiveUp(Over::Permanent)]);
 
-        let mut never = Recovery::new(RecoveryPolicy::default(), clock.0, 7);
+        let mut never = Recovery::new(RecoveryPolicy::default(), FIRST_ATTEMPT, clock.0, 7);
         actions(&mut never);
         never.handle_lost(FIRST, Refusal::Temporary, clock.0);
         assert_eq!(actions(&mut never), [Action::GiveUp(Over::NeverConnected)]);
@@ -429,8 +462,8 @@ mod tests {
             attempt: Duration::MAX,
         };
         let now = Instant::now();
-        let mut recovery = Recovery::new(policy, now, 7);
-        recovery.handle_initialized(FIRST);
+        let mut recovery = Recovery::new(policy, FIRST_ATTEMPT, now, 7);
+        recovery.handle_initialized(FIRST, now);
         recovery.handle_lost(FIRST, Refusal::Temporary, now);
         recovery.handle_lost(SECOND, Refusal::Temporary, now);
         assert!(recovery.poll_timeout().unwrap() > now);

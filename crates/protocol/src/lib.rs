@@ -22,7 +22,7 @@ pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
 pub use encode::{NotificationHeader, error_response, notification, request, response};
 pub use envelope::{
     DecodeError, Message, Notification, Request, RequestId, TraceContext, UNKNOWN_REQUEST_ID,
-    decode,
+    check_bounds, decode, decode_unchecked,
 };
 pub use environment::{
     Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,

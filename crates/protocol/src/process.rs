@@ -434,6 +434,7 @@ pub struct ExitedNotification {
     pub session_id: Option<String>,
     pub seq: u64,
     pub exit_code: i32,
+    #[serde(default)]
     pub sandbox_denied: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     pub dropped_bytes: u64,

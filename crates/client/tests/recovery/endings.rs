@@ -173,6 +173,29 @@ async fn a_server_that_breaks_the_protocol_is_the_end() {
 }
 
 #[tokio::test]
+async fn an_event_that_cannot_be_read_fails_its_process_alone() {
+    for event in [
+        r#"{"method":"process/exited","params":{"processId":"p0","seq":1,"exitCode":3221225477}}"#,
+        r#"{"method":"process/output","params":{"processId":"p0","seq":0,"stream":"stdout","chunk":""}}"#,
+    ] {
+        let server = TestServer::start().await;
+        let tap = Tap::on(&server.server);
+        let client = tap.client().await;
+        let broken = client.start(shell("p0", "exec sleep 100000")).await.unwrap();
+        let whole = client.start(shell("p1", "read line; exit 3")).await.unwrap();
+        tap.set_trap(Method::EnvironmentStatus, Fate::Garbled(event));
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.environment_status(Empty {}).await }
+        });
+        let error = failure(broken.subscribe_events()).await;
+        assert!(matches!(error, ExecServerError::ProtocolViolation(_)), "{error}");
+        assert_eq!(crate::support::follow(&whole).await.exit_code, Some(3));
+        call.abort();
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
     let server = TestServer::start().await;
     let tap = Tap::on(&server.server);

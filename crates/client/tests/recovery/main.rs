@@ -6,6 +6,7 @@ mod calls;
 mod connecting;
 mod cuts;
 mod endings;
+mod limits;
 mod observing;
 mod output;
 mod processes;

@@ -157,7 +157,9 @@ async fn start_detached(
         return not_started(&program, error).map(Some);
     }
     let text = if detach.json {
-        json!({"processId": name, "sessionId": client.session_id()}).to_string()
+        let ttl = client.detached_ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
+        let session_id = client.session_id();
+        json!({"processId": name, "sessionId": session_id, "detachedTtlMs": ttl}).to_string()
     } else {
         name
     };

@@ -75,8 +75,13 @@ impl Reader {
             Ok(session) => session,
             Err(error) => return responder.fail(&error),
         };
+        let holder = session.connection();
         // Ended here and now; a client that hangs up right away has closed the session all the same.
         let ended = self.shared.end_session(&session);
+        // Whoever had it would wait for events that never come.
+        if let Some(holder) = holder.filter(|holder| holder.id() != self.connection.id()) {
+            holder.give_up();
+        }
         self.work(responder, |responder| async move {
             ended.await;
             responder.answer::<rpc::SessionClose>(Ok(Empty {}));

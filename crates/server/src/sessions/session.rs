@@ -186,6 +186,16 @@ impl Session {
         state.stop_expiry();
     }
 
+    /// The connection that it is attached to.
+    pub(crate) fn connection(&self) -> Option<Arc<ConnectionHandle>> {
+        match &self.lock().attachment {
+            Attachment::Attached(Holder::Connection(connection)) => Some(Arc::clone(connection)),
+            Attachment::Attached(Holder::Program(_))
+            | Attachment::Detached { .. }
+            | Attachment::Ended => None,
+        }
+    }
+
     /// Fails when the session is not this holder's any more.
     pub(crate) fn check_attached(&self, holder: ConnectionId) -> Result<(), RpcError> {
         self.lock().check_attached(&self.id, holder)

@@ -198,8 +198,7 @@ async fn another_session_can_be_listed_and_closed() {
     assert_eq!(other.call("process/list", json!({})).await.unwrap()["processes"], json!([]));
 
     assert_eq!(other.call("session/close", named.clone()).await.unwrap(), json!({}));
-    let error = owner.call("process/list", json!({})).await.unwrap_err();
-    assert_eq!(error["data"]["kind"], "sessionEnded");
+    owner.ended().await;
     for method in ["process/list", "session/close"] {
         let error = other.call(method, named.clone()).await.unwrap_err();
         assert_eq!(error["data"]["kind"], "unknownSession");

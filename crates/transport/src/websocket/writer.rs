@@ -91,8 +91,9 @@ impl WebSocketWriter {
         self.answers.clone()
     }
 
+    /// Control frames count once they are taken: a flush that was dropped has left them here.
     pub(crate) fn buffered(&self) -> usize {
-        self.messages.len()
+        self.messages.len() + self.control_frames.len()
     }
 
     pub(crate) async fn flush(&mut self) -> io::Result<()> {

@@ -1,0 +1,127 @@
+//! What does not fit into a message, and what may be done again.
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use exec_server_client::{ConnectionState, ExecServerError};
+use exec_server_protocol::{Base64Bytes, ListParams, SessionCloseParams, WaitParams, WriteParams};
+
+use crate::support::{TestServer, connect, failure, shell, wait_for, with_stdin};
+
+#[tokio::test]
+async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
+
+    let mut many_values = shell("many", "true");
+    many_values.argv.extend((0..300_000).map(|_| String::new()));
+    let error = client.start(many_values).await.unwrap_err();
+    assert!(matches!(error, ExecServerError::TooLarge { method: "process/start", .. }), "{error}");
+
+    let chunk = Base64Bytes(vec![0; 50 << 20].into());
+    let params = WriteParams { process_id: "p".into(), chunk, write_id: Some("w".into()) };
+    let error = client.process_write(params).await.unwrap_err();
+    assert!(matches!(error, ExecServerError::TooLarge { method: "process/write", .. }), "{error}");
+
+    process.write("still here\n").await.unwrap();
+    wait_for(&mut process.subscribe_events(), "still here").await;
+    assert_eq!(proxy.connections(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_may_hold_more_values_than_a_request() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    for id in ["a", "b", "c"] {
+        let mut params = shell(id, "exec sleep 100000");
+        params.argv.extend((0..100_000).map(|_| String::new()));
+        client.start(params).await.unwrap();
+    }
+    let listed = client.process_list(ListParams::default()).await.unwrap();
+    assert_eq!(listed.processes.len(), 3);
+}
+
+#[tokio::test]
+async fn a_process_without_handles_may_be_attached_and_observed_again() {
+    let server = TestServer::start().await;
+    let owner = connect(&server.url()).await;
+    let other = connect(&server.url()).await;
+    let handle = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
+    let error = owner.attach("p").await.unwrap_err();
+    assert_eq!(error.kind(), Some("duplicateProcess"), "there is a handle");
+    drop(handle);
+    for _ in 0..3 {
+        let attached = owner.attach("p").await.unwrap();
+        wait_for(&mut attached.subscribe_events(), "up").await;
+        let observed = other.observe(owner.session_id(), "p", None).await.unwrap();
+        wait_for(&mut observed.subscribe_events(), "up").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let watcher = connect(&server.url()).await;
+    let session_id = Some(client.session_id().to_owned());
+    let listed = async || {
+        let params = ListParams { session_id: session_id.clone() };
+        watcher.process_list(params).await.unwrap().processes
+    };
+    {
+        let script = "head -c 8000000 /dev/zero; exec sleep 100000";
+        let mut start = pin!(client.start(shell("p", script)));
+        assert!(start.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // More than a mirror holds.
+        while !listed().await.iter().any(|process| process.next_seq > 30) {}
+    }
+    while listed().await.iter().any(|process| process.running) {}
+    // The client gives the id free once it has seen the end; the server then says that it knows the process.
+    loop {
+        let error = client.start(shell("p", "true")).await.unwrap_err();
+        assert_eq!(error.kind(), Some("duplicateProcess"));
+        if client.attach("p").await.is_ok() {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_somebody_else_ends_is_the_end() {
+    let server = TestServer::start().await;
+    let owner = connect(&server.url()).await;
+    let other = connect(&server.url()).await;
+    let process = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
+    let mut events = process.subscribe_events();
+    wait_for(&mut events, "up").await;
+    let session_id = Some(owner.session_id().to_owned());
+    other.session_close(SessionCloseParams { session_id }).await.unwrap();
+    let error = failure(events).await;
+    assert!(matches!(error, ExecServerError::Disconnected(_)), "{error}");
+    assert!(error.to_string().contains("does not give the session back"), "{error}");
+}
+
+#[tokio::test]
+async fn processes_hear_of_the_end_although_a_call_is_not_polled() {
+    let server = TestServer::start().await;
+    let (client, proxy) = server.client().await;
+    let process = client.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
+    let mut events = process.subscribe_events();
+    wait_for(&mut events, "up").await;
+    let wait = || client.process_wait(WaitParams { process_id: "p".into(), timeout_ms: None });
+    proxy.refuse();
+    proxy.cut(exec_server_test_support::Cut::Rst).await;
+    let mut state = client.connection_state();
+    let recovering = |state: &ConnectionState| matches!(state, ConnectionState::Recovering { .. });
+    state.wait_for(recovering).await.unwrap();
+    // More than the queue holds; each is polled once, and never again.
+    let mut calls: Vec<_> = (0..200).map(|_| Box::pin(wait())).collect();
+    for call in &mut calls {
+        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    // The session is gone when the client comes back.
+    server.server.shutdown().await;
+    proxy.resume();
+    assert!(matches!(failure(events).await, ExecServerError::Disconnected(_)));
+}
