@@ -33,11 +33,21 @@ pub(crate) enum Asker {
     /// The handshake of a connection.
     Handshake(Generation),
     /// What a process missed while there was no connection.
-    CatchUp(ProcessKey),
+    CatchUp(Question),
     /// What a process had no room for.
-    Pull(ProcessKey),
+    Pull(Question),
     /// Nobody.
     Nobody,
+}
+
+/// What the driver asked about a process, so that an answer that comes late meets nobody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) key: ProcessKey,
+    /// Which of the processes that had this key.
+    pub(crate) identity: u64,
+    /// The last event that was here when it was asked.
+    pub(crate) after: u64,
 }
 
 /// Names a process: of this session, or of one that is observed.

@@ -16,7 +16,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::calls::{Answer, Asker, Call, Calls, ProcessKey, read_error};
+use crate::calls::{Answer, Asker, Call, Calls, Question, read_error};
 use crate::connector::{Connector, Dialing};
 use crate::processes::{Errand, Processes, Tracked};
 use crate::recovery::{Action, Generation, Over, Recovery, Refusal};
@@ -299,9 +299,9 @@ impl Driver {
         }
     }
 
-    fn caught_up(&mut self, key: &ProcessKey, answer: Answer) {
+    fn caught_up(&mut self, question: &Question, answer: Answer) {
         let now = Instant::now();
-        self.processes.caught_up(key, answer, now);
+        self.processes.caught_up(question, answer, now);
         if let Some(link) = &mut self.link {
             link.catching_up = link.catching_up.saturating_sub(1);
             if link.catching_up == 0 {
@@ -368,8 +368,8 @@ impl Driver {
     fn answered(&mut self, call: Call, answer: Answer) {
         match call.asker {
             Asker::Handshake(generation) => self.handshake_answered(generation, answer),
-            Asker::CatchUp(key) => self.caught_up(&key, answer),
-            Asker::Pull(key) => self.processes.pulled(&key, answer, Instant::now()),
+            Asker::CatchUp(question) => self.caught_up(&question, answer),
+            Asker::Pull(question) => self.processes.pulled(&question, answer, Instant::now()),
             Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
             asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
         }

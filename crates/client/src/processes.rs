@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::calls::{Answer, Asker, Call, ProcessKey};
+use crate::calls::{Answer, Asker, Call, ProcessKey, Question};
 use crate::driver::{internal, read_result};
 use crate::mirror::{Gaps, MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation, catch_up};
@@ -31,6 +31,7 @@ const CATCH_UP_BYTES: u64 = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     by_key: HashMap<ProcessKey, Tracked>,
+    identities: u64,
     /// Those that may have an errand.
     touched: Vec<ProcessKey>,
     errands: VecDeque<Errand>,
@@ -49,6 +50,8 @@ pub(crate) enum Errand {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     key: ProcessKey,
+    /// Tells it from others that had the same key.
+    identity: u64,
     mirror: ProcessMirror,
     /// The last event that the server has announced, taken or not.
     announced: u64,
@@ -77,6 +80,7 @@ impl Tracked {
         let unconfirmed = Unconfirmed::default();
         Self {
             key,
+            identity: 0,
             mirror,
             announced,
             unsure: false,
@@ -114,10 +118,11 @@ impl Tracked {
     }
 
     /// Brings the events after the last one that is here, at most so many bytes at once.
-    fn request(&self, max_bytes: u64, asker: fn(ProcessKey) -> Asker) -> Call {
+    fn request(&self, max_bytes: u64, asker: fn(Question) -> Asker) -> Call {
         let process_id = self.key.process_id.clone();
-        let asker = asker(self.key.clone());
-        let after_seq = Some(self.after());
+        let after = self.after();
+        let asker = asker(Question { key: self.key.clone(), identity: self.identity, after });
+        let after_seq = Some(after);
         match &self.key.observed_session {
             None => {
                 let max_bytes = Some(max_bytes);
@@ -133,7 +138,7 @@ impl Tracked {
     }
 
     /// Takes what [`Self::request`] brought.
-    fn take(&mut self, result: &RawValue) -> Result<(), ExecServerError> {
+    fn take(&mut self, after: u64, result: &RawValue) -> Result<(), ExecServerError> {
         if self.is_observed() {
             // The events themselves follow as notifications, from where we are.
             self.announced = self.after();
@@ -144,9 +149,8 @@ impl Tracked {
         self.announced = self.announced.max(response.next_seq.saturating_sub(1));
         self.unsure = !response.chunks.is_empty();
         // The mirror may have moved on since the request; what it has it ignores.
-        let first = response.chunks.first().map_or(u64::MAX, |chunk| chunk.seq);
         let before = self.after();
-        catch_up::apply(&self.mirror, before.min(first.saturating_sub(1)), response)?;
+        catch_up::apply(&self.mirror, after, response)?;
         // What was announced and did not come may be a lie, or on its way: no reason to ask as fast as we can.
         self.stalled = self.after() == before;
         Ok(())
@@ -260,6 +264,8 @@ impl Processes {
             let error = RpcError::new(ErrorCode::InvalidRequest, message);
             return Err(ExecServerError::Server(error.with_kind("duplicateProcess")));
         }
+        self.identities += 1;
+        let process = Tracked { identity: self.identities, ..process };
         self.by_key.insert(process.key.clone(), process);
         Ok(())
     }
@@ -310,23 +316,30 @@ impl Processes {
         calls
     }
 
-    pub(crate) fn caught_up(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
-        self.take(key, answer, now);
+    pub(crate) fn caught_up(&mut self, question: &Question, answer: Answer, now: Instant) {
+        self.take(question, answer, now);
     }
 
-    pub(crate) fn pulled(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
-        if let Some(process) = self.by_key.get_mut(key) {
+    pub(crate) fn pulled(&mut self, question: &Question, answer: Answer, now: Instant) {
+        if let Some(process) = self.asked(question) {
             process.pulling = false;
         }
-        self.take(key, answer, now);
+        self.take(question, answer, now);
+    }
+
+    /// The process that a question was about, if it is still that one.
+    fn asked(&mut self, question: &Question) -> Option<&mut Tracked> {
+        let process = self.by_key.get_mut(&question.key)?;
+        (process.identity == question.identity).then_some(process)
     }
 
     /// A process that cannot be read any more fails alone.
-    fn take(&mut self, key: &ProcessKey, answer: Answer, now: Instant) {
-        let Some(process) = self.by_key.get_mut(key) else { return };
-        self.touched.push(key.clone());
-        match answer.and_then(|result| process.take(&result)) {
-            Ok(()) if process.stalled => drop(self.ack_at.get_or_insert(now + ACK_DELAY)),
+    fn take(&mut self, question: &Question, answer: Answer, now: Instant) {
+        let Some(process) = self.asked(question) else { return };
+        let taken = answer.and_then(|result| process.take(question.after, &result));
+        let stalled = process.stalled;
+        match taken {
+            Ok(()) if stalled => drop(self.ack_at.get_or_insert(now + ACK_DELAY)),
             Ok(()) => {}
             Err(error @ ExecServerError::Gap { .. }) => {
                 process.mirror.fail(error);
@@ -335,9 +348,10 @@ impl Processes {
             }
             Err(error) => {
                 process.mirror.fail(error);
-                self.by_key.remove(key);
+                self.by_key.remove(&question.key);
             }
         }
+        self.touched.push(question.key.clone());
     }
 
     /// An event of a process, or something that is none of ours. One that cannot be read fails its process alone; if

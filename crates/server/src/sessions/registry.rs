@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use exec_server_protocol::{ErrorCode, RpcError};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Holder;
@@ -42,7 +43,7 @@ impl Sessions {
         check_name("clientName", &client_name)?;
         let mut table = self.lock();
         table.check_draining()?;
-        if table.sessions.len() >= self.limit {
+        if table.sessions.len() >= self.limit && !table.make_place() {
             let message = format!("the server has {} sessions already", self.limit);
             return Err(RpcError::invalid_request(message).with_kind("tooManySessions"));
         }
@@ -109,7 +110,23 @@ impl Sessions {
     }
 }
 
+/// A client that lost its connection has this long to come back, however full the server is.
+const RESPITE: Duration = Duration::from_secs(30);
+
 impl Table {
+    /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
+    /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
+    fn make_place(&mut self) -> bool {
+        let now = Instant::now();
+        let idle = self.sessions.values().filter_map(|session| {
+            let since = session.idle_since().filter(|since| now >= *since + RESPITE)?;
+            Some((since, Arc::clone(session)))
+        });
+        let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        oldest.end();
+        self.sessions.remove(oldest.id()).is_some()
+    }
+
     fn check_draining(&self) -> Result<(), RpcError> {
         if self.draining {
             let error = RpcError::invalid_request("the server is shutting down");

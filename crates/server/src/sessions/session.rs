@@ -56,6 +56,7 @@ pub(crate) struct Resume {
 enum Attachment {
     Attached(Holder),
     Detached {
+        since: Instant,
         until: Instant,
     },
     /// Closed, expired or shut down; nothing brings it back.
@@ -149,7 +150,7 @@ impl Session {
         }
         let now = Instant::now();
         let until = now.checked_add(state.settings.detached_ttl).unwrap_or(now + FAR_FUTURE);
-        state.attachment = Attachment::Detached { until };
+        state.attachment = Attachment::Detached { since: now, until };
         Some(until)
     }
 
@@ -157,7 +158,7 @@ impl Session {
     pub(crate) fn expires_by(&self, at: Instant, task: AbortHandle) {
         let mut state = self.lock();
         match state.attachment {
-            Attachment::Detached { until } if until == at => state.expiry = Some(task),
+            Attachment::Detached { until, .. } if until == at => state.expiry = Some(task),
             // The task itself may have been so quick, and is at work.
             Attachment::Ended => {}
             Attachment::Attached(_) | Attachment::Detached { .. } => task.abort(),
@@ -167,7 +168,7 @@ impl Session {
     /// Ends the session if it is still detached since then.
     pub(crate) fn expire(&self, at: Instant) -> bool {
         let mut state = self.lock();
-        let expired = matches!(state.attachment, Attachment::Detached { until } if until == at);
+        let expired = matches!(state.attachment, Attachment::Detached { until, .. } if until == at);
         if expired {
             state.attachment = Attachment::Ended;
             // The caller is that task.
@@ -184,6 +185,15 @@ impl Session {
         }
         state.attachment = Attachment::Ended;
         state.stop_expiry();
+    }
+
+    /// Since when it has been kept for the sake of finished processes only, and without a connection.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        match state.attachment {
+            Attachment::Detached { since, .. } if state.running == 0 => Some(since),
+            _ => None,
+        }
     }
 
     /// The connection that it is attached to.

@@ -268,6 +268,29 @@ async fn the_number_of_sessions_is_bounded() {
 }
 
 #[tokio::test]
+async fn a_session_of_finished_processes_makes_place_for_another() {
+    let server = server(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
+    let (mut job, session) = Client::open(&server, json!({ "detachedTtlMs": u64::MAX })).await;
+    job.start("p", "true", json!({})).await;
+    follow(&mut job, "p", 0).await;
+    job.cut().await;
+    let error = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "tooManySessions", "its client may be about to come back");
+
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    // The process may take a moment to be over.
+    let mut other = Client::connect(&server);
+    while other.call("initialize", json!({})).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let resume = json!({ "resumeSessionId": session });
+    let error = Client::connect(&server).call("initialize", resume).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "unknownSession");
+}
+
+#[tokio::test]
 async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
     let server = server(ServerConfig::default());
     let (mut client, _) = Client::open(&server, json!({})).await;
