@@ -8,13 +8,12 @@ use exec_server_protocol::{
     request,
 };
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
-use crate::ExecServerError;
 use crate::calls::{Answer, Asker, Call};
-use crate::driver::read_result;
+use crate::{ExecServerError, Violation};
 
 /// Room for what is around the params of a request.
 const ENVELOPE_BYTES: usize = 1024;
@@ -49,6 +48,15 @@ pub(crate) fn prepare<R: Rpc>(
     check_size(R::METHOD, &params)?;
     let call = Call { method: R::METHOD, params, replay, losses: 0, asker: asker(sender) };
     Ok((call, Waiting { receiver, method: PhantomData }))
+}
+
+/// Decodes an answer.
+pub(crate) fn read_result<T: DeserializeOwned>(
+    method: Method,
+    result: &RawValue,
+) -> Result<T, ExecServerError> {
+    serde_json::from_str(result.get())
+        .map_err(|source| Violation::Result { method: method.name(), source }.into())
 }
 
 /// What the server would refuse as a whole it could not answer by its id; nobody would ever hear of it.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use exec_server_protocol::{Method, RequestId, RpcError, request};
-use serde_json::value::RawValue;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
 use crate::ExecServerError;
@@ -141,6 +142,14 @@ impl Asker {
             Self::Caller(sender) | Self::Opening(_, sender) => sender.is_closed(),
             Self::Handshake(_) | Self::CatchUp(_) | Self::Pull(_) | Self::Nobody => false,
         }
+    }
+}
+
+impl Call {
+    /// A call of the driver's own; what becomes of it when the connection is lost, the driver knows.
+    pub(crate) fn internal(method: Method, params: &impl Serialize, asker: Asker) -> Self {
+        let params = to_raw_value(params).expect("params have only string keys");
+        Self { method, params, replay: false, losses: 0, asker }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::driver::{Command, Driver, GrantedSession, Shared};
 use crate::launch::LaunchConnector;
 use crate::mirror::{Gaps, ProcessMirror};
 use crate::process::ExecServerProcess;
-use crate::processes::Tracked;
+use crate::tracked::Tracked;
 use crate::{
     ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
     RemoteExecServerConnectArgs,

@@ -46,10 +46,12 @@ mod error;
 mod events;
 mod launch;
 mod mirror;
+mod notified;
 mod options;
 mod process;
 mod processes;
 mod recovery;
+mod tracked;
 
 pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};

@@ -1,0 +1,118 @@
+//! How connections end, and how the client does.
+
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::calls::Asker;
+use crate::recovery::{Generation, Over, Refusal};
+use crate::{ConnectError, ConnectionState, ExecServerError, Lost};
+
+impl Driver {
+    /// The server broke the protocol; what it says next cannot be trusted either.
+    pub(super) fn break_off(&mut self, error: ExecServerError) {
+        if let Some(link) = &self.link {
+            let generation = link.generation;
+            self.last_failure = Some(error);
+            self.drop_connection(generation);
+            self.recovery.handle_lost(generation, Refusal::Permanent, Instant::now());
+        }
+    }
+
+    pub(super) fn connection_lost(&mut self, error: ExecServerError) {
+        let Some(link) = &self.link else { return };
+        let generation = link.generation;
+        // An answer may have said more than the end of the connection does.
+        self.last_failure.get_or_insert(error);
+        self.drop_connection(generation);
+        let refusal = match self.connector.can_redial() {
+            true => Refusal::Temporary,
+            false => Refusal::Permanent,
+        };
+        self.recovery.handle_lost(generation, refusal, Instant::now());
+        self.announce();
+    }
+
+    pub(super) fn drop_connection(&mut self, generation: Generation) {
+        self.dialing.take_if(|(dialing, _)| *dialing == generation);
+        if self.link.take_if(|link| link.generation == generation).is_none() {
+            return;
+        }
+        self.processes.connection_lost();
+        for call in self.calls.lose() {
+            if let Asker::Opening(key, _) = &call.asker {
+                self.processes.abandon(key);
+            }
+            let method = call.method.name();
+            call.asker.tell(Err(ExecServerError::Interrupted { method }));
+        }
+    }
+
+    /// The one error that everybody gets who waits.
+    pub(super) async fn last_words(&mut self, over: Over) -> ExecServerError {
+        let last = self.last_failure.take();
+        match over {
+            Over::NeverConnected => match last {
+                // Whoever made the connection may know more about its end.
+                Some(ExecServerError::ConnectFailed(error)) if self.ended_early(&error) => {
+                    match self.connector.post_mortem().await {
+                        Lost::CannotRedial => ExecServerError::ConnectFailed(error),
+                        lost => lost.into(),
+                    }
+                }
+                last => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
+            },
+            Over::Deadline(deadline) => {
+                let last = last.map_or_else(|| "none".to_owned(), |error| error.to_string());
+                Lost::Deadline { deadline, last }.into()
+            }
+            Over::Permanent if !self.connector.can_redial() => match last {
+                Some(error @ ExecServerError::ProtocolViolation(_)) => error,
+                _ => self.connector.post_mortem().await.into(),
+            },
+            Over::Permanent => match last {
+                Some(error @ ExecServerError::ProtocolViolation(_)) => error,
+                Some(error) => Lost::Refused(error).into(),
+                None => Lost::CannotRedial.into(),
+            },
+        }
+    }
+
+    /// Whether a connection that cannot be made again ended before the handshake.
+    pub(super) fn ended_early(&self, error: &ConnectError) -> bool {
+        matches!(error, ConnectError::EndedEarly) && !self.connector.can_redial()
+    }
+
+    pub(super) async fn end(mut self, error: &ExecServerError, state: ConnectionState) {
+        self.settle(error, state);
+        self.link = None;
+        // Not `try_recv`: a sender that has its place may still be putting its command there.
+        while let Some(command) = self.commands.recv().await {
+            command.call.asker.tell(Err(error.clone()));
+        }
+    }
+
+    /// Tells everybody that it is over.
+    pub(super) fn settle(&mut self, error: &ExecServerError, state: ConnectionState) {
+        // Before the queue is closed: who finds it closed looks here for the reason.
+        self.shared.state.send_replace(state);
+        self.commands.close();
+        self.settled = true;
+        if let Some(opened) = self.opened.take() {
+            let _ = opened.send(Err(error.clone()));
+        }
+        for call in self.calls.take_all() {
+            call.asker.tell(Err(error.clone()));
+        }
+        self.processes.fail_all(error);
+    }
+}
+
+impl Drop for Driver {
+    /// Also when the runtime ends or a defect panics: nobody waits for ever.
+    fn drop(&mut self) {
+        if !self.settled {
+            let error = ExecServerError::from(Lost::TaskStopped);
+            self.settle(&error, ConnectionState::Failed(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The task behind a client: it owns the connection, performs what [`Recovery`] decides, and carries calls, answers and
+//! events. Callers talk to it through a bounded queue that it only empties while calls may go through.
+
+mod endings;
+mod handshake;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_protocol::{Message, UNKNOWN_REQUEST_ID, decode_unchecked};
+use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::calls::{Answer, Asker, Call, Calls, read_error};
+use crate::connector::{Connector, Dialing};
+use crate::processes::{Errand, Processes};
+use crate::recovery::{Action, Generation, Recovery};
+use crate::tracked::Tracked;
+use crate::{
+    ConnectError, ConnectionState, ExecServerClientConnectOptions, ExecServerError, Violation,
+};
+
+/// Bytes that may wait for the socket before further calls have to.
+const MAX_BUFFERED: usize = 1 << 20;
+/// How long a server that takes nothing more may go on talking.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What a handle asks of the driver.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) call: Call,
+    /// A process that this call starts, attaches or observes: known before the call is sent, so that its first
+    /// output has a home.
+    pub(crate) opens: Option<Tracked>,
+}
+
+/// What handles and driver share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) state: watch::Sender<ConnectionState>,
+    /// Told when the last handle is gone or the client is closed.
+    pub(crate) hang_up: Notify,
+    /// Told when a process has room again for what it had to refuse.
+    pub(crate) room: Arc<Notify>,
+}
+
+/// What the server gave us.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantedSession {
+    pub(crate) session_id: String,
+    pub(crate) detached_ttl: Option<Duration>,
+}
+
+pub(crate) struct Driver {
+    pub(crate) shared: Arc<Shared>,
+    connector: Box<dyn Connector>,
+    options: ExecServerClientConnectOptions,
+    commands: mpsc::Receiver<Command>,
+    /// Told the session's id, or why there is none.
+    opened: Option<oneshot::Sender<Result<GrantedSession, ExecServerError>>>,
+    recovery: Recovery,
+    dialing: Option<(Generation, Dialing)>,
+    link: Option<Link>,
+    session_id: Option<String>,
+    detached_ttl: Option<Duration>,
+    calls: Calls,
+    processes: Processes,
+    /// Why the last connection or attempt failed.
+    last_failure: Option<ExecServerError>,
+    /// Whether everybody has been told that it is over.
+    settled: bool,
+}
+
+struct Link {
+    generation: Generation,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// The peer takes nothing more. What it has said is still read, and then, or at this moment, it is over.
+    deaf_until: Option<Instant>,
+    /// Catch-up calls that are not answered yet.
+    catching_up: usize,
+}
+
+enum Event {
+    Command(Command),
+    Dialled(Generation, Result<Connection, ConnectError>),
+    Received(Received),
+    /// The connection ended.
+    Ended,
+    Written(std::io::Result<()>),
+    Room,
+    Timeout,
+    HangUp,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        connector: Box<dyn Connector>,
+        options: ExecServerClientConnectOptions,
+        commands: mpsc::Receiver<Command>,
+        opened: oneshot::Sender<Result<GrantedSession, ExecServerError>>,
+    ) -> Self {
+        let first_attempt = options.initialize_timeout;
+        let recovery =
+            Recovery::new(options.recovery, first_attempt, Instant::now(), rand::random());
+        Self {
+            shared,
+            connector,
+            session_id: options.resume_session_id.clone(),
+            options,
+            commands,
+            opened: Some(opened),
+            recovery,
+            dialing: None,
+            link: None,
+            detached_ttl: None,
+            calls: Calls::default(),
+            processes: Processes::default(),
+            last_failure: None,
+            settled: false,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            while let Some(action) = self.recovery.poll_action() {
+                if let Action::GiveUp(over) = action {
+                    let error = self.last_words(over).await;
+                    return self.end(&error, ConnectionState::Failed(error.clone())).await;
+                }
+                self.perform(action);
+            }
+            self.tend_processes();
+            match self.next_event().await {
+                Event::HangUp => {
+                    self.end_unclaimed_starts();
+                    if let Some(link) = &mut self.link {
+                        link.outgoing.close(CloseCode::Normal, "").await;
+                    }
+                    return self.end(&ExecServerError::Closed, ConnectionState::Closed).await;
+                }
+                event => self.handle(event),
+            }
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let accepts_calls = self.recovery.is_connected()
+            && self.link.as_ref().is_some_and(|link| link.outgoing.buffered() < MAX_BUFFERED);
+        let deaf_until = self.link.as_ref().and_then(|link| link.deaf_until);
+        let timeout = [self.recovery.poll_timeout(), self.processes.poll_timeout(), deaf_until];
+        let timeout = timeout.into_iter().flatten().min();
+        let (incoming, outgoing) = match &mut self.link {
+            Some(Link { incoming, deaf_until: Some(_), .. }) => (Some(incoming), None),
+            Some(Link { incoming, outgoing, .. }) => (Some(incoming), Some(outgoing)),
+            None => (None, None),
+        };
+        tokio::select! {
+            () = self.shared.hang_up.notified() => Event::HangUp,
+            () = waiting::nobody_waits(&mut self.opened) => Event::HangUp,
+            received = waiting::receive(incoming) => received.map_or(Event::Ended, Event::Received),
+            written = waiting::write(outgoing) => Event::Written(written),
+            Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
+            (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, dialled),
+            () = self.shared.room.notified() => Event::Room,
+            () = waiting::sleep_until(timeout) => Event::Timeout,
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Command(command) => self.start_call(command),
+            Event::Dialled(generation, dialled) => self.dialled(generation, dialled),
+            Event::Received(Received::Message(message)) => self.receive(&message),
+            Event::Received(Received::Malformed(malformed)) => {
+                self.break_off(Violation::from(malformed).into());
+            }
+            Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
+            Event::Written(Ok(())) => {}
+            Event::Room => self.processes.tend_all(),
+            Event::Written(Err(error)) => {
+                tracing::debug!(%error, "cannot write to the server");
+                if let Some(link) = &mut self.link {
+                    link.deaf_until = Some(Instant::now() + LAST_WORDS);
+                }
+            }
+            Event::Timeout => {
+                let now = Instant::now();
+                if self
+                    .link
+                    .as_ref()
+                    .is_some_and(|link| link.deaf_until.is_some_and(|at| now >= at))
+                {
+                    self.connection_lost(ConnectError::EndedEarly.into());
+                }
+                self.recovery.handle_timeout(now);
+                self.processes.handle_timeout(now);
+            }
+            Event::HangUp => unreachable!("the loop ends with it"),
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Dial(generation) => {
+                self.dialing = Some((generation, self.connector.dial()));
+                self.announce();
+            }
+            Action::HangUp(generation) => {
+                let after = match self.opened {
+                    Some(_) => self.options.initialize_timeout,
+                    None => self.options.recovery.attempt,
+                };
+                self.last_failure =
+                    Some(ExecServerError::TimedOut { what: "the answer to initialize", after });
+                self.drop_connection(generation);
+                self.announce();
+            }
+            Action::CatchUp(generation) => self.catch_up(generation),
+            Action::Admit(_) => self.admit(),
+            Action::GiveUp(_) => unreachable!("the loop ends with it"),
+        }
+    }
+
+    fn start_call(&mut self, Command { call, opens }: Command) {
+        if call.asker.is_gone() {
+            return;
+        }
+        if let Some(process) = opens
+            && let Err(error) = self.processes.track(process)
+        {
+            return call.asker.tell(Err(error));
+        }
+        self.send(call);
+    }
+
+    fn receive(&mut self, message: &Bytes) {
+        match decode_unchecked(message) {
+            Ok(Message::Response { id, result, error }) => match self.calls.answered(&id) {
+                Some(call) => {
+                    let answer = match (result, error) {
+                        (_, Some(error)) => Err(ExecServerError::Server(read_error(error))),
+                        (result, None) => Ok(result.unwrap_or(RawValue::NULL).to_owned()),
+                    };
+                    self.answered(call, answer);
+                }
+                None if id == UNKNOWN_REQUEST_ID => {
+                    let error = error.map(read_error);
+                    tracing::warn!(?error, "the server could not read a message of ours");
+                }
+                None => tracing::debug!(%id, "an answer that nobody waits for"),
+            },
+            Ok(Message::Notification(notification)) => {
+                if let Err(violation) = self.processes.notified(&notification, Instant::now()) {
+                    self.break_off(violation.into());
+                }
+            }
+            Ok(Message::Request(request)) => {
+                tracing::debug!(method = %request.method, "a request from the server is ignored");
+            }
+            Err(error) => self.break_off(Violation::from(error).into()),
+        }
+    }
+
+    fn answered(&mut self, call: Call, answer: Answer) {
+        match call.asker {
+            Asker::Handshake(generation) => self.handshake_answered(generation, answer),
+            Asker::CatchUp(question) => self.caught_up(&question, answer),
+            Asker::Pull(question) => self.processes.pulled(&question, answer, Instant::now()),
+            Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
+            asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
+        }
+    }
+
+    /// What processes have to say after each event: confirmations, and requests for what they had no room for.
+    fn tend_processes(&mut self) {
+        if !self.recovery.is_connected() {
+            return;
+        }
+        while let Some(errand) = self.processes.poll_errand() {
+            match errand {
+                Errand::Call(call) => self.send(call),
+                Errand::Notify(text) => self.push(&text),
+            }
+        }
+    }
+
+    /// A start whose caller goes with the client has nobody who could end it.
+    fn end_unclaimed_starts(&mut self) {
+        let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
+        for key in starts {
+            self.processes.abandon(&key);
+        }
+        self.processes.tend_all();
+        self.tend_processes();
+    }
+
+    fn send(&mut self, call: Call) {
+        let text = self.calls.send(call);
+        self.push(&text);
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        if let Some(link) = &mut self.link {
+            link.outgoing.push(text);
+        }
+    }
+
+    fn announce(&self) {
+        let state = match self.recovery.recovering() {
+            Some((since, failed_attempts)) => {
+                ConnectionState::Recovering { since: since.into_std(), failed_attempts }
+            }
+            None if self.recovery.is_connected() => ConnectionState::Connected,
+            None => return,
+        };
+        self.shared.state.send_replace(state);
+    }
+}

@@ -1,0 +1,231 @@
+//! What a mirror holds, and its rules; the mirror itself adds the lock and tells who waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
+use bytes::Bytes;
+use exec_server_protocol::{Base64Bytes, OutputChunk, OutputStream, ReadResponse};
+
+use super::{MirrorEvent, Offer};
+use crate::ExecServerError;
+use crate::events::{ExecProcessEvent, ProcessExit};
+
+/// What a mirror holds for late subscribers and slow ones: output, and something for each event.
+pub(super) const CAPACITY: usize = 1 << 20;
+const COST_OF_AN_EVENT: usize = 64;
+/// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.
+pub(super) const WORTHWHILE_ROOM: usize = (256 << 10) + COST_OF_AN_EVENT;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) events: VecDeque<Stored>,
+    /// What `events` cost of the capacity.
+    pub(super) cost: usize,
+    pub(super) next: u64,
+    /// Output before the first of `events` that is no longer here.
+    pub(super) evicted_bytes: u64,
+    pub(super) exit: Option<ProcessExit>,
+    pub(super) closed: bool,
+    pub(super) failure: Option<ExecServerError>,
+    /// Somebody waits for room, and has not been told yet that there is some again.
+    pub(super) refused: bool,
+    /// Nobody has subscribed yet, and somebody may: everything is kept for whoever does. Otherwise a process that
+    /// writes fast would have written too much between its start and the caller's next line.
+    pub(super) awaits_subscriber: bool,
+    /// Nobody has a handle of the process; another may be made.
+    pub(super) without_handle: bool,
+    /// Nobody has a handle of the process that was being started, and nobody ever will.
+    pub(super) unwanted: bool,
+    pub(super) subscribers: BTreeMap<u64, Subscriber>,
+    pub(super) next_subscriber: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) seq: u64,
+    pub(super) entry: Entry,
+}
+
+#[derive(Debug)]
+pub(super) enum Entry {
+    Event(MirrorEvent),
+    /// Stands for all the missing events from its number on.
+    Gap {
+        dropped_bytes: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    /// What it wants next.
+    pub(super) position: u64,
+    /// Output that was evicted before it came; it is told of that first.
+    pub(super) missed: u64,
+    /// The exit was evicted before it came; everybody is told of an exit.
+    pub(super) missed_exit: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+impl State {
+    pub(super) fn is_over(&self) -> bool {
+        self.closed || self.failure.is_some()
+    }
+
+    /// The first event that is here, or the next to come.
+    pub(super) fn first(&self) -> u64 {
+        self.events.front().map_or(self.next, |stored| stored.seq)
+    }
+
+    pub(super) fn offer(&mut self, seq: u64, event: MirrorEvent) -> Offer {
+        if self.is_over() || seq < self.next {
+            return Offer::Duplicate;
+        }
+        if seq > self.next {
+            return Offer::Hole;
+        }
+        if let MirrorEvent::Output { chunk, .. } = &event {
+            let cost = chunk.len() + COST_OF_AN_EVENT;
+            self.evict_for(cost);
+            // An empty mirror takes anything, so that no chunk is too large for it.
+            if self.cost > 0 && self.cost + cost > CAPACITY {
+                self.refused = true;
+                return Offer::Full;
+            }
+        }
+        match &event {
+            MirrorEvent::Output { .. } => {}
+            // Told of before, from the answer to a read that had no other place for it.
+            MirrorEvent::Exited { .. } if self.exit.is_some() => {
+                self.next = seq + 1;
+                return Offer::Accepted;
+            }
+            MirrorEvent::Exited { exit_code, sandbox_denied, details } => {
+                self.exit = Some(ProcessExit {
+                    seq,
+                    exit_code: *exit_code,
+                    sandbox_denied: *sandbox_denied,
+                    details: *details,
+                });
+            }
+            MirrorEvent::Closed => self.closed = true,
+        }
+        self.push(Entry::Event(event), seq + 1);
+        Offer::Accepted
+    }
+
+    pub(super) fn skip_to(&mut self, seq: u64, dropped_bytes: u64) {
+        self.push(Entry::Gap { dropped_bytes }, seq);
+    }
+
+    pub(super) fn push(&mut self, entry: Entry, next: u64) {
+        self.cost += entry.cost();
+        self.events.push_back(Stored { seq: self.next, entry });
+        self.next = next;
+        self.wake_subscribers();
+    }
+
+    /// Makes room, as far as nobody still wants what is there.
+    pub(super) fn evict_for(&mut self, cost: usize) {
+        if self.awaits_subscriber {
+            return;
+        }
+        let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
+        while self.cost + cost > CAPACITY
+            && let Some(oldest) = self.events.front()
+            && wanted.is_none_or(|wanted| oldest.seq < wanted)
+        {
+            self.cost -= oldest.entry.cost();
+            self.evicted_bytes = self.evicted_bytes.saturating_add(oldest.entry.output_bytes());
+            self.events.pop_front();
+        }
+    }
+
+    pub(super) fn next_event(&self, subscriber: &mut Subscriber) -> Option<ExecProcessEvent> {
+        if subscriber.missed > 0 {
+            let dropped_bytes = std::mem::take(&mut subscriber.missed);
+            return Some(ExecProcessEvent::Gap { dropped_bytes });
+        }
+        if std::mem::take(&mut subscriber.missed_exit) {
+            return self.exit.clone().map(ExecProcessEvent::Exited);
+        }
+        let stored = self.events.get(self.index_of(subscriber.position))?;
+        subscriber.position = stored.seq + 1;
+        Some(match &stored.entry {
+            Entry::Gap { dropped_bytes } => ExecProcessEvent::Gap { dropped_bytes: *dropped_bytes },
+            Entry::Event(MirrorEvent::Output { stream, chunk }) => {
+                ExecProcessEvent::Output(output_chunk(stored.seq, *stream, chunk))
+            }
+            Entry::Event(MirrorEvent::Exited { .. }) => {
+                ExecProcessEvent::Exited(self.exit.clone().expect("an exit in the line is known"))
+            }
+            Entry::Event(MirrorEvent::Closed) => ExecProcessEvent::Closed { seq: stored.seq },
+        })
+    }
+
+    /// Where the first event that is not before `seq` stands.
+    pub(super) fn index_of(&self, seq: u64) -> usize {
+        self.events.partition_point(|stored| stored.seq < seq)
+    }
+
+    pub(super) fn read(&self, after: u64, max_bytes: u64) -> ReadResponse {
+        let (mut chunks, mut bytes, mut dropped_bytes) = (Vec::new(), 0_u64, 0_u64);
+        let mut next_seq = self.next;
+        for stored in self.events.range(self.index_of(after.saturating_add(1))..) {
+            match &stored.entry {
+                Entry::Event(MirrorEvent::Output { stream, chunk }) => {
+                    bytes = bytes.saturating_add(chunk.len() as u64);
+                    if bytes > max_bytes && !chunks.is_empty() {
+                        let last: &OutputChunk = &chunks[chunks.len() - 1];
+                        next_seq = last.seq + 1;
+                        break;
+                    }
+                    chunks.push(output_chunk(stored.seq, *stream, chunk));
+                }
+                Entry::Event(_) => {}
+                Entry::Gap { dropped_bytes: dropped } => {
+                    dropped_bytes = dropped_bytes.saturating_add(*dropped);
+                }
+            }
+        }
+        ReadResponse {
+            chunks,
+            next_seq,
+            exited: self.exit.is_some(),
+            exit_code: self.exit.as_ref().map(|exit| exit.exit_code),
+            closed: self.closed,
+            failure: self.failure.as_ref().map(ToString::to_string),
+            sandbox_denied: self.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
+            dropped_bytes,
+            exit: self.exit.as_ref().and_then(|exit| exit.details),
+        }
+    }
+
+    pub(super) fn wake_subscribers(&mut self) {
+        for subscriber in self.subscribers.values_mut() {
+            if let Some(waker) = subscriber.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn cost(&self) -> usize {
+        match self {
+            Self::Event(MirrorEvent::Output { chunk, .. }) => chunk.len() + COST_OF_AN_EVENT,
+            Self::Event(_) | Self::Gap { .. } => COST_OF_AN_EVENT,
+        }
+    }
+
+    pub(super) fn output_bytes(&self) -> u64 {
+        match self {
+            Self::Event(MirrorEvent::Output { chunk, .. }) => chunk.len() as u64,
+            Self::Event(_) => 0,
+            Self::Gap { dropped_bytes } => *dropped_bytes,
+        }
+    }
+}
+
+fn output_chunk(seq: u64, stream: OutputStream, chunk: &Bytes) -> OutputChunk {
+    OutputChunk { seq, stream, chunk: Base64Bytes(chunk.clone()) }
+}
