@@ -8,9 +8,10 @@ check:
 test *arguments:
     cargo nextest run {{arguments}}
 
-# The full counts of the fault catalogue, in a minute or two after the build.
+# The full counts of the fault catalogue, in some minutes after the build.
 soak *arguments:
     cargo nextest run --profile soak --release -p exec-server --run-ignored only -E 'test(soak_)' {{arguments}}
+    cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}
 
 bench *arguments:
     cargo run --release -- bench {{arguments}}

@@ -88,9 +88,9 @@ fn without_secrets(url: &str) -> String {
         Some(colon) => url.split_at(colon + "://".len()),
         None => ("", url),
     };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    format!("{scheme}{host}{path}")
+    // Wherever it is: a password may hold a slash by mistake.
+    let (_, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
+    format!("{scheme}{rest}")
 }
 
 fn unix(path: &str, printed: &str) -> Result<Target, DialUrlParseError> {
