@@ -158,9 +158,29 @@ fn attach_continues_the_conversation() {
     again.say("two\n");
     assert_eq!(again.line(), "two\n");
     assert_eq!(watcher.line(), "two\n");
+    // Our input is ours: its end is not the end of what others may type to.
     again.end_input();
-    assert_eq!(again.finish().0.code(), Some(0));
+    assert_eq!(server.run(&["kill", "-s", "USR1", "cat"]).code, Some(0));
+    assert_eq!(again.finish().0.code(), Some(128 + 10));
     assert_eq!(watcher.finish().0.code(), Some(0));
+}
+
+#[test]
+fn attaching_without_input_does_not_end_the_process() {
+    let server = Server::start();
+    server.run(&["run", "-d", "-i", "--name", "cat", "cat"]);
+    wait_until_detached(&server);
+    let mut deaf = Running::start(server.command(&["attach", "cat"]));
+    deaf.say("one\n");
+    deaf.end_input();
+    assert_eq!(deaf.line(), "one\n");
+    deaf.signal(Signal::HUP);
+    assert_eq!(deaf.finish().0.code(), Some(129));
+    wait_until_detached(&server);
+    let mut again = Running::start(server.command(&["attach", "cat"]));
+    assert_eq!(again.line(), "one\n");
+    again.say("two\n");
+    assert_eq!(again.line(), "two\n");
 }
 
 #[test]

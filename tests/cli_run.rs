@@ -33,6 +33,78 @@ fn without_input_nothing_is_read() {
 }
 
 #[test]
+fn input_that_cannot_be_read_is_not_an_end() {
+    let mut run = command(PROGRAM);
+    run.args(["run", "cat"]).stdin(std::fs::File::open("/").unwrap());
+    let output = run.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{errors}");
+    assert!(errors.starts_with("exec-server: cannot read standard input: "), "{errors}");
+}
+
+#[test]
+fn input_that_is_not_for_reading_is_none() {
+    // As `nohup` gives it to its command.
+    let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    let mut run = command(PROGRAM);
+    run.args(["run", "cat"]).stdin(null);
+    let output = run.output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn a_terminal_gets_the_end_of_our_input_also_within_a_line() {
+    for input in ["", "abc", "abc\n", "abc\ndef"] {
+        let mut cat = embedded(&["-t", "sh", "-c", "stty -echo; echo ready; cat; echo; echo over"]);
+        assert_eq!(cat.line(), "ready\r\n");
+        cat.say(input);
+        let (status, out, _) = cat.finish();
+        assert_eq!(status.code(), Some(0));
+        let shown = input.replace('\n', "\r\n");
+        assert_eq!(out, format!("{shown}\r\nover\r\n"));
+    }
+}
+
+#[test]
+fn a_signal_ends_us_while_we_connect() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}", silent.local_addr().unwrap());
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1)] {
+        let run = embedded(&["--connect", &url, "true"]);
+        let _connection = silent.accept().unwrap();
+        run.signal(signal);
+        assert_eq!(run.finish().0.code(), Some(128 + number));
+    }
+}
+
+/// A server that does not answer a start.
+#[test]
+fn a_signal_ends_the_session_while_the_command_is_started() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    let run = embedded(&["--connect", &url, "-w", "/", "true"]);
+    let mut socket = tungstenite::accept(listener.accept().unwrap().0).unwrap();
+    let mut called = |method: &str| loop {
+        let message = socket.read().unwrap();
+        let Ok(text) = message.to_text() else { continue };
+        let Ok(call) = serde_json::from_str::<serde_json::Value>(text) else { continue };
+        if call["method"] == "initialize" {
+            let result =
+                serde_json::json!({"sessionId": "s", "protocolVersion": "1", "acks": true});
+            let answer = serde_json::json!({"id": call["id"], "result": result});
+            socket.send(answer.to_string().into()).unwrap();
+        }
+        if call["method"] == method {
+            return;
+        }
+    };
+    called("process/start");
+    run.signal(Signal::TERM);
+    called("session/close");
+    assert_eq!(run.finish().0.code(), Some(128 + 15));
+}
+
+#[test]
 fn signals_reach_the_command() {
     for (signal, name) in [
         (Signal::INT, "INT"),

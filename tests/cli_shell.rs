@@ -11,6 +11,8 @@ use crate::support::{Server, eventually};
 /// An interactive shell whose prompt cannot be mistaken for the outer one's, nor for what is typed here.
 const SHELL: &str = "$X shell -- env PS1='in''ner> ' bash --norc --noprofile";
 
+const INTERRUPTIBLE: &str = "sh -c 'trap \"echo caught-\\$((1 + 1)); exit\" INT; echo ready-$((1 + 1)); while :; do sleep 0.01; done'";
+
 /// Writes the modes of the outer shell's terminal into a file.
 fn record_modes(tmux: &Tmux, file: &Path) -> String {
     tmux.line(&format!("stty -a > {0}.part; mv {0}.part {0}", file.display()));
@@ -66,8 +68,11 @@ fn a_shell_is_like_being_there() {
         tmux.screen().contains("20 90")
     });
 
-    tmux.line("sleep 1000; echo sleep-$?");
+    // What is typed before the interrupt is taken would be flushed with it.
+    tmux.line(INTERRUPTIBLE);
+    tmux.wait_for("ready-2");
     tmux.keys(&["C-c"]);
+    tmux.wait_for("caught-2");
     tmux.line("echo interrupted-$((1 + 1))");
     tmux.wait_for("interrupted-2");
 
@@ -118,6 +123,24 @@ fn a_terminal_is_restored_when_we_are_terminated() {
     let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
     machine::signal(pid, Signal::TERM);
     terminal.assert_left_with(143);
+}
+
+#[test]
+fn a_terminal_is_restored_while_we_are_stopped() {
+    let server = Server::start();
+    let terminal = Terminal::open(&server);
+    let tmux = &terminal.tmux;
+    let pid_file = terminal.directory.path().join("pid");
+    terminal.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
+    tmux.wait_for("inner>");
+    let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    machine::signal(pid, Signal::TSTP);
+    terminal.assert_left_with(128 + 19);
+    terminal.run("fg");
+    tmux.line("echo again-$((1 + 1))");
+    tmux.wait_for("again-2");
+    tmux.line("exit 5");
+    tmux.wait_for("code-5-end");
 }
 
 const SHELL_IN_QUOTES: &str = "$X shell -- env \"PS1=in\"\"ner> \" bash --norc";

@@ -2,6 +2,7 @@
 //! settings pass through as text; checking them is the configuration's work, as it is for the other channels.
 
 pub(crate) mod client;
+mod signal;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ pub(crate) const USAGE_ERROR: u8 = 2;
 /// exit code 0; the caller prints either.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
     let mut program = program();
-    let matches = program.try_get_matches_from_mut(arguments)?;
+    let matches = program.try_get_matches_from_mut(signal::with_signal_flags(arguments))?;
     let command = match matches.subcommand() {
         None => Command::Serve { flags: flags_of(&[&matches]) },
         Some(("config", of_command)) => Command::Config {
@@ -45,7 +46,9 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         },
         Some((name, of_command)) => {
             refuse_settings(&mut program, &matches, name)?;
-            if let Some(command) = client::parse(name, of_command) {
+            let of_client = client::parse(name, of_command)
+                .map_err(|message| bad_value(&mut program, name, message))?;
+            if let Some(command) = of_client {
                 return Ok(Command::Client(Box::new(command)));
             }
             match name {
@@ -64,15 +67,16 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
     Ok(command)
 }
 
-/// What a request for help or a mistake ends with. The code of `run` is the command's, so our own mistakes have
-/// another there.
+/// What a request for help or a mistake ends with. Where the code is that of a process, our own mistakes have another.
 pub(crate) fn exit_code(
     error: &clap::Error,
     mut arguments: impl Iterator<Item = OsString>,
 ) -> ExitCode {
-    let is_run = arguments.nth(1).is_some_and(|first| first == "run");
+    let ends_as_a_process = arguments.nth(1).is_some_and(|command| {
+        ["run", "shell", "attach", "wait"].iter().any(|name| command == *name)
+    });
     match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
-        USAGE_ERROR if is_run => ExitStatus::OUR_FAILURE.into(),
+        USAGE_ERROR if ends_as_a_process => ExitStatus::OUR_FAILURE.into(),
         code => code.into(),
     }
 }
@@ -200,6 +204,12 @@ fn refuse_settings(
     Err(program.error(ErrorKind::ArgumentConflict, message))
 }
 
+/// Told with the usage of the command.
+fn bad_value(program: &mut clap::Command, command: &str, message: String) -> clap::Error {
+    let command = program.find_subcommand_mut(command).expect("it was matched");
+    command.error(ErrorKind::ValueValidation, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +270,25 @@ mod tests {
         }
         let error = parsed("--listen off doctor").unwrap_err().to_string();
         assert!(error.contains("--listen has no meaning for the command 'doctor'"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_told_from_the_codes_of_processes() {
+        let code = |line: &str| {
+            let words = || line.split_whitespace().map(OsString::from);
+            exit_code(&parse(words()).unwrap_err(), words())
+        };
+        for command in ["run", "shell", "attach", "wait"] {
+            let line = format!("exec-server {command} --no-such-flag");
+            assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
+            assert_eq!(code(&format!("exec-server {command} --help")), ExitCode::SUCCESS);
+        }
+        for command in ["ps", "logs", "kill", "rm", "doctor"] {
+            let line = format!("exec-server {command} --no-such-flag");
+            assert_eq!(code(&line), USAGE_ERROR.into(), "{line}");
+        }
+        let line = "exec-server wait --connect nowhere a";
+        assert_eq!(code(line), ExitStatus::OUR_FAILURE.into());
     }
 
     #[test]

@@ -73,6 +73,20 @@ fn report(outcome: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 pub(crate) fn say(problem: &str) {
+    let lines: Vec<_> = problem.lines().map(printable).collect();
     // Nothing is left to do when even standard error is closed.
-    let _ = writeln!(io::stderr(), "exec-server: {problem}");
+    let _ = writeln!(io::stderr(), "exec-server: {}", lines.join("\n"));
+}
+
+/// What other people wrote must neither move the cursor of whoever reads it nor change the order of its letters.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(|letter: char| letter.is_control() || turns_text_around(letter), "\u{fffd}")
+}
+
+/// The bidirectional controls of Unicode.
+fn turns_text_around(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }

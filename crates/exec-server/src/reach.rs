@@ -22,6 +22,8 @@ use crate::serve::{self, ServeError};
 
 /// How long the end of a session may take before we go without waiting for it.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(6);
+/// The same for whoever is in a hurry: enough for the request to be on its way.
+const HURRIED_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Where a command does its work.
 #[derive(Debug)]
@@ -170,11 +172,24 @@ impl Reached {
     /// Ends the session and everything in it, and waits for that, within reason. If the connection is away it is
     /// left to the server, which ends it in its own time.
     pub(crate) async fn close(self) {
+        self.close_before(std::future::pending::<()>()).await;
+    }
+
+    /// The same, soon after `hurry`. A server of our own is still waited for: nobody else would end what it runs.
+    pub(crate) async fn close_before<T>(self, hurry: impl Future<Output = T>) {
         if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
             return;
         }
-        let closed = tokio::time::timeout(CLOSE_PATIENCE, self.client.close()).await;
-        if let (Some(server), Err(_) | Ok(Err(_))) = (self.embedded, closed) {
+        let hurried = async {
+            hurry.await;
+            tokio::time::sleep(HURRIED_CLOSE_PATIENCE).await;
+        };
+        let is_closed = tokio::select! {
+            closed = self.client.close() => closed.is_ok(),
+            () = tokio::time::sleep(CLOSE_PATIENCE) => false,
+            () = hurried => false,
+        };
+        if let (Some(server), false) = (self.embedded, is_closed) {
             server.shutdown().await;
         }
     }

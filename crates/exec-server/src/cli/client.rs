@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use exec_server_protocol::SignalName;
 
+use super::signal::parse_signal;
 use super::switch;
 use crate::server_url::ServerUrl;
 
@@ -138,14 +139,13 @@ fn run() -> clap::Command {
                 .short('e')
                 .long("env")
                 .value_name("NAME[=VALUE]")
-                .value_parser(parse_variable)
                 .action(ArgAction::Append)
                 .help("Set a variable, or copy ours (may be repeated)"),
             Arg::new("timeout")
                 .long("timeout")
                 .value_name("DURATION")
                 .value_parser(parse_duration)
-                .help("End the command after this time: TERM, and KILL 2 s later"),
+                .help("End the command after this time: TERM, and KILL 2 s later; 0 is never"),
             Arg::new("name")
                 .long("name")
                 .value_name("NAME")
@@ -157,7 +157,7 @@ fn run() -> clap::Command {
             Arg::new("ttl")
                 .long("ttl")
                 .value_name("DURATION")
-                .value_parser(parse_duration)
+                .value_parser(parse_lifetime)
                 .requires("detach")
                 .help("With --detach, how long it may live unattended [default: until the server stops]"),
             switch("json", "With --detach, print JSON").requires("detach"),
@@ -171,7 +171,6 @@ fn client_command(name: &'static str, about: &'static str) -> clap::Command {
         Arg::new("connect")
             .long("connect")
             .value_name("URL")
-            .value_parser(|url: &str| url.parse::<ServerUrl>())
             .help("Use the server at ws://HOST:PORT or unix:///PATH"),
         Arg::new("on")
             .long("on")
@@ -197,14 +196,15 @@ fn name_argument(name: &'static str) -> Arg {
         .help("The name of a process, or SESSION/NAME where a name is not unique")
 }
 
-/// `None` for a command that is not one of these.
-pub(super) fn parse(name: &str, matches: &ArgMatches) -> Option<ClientCommand> {
+/// `None` for a command that is not one of these. An error says what is wrong with a value that clap must not judge,
+/// because it would print it.
+pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCommand>, String> {
     let flag = |id: &str| matches.get_flag(id);
     let names =
         || -> Vec<String> { matches.get_many("name").into_iter().flatten().cloned().collect() };
     let the_name = || names().pop().unwrap_or_default();
     let action = match name {
-        "run" => Action::Run(parse_run(matches)),
+        "run" => Action::Run(parse_run(matches)?),
         "shell" => Action::Shell { command: words(matches) },
         "ps" => Action::Ps { all: flag("all"), json: flag("json") },
         "logs" => Action::Logs { name: the_name(), follow: flag("follow"), json: flag("json") },
@@ -212,40 +212,56 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Option<ClientCommand> {
         "kill" => Action::Kill { names: names(), signal: matches.get_one("signal").copied() },
         "wait" => Action::Wait { names: names(), json: flag("json") },
         "rm" => Action::Rm { names: names(), force: flag("force") },
-        _ => return None,
+        _ => return Ok(None),
     };
-    let server = ServerChoice {
-        connect: matches.get_one("connect").cloned(),
-        on: matches.get_one("on").cloned(),
-    };
-    Some(ClientCommand { server, action })
+    let connect = matches.get_one::<String>("connect").map(|url| parse_url(url)).transpose()?;
+    let server = ServerChoice { connect, on: matches.get_one("on").cloned() };
+    Ok(Some(ClientCommand { server, action }))
 }
 
-fn parse_run(matches: &ArgMatches) -> Run {
-    Run {
+fn parse_run(matches: &ArgMatches) -> Result<Run, String> {
+    let variables = matches.get_many::<String>("env").into_iter().flatten();
+    let timeout: Option<Duration> = matches.get_one("timeout").copied();
+    Ok(Run {
         command: words(matches),
         terminal: matches.get_flag("terminal"),
         no_stdin: matches.get_flag("no_stdin"),
         cwd: matches.get_one("cwd").cloned(),
-        variables: matches.get_many("env").into_iter().flatten().cloned().collect(),
-        timeout: matches.get_one("timeout").copied(),
+        variables: variables.map(|text| parse_variable(text)).collect::<Result<_, _>>()?,
+        // As for `timeout`, zero is no limit.
+        timeout: timeout.filter(|timeout| !timeout.is_zero()),
         name: matches.get_one("name").cloned(),
         detach: matches.get_flag("detach").then(|| Detach {
             ttl: matches.get_one("ttl").copied(),
             keep_stdin: matches.get_flag("interactive"),
             json: matches.get_flag("json"),
         }),
-    }
+    })
 }
 
 fn words(matches: &ArgMatches) -> Vec<OsString> {
     matches.get_many("command").into_iter().flatten().cloned().collect()
 }
 
+/// An error does not show a user's password or a token.
+fn parse_url(text: &str) -> Result<ServerUrl, String> {
+    text.parse::<ServerUrl>().map_err(|error| {
+        // Without a user name only a query can be secret, and the error leaves that out itself. With one it cannot be told
+        // where a password with a slash in it ends.
+        let problem = if text.contains('@') {
+            "expected ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
+        } else {
+            error.to_string()
+        };
+        format!("invalid value for '--connect <URL>': {problem}")
+    })
+}
+
+/// An error does not show the value.
 fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         Some(("", _)) | None if text.is_empty() || text.starts_with('=') => {
-            Err("expected NAME=VALUE or NAME".to_owned())
+            Err("invalid value for '--env <NAME[=VALUE]>': expected NAME=VALUE or NAME".to_owned())
         }
         Some((name, value)) => Ok(Variable::Set { name: name.to_owned(), value: value.to_owned() }),
         None => Ok(Variable::Copied { name: text.to_owned() }),
@@ -254,10 +270,22 @@ fn parse_variable(text: &str) -> Result<Variable, String> {
 
 /// A bare number is seconds, as it is for `timeout` and `sleep`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().map(Duration::from_secs);
-    seconds
+    let whole = text.parse().ok().map(Duration::from_secs);
+    let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
+    whole
+        .or_else(fraction)
         .or_else(|| humantime::parse_duration(text).ok())
         .ok_or_else(|| "expected seconds, or a duration such as 500ms, 30s or 1h 30m".to_owned())
+}
+
+fn parse_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    if lifetime.is_zero() {
+        return Err(
+            "expected more than 0; without --detach a command lives as long as we do".to_owned()
+        );
+    }
+    Ok(lifetime)
 }
 
 /// The rule of docker. A slash would make the name of a session of what stands before it.
@@ -270,28 +298,6 @@ fn parse_name(text: &str) -> Result<String, String> {
     sound.then(|| text.to_owned()).ok_or_else(|| {
         format!("expected letters, digits, '_', '.' and '-', the first a letter or digit, at most {LONGEST}")
     })
-}
-
-const SIGNALS: [(&str, i32, SignalName); 9] = [
-    ("HUP", 1, SignalName::Hangup),
-    ("INT", 2, SignalName::Interrupt),
-    ("QUIT", 3, SignalName::Quit),
-    ("KILL", 9, SignalName::Kill),
-    ("USR1", 10, SignalName::User1),
-    ("USR2", 12, SignalName::User2),
-    ("TERM", 15, SignalName::Terminate),
-    ("CONT", 18, SignalName::Continue),
-    ("STOP", 19, SignalName::Stop),
-];
-
-fn parse_signal(text: &str) -> Result<SignalName, String> {
-    let upper = text.to_ascii_uppercase();
-    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let number = text.parse::<i32>().ok();
-    let found = SIGNALS.iter().find(|(known, n, _)| *known == name || Some(*n) == number);
-    found
-        .map(|(_, _, signal)| *signal)
-        .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
 }
 
 #[cfg(test)]
@@ -355,7 +361,35 @@ mod tests {
         assert_eq!(timeout("90"), Duration::from_secs(90));
         assert_eq!(timeout("90s"), Duration::from_secs(90));
         assert_eq!(timeout("250ms"), Duration::from_millis(250));
-        assert!(refused("run --timeout soon true").contains("expected seconds"));
+        assert_eq!(timeout("0.5"), Duration::from_millis(500));
+        for bad in ["soon", "inf", "nan", "1e400"] {
+            let error = refused(&format!("run --timeout {bad} true"));
+            assert!(error.contains("expected seconds"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_time_is_no_limit_but_no_life() {
+        for zero in ["0", "0.0", "0s"] {
+            assert_eq!(run_of(&format!("run --timeout {zero} true")).timeout, None, "{zero}");
+            let error = refused(&format!("run -d --ttl {zero} true"));
+            assert!(error.contains("expected more than 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn mistakes_do_not_show_secrets() {
+        for (line, expected) in [
+            ("run --connect http://h/?token=SECRET true", "http://h/"),
+            ("run --connect ws://user:SECRET@h true", "--connect <URL>"),
+            ("ps --connect ws://user:a/SECRET@h", "--connect <URL>"),
+            ("wait --connect=wss://SECRET@h?token=SECRET a", "--connect <URL>"),
+            ("run -e =SECRET true", "expected NAME=VALUE"),
+            ("run --env==SECRET true", "expected NAME=VALUE"),
+        ] {
+            let error = refused(line);
+            assert!(error.contains(expected) && !error.contains("SECRET"), "{line}: {error}");
+        }
     }
 
     #[test]
@@ -364,21 +398,6 @@ mod tests {
         for bad in ["a/b", "-a", ".a", "é"] {
             assert!(refused(&format!("run --name={bad} true")).contains("letters"), "{bad}");
         }
-    }
-
-    #[test]
-    fn signals_have_names_and_numbers() {
-        let signal = |text: &str| match parsed(&format!("kill -s {text} a b")).action {
-            Action::Kill { names, signal } => {
-                assert_eq!(names, ["a", "b"]);
-                signal.unwrap()
-            }
-            other => panic!("{other:?}"),
-        };
-        for text in ["USR1", "SIGUSR1", "usr1", "10"] {
-            assert_eq!(signal(text), SignalName::User1, "{text}");
-        }
-        assert!(refused("kill -s WINCH a").contains("HUP, INT, QUIT"));
     }
 
     #[test]

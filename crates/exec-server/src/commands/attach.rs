@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use exec_server_client::ExecServerClientConnectOptions;
 
 use super::listing::{self, Listed};
-use super::run::options;
+use super::run::{input_failed, options};
 use crate::cli::client::ServerChoice;
 use crate::exit_code::ExitStatus;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Source};
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::reach::{ReachError, Target};
 
 const CLIENT_NAME: &str = "exec-server attach";
@@ -47,19 +47,21 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
         let _ = process.resize(size).await;
     }
     let foreground = Foreground {
-        stdin: Some(Source::with_escapes()),
+        stdin: Some(Source::with_escapes(StreamEnd::IsOurs)),
         terminal: listed.process.tty,
         on_signal: if listed.process.tty { OnSignal::Leave } else { OnSignal::ForwardButHangup },
         gaps: OnGap::Remark,
         timeout: None,
     };
-    let ending = foreground.stay(client, &process, events).await;
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    let ending = foreground.stay(client, &process, events, &mut signals).await;
     match ending.context("cannot be the foreground of a process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::Left => {
             let _ = writeln!(io::stderr(), "detached; {name} keeps running");
             Ok(ExitStatus::SUCCESS)
         }
+        Ending::InputFailed(error) => Err(input_failed(error)),
         Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::listing::Listed;
+use crate::program::printable;
 use crate::terminal::{Colour, Paint};
 
 #[derive(Debug, Serialize)]
@@ -25,14 +26,19 @@ struct JsonProcess<'a> {
 
 pub(crate) fn print(listed: &[Listed], all: bool, json: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
+    let shown = shown(listed, all);
     if json {
-        let text = serde_json::to_string_pretty(&listed.iter().map(as_json).collect::<Vec<_>>())?;
-        return super::print((text + "\n").as_bytes(), &mut stdout);
+        let processes: Vec<_> = shown.into_iter().map(as_json).collect();
+        let text = serde_json::to_string_pretty(&processes)? + "\n";
+        return super::print(text.as_bytes(), &mut stdout);
     }
-    let shown: Vec<_> = listed.iter().filter(|listed| all || listed.process.running).collect();
     let width = crate::terminal::size_of_stdout().map(|(_, cols)| usize::from(cols));
     let text = table(&shown, now_ms(), Paint::for_stream(&stdout), width);
     super::print(text.as_bytes(), &mut stdout)
+}
+
+fn shown(listed: &[Listed], all: bool) -> Vec<&Listed> {
+    listed.iter().filter(|listed| all || listed.process.running).collect()
 }
 
 fn as_json(listed: &Listed) -> JsonProcess<'_> {
@@ -130,11 +136,6 @@ pub(super) fn command_line(argv: &[String]) -> String {
     printable(&argv.iter().map(quoted).collect::<Vec<_>>().join(" "))
 }
 
-/// What other people named must not move the cursor of whoever lists it.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
-}
-
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -164,6 +165,15 @@ mod tests {
     }
 
     #[test]
+    fn the_finished_are_shown_on_demand() {
+        let [running, mut finished] = ["a", "b"].map(|name| listed("0123456789", name));
+        finished.process.running = false;
+        let all = [running, finished];
+        assert_eq!(shown(&all, false), [&all[0]]);
+        assert_eq!(shown(&all, true), [&all[0], &all[1]]);
+    }
+
+    #[test]
     fn commands_are_cut_to_the_terminal() {
         let mut listed = listed("0123456789", "b");
         listed.process.argv = vec!["x".repeat(100)];
@@ -178,6 +188,7 @@ mod tests {
         };
         assert_eq!(line(&["sh", "-c", "echo 'a'", ""]), r"sh -c 'echo '\''a'\''' ''");
         assert_eq!(line(&["\x1b[2J"]), "'\u{fffd}[2J'");
+        assert_eq!(line(&["a\u{202e}b\u{2066}"]), "'a\u{fffd}b\u{fffd}'");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
 
+use std::future::ready;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::listing;
 use super::starting::{Wanted, generated_name, not_started, words};
 use crate::cli::client::{Detach, Run, ServerChoice};
 use crate::exit_code::ExitStatus;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Source};
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::reach::{Reached, Target};
 
 /// For a terminal that nobody sits at.
@@ -23,7 +24,12 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         return run_detached(choice, run, detach).await;
     }
     let target = Target::find(choice)?;
-    let reached = target.connect(options("exec-server run")).await?;
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    let connecting = target.connect(options("exec-server run"));
+    let reached = match signals.until_asked_to_end(connecting).await {
+        Ok(reached) => reached?,
+        Err(number) => return Ok(ExitStatus::of_signal(number)),
+    };
     let wanted = Wanted {
         process_id: run.name.clone().unwrap_or_else(generated_name),
         argv: words(&run.command)?,
@@ -37,15 +43,15 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
     let foreground = Foreground {
         stdin: match (run.no_stdin, run.terminal) {
             (true, _) => None,
-            (false, true) => Some(Source::with_escapes()),
-            (false, false) => Some(Source::Stream),
+            (false, true) => Some(Source::with_escapes(StreamEnd::EndsInput)),
+            (false, false) => Some(Source::Stream(StreamEnd::EndsInput)),
         },
         terminal: run.terminal,
         on_signal: OnSignal::Forward,
         gaps: OnGap::Fail,
         timeout: run.timeout,
     };
-    in_foreground(&target, reached, wanted, foreground).await
+    in_foreground(&target, reached, wanted, foreground, signals).await
 }
 
 /// Starts, stays and cleans up: whatever the ending, nothing of the session is left that is not said to be.
@@ -54,28 +60,42 @@ pub(super) async fn in_foreground(
     reached: Reached,
     wanted: Wanted<'_>,
     foreground: Foreground,
+    mut signals: Signals,
 ) -> anyhow::Result<ExitStatus> {
     let client = &reached.client;
     let program = wanted.argv.first().cloned().unwrap_or_default();
-    let process = match client.start(wanted.params(target, client).await?).await {
-        Ok(process) => process,
-        Err(error) => {
-            reached.close().await;
-            return not_started(&program, error);
+    let starting = async {
+        let params = wanted.params(target, client).await.map_err(Err)?;
+        client.start(params).await.map_err(|error| not_started(&program, error))
+    };
+    let process = match signals.until_asked_to_end(starting).await {
+        Ok(Ok(process)) => process,
+        Ok(Err(outcome)) => {
+            reached.close_before(signals.asked_to_end()).await;
+            return outcome;
+        }
+        Err(number) => {
+            // It may be running by now.
+            reached.close_before(ready(())).await;
+            return Ok(ExitStatus::of_signal(number));
         }
     };
     let events = process.subscribe_events();
-    let ending = foreground.stay(client, &process, events).await;
-    if matches!(ending, Ok(Ending::OutputFailed(_))) {
-        // As SIGPIPE would, if less abruptly.
-        foreground::end(client, &process).await;
-    }
-    if !matches!(ending, Ok(Ending::GaveUp { .. })) {
-        reached.close().await;
+    let ending = foreground.stay(client, &process, events, &mut signals).await;
+    match &ending {
+        Ok(Ending::GaveUp { .. }) => {}
+        Ok(Ending::Left | Ending::Signalled { .. }) => reached.close_before(ready(())).await,
+        Ok(Ending::InputFailed(_) | Ending::OutputFailed(_)) => {
+            // As SIGPIPE would, if less abruptly; whoever is in a hurry gets the abrupt end.
+            let _ = signals.until_asked_to_end(foreground::end(client, &process)).await;
+            reached.close_before(signals.asked_to_end()).await;
+        }
+        _ => reached.close_before(signals.asked_to_end()).await,
     }
     match ending.context("cannot be the foreground of a process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::TimedOut => Ok(ExitStatus::TIMED_OUT),
+        Ending::InputFailed(error) => Err(input_failed(error)),
         Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
@@ -88,6 +108,10 @@ pub(super) async fn in_foreground(
         }
         Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {program}"))),
     }
+}
+
+pub(super) fn input_failed(error: io::Error) -> anyhow::Error {
+    anyhow::Error::new(error).context("cannot read standard input")
 }
 
 /// As large as our terminal.
@@ -113,8 +137,20 @@ async fn run_detached(
         detached_ttl: Some(ttl),
         ..options("exec-server run --detach")
     };
-    let reached = target.connect(options).await?;
-    match start_detached(&target, &reached.client, run, detach).await {
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    let reached = match signals.until_asked_to_end(target.connect(options)).await {
+        Ok(reached) => reached?,
+        Err(number) => return Ok(ExitStatus::of_signal(number)),
+    };
+    let starting = start_detached(&target, &reached.client, run, detach);
+    let started = match signals.until_asked_to_end(starting).await {
+        Ok(started) => started,
+        Err(number) => {
+            reached.close_before(ready(())).await;
+            return Ok(ExitStatus::of_signal(number));
+        }
+    };
+    match started {
         // Hanging up leaves the session to itself; closing it would end the command.
         Ok(None) => Ok(ExitStatus::SUCCESS),
         Ok(Some(status)) => {

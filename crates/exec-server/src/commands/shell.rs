@@ -3,25 +3,28 @@
 use std::ffi::OsString;
 
 use anyhow::Context as _;
+use exec_server_client::ExecServerClient;
 use exec_server_protocol::{Empty, OnFull};
 
 use super::run::{in_foreground, options, size};
 use super::starting::{Wanted, generated_name, words};
 use crate::cli::client::ServerChoice;
 use crate::exit_code::ExitStatus;
-use crate::foreground::{Foreground, OnGap, OnSignal, Source};
+use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::reach::Target;
 
 pub(crate) async fn run(choice: &ServerChoice, command: &[OsString]) -> anyhow::Result<ExitStatus> {
     let target = Target::find(choice)?;
-    let reached = target.connect(options("exec-server shell")).await?;
-    let (argv, arg0) = if command.is_empty() {
-        let info = reached.client.environment_info(Empty {}).await;
-        let shell = info.context("cannot ask the server for its shell")?.shell;
-        // The dash makes it a login shell.
-        (vec![shell.path], Some(format!("-{}", shell.name)))
-    } else {
-        (words(command)?, None)
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    let prepared = signals.until_asked_to_end(async {
+        let reached = target.connect(options("exec-server shell")).await?;
+        let program = program(&reached.client, command).await?;
+        anyhow::Ok((reached, program))
+    });
+    let (reached, (argv, arg0)) = match prepared.await {
+        Ok(prepared) => prepared?,
+        // Nothing runs yet.
+        Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
     let wanted = Wanted {
         process_id: generated_name(),
@@ -34,11 +37,25 @@ pub(crate) async fn run(choice: &ServerChoice, command: &[OsString]) -> anyhow::
         on_full: OnFull::Block,
     };
     let foreground = Foreground {
-        stdin: Some(Source::with_escapes()),
+        stdin: Some(Source::with_escapes(StreamEnd::EndsInput)),
         terminal: true,
         on_signal: OnSignal::Leave,
         gaps: OnGap::Fail,
         timeout: None,
     };
-    in_foreground(&target, reached, wanted, foreground).await
+    in_foreground(&target, reached, wanted, foreground, signals).await
+}
+
+/// The command line, and the name under which it is started if that is another.
+async fn program(
+    client: &ExecServerClient,
+    command: &[OsString],
+) -> anyhow::Result<(Vec<String>, Option<String>)> {
+    if !command.is_empty() {
+        return Ok((words(command)?, None));
+    }
+    let info = client.environment_info(Empty {}).await;
+    let shell = info.context("cannot ask the server for its shell")?.shell;
+    // The dash makes it a login shell.
+    Ok((vec![shell.path], Some(format!("-{}", shell.name))))
 }

@@ -1,5 +1,7 @@
 //! From our standard input to the process's.
 
+use std::io;
+
 use bytes::{Bytes, BytesMut};
 use exec_server_client::ExecServerProcess;
 use exec_server_protocol::WriteStatus;
@@ -15,31 +17,47 @@ const MOST_PENDING: usize = 1 << 20;
 /// Ctrl-C, as a terminal in raw mode sends it.
 const INTERRUPT_KEY: u8 = 3;
 
+/// Ends the input of whoever reads a terminal, if a line has just begun; else it hands over what the line has so far.
+const END_OF_FILE: &[u8] = b"\x04";
+
 /// Who writes to our standard input.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Every byte is for the process.
-    Stream,
+    Stream(StreamEnd),
     /// A person, who may also mean us.
     Keyboard(EscapeMachine),
 }
 
+/// What the end of a stream is to the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// The end of its input too.
+    EndsInput,
+    /// Nothing: others may have more to say to it.
+    IsOurs,
+}
+
 impl Source {
     /// Escapes are for people: in what a program writes a tilde is a tilde.
-    pub(crate) fn with_escapes() -> Self {
+    pub(crate) fn with_escapes(end: StreamEnd) -> Self {
         if terminal::is_stdin_a_terminal() {
             Self::Keyboard(EscapeMachine::new())
         } else {
-            Self::Stream
+            Self::Stream(end)
         }
     }
 }
 
 /// Why nothing more is forwarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum InputEnd {
     /// Our input has ended, or the process takes none.
     Finished,
+    /// Our input cannot be read: what was meant to come is not known.
+    Failed(io::Error),
+    /// The person's terminal is gone.
+    HungUp,
     /// The person typed `~.`.
     Left,
     /// The person typed Ctrl-C while the process could not be reached.
@@ -50,17 +68,19 @@ pub(crate) enum InputEnd {
 /// next, so that neither a lone keystroke nor a flood waits longer than it must.
 pub(crate) async fn forward(
     process: &ExecServerProcess,
-    mut arriving: mpsc::Receiver<Bytes>,
+    has_terminal: bool,
+    mut arriving: mpsc::Receiver<io::Result<Bytes>>,
     mut source: Source,
     is_away: impl Fn() -> bool,
 ) -> InputEnd {
     let mut pending = BytesMut::new();
+    let mut last_byte = None;
     let mut accepts = true;
     let mut ended = false;
     loop {
         if !accepts {
             pending.clear();
-            if matches!(source, Source::Stream) {
+            if matches!(source, Source::Stream(_)) {
                 drop(arriving);
                 // Without /dev/null our input stays open, and whoever writes to it notices later.
                 let _ = stdin::release();
@@ -69,8 +89,7 @@ pub(crate) async fn forward(
         }
         if pending.is_empty() {
             if ended {
-                let _ = process.close_stdin().await;
-                return InputEnd::Finished;
+                return end(process, has_terminal, &source, last_byte).await;
             }
             match take(arriving.recv().await, &mut pending, &mut source, &is_away) {
                 Taken::Input => {}
@@ -79,6 +98,7 @@ pub(crate) async fn forward(
             }
             continue;
         }
+        last_byte = pending.last().copied();
         let writing = process.write(pending.split().freeze());
         tokio::pin!(writing);
         loop {
@@ -101,6 +121,31 @@ pub(crate) async fn forward(
     }
 }
 
+/// What is left to do when everything is written.
+async fn end(
+    process: &ExecServerProcess,
+    has_terminal: bool,
+    source: &Source,
+    last_byte: Option<u8>,
+) -> InputEnd {
+    match source {
+        // In raw mode the end of input is a key like any other, so this is the end of the terminal.
+        Source::Keyboard(_) if has_terminal => return InputEnd::HungUp,
+        Source::Stream(StreamEnd::IsOurs) => return InputEnd::Finished,
+        Source::Keyboard(_) | Source::Stream(StreamEnd::EndsInput) => {}
+    }
+    // An error is also what the events of the process end with.
+    if has_terminal && is_within_line(last_byte) {
+        let _ = process.write(END_OF_FILE).await;
+    }
+    let _ = process.close_stdin().await;
+    InputEnd::Finished
+}
+
+fn is_within_line(last_byte: Option<u8>) -> bool {
+    last_byte.is_some_and(|byte| byte != END_OF_FILE[0] && !matches!(byte, b'\r' | b'\n'))
+}
+
 enum Taken {
     Input,
     /// Our input has ended.
@@ -109,12 +154,21 @@ enum Taken {
 }
 
 fn take(
-    chunk: Option<Bytes>,
+    chunk: Option<io::Result<Bytes>>,
     pending: &mut BytesMut,
     source: &mut Source,
     is_away: &impl Fn() -> bool,
 ) -> Taken {
-    let Some(chunk) = chunk else { return Taken::Nothing };
+    let chunk = match chunk {
+        Some(Ok(chunk)) => chunk,
+        Some(Err(error)) => {
+            return Taken::End(match source {
+                Source::Keyboard(_) => InputEnd::HungUp,
+                Source::Stream(_) => InputEnd::Failed(error),
+            });
+        }
+        None => return Taken::Nothing,
+    };
     let Source::Keyboard(escapes) = source else {
         pending.extend_from_slice(&chunk);
         return Taken::Input;
@@ -141,7 +195,7 @@ mod tests {
 
     fn taken(chunk: &'static str, source: &mut Source, away: bool) -> (Taken, BytesMut) {
         let mut pending = BytesMut::new();
-        let taken = take(Some(chunk.into()), &mut pending, source, &|| away);
+        let taken = take(Some(Ok(chunk.into())), &mut pending, source, &|| away);
         (taken, pending)
     }
 
@@ -151,9 +205,29 @@ mod tests {
 
     #[test]
     fn a_stream_has_no_escapes() {
-        let (taken, pending) = taken("~.\x03", &mut Source::Stream, true);
+        let mut stream = Source::Stream(StreamEnd::EndsInput);
+        let (taken, pending) = taken("~.\x03", &mut stream, true);
         assert!(matches!(taken, Taken::Input));
         assert_eq!(pending, "~.\x03");
+    }
+
+    #[test]
+    fn a_failure_is_not_an_end() {
+        let failed = |mut source| {
+            let error = Some(Err(io::ErrorKind::Other.into()));
+            take(error, &mut BytesMut::new(), &mut source, &|| false)
+        };
+        assert!(matches!(failed(keyboard()), Taken::End(InputEnd::HungUp)));
+        let stream = Source::Stream(StreamEnd::IsOurs);
+        assert!(matches!(failed(stream), Taken::End(InputEnd::Failed(_))));
+    }
+
+    #[test]
+    fn a_line_begins_after_a_newline_or_an_end_of_file() {
+        assert!(is_within_line(Some(b'c')));
+        for byte in [None, Some(b'\n'), Some(b'\r'), Some(4)] {
+            assert!(!is_within_line(byte), "{byte:?}");
+        }
     }
 
     #[test]
@@ -174,7 +248,7 @@ mod tests {
     #[test]
     fn what_is_typed_to_nobody_is_bounded() {
         let mut pending = BytesMut::zeroed(MOST_PENDING);
-        let taken = take(Some("more".into()), &mut pending, &mut keyboard(), &|| true);
+        let taken = take(Some(Ok("more".into())), &mut pending, &mut keyboard(), &|| true);
         assert!(matches!(taken, Taken::Input));
         assert_eq!(pending.len(), MOST_PENDING);
     }

@@ -9,8 +9,9 @@ mod output;
 mod signals;
 mod stdin;
 
-pub(crate) use input::Source;
+pub(crate) use input::{Source, StreamEnd};
 pub(crate) use output::Outputs;
+pub(crate) use signals::Signals;
 
 use std::cell::Cell;
 use std::io::{self, Write as _};
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess, ProcessEvents};
 use exec_server_protocol::{SignalName, TerminalSize, WaitParams};
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,7 +27,7 @@ use crate::terminal::{self, RawMode};
 use delivery::deliver;
 use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
-use signals::{Received, Signals};
+use signals::Received;
 
 /// How long a process may take to be gone after its KILL.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -74,6 +76,8 @@ pub(crate) enum Ending {
         code: i32,
     },
     TimedOut,
+    /// What the process was to read cannot be read.
+    InputFailed(io::Error),
     /// Nobody reads our output any more, or it cannot be written.
     OutputFailed(io::Error),
     /// The person typed `~.`.
@@ -98,12 +102,9 @@ impl Foreground {
         client: &ExecServerClient,
         process: &ExecServerProcess,
         events: ProcessEvents,
+        signals: &mut Signals,
     ) -> io::Result<Ending> {
-        let mut signals = Signals::new()?;
-        let raw_mode = match &self.stdin {
-            Some(Source::Keyboard(_)) if self.terminal => Some(RawMode::enter()?),
-            _ => None,
-        };
+        let raw_mode = self.enter_raw_mode(signals)?;
         let state = client.connection_state();
         let is_away = || outage::is_away(&state.borrow());
         let (orders, queue) = mpsc::channel(ORDERS);
@@ -111,48 +112,74 @@ impl Foreground {
         let output = deliver(process.process_id(), events, self.gaps, &is_blocked);
         let input = async {
             match self.stdin {
-                Some(source) => input::forward(process, stdin::read(), source, is_away).await,
+                Some(source) => {
+                    input::forward(process, self.terminal, stdin::read(), source, is_away).await
+                }
                 None => InputEnd::Finished,
             }
         };
-        let aside = async {
-            tokio::select! {
-                number = perform(client, process, queue, &is_blocked) => number,
-                number = outage::remark(client.connection_state()) => match number {},
-            }
-        };
-        tokio::pin!(output, input, aside);
+        let performing = perform(client, process, queue, &is_blocked);
+        let remarking = outage::remark(client.connection_state());
+        tokio::pin!(output, input, performing, remarking);
         let mut input_ended = false;
         let mut limit = TimeLimit::new(self.timeout);
         loop {
-            tokio::select! {
+            let received = tokio::select! {
                 ending = &mut output => {
                     return Ok(if limit.is_over { Ending::TimedOut } else { ending });
                 }
-                end = &mut input, if !input_ended => match end {
-                    InputEnd::Finished => input_ended = true,
-                    InputEnd::Left => return Ok(Ending::Left),
-                    InputEnd::GaveUp => return Ok(Ending::GaveUp { number: INTERRUPT }),
-                },
-                received = signals.next() => {
-                    if let Received::Continued = received {
-                        raw_mode.as_ref().map(RawMode::apply).transpose()?;
-                    } else if let Some(ending) = self.on_signal.ending(received, is_away()) {
-                        return Ok(ending);
-                    } else if let Some(order) = Order::from_signal(received, self.terminal) {
-                        let _ = orders.try_send(order);
+                end = &mut input, if !input_ended => {
+                    input_ended = true;
+                    match end {
+                        InputEnd::Finished => continue,
+                        InputEnd::HungUp => Received::HANGUP,
+                        InputEnd::Failed(error) => return Ok(Ending::InputFailed(error)),
+                        InputEnd::Left => return Ok(Ending::Left),
+                        InputEnd::GaveUp => return Ok(Ending::GaveUp { number: INTERRUPT }),
                     }
                 }
+                received = signals.next() => received,
                 () = limit.passed() => {
                     if limit.is_over {
                         return Ok(Ending::TimedOut);
                     }
                     let _ = orders.try_send(Order::Terminate);
                     limit.grant_last_moment();
+                    continue;
                 }
-                number = &mut aside => return Ok(Ending::Signalled { number }),
+                number = &mut performing => return Ok(Ending::Signalled { number }),
+                never = &mut remarking => match never {},
+            };
+            follow(received, raw_mode.as_ref());
+            if let Some(ending) = self.on_signal.ending(received, is_away()) {
+                return Ok(ending);
+            }
+            if let Some(order) = Order::from_signal(received, self.terminal) {
+                let _ = orders.try_send(order);
             }
         }
+    }
+
+    /// For a person at a terminal who types to a terminal.
+    fn enter_raw_mode(&self, signals: &mut Signals) -> io::Result<Option<RawMode>> {
+        let (Some(Source::Keyboard(_)), true) = (&self.stdin, self.terminal) else {
+            return Ok(None);
+        };
+        signals.listen_for_stop()?;
+        RawMode::enter().map(Some)
+    }
+}
+
+/// Stops and continues as a program without a terminal in raw mode would by itself. A terminal that is gone, which also
+/// continues those it leaves behind, needs no mode; whoever reads it finds out.
+fn follow(received: Received, raw_mode: Option<&RawMode>) {
+    match (received, raw_mode) {
+        (Received::Stopped, Some(raw_mode)) => {
+            let _ = raw_mode.suspend();
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+        (Received::Continued, Some(raw_mode)) => drop(raw_mode.apply()),
+        _ => {}
     }
 }
 

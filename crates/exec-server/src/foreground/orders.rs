@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use exec_server_client::{ExecServerClient, ExecServerProcess};
+use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess};
 use exec_server_protocol::{TerminateMode, WaitParams};
 use tokio::sync::mpsc;
 
@@ -26,7 +26,7 @@ impl Order {
         match received {
             Received::Forward(signal) => Some(Self::Signal(signal)),
             Received::Resized => has_terminal.then_some(Self::Resize),
-            Received::Continued => None,
+            Received::Stopped | Received::Continued => None,
         }
     }
 }
@@ -53,17 +53,36 @@ pub(super) async fn perform(
                     return signal.number;
                 }
                 was_asked_to_end |= signal.asks_to_end;
-                let _ = process.signal(signal.name).await;
+                let sent = insist(|| process.signal(signal.name)).await;
+                if signal.asks_to_end && matches!(sent, Err(ExecServerError::Server(_))) {
+                    return signal.number;
+                }
             }
             Order::Resize => {
                 if let Some(size) = terminal_size() {
                     let _ = process.resize(size).await;
                 }
             }
-            Order::Terminate => drop(process.terminate(graceful()).await),
+            Order::Terminate => {
+                let _ = insist(|| process.terminate(graceful())).await;
+            }
         }
     }
     std::future::pending().await
+}
+
+/// Again after a cut, which may have taken the order along: rather twice than never. The next call waits until the
+/// connection is back.
+async fn insist<T, F>(order: impl Fn() -> F) -> Result<T, ExecServerError>
+where
+    F: Future<Output = Result<T, ExecServerError>>,
+{
+    loop {
+        match order().await {
+            Err(ExecServerError::Interrupted { .. }) => {}
+            done => return done,
+        }
+    }
 }
 
 async fn has_exited(client: &ExecServerClient, process: &ExecServerProcess) -> bool {

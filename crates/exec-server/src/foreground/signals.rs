@@ -14,6 +14,8 @@ pub(crate) enum Received {
     Forward(Forwarded),
     /// The terminal has another size.
     Resized,
+    /// We are to stop until somebody continues us.
+    Stopped,
     /// We were stopped and go on.
     Continued,
 }
@@ -26,6 +28,19 @@ pub(crate) struct Forwarded {
     pub(crate) asks_to_end: bool,
 }
 
+impl Received {
+    /// What the end of our terminal says, also if we were not told by a signal.
+    pub(crate) const HANGUP: Self = forward(SignalName::Hangup, 1, true);
+
+    /// The number of a signal that asks to end.
+    fn request_to_end(self) -> Option<u8> {
+        match self {
+            Self::Forward(signal) if signal.asks_to_end => Some(signal.number),
+            _ => None,
+        }
+    }
+}
+
 const fn forward(name: SignalName, number: u8, asks_to_end: bool) -> Received {
     Received::Forward(Forwarded { name, number, asks_to_end })
 }
@@ -36,7 +51,7 @@ fn meanings() -> [(SignalKind, Received); 8] {
     [
         (SignalKind::interrupt(), forward(SignalName::Interrupt, 2, true)),
         (SignalKind::terminate(), forward(SignalName::Terminate, 15, true)),
-        (SignalKind::hangup(), forward(SignalName::Hangup, 1, true)),
+        (SignalKind::hangup(), Received::HANGUP),
         (SignalKind::quit(), forward(SignalName::Quit, 3, true)),
         (SignalKind::user_defined1(), forward(SignalName::User1, 10, false)),
         (SignalKind::user_defined2(), forward(SignalName::User2, 12, false)),
@@ -47,6 +62,8 @@ fn meanings() -> [(SignalKind, Received); 8] {
 
 pub(crate) struct Signals {
     streams: Vec<(Signal, Received)>,
+    /// What we were started to ignore.
+    ignored: u64,
 }
 
 impl Signals {
@@ -54,21 +71,56 @@ impl Signals {
     /// job, stays ignored.
     pub(crate) fn new() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = ignored_signals(&status);
-        let wanted = meanings().into_iter().filter(|(kind, _)| {
-            let bit = u32::try_from(kind.as_raw_value() - 1).unwrap_or(0);
-            ignored & 1_u64.checked_shl(bit).unwrap_or(0) == 0
-        });
-        let streams = wanted.map(|(kind, meaning)| Ok((signal(kind)?, meaning)));
-        Ok(Self { streams: streams.collect::<io::Result<_>>()? })
+        let mut signals = Self { streams: Vec::new(), ignored: ignored_signals(&status) };
+        for (kind, meaning) in meanings() {
+            signals.listen(kind, meaning)?;
+        }
+        Ok(signals)
+    }
+
+    /// From here on a request to stop is told, not obeyed: for whoever has to tidy up before.
+    pub(crate) fn listen_for_stop(&mut self) -> io::Result<()> {
+        const STOP: i32 = if cfg!(target_os = "macos") { 18 } else { 20 };
+        self.listen(SignalKind::from_raw(STOP), Received::Stopped)
     }
 
     /// Cancel-safe.
     pub(crate) async fn next(&mut self) -> Received {
+        self.next_that(Some).await
+    }
+
+    /// The number of the next signal that asks to end. The others are kept for later. Cancel-safe.
+    pub(crate) async fn asked_to_end(&mut self) -> u8 {
+        self.next_that(Received::request_to_end).await
+    }
+
+    /// Works until a signal asks to end; its number is the error.
+    pub(crate) async fn until_asked_to_end<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, u8> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            number = self.asked_to_end() => Err(number),
+        }
+    }
+
+    fn listen(&mut self, kind: SignalKind, meaning: Received) -> io::Result<()> {
+        let bit = u32::try_from(kind.as_raw_value() - 1).unwrap_or(0);
+        if self.ignored & 1_u64.checked_shl(bit).unwrap_or(0) == 0 {
+            self.streams.push((signal(kind)?, meaning));
+        }
+        Ok(())
+    }
+
+    async fn next_that<T>(&mut self, wanted: impl Fn(Received) -> Option<T>) -> T {
         poll_fn(|context| {
             for (stream, meaning) in &mut self.streams {
-                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
-                    return Poll::Ready(*meaning);
+                if let Some(meaning) = wanted(*meaning)
+                    && let Poll::Ready(Some(())) = stream.poll_recv(context)
+                {
+                    return Poll::Ready(meaning);
                 }
             }
             Poll::Pending

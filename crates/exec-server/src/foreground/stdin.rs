@@ -12,14 +12,20 @@ const LARGEST_READ: usize = 64 << 10;
 /// Chunks that wait for the process. Full: nothing more is read, and whoever writes to us waits.
 const QUEUE: usize = 16;
 
-/// What arrives, until its end. The thread outlives the receiver if it is in the middle of a read; the runtime must
+/// What arrives, until its end or a failure, which is the last to come. The thread outlives the receiver if it is in the middle of a read; the runtime must
 /// be shut down without waiting for it.
-pub(crate) fn read() -> mpsc::Receiver<Bytes> {
+pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     let (chunks, queue) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
         let mut buffer = vec![0; LARGEST_READ];
-        while let Ok(count @ 1..) = read_some(&mut buffer) {
-            if chunks.blocking_send(Bytes::copy_from_slice(&buffer[..count])).is_err() {
+        loop {
+            let chunk = match read_some(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => Ok(Bytes::copy_from_slice(&buffer[..count])),
+                Err(error) => Err(error),
+            };
+            let is_last = chunk.is_err();
+            if chunks.blocking_send(chunk).is_err() || is_last {
                 return;
             }
         }
@@ -39,6 +45,8 @@ fn read_some(buffer: &mut [u8]) -> io::Result<usize> {
         match rustix::io::read(&stdin, &mut *buffer) {
             Ok(count) => return Ok(count),
             Err(Errno::INTR) => {}
+            // Not open for reading: so `nohup` says that there is nothing to read.
+            Err(Errno::BADF) => return Ok(0),
             // Somebody who shares the stream with us has made it non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None)?;

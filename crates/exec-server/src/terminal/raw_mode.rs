@@ -24,12 +24,17 @@ impl RawMode {
         raw.make_raw();
         Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?)
     }
+
+    /// The mode that it had, for as long as we are stopped.
+    pub(crate) fn suspend(&self) -> io::Result<()> {
+        Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &self.original)?)
+    }
 }
 
 impl Drop for RawMode {
     fn drop(&mut self) {
         // A terminal that is gone needs no mode.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.original);
+        let _ = self.suspend();
     }
 }
 

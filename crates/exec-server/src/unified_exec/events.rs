@@ -1,21 +1,24 @@
 //! What unified exec reports while it works, to whoever shows it to a person.
 //!
-//! The queue is bounded. When it is half full, output is left out of it and counted. A command is started only once
-//! there are places for its `Begin` and its `End`, so these are never lost; a call that has an `Interaction` to report
-//! waits for a place. So a reader that stalls stalls calls in the end, but never a process.
+//! The queue is bounded. It has two places for each command that may be known, and some to spare; when only half of the
+//! spare ones are left, output is left out of it and counted. A command is started only once there are places for its
+//! `Begin` and its `End`, so these are never lost; a call that has an `Interaction` to report waits for a place. So a
+//! reader that stalls stalls calls in the end, but never a process.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_client::ExecServerError;
 use exec_server_protocol::OutputStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::command::ProcessHandleId;
 use crate::process::CollectedOutput;
 
-const CAPACITY: usize = 512;
-const KEPT_FOR_OTHERS: usize = CAPACITY / 2;
+/// Places beyond those for the first and last events of all commands.
+const SPARE: usize = 512;
+/// Free places that output does not take.
+const KEPT_FOR_OTHERS: usize = SPARE / 2;
 
 #[derive(Debug, Clone)]
 pub enum UnifiedExecEvent {
@@ -68,8 +71,10 @@ impl Reports {
         Self { sender: None }
     }
 
-    pub(super) fn to_reader() -> (Self, UnifiedExecEvents) {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
+    pub(super) fn to_reader(max_processes: usize) -> (Self, UnifiedExecEvents) {
+        // Invariant: while the reader keeps up, commands that run hold no spare place, so that output has some.
+        let capacity = max_processes.saturating_mul(2).saturating_add(SPARE);
+        let (sender, receiver) = mpsc::channel(capacity.min(Semaphore::MAX_PERMITS));
         (Self { sender: Some(sender) }, UnifiedExecEvents { receiver })
     }
 

@@ -30,6 +30,9 @@ use table::Table;
 use crate::ExecBackend;
 use crate::process::DEFAULT_OUTPUT_BOUND;
 
+/// Thirty years stand for any longer time: a sum near the end of the clock would overflow, here or in a timer.
+const FAR_AWAY: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// What calls may ask for, and how much is kept for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnifiedExecLimits {
@@ -70,7 +73,7 @@ impl UnifiedExec {
         backend: Arc<dyn ExecBackend>,
         limits: UnifiedExecLimits,
     ) -> (Self, UnifiedExecEvents) {
-        let (reports, events) = Reports::to_reader();
+        let (reports, events) = Reports::to_reader(limits.max_processes);
         (Self::reporting(backend, limits, reports), events)
     }
 
@@ -98,7 +101,7 @@ impl UnifiedExec {
     ) -> Result<ExecCommandOutput, UnifiedExecError> {
         let began = Instant::now();
         let (yield_time, max_output) = (command.yield_time, command.max_output);
-        let place = self.reserve()?;
+        let place = Reserved { table: &self.table, id: self.table().reserve()? };
         let (begin, end) = self.reports.frame().await;
         let info = self.info.get_or_try_init(|| self.backend.info()).await?;
         let params = command.into_start(Uuid::new_v4().to_string(), info);
@@ -110,7 +113,9 @@ impl UnifiedExec {
         let takes_input = tty;
         let running = RunningCommand::new(id, process, takes_input, self.limits.max_output);
         self.spawn(running.clone().follow(self.reports.clone(), end));
-        place.fill(running.clone());
+        if let Some(evicted) = place.fill(running.clone()) {
+            self.make_place(evicted);
+        }
         running.ended_by(self.deadline(yield_time)).await;
         self.snapshot(&running, began, max_output)
     }
@@ -154,19 +159,15 @@ impl UnifiedExec {
         outcome
     }
 
-    fn reserve(&self) -> Result<Reserved<'_>, UnifiedExecError> {
-        let (id, evicted) = self.table().reserve()?;
-        if let Some(command) = evicted {
-            // Not by this call, which may be dropped: nobody else knows the command any more.
-            self.spawn(async move {
-                let process = command.process();
-                tracing::info!(process = process.process_id(), "making place for a new command");
-                if let Err(error) = process.terminate(TerminateMode::Force).await {
-                    tracing::warn!(%error, "a command that made place may still run");
-                }
-            });
-        }
-        Ok(Reserved { table: &self.table, id })
+    fn make_place(&self, evicted: RunningCommand) {
+        // Not by this call, which may be dropped: nobody else knows the command any more.
+        self.spawn(async move {
+            let process = evicted.process();
+            tracing::info!(process = process.process_id(), "making place for a new command");
+            if let Err(error) = process.terminate(TerminateMode::Force).await {
+                tracing::warn!(%error, "a command that made place may still run");
+            }
+        });
     }
 
     /// Whether the command took it.
@@ -210,7 +211,8 @@ impl UnifiedExec {
 
     fn deadline(&self, yield_time: Duration) -> Instant {
         let UnifiedExecLimits { min_yield_time, max_yield_time, .. } = self.limits;
-        Instant::now() + yield_time.max(min_yield_time).min(max_yield_time)
+        let yield_time = yield_time.max(min_yield_time).min(max_yield_time);
+        Instant::now() + yield_time.min(FAR_AWAY)
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -242,8 +244,9 @@ struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    fn fill(self, command: RunningCommand) {
-        lock(self.table).fill(self.id, command);
+    /// Returns a command that must be terminated for it.
+    fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
+        lock(self.table).fill(self.id, command)
     }
 }
 

@@ -25,27 +25,29 @@ impl Table {
         Self { max, places: BTreeMap::new(), next_id: 1, uses: 0 }
     }
 
-    /// Takes a place for a command that is about to be started, and with it, if none was free, the place of another: the
-    /// oldest one that has ended, or else the least recently used one, which is returned to be terminated.
-    pub(super) fn reserve(
-        &mut self,
-    ) -> Result<(ProcessHandleId, Option<RunningCommand>), UnifiedExecError> {
-        let mut evicted = None;
-        if self.places.len() >= self.max {
-            let id = self.evictable().ok_or(UnifiedExecError::TooManyStarts { max: self.max })?;
-            if let Some(Place::Taken { command, .. }) = self.places.remove(&id) {
-                evicted = (!command.has_ended()).then_some(command);
-            }
+    /// Takes a place for a command that is about to be started. Nobody leaves for it yet: the start may fail.
+    pub(super) fn reserve(&mut self) -> Result<ProcessHandleId, UnifiedExecError> {
+        let starting = self.places.values().filter(|place| matches!(place, Place::Starting));
+        if starting.count() >= self.max {
+            return Err(UnifiedExecError::TooManyStarts { max: self.max });
         }
         let id = ProcessHandleId(self.next_id);
         self.next_id += 1;
         self.places.insert(id, Place::Starting);
-        Ok((id, evicted))
+        Ok(id)
     }
 
-    pub(super) fn fill(&mut self, id: ProcessHandleId, command: RunningCommand) {
+    /// Puts a command that was started into its place. If there are too many now, another one leaves: the oldest that has
+    /// ended, or else the least recently used one, which is returned to be terminated.
+    pub(super) fn fill(
+        &mut self,
+        id: ProcessHandleId,
+        command: RunningCommand,
+    ) -> Option<RunningCommand> {
+        let evicted = if self.taken().count() >= self.max { self.evict() } else { None };
         let last_use = self.count_use();
         self.places.insert(id, Place::Taken { command, last_use });
+        evicted.filter(|command| !command.has_ended())
     }
 
     pub(super) fn find(&mut self, id: ProcessHandleId) -> Result<RunningCommand, UnifiedExecError> {
@@ -83,20 +85,24 @@ impl Table {
     }
 
     pub(super) fn known(&self) -> Vec<ProcessHandleId> {
-        let taken = self.places.iter().filter(|(_, place)| matches!(place, Place::Taken { .. }));
-        taken.map(|(id, _)| *id).collect()
+        self.taken().map(|(id, ..)| id).collect()
     }
 
-    fn evictable(&self) -> Option<ProcessHandleId> {
-        let taken = || {
-            self.places.iter().filter_map(|(id, place)| match place {
-                Place::Taken { command, last_use } => Some((*id, command, *last_use)),
-                Place::Starting => None,
-            })
-        };
-        let oldest_ended = taken().find(|(_, command, _)| command.has_ended());
-        let least_used = || taken().min_by_key(|(_, _, last_use)| *last_use);
-        oldest_ended.or_else(least_used).map(|(id, ..)| id)
+    fn evict(&mut self) -> Option<RunningCommand> {
+        let oldest_ended = self.taken().find(|(_, command, _)| command.has_ended());
+        let least_used = || self.taken().min_by_key(|(_, _, last_use)| *last_use);
+        let (id, command, _) = oldest_ended.or_else(least_used)?;
+        let command = command.clone();
+        self.places.remove(&id);
+        Some(command)
+    }
+
+    /// Commands with their last use, oldest first.
+    fn taken(&self) -> impl Iterator<Item = (ProcessHandleId, &RunningCommand, u64)> {
+        self.places.iter().filter_map(|(id, place)| match place {
+            Place::Taken { command, last_use } => Some((*id, command, *last_use)),
+            Place::Starting => None,
+        })
     }
 
     fn count_use(&mut self) -> u64 {

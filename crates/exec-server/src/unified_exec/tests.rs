@@ -118,6 +118,16 @@ async fn yield_times_are_brought_into_their_limits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_yield_time_that_no_clock_holds_waits_for_the_end() {
+    let process = FakeProcess::new();
+    process.exit(0);
+    let limits = UnifiedExecLimits { max_yield_time: Duration::MAX, ..limits() };
+    let exec = UnifiedExec::new(with_processes(&[process]), limits);
+    let endless = ExecCommand { yield_time: Duration::MAX, ..command() };
+    assert_eq!(exec.exec_command(endless).await.unwrap().exit_code, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn output_is_bounded_by_the_call_and_by_the_layer() {
     let process = FakeProcess::new();
     process.print(&"x".repeat(1000));
@@ -180,6 +190,25 @@ async fn a_failed_start_leaves_nothing_behind() {
     assert_eq!(exec.known(), []);
     drop(exec);
     assert!(events.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_start_ends_no_other_command() {
+    let limits = UnifiedExecLimits { max_processes: 1, ..limits() };
+    let (exec, mut events) = UnifiedExec::with_events(with_processes(&[]), limits);
+    let healthy = exec.exec_command(command()).await.unwrap().running_id.unwrap();
+    exec.exec_command(ExecCommand::argv(["missing"])).await.unwrap_err();
+    let output = exec.write_stdin(healthy, POLL, SECOND, 10).await.unwrap();
+    assert_eq!(output.running_id, Some(healthy));
+
+    let next = exec.exec_command(command()).await.unwrap().running_id.unwrap();
+    assert_eq!(exec.known(), [next]);
+    let ended = loop {
+        if let Some(ended) = end_of(events.next().await.unwrap()) {
+            break ended;
+        }
+    };
+    assert_eq!(ended, (healthy, 137), "it leaves once another one runs");
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,6 +300,35 @@ async fn a_reader_that_stalls_loses_output_and_nothing_else() {
     }
     assert_eq!((begun, seen + missed), (1, CHUNKS * 10));
     assert!(missed > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_of_any_size_leaves_room_for_output() {
+    const COMMANDS: usize = 600;
+    let limits = UnifiedExecLimits {
+        max_processes: COMMANDS,
+        min_yield_time: Duration::ZERO,
+        max_output: 10,
+        ..limits()
+    };
+    let processes: Vec<_> = (0..COMMANDS).map(|_| FakeProcess::new()).collect();
+    let (exec, mut events) = UnifiedExec::with_events(with_processes(&processes), limits);
+    for _ in 0..COMMANDS {
+        let started = ExecCommand { yield_time: Duration::ZERO, ..command() };
+        exec.exec_command(started).await.unwrap();
+    }
+    processes[COMMANDS - 1].print("hello");
+    let delta = loop {
+        match events.next().await.unwrap() {
+            UnifiedExecEvent::Begin { .. } => {}
+            other => break other,
+        }
+    };
+    let UnifiedExecEvent::OutputDelta { chunk, .. } = delta else { panic!("{delta:?}") };
+    assert_eq!(&chunk[..], b"hello");
+
+    let unlimited = UnifiedExecLimits { max_processes: usize::MAX, ..limits };
+    drop(UnifiedExec::with_events(with_processes(&[]), unlimited));
 }
 
 #[tokio::test(start_paused = true)]

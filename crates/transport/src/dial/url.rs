@@ -88,9 +88,14 @@ fn without_secrets(url: &str) -> String {
         Some(colon) => url.split_at(colon + "://".len()),
         None => ("", url),
     };
-    // Wherever it is: a password may hold a slash by mistake.
-    let (_, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
-    format!("{scheme}{rest}")
+    let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
+    // What looks like a port and is none may be a password with a slash in it.
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    let secrets_end = match port.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => authority.rfind('@'),
+        false => rest.rfind('@'),
+    };
+    format!("{scheme}{}", &rest[secrets_end.map_or(0, |at| at + 1)..])
 }
 
 fn unix(path: &str, printed: &str) -> Result<Target, DialUrlParseError> {

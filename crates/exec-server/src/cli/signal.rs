@@ -1,0 +1,79 @@
+//! Signals as users write them, and the flags of kill(1) for them.
+
+use std::ffi::OsString;
+
+use exec_server_protocol::SignalName;
+
+const SIGNALS: [(&str, i32, SignalName); 9] = [
+    ("HUP", 1, SignalName::Hangup),
+    ("INT", 2, SignalName::Interrupt),
+    ("QUIT", 3, SignalName::Quit),
+    ("KILL", 9, SignalName::Kill),
+    ("USR1", 10, SignalName::User1),
+    ("USR2", 12, SignalName::User2),
+    ("TERM", 15, SignalName::Terminate),
+    ("CONT", 18, SignalName::Continue),
+    ("STOP", 19, SignalName::Stop),
+];
+
+pub(super) fn parse_signal(text: &str) -> Result<SignalName, String> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let number = text.parse::<i32>().ok();
+    let found = SIGNALS.iter().find(|(known, n, _)| *known == name || Some(*n) == number);
+    found
+        .map(|(_, _, signal)| *signal)
+        .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
+}
+
+/// Makes `--signal=KILL` of the `-KILL` or `-9` of `kill -9 NAME`, which clap cannot describe.
+pub(super) fn with_signal_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.get(1).is_some_and(|command| command == "kill") {
+        for argument in arguments.iter_mut().skip(2).take_while(|argument| *argument != "--") {
+            let signal = argument.to_str().and_then(|text| text.strip_prefix('-'));
+            if let Some(signal) = signal.filter(|signal| parse_signal(signal).is_ok()) {
+                *argument = format!("--signal={signal}").into();
+            }
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Action;
+    use super::super::{Command, parse};
+    use super::*;
+
+    fn killed(arguments: &str) -> Result<(Vec<String>, Option<SignalName>), clap::Error> {
+        let words = format!("exec-server kill {arguments}");
+        match parse(words.split_whitespace().map(OsString::from))? {
+            Command::Client(command) => match command.action {
+                Action::Kill { names, signal } => Ok((names, signal)),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for flag in ["-s USR1", "-s SIGUSR1", "--signal usr1", "-s10", "-10", "-USR1", "-SIGUSR1"] {
+            let (names, signal) = killed(&format!("{flag} a b")).unwrap();
+            assert_eq!(
+                (names.as_slice(), signal),
+                (&["a".into(), "b".into()][..], Some(SignalName::User1)),
+                "{flag}"
+            );
+        }
+        assert!(killed("-s WINCH a").unwrap_err().to_string().contains("HUP, INT, QUIT"));
+        killed("-WINCH a").unwrap_err();
+    }
+
+    #[test]
+    fn a_name_may_look_like_a_signal() {
+        assert_eq!(killed("9 KILL").unwrap(), (vec!["9".into(), "KILL".into()], None));
+        assert_eq!(killed("-- -9").unwrap(), (vec!["-9".into()], None));
+    }
+}
