@@ -233,6 +233,7 @@ mod tests {
             "ws://box?token=SECRET",
             "ws://box/#SECRET",
             "ws://me:SECRET@box",
+            "ws://me:a/SECRET@box",
             "ws://box:SECRET@x?SECRET",
             "wss://me:SECRET@box/?token=SECRET",
             "box?token=SECRET",
