@@ -40,6 +40,15 @@ impl Terminal {
         self.tmux.line(&format!("{command}; echo code-$?-end"));
     }
 
+    /// Runs `shell`, waits for its prompt and says its number.
+    fn run_shell(&self) -> u32 {
+        let pid_file = self.directory.path().join("pid");
+        // `exec` keeps the number that the shell in between has written.
+        self.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
+        self.tmux.wait_for("inner>");
+        std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap()
+    }
+
     fn assert_left_with(&self, code: i32) {
         self.tmux.wait_for(&format!("code-{code}-end"));
         let after = record_modes(&self.tmux, &self.directory.path().join("after"));
@@ -115,13 +124,7 @@ fn the_login_shell_of_the_server_is_started() {
 fn a_terminal_is_restored_when_we_are_terminated() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
-    let tmux = &terminal.tmux;
-    let pid_file = terminal.directory.path().join("pid");
-    // `exec` keeps the number that the shell in between has written.
-    terminal.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
-    tmux.wait_for("inner>");
-    let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
-    machine::signal(pid, Signal::TERM);
+    machine::signal(terminal.run_shell(), Signal::TERM);
     terminal.assert_left_with(143);
 }
 
@@ -130,11 +133,7 @@ fn a_terminal_is_restored_while_we_are_stopped() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
-    let pid_file = terminal.directory.path().join("pid");
-    terminal.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
-    tmux.wait_for("inner>");
-    let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
-    machine::signal(pid, Signal::TSTP);
+    machine::signal(terminal.run_shell(), Signal::TSTP);
     terminal.assert_left_with(128 + 19);
     terminal.run("fg");
     tmux.line("echo again-$((1 + 1))");
