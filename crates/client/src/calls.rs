@@ -8,6 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
 use crate::ExecServerError;
+use crate::leases::LeaseId;
 use crate::recovery::Generation;
 
 /// An answer as text; whoever asked decodes it.
@@ -31,6 +32,8 @@ pub(crate) enum Asker {
     Caller(oneshot::Sender<Answer>),
     /// A call that brought a process with it.
     Opening(ProcessKey, oneshot::Sender<Answer>),
+    /// A call that opens something for as long as the connection lives. It is never sent again.
+    Leasing(LeaseId, oneshot::Sender<Answer>),
     /// The handshake of a connection.
     Handshake(Generation),
     /// What a process missed while there was no connection.
@@ -59,7 +62,7 @@ pub(crate) struct ProcessKey {
 }
 
 /// A call that never gets an answer may be what ends the connection each time.
-const MAX_LOSSES: u32 = 100;
+pub(crate) const MAX_LOSSES: u32 = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -132,14 +135,18 @@ impl Asker {
     /// Hands the answer to whoever waits for one.
     pub(crate) fn tell(self, answer: Answer) {
         match self {
-            Self::Caller(sender) | Self::Opening(_, sender) => drop(sender.send(answer)),
+            Self::Caller(sender) | Self::Opening(_, sender) | Self::Leasing(_, sender) => {
+                drop(sender.send(answer));
+            }
             Self::Handshake(_) | Self::CatchUp(_) | Self::Pull(_) | Self::Nobody => {}
         }
     }
 
     pub(crate) fn is_gone(&self) -> bool {
         match self {
-            Self::Caller(sender) | Self::Opening(_, sender) => sender.is_closed(),
+            Self::Caller(sender) | Self::Opening(_, sender) | Self::Leasing(_, sender) => {
+                sender.is_closed()
+            }
             Self::Handshake(_) | Self::CatchUp(_) | Self::Pull(_) | Self::Nobody => false,
         }
     }

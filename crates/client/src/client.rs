@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
@@ -13,8 +14,9 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::call::{Waiting, prepare};
 use crate::calls::{Asker, ProcessKey};
 use crate::connector::{Connector, OnceConnector, UrlConnector};
-use crate::driver::{Command, Driver, GrantedSession, Shared};
+use crate::driver::{Command, Driver, GrantedSession, Opens, Shared};
 use crate::launch::LaunchConnector;
+use crate::leases::{Bell, Lease};
 use crate::mirror::{Gaps, ProcessMirror};
 use crate::process::ExecServerProcess;
 use crate::tracked::Tracked;
@@ -53,6 +55,8 @@ struct Handle {
     session: GrantedSession,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
+    /// For whatever this client has to name.
+    next_id: AtomicU64,
 }
 
 impl Drop for Handle {
@@ -118,11 +122,12 @@ impl ExecServerClient {
         let (opened, opening) = oneshot::channel();
         let (state, _) = watch::channel(ConnectionState::Connected);
         let (hang_up, room) = (Notify::new(), Arc::default());
-        let shared = Arc::new(Shared { state, hang_up, room });
+        let shared = Arc::new(Shared { state, hang_up, room, bell: Bell::default() });
         let driver = Driver::new(Arc::clone(&shared), Box::new(connector), options, queue, opened);
         tokio::spawn(driver.run());
         let session = opening.await.unwrap_or(Err(ExecServerError::Closed))?;
-        Ok(Self { handle: Arc::new(Handle { session, commands, shared }) })
+        let next_id = AtomicU64::new(1);
+        Ok(Self { handle: Arc::new(Handle { session, commands, shared, next_id }) })
     }
 
     /// The session, which another client can resume once this one has hung up.
@@ -215,11 +220,12 @@ impl ExecServerClient {
     pub(crate) async fn send<R: Rpc>(
         &self,
         params: &R::Params,
-        opens: Option<Tracked>,
+        opens: Option<Opens>,
     ) -> Result<Waiting<R>, ExecServerError> {
         let (call, waiting) = prepare::<R>(params, |sender| match &opens {
             None => Asker::Caller(sender),
-            Some(process) => Asker::Opening(process.key().clone(), sender),
+            Some(Opens::Process(process)) => Asker::Opening(process.key().clone(), sender),
+            Some(Opens::Lease(lease)) => Asker::Leasing(lease.id().clone(), sender),
         })?;
         match self.handle.commands.send(Command { call, opens }).await {
             Ok(()) => Ok(waiting),
@@ -232,7 +238,27 @@ impl ExecServerClient {
         params: &R::Params,
         process: Tracked,
     ) -> Result<R::Response, ExecServerError> {
-        self.send::<R>(params, Some(process)).await?.answer().await
+        self.send::<R>(params, Some(Opens::Process(process))).await?.answer().await
+    }
+
+    /// Calls for something that lasts as long as the connection.
+    pub(crate) async fn lease<R: Rpc>(
+        &self,
+        params: &R::Params,
+        lease: Lease,
+    ) -> Result<Waiting<R>, ExecServerError> {
+        self.send::<R>(params, Some(Opens::Lease(lease))).await
+    }
+
+    /// An id that nothing else has that this client opens: for `handleId`, `watchId`, `searchId` and `requestId` of
+    /// those who call these methods themselves.
+    #[must_use]
+    pub fn unique_id(&self) -> String {
+        self.handle.next_id.fetch_add(1, Ordering::Relaxed).to_string()
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.handle.shared.bell
     }
 
     fn mirror(

@@ -35,6 +35,11 @@ pub enum ExecServerError {
     /// Output of this process is gone: the server kept it as long as it could.
     #[error("process {process_id:?} lost {dropped_bytes} bytes of its output")]
     Gap { process_id: String, dropped_bytes: u64 },
+    /// Too much of what the server sends for this call waits to be consumed.
+    #[error(
+        "more than {limit} bytes of {method} wait to be consumed, and the server does not hold back"
+    )]
+    NotConsumed { method: &'static str, limit: usize },
     /// This handle only watches a process that belongs to another session.
     #[error("process {process_id:?} belongs to another session and is only observed")]
     ReadOnly { process_id: String },
@@ -81,6 +86,12 @@ pub enum Violation {
     Notification { method: String, source: serde_json::Error },
     #[error("process {process_id:?} has events with impossible numbers")]
     Numbers { process_id: String },
+    #[error("piece {got} of a body came where piece {expected} was due")]
+    BodyNumbers { expected: u64, got: u64 },
+    #[error("the target of a symlink cannot be read: {0}")]
+    LinkTarget(#[from] exec_server_protocol::LinkTargetError),
+    #[error("it sent more than {limit} bytes of a body ahead of their acknowledgement")]
+    NotHeldBack { limit: usize },
     #[error("it gave session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
 }

@@ -44,23 +44,33 @@ mod connector;
 mod driver;
 mod error;
 mod events;
+mod files;
+mod http;
 mod launch;
+mod leases;
 mod mirror;
 mod notified;
 mod options;
 mod process;
 mod processes;
 mod recovery;
+mod search;
 mod tracked;
+mod watch;
 
 pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};
 pub use error::{ConnectError, ExecServerError, Lost, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
 pub use exec_server_transport::KeepAlive;
+pub use files::{NewFile, OpenFile};
+pub use http::HttpBody;
+pub use leases::Changes;
 pub use mirror::{Gaps, MirrorEvent, Offer, ProcessMirror};
 pub use options::{
     ExecServerClientConnectOptions, ExecServerLaunchCommand, RemoteExecServerConnectArgs,
 };
 pub use process::ExecServerProcess;
 pub use recovery::RecoveryPolicy;
+pub use search::SearchResults;
+pub use watch::WatchEvents;

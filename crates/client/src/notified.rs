@@ -72,7 +72,7 @@ fn key(observed_session: Option<String>, process_id: String) -> ProcessKey {
     ProcessKey { observed_session, process_id }
 }
 
-fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Result<T, Violation> {
+pub(crate) fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Result<T, Violation> {
     let text = notification.params.map_or("{}", RawValue::get);
     serde_json::from_str(text).map_err(|source| Violation::Notification {
         method: notification.method.clone().into_owned(),

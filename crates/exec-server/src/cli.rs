@@ -2,6 +2,8 @@
 //! settings pass through as text; checking them is the configuration's work, as it is for the other channels.
 
 pub(crate) mod client;
+pub(crate) mod files;
+pub(crate) mod http;
 mod signal;
 
 use std::ffi::OsString;
@@ -86,7 +88,7 @@ pub(crate) fn program() -> clap::Command {
     clap::Command::new("exec-server")
         .version(env!("CARGO_PKG_VERSION"))
         .about(
-            "Run and control processes, here or on another machine.\n\
+            "Run and control processes and reach files, here or on another machine.\n\
              Without a command it serves: the first line on standard output is the URL it listens on.",
         )
         .after_help(format!(
@@ -96,7 +98,7 @@ pub(crate) fn program() -> clap::Command {
              otherwise ~/.config/exec-server/config.toml if it exists.\n\n\
              Commands that need a server use the first that is named by --connect, --on, {SERVER_URL_VARIABLE},\n\
              the key url of [exec_server] in the file, or a server of this user that is running;\n\
-             run and shell otherwise use one of their own, for as long as they last."
+             run, shell and the commands for files otherwise use one of their own, for as long as they last."
         ))
         .disable_help_subcommand(true)
         .args_override_self(true)
@@ -283,7 +285,7 @@ mod tests {
             assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
             assert_eq!(code(&format!("exec-server {command} --help")), ExitCode::SUCCESS);
         }
-        for command in ["ps", "logs", "kill", "rm", "doctor"] {
+        for command in ["ps", "logs", "kill", "forget", "cp", "grep", "http", "doctor"] {
             let line = format!("exec-server {command} --no-such-flag");
             assert_eq!(code(&line), USAGE_ERROR.into(), "{line}");
         }

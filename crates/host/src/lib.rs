@@ -1,10 +1,14 @@
-//! What happens on the machine: processes, their trees and their logs.
+//! What happens on the machine: processes, their trees and their logs; files; HTTP requests.
 //!
 //! This crate never sees JSON-RPC, connections or sessions. It is the only one with `unsafe` code, and
 //! the only one that starts programs.
 #![expect(unsafe_code, reason = "the one crate that speaks to the kernel below the safe wrappers")]
 
+pub mod fs;
+pub mod http;
 mod own_process;
 pub mod process;
 
-pub use own_process::{protect_own_memory, raise_descriptor_limit};
+pub use own_process::{
+    protect_own_memory, raise_descriptor_limit, return_freed_memory, survive_file_size_limit,
+};

@@ -23,3 +23,21 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
+
+/// A file that grows beyond the limit of the system is an error for whoever writes it, and not the end of this process.
+/// Children get the signal as usual.
+pub fn survive_file_size_limit() {
+    // SAFETY: ignoring a signal installs no code.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// Gives memory back to the system that was freed: glibc keeps what threads had in use, for threads to come.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it only touches what the allocator owns, under the allocator's locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -29,6 +29,19 @@ pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, ser
     serde_json::to_vec(&Response { id, result })
 }
 
+/// Encodes a successful answer that is one member of bytes and, behind it, `more`: members as JSON text with a comma in
+/// front. Files are the other large messages, so their base64 too is written straight to its place.
+#[must_use]
+pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) -> Vec<u8> {
+    let id = serde_json::to_string(id).expect("an id is a string or a number");
+    let around = id.len() + member.len() + more.len() + 32;
+    let mut text = Vec::with_capacity(around + base64_simd::STANDARD.encoded_length(bytes.len()));
+    append(&mut text, format_args!(r#"{{"id":{id},"result":{{"{member}":""#));
+    base64_simd::STANDARD.encode_append(bytes, &mut text);
+    append(&mut text, format_args!("\"{more}}}}}"));
+    text
+}
+
 /// Encodes a failed answer.
 #[must_use]
 pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
@@ -179,6 +192,17 @@ mod tests {
                 );
                 assert_eq!(String::from_utf8(text).unwrap(), String::from_utf8(expected).unwrap());
             }
+        }
+    }
+
+    #[test]
+    fn bytes_are_answered_as_serde_would() {
+        for id in [RequestId::Integer(-7), RequestId::String("a\"b".into())] {
+            let result =
+                crate::FsReadBlockResponse { chunk: b"ab\xff"[..].to_vec().into(), eof: true };
+            let expected = response(&id, &result).unwrap();
+            let written = bytes_response(&id, "chunk", b"ab\xff", ",\"eof\":true");
+            assert_eq!(String::from_utf8(written).unwrap(), String::from_utf8(expected).unwrap());
         }
     }
 

@@ -10,6 +10,8 @@ mod encode;
 mod envelope;
 mod environment;
 mod error;
+mod fs;
+mod http;
 mod legacy;
 mod lifecycle;
 mod methods;
@@ -19,7 +21,9 @@ mod process;
 
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
-pub use encode::{NotificationHeader, error_response, notification, request, response};
+pub use encode::{
+    NotificationHeader, bytes_response, error_response, notification, request, response,
+};
 pub use envelope::{
     DecodeError, Message, Notification, Request, RequestId, TraceContext, UNKNOWN_REQUEST_ID,
     check_bounds, decode, decode_unchecked,
@@ -28,6 +32,23 @@ pub use environment::{
     Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,
 };
 pub use error::{ErrorCode, ErrorData, RpcError};
+pub use fs::{
+    ChangeKind, ChangedNotification, DirectoryEntry, FileChange, FsCancelSearchParams,
+    FsCanonicalizeParams, FsCloseParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
+    FsCreateParams, FsGetMetadataParams, FsGlobParams, FsHandleResponse, FsMetadata, FsOpenParams,
+    FsPathResponse, FsReadBlockParams, FsReadBlockResponse, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse, FsReadLinkParams,
+    FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSearchParams, FsSearchResponse,
+    FsSetPermissionsParams, FsSymlinkParams, FsUnwatchParams, FsWalkParams, FsWalkResponse,
+    FsWatchParams, FsWriteBlockParams, FsWriteFileParams, FsWriteFileResponse, LinkTargetError,
+    MAX_BLOCK_BYTES, MAX_FILE_BYTES, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, SearchLine,
+    SearchMatch, SearchResultsNotification, Submatch, TreeEntry, TreeEntryKind, TreeError,
+    WalkOptions, WriteCondition,
+};
+pub use http::{
+    BodyDeltaNotification, HttpAckParams, HttpCancelParams, HttpRequestHeader, HttpRequestParams,
+    HttpResponse, HttpResponseHeader, MAX_BODY_DELTA_BYTES, RedirectPolicy,
+};
 pub use legacy::{
     ExecExitedNotification, ExecOutputDeltaNotification, ExecParams, ExecResponse,
     ExecWriteResponse, LegacyStream,

@@ -6,11 +6,19 @@ use serde_json::value::RawValue;
 
 use crate::{
     AckParams, CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
-    ExecParams, ExecResponse, ExecWriteResponse, InitializeParams, InitializeResponse, ListParams,
-    ListResponse, Notification, ObserveParams, ProcessIdParams, ReadParams, ReadResponse,
-    ResizeParams, RpcError, SessionCloseParams, SessionListResponse, SignalParams,
-    SnapshotResponse, StartParams, StartResponse, TerminateParams, TerminateResponse, WaitParams,
-    WaitResponse, WriteParams, WriteResponse,
+    ExecParams, ExecResponse, ExecWriteResponse, FsCancelSearchParams, FsCanonicalizeParams,
+    FsCloseParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsHandleResponse, FsMetadata, FsOpenParams, FsPathResponse,
+    FsReadBlockParams, FsReadBlockResponse, FsReadDirectoryParams, FsReadDirectoryResponse,
+    FsReadFileParams, FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
+    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
+    FsUnwatchParams, FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteBlockParams,
+    FsWriteFileParams, FsWriteFileResponse, HttpAckParams, HttpCancelParams, HttpRequestParams,
+    HttpResponse, InitializeParams, InitializeResponse, ListParams, ListResponse, Notification,
+    ObserveParams, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, RpcError,
+    SessionCloseParams, SessionListResponse, SignalParams, SnapshotResponse, StartParams,
+    StartResponse, TerminateParams, TerminateResponse, WaitParams, WaitResponse, WriteParams,
+    WriteResponse,
 };
 
 /// The longest `processId`, `writeId` or `clientName`.
@@ -148,6 +156,31 @@ macro_rules! for_each_method {
             ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Harmless: ProcessIdParams => SnapshotResponse;
             ProcessList process_list = "process/list", Ordinary, Harmless: ListParams => ListResponse;
             ProcessObserve process_observe = "process/observe", Ordinary, Harmless: ObserveParams => Empty;
+            FsReadFile fs_read_file = "fs/readFile", Ordinary, Harmless: FsReadFileParams => FsReadFileResponse;
+            FsWriteFile fs_write_file = "fs/writeFile", Ordinary, Never: FsWriteFileParams => FsWriteFileResponse;
+            FsCreateDirectory fs_create_directory = "fs/createDirectory", Ordinary, Never: FsCreateDirectoryParams => Empty;
+            FsGetMetadata fs_get_metadata = "fs/getMetadata", Ordinary, Harmless: FsGetMetadataParams => FsMetadata;
+            FsCanonicalize fs_canonicalize = "fs/canonicalize", Ordinary, Harmless: FsCanonicalizeParams => FsPathResponse;
+            FsReadDirectory fs_read_directory = "fs/readDirectory", Ordinary, Harmless: FsReadDirectoryParams => FsReadDirectoryResponse;
+            FsWalk fs_walk = "fs/walk", Ordinary, Harmless: FsWalkParams => FsWalkResponse;
+            FsGlob fs_glob = "fs/glob", Ordinary, Harmless: FsGlobParams => FsWalkResponse;
+            FsRemove fs_remove = "fs/remove", Ordinary, Never: FsRemoveParams => Empty;
+            FsCopy fs_copy = "fs/copy", Ordinary, Never: FsCopyParams => Empty;
+            FsRename fs_rename = "fs/rename", Ordinary, Never: FsRenameParams => Empty;
+            FsSymlink fs_symlink = "fs/symlink", Ordinary, Never: FsSymlinkParams => Empty;
+            FsReadLink fs_read_link = "fs/readLink", Ordinary, Harmless: FsReadLinkParams => FsReadLinkResponse;
+            FsSetPermissions fs_set_permissions = "fs/setPermissions", Ordinary, Never: FsSetPermissionsParams => Empty;
+            FsOpen fs_open = "fs/open", Ordinary, Harmless: FsOpenParams => FsHandleResponse;
+            FsReadBlock fs_read_block = "fs/readBlock", Ordinary, Harmless: FsReadBlockParams => FsReadBlockResponse;
+            FsCreate fs_create = "fs/create", Ordinary, Never: FsCreateParams => FsHandleResponse;
+            FsWriteBlock fs_write_block = "fs/writeBlock", Ordinary, Never: FsWriteBlockParams => Empty;
+            FsClose fs_close = "fs/close", Control, Never: FsCloseParams => FsCloseResponse;
+            FsWatch fs_watch = "fs/watch", Ordinary, Never: FsWatchParams => FsPathResponse;
+            FsUnwatch fs_unwatch = "fs/unwatch", Control, Harmless: FsUnwatchParams => Empty;
+            FsSearch fs_search = "fs/search", Ordinary, Never: FsSearchParams => FsSearchResponse;
+            FsCancelSearch fs_cancel_search = "fs/cancelSearch", Control, Harmless: FsCancelSearchParams => Empty;
+            HttpRequest http_request = "http/request", Waiting, Never: HttpRequestParams => HttpResponse;
+            HttpCancel http_cancel = "http/cancel", Control, Harmless: HttpCancelParams => Empty;
             CommandExec command_exec = "command/exec", Ordinary, Never: ExecParams => ExecResponse;
             CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId: WriteParams => ExecWriteResponse;
             CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Harmless: TerminateParams => TerminateResponse;
@@ -185,6 +218,7 @@ impl Call {
             Self::ProcessWrite(params) | Self::CommandExecWrite(params) => {
                 ("writeId", params.write_id.as_deref())
             }
+            Self::HttpRequest(params) => ("requestId", Some(params.request_id.as_str())),
             _ => ("", None),
         };
         for (what, name) in [(what, name), ("processId", self.process())] {
@@ -221,17 +255,17 @@ impl Call {
 pub enum ClientNotification {
     Initialized,
     Ack(AckParams),
+    HttpAck(HttpAckParams),
 }
 
 impl ClientNotification {
     /// Params of `initialized` are ignored. Every other unknown notification is an invalid request.
     pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
+        let params = notification.params.map_or("{}", RawValue::get);
         match &*notification.method {
             "initialized" => Ok(Self::Initialized),
-            "process/ack" => {
-                let text = notification.params.map_or("{}", RawValue::get);
-                decode_params("process/ack", text).map(Self::Ack)
-            }
+            "process/ack" => decode_params("process/ack", params).map(Self::Ack),
+            "http/request/ack" => decode_params("http/request/ack", params).map(Self::HttpAck),
             other if Method::from_name(other).is_some() => Err(RpcError::invalid_request(format!(
                 "{other} was sent as a notification; a request needs an id"
             ))),

@@ -11,6 +11,9 @@ mod server;
 mod sessions;
 
 pub use config::ServerConfig;
-pub use local::{Followed, FollowedEvent, Follower, LocalProcess};
+pub use local::{
+    Followed, FollowedEvent, Follower, LocalBody, LocalChanges, LocalFile, LocalFileSystem,
+    LocalHttp, LocalNewFile, LocalProcess, LocalSearch, LocalWatch,
+};
 pub use server::Server;
 pub use sessions::LocalSession;

@@ -5,16 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use exec_server_host::http::HttpClient;
 use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_protocol::{RpcError, TerminateMode};
 use exec_server_transport::Connection;
+use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
 use crate::connection::{self, Confirms, ConnectionHandle, ConnectionId, FAREWELL};
-use crate::local::{LocalProcess, Started};
+use crate::local::{FilePool, LocalProcess, Started};
 use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
@@ -33,6 +35,8 @@ pub struct Server {
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) launcher: Launcher,
+    pub(crate) files: FilePool,
+    pub(crate) http: HttpClient,
     pub(crate) sessions: Sessions,
     pub(crate) connections: Connections,
     next_connection: AtomicU64,
@@ -47,6 +51,8 @@ impl Server {
         let shared = Shared {
             config,
             launcher,
+            files: FilePool::default(),
+            http: HttpClient::default(),
             sessions,
             connections: Connections::default(),
             next_connection: AtomicU64::new(1),
@@ -97,6 +103,8 @@ impl Server {
             }
             last_words.extend(alive);
         }
+        // What is being written is written, and its answers are among the last words.
+        let _ = tokio::time::timeout(grace, shared.files.idle()).await;
         let connections = shared.connections.all();
         let farewell = async {
             for process in &last_words {
@@ -113,6 +121,8 @@ impl Server {
         for session in shared.sessions.all() {
             session.end();
         }
+        // Connections that end leave temporary files to be removed.
+        let _ = tokio::time::timeout(FAREWELL, shared.files.idle()).await;
     }
 }
 
@@ -218,6 +228,17 @@ impl Shared {
         let mut background = self.background();
         while background.try_join_next().is_some() {}
         background.spawn(task)
+    }
+
+    /// The same from a thread that is not the runtime's.
+    pub(crate) fn spawn_on(
+        &self,
+        runtime: &runtime::Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut background = self.background();
+        while background.try_join_next().is_some() {}
+        background.spawn_on(task, runtime);
     }
 
     fn background(&self) -> MutexGuard<'_, JoinSet<()>> {

@@ -4,6 +4,8 @@
 //! notation and nothing about what the messages mean.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use exec_server_host::process::launch::Launcher;
@@ -15,13 +17,23 @@ use tokio::task::JoinSet;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 
+/// Where the examples have their files; the test has another place for them.
+const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
+/// The HTTP server of the examples; the test has one of its own.
+const EXAMPLE_HTTP: &str = "127.0.0.1:8080";
+
 /// Fails a test that hangs; nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn the_examples_happen_as_written() {
     let mut stage = Stage::new();
-    for Line { number, action } in script(DOCUMENT) {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().canonicalize().unwrap();
+    let document = DOCUMENT
+        .replace(EXAMPLE_DIRECTORY, directory.to_str().unwrap())
+        .replace(EXAMPLE_HTTP, &serve_hello());
+    for Line { number, action } in script(&document) {
         if let Err(problem) = stage.play(action).await {
             panic!("docs/protocol.md, line {number}: {problem}");
         }
@@ -41,6 +53,22 @@ fn every_method_has_an_example() {
         let call = format!(r#""method":"{}""#, method.name());
         assert!(said.iter().any(|text| text.contains(&call)), "no example calls {}", method.name());
     }
+}
+
+/// Answers every request as the examples have it. Lives as long as the test.
+fn serve_hello() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            let request = BufReader::new(socket.try_clone().unwrap());
+            let end = |line: &std::io::Result<String>| line.as_ref().unwrap().is_empty();
+            request.lines().find(end).unwrap().unwrap();
+            socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n").unwrap();
+        }
+    });
+    address
 }
 
 /// One line of an example.

@@ -45,6 +45,8 @@ impl Driver {
             let method = call.method.name();
             call.asker.tell(Err(ExecServerError::Interrupted { method }));
         }
+        // After their calls: who sees the end of a lease finds the answer.
+        self.leases.connection_lost();
     }
 
     /// The one error that everybody gets who waits.
@@ -104,6 +106,7 @@ impl Driver {
             call.asker.tell(Err(error.clone()));
         }
         self.processes.fail_all(error);
+        self.leases.fail_all(error);
     }
 }
 

@@ -63,6 +63,8 @@ impl Driver {
                 self.session_id = Some(response.session_id);
                 self.detached_ttl = response.detached_ttl_ms.map(Duration::from_millis);
                 self.processes.confirm_output(response.acks == Some(true));
+                // Who grants one kind of acknowledgement knows the other. Others may break off at such a notification.
+                self.leases.acknowledge(response.acks == Some(true));
                 self.push(&notification("initialized", &Empty {}));
                 self.recovery.handle_initialized(generation, Instant::now());
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::{Message, UNKNOWN_REQUEST_ID, decode_unchecked};
+use exec_server_protocol::{Message, Notification, UNKNOWN_REQUEST_ID, decode_unchecked};
 use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::calls::{Answer, Asker, Call, Calls, read_error};
 use crate::connector::{Connector, Dialing};
+use crate::leases::{Bell, IsOurs, Lease, Leases};
 use crate::processes::{Errand, Processes};
 use crate::recovery::{Action, Generation, Recovery};
 use crate::tracked::Tracked;
@@ -33,9 +34,15 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) call: Call,
-    /// A process that this call starts, attaches or observes: known before the call is sent, so that its first
-    /// output has a home.
-    pub(crate) opens: Option<Tracked>,
+    pub(crate) opens: Option<Opens>,
+}
+
+/// What a call opens: known before the call is sent, so that the first that is notified of it has a home.
+#[derive(Debug)]
+pub(crate) enum Opens {
+    /// A process that is started, attached or observed.
+    Process(Tracked),
+    Lease(Lease),
 }
 
 /// What handles and driver share.
@@ -46,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) hang_up: Notify,
     /// Told when a process has room again for what it had to refuse.
     pub(crate) room: Arc<Notify>,
+    /// Rung by those who hold leases.
+    pub(crate) bell: Bell,
 }
 
 /// What the server gave us.
@@ -69,6 +78,7 @@ pub(crate) struct Driver {
     detached_ttl: Option<Duration>,
     calls: Calls,
     processes: Processes,
+    leases: Leases,
     /// Why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
     /// Whether everybody has been told that it is over.
@@ -93,6 +103,7 @@ enum Event {
     Ended,
     Written(std::io::Result<()>),
     Room,
+    Rung,
     Timeout,
     HangUp,
 }
@@ -121,6 +132,7 @@ impl Driver {
             detached_ttl: None,
             calls: Calls::default(),
             processes: Processes::default(),
+            leases: Leases::default(),
             last_failure: None,
             settled: false,
         }
@@ -135,7 +147,7 @@ impl Driver {
                 }
                 self.perform(action);
             }
-            self.tend_processes();
+            self.run_errands();
             match self.next_event().await {
                 Event::HangUp => {
                     self.end_unclaimed_starts();
@@ -168,6 +180,7 @@ impl Driver {
             Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
             (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, dialled),
             () = self.shared.room.notified() => Event::Room,
+            () = self.shared.bell.rung() => Event::Rung,
             () = waiting::sleep_until(timeout) => Event::Timeout,
         }
     }
@@ -183,6 +196,11 @@ impl Driver {
             Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
             Event::Written(Ok(())) => {}
             Event::Room => self.processes.tend_all(),
+            Event::Rung => {
+                for id in self.shared.bell.take_rung() {
+                    self.leases.tend(&id);
+                }
+            }
             Event::Written(Err(error)) => {
                 tracing::debug!(%error, "cannot write to the server");
                 if let Some(link) = &mut self.link {
@@ -231,10 +249,14 @@ impl Driver {
         if call.asker.is_gone() {
             return;
         }
-        if let Some(process) = opens
-            && let Err(error) = self.processes.track(process)
-        {
-            return call.asker.tell(Err(error));
+        match opens {
+            None => {}
+            Some(Opens::Lease(lease)) => self.leases.track(lease),
+            Some(Opens::Process(process)) => {
+                if let Err(error) = self.processes.track(process) {
+                    return call.asker.tell(Err(error));
+                }
+            }
         }
         self.send(call);
     }
@@ -256,7 +278,7 @@ impl Driver {
                 None => tracing::debug!(%id, "an answer that nobody waits for"),
             },
             Ok(Message::Notification(notification)) => {
-                if let Err(violation) = self.processes.notified(&notification, Instant::now()) {
+                if let Err(violation) = self.notified(&notification) {
                     self.break_off(violation.into());
                 }
             }
@@ -267,22 +289,32 @@ impl Driver {
         }
     }
 
+    fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
+        match self.leases.notified(notification)? {
+            IsOurs::Yes => Ok(()),
+            IsOurs::No => self.processes.notified(notification, Instant::now()),
+        }
+    }
+
     fn answered(&mut self, call: Call, answer: Answer) {
         match call.asker {
             Asker::Handshake(generation) => self.handshake_answered(generation, answer),
             Asker::CatchUp(question) => self.caught_up(&question, answer),
             Asker::Pull(question) => self.processes.pulled(&question, answer, Instant::now()),
             Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
+            Asker::Leasing(id, sender) => self.leases.opened(&id, sender, answer),
             asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
         }
     }
 
-    /// What processes have to say after each event: confirmations, and requests for what they had no room for.
-    fn tend_processes(&mut self) {
+    /// What processes and leases have to say after each event: confirmations, requests for what there was no room for,
+    /// and that something is not wanted any more.
+    fn run_errands(&mut self) {
         if !self.recovery.is_connected() {
             return;
         }
-        while let Some(errand) = self.processes.poll_errand() {
+        while let Some(errand) = self.processes.poll_errand().or_else(|| self.leases.poll_errand())
+        {
             match errand {
                 Errand::Call(call) => self.send(call),
                 Errand::Notify(text) => self.push(&text),
@@ -297,7 +329,7 @@ impl Driver {
             self.processes.abandon(&key);
         }
         self.processes.tend_all();
-        self.tend_processes();
+        self.run_errands();
     }
 
     fn send(&mut self, call: Call) {

@@ -18,10 +18,14 @@ pub(super) enum Nagle {
 /// A server that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 const BUFFER_BYTES: usize = 1 << 20;
-const LARGEST_HEADER: usize = 10;
+/// What is larger is sent with a call of its own rather than copied behind its header.
+const COPIED_BYTES: usize = 64 << 10;
 
 const FINAL: u8 = 0x80;
-const TEXT: u8 = 0x1;
+pub(super) const MASKED: u8 = 0x80;
+pub(super) const MASK_BYTES: usize = 4;
+const CONTINUATION: u8 = 0x0;
+pub(super) const TEXT: u8 = 0x1;
 const BINARY: u8 = 0x2;
 const CLOSE: u8 = 0x8;
 const PING: u8 = 0x9;
@@ -42,10 +46,13 @@ impl WebSocket {
         let socket = TcpStream::connect(address).context("cannot connect to the server")?;
         socket.set_nodelay(nagle == Nagle::Off)?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        let mut connection =
-            Self { socket, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() };
+        let mut connection = Self::over(socket);
         connection.upgrade(address).context("the server refused the connection")?;
         Ok(connection)
+    }
+
+    fn over(socket: TcpStream) -> Self {
+        Self { socket, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() }
     }
 
     /// The key is the example of RFC 6455, and its answer is not checked: nothing is proved by it here.
@@ -73,43 +80,58 @@ impl WebSocket {
         self.send_frame(TEXT, text)
     }
 
-    /// The next message.
+    /// The next message. Its fragments are put together in the buffer, so that large messages are copied once.
     pub(super) fn receive_message(&mut self) -> anyhow::Result<&[u8]> {
+        let mut frame = self.receive_header_at(0)?;
+        self.begin += frame.header_len;
+        let mut message_len = 0;
         loop {
-            let (opcode, payload) = self.receive_frame()?;
-            match opcode {
-                TEXT | BINARY => return Ok(&self.buffer[payload]),
+            self.receive_at_least(message_len + frame.payload_len)?;
+            match frame.opcode {
+                CONTINUATION | TEXT | BINARY => message_len += frame.payload_len,
                 PING => {
-                    let payload = self.buffer[payload].to_vec();
+                    let payload = self.take_out(message_len, frame.payload_len);
                     self.send_frame(PONG, &payload)?;
                 }
-                PONG => {}
+                PONG => drop(self.take_out(message_len, frame.payload_len)),
                 CLOSE => bail!("the server closed the connection"),
                 other => bail!("the server sent a frame of type {other}"),
             }
+            if frame.is_final && frame.opcode <= BINARY {
+                let message = self.begin..self.begin + message_len;
+                self.begin = message.end;
+                return Ok(&self.buffer[message]);
+            }
+            frame = self.receive_header_at(message_len)?;
+            self.take_out(message_len, frame.header_len);
         }
     }
 
-    fn receive_frame(&mut self) -> anyhow::Result<(u8, std::ops::Range<usize>)> {
-        let mut needed = 2;
+    /// The header of the frame that begins so far behind what is handed out next.
+    fn receive_header_at(&mut self, offset: usize) -> anyhow::Result<Frame> {
         loop {
-            while self.end - self.begin < needed {
-                self.receive(needed)?;
-            }
             let received = &self.buffer[self.begin..self.end];
-            let Some((header_len, payload_len)) = parse_lengths(received) else {
-                needed = (needed + 1).min(LARGEST_HEADER);
-                continue;
-            };
-            needed = header_len + payload_len;
-            if received.len() >= needed {
-                ensure!(received[0] & FINAL != 0, "the server sent a message in fragments");
-                let opcode = received[0] & 0x0f;
-                let payload = self.begin + header_len..self.begin + needed;
-                self.begin += needed;
-                return Ok((opcode, payload));
+            if let Some(frame) = received.get(offset..).and_then(Frame::parse) {
+                return Ok(frame);
             }
+            self.receive_at_least((received.len() + 1).max(offset + 2))?;
         }
+    }
+
+    /// Removes bytes from the middle of what was received.
+    fn take_out(&mut self, offset: usize, len: usize) -> Vec<u8> {
+        let from = self.begin + offset;
+        let taken = self.buffer[from..from + len].to_vec();
+        self.buffer.copy_within(from + len..self.end, from);
+        self.end -= len;
+        taken
+    }
+
+    fn receive_at_least(&mut self, needed: usize) -> anyhow::Result<()> {
+        while self.end - self.begin < needed {
+            self.receive(needed)?;
+        }
+        Ok(())
     }
 
     /// Reads some more, so that `needed` bytes in one piece will find room.
@@ -132,52 +154,113 @@ impl WebSocket {
 
     /// Clients must mask what they send. A mask of zeros is one, and costs nothing.
     fn send_frame(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
-        const MASKED: u8 = 0x80;
         self.outgoing.clear();
-        self.outgoing.push(FINAL | opcode);
-        match payload.len() {
-            len @ 0..=125 => self.outgoing.push(MASKED | len as u8),
-            len @ 126..=0xffff => {
-                self.outgoing.push(MASKED | 126);
-                self.outgoing.extend_from_slice(&(len as u16).to_be_bytes());
-            }
-            len => {
-                self.outgoing.push(MASKED | 127);
-                self.outgoing.extend_from_slice(&(len as u64).to_be_bytes());
-            }
+        append_header(&mut self.outgoing, MASKED, opcode, payload.len());
+        self.outgoing.extend_from_slice(&[0; MASK_BYTES]);
+        if payload.len() <= COPIED_BYTES {
+            self.outgoing.extend_from_slice(payload);
+            self.socket.write_all(&self.outgoing)
+        } else {
+            self.socket.write_all(&self.outgoing)?;
+            self.socket.write_all(payload)
         }
-        self.outgoing.extend_from_slice(&[0; 4]);
-        self.outgoing.extend_from_slice(payload);
-        self.socket.write_all(&self.outgoing)
     }
 }
 
-/// The lengths of an unmasked frame's header and payload, once the header has come that far.
-fn parse_lengths(received: &[u8]) -> Option<(usize, usize)> {
-    match received.get(1)? {
-        126 => {
-            let len = received.get(2..4)?.try_into().ok()?;
-            Some((4, u16::from_be_bytes(len).into()))
+/// The beginning of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) opcode: u8,
+    pub(super) is_final: bool,
+    /// Without a mask, if there is one.
+    pub(super) header_len: usize,
+    pub(super) payload_len: usize,
+}
+
+impl Frame {
+    /// `None` until the header is there.
+    pub(super) fn parse(received: &[u8]) -> Option<Self> {
+        let (header_len, payload_len) = match received.get(1)? & !MASKED {
+            126 => (4, u16::from_be_bytes(received.get(2..4)?.try_into().ok()?).into()),
+            127 => {
+                let len = u64::from_be_bytes(received.get(2..10)?.try_into().ok()?);
+                (10, len.try_into().ok()?)
+            }
+            len => (2, usize::from(len)),
+        };
+        let [first, ..] = *received else { return None };
+        Some(Self { opcode: first & 0x0f, is_final: first & FINAL != 0, header_len, payload_len })
+    }
+}
+
+/// `masked` is [`MASKED`] or 0; the mask itself is not appended.
+pub(super) fn append_header(buffer: &mut Vec<u8>, masked: u8, opcode: u8, payload_len: usize) {
+    buffer.push(FINAL | opcode);
+    match payload_len {
+        len @ 0..=125 => buffer.push(masked | len as u8),
+        len @ 126..=0xffff => {
+            buffer.push(masked | 126);
+            buffer.extend_from_slice(&(len as u16).to_be_bytes());
         }
-        127 => {
-            let len = received.get(2..10)?.try_into().ok()?;
-            Some((10, u64::from_be_bytes(len).try_into().ok()?))
+        len => {
+            buffer.push(masked | 127);
+            buffer.extend_from_slice(&(len as u64).to_be_bytes());
         }
-        len => Some((2, usize::from(*len))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
-    fn lengths_show_as_soon_as_they_are_there() {
-        assert_eq!(parse_lengths(&[0x81]), None);
-        assert_eq!(parse_lengths(&[0x81, 125]), Some((2, 125)));
-        assert_eq!(parse_lengths(&[0x81, 126, 1]), None);
-        assert_eq!(parse_lengths(&[0x81, 126, 1, 2]), Some((4, 258)));
-        assert_eq!(parse_lengths(&[0x81, 127, 0, 0, 0, 0, 0, 1, 0]), None);
-        assert_eq!(parse_lengths(&[0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0]), Some((10, 65536)));
+    fn a_header_shows_as_soon_as_it_is_there() {
+        let lengths = |received: &[u8]| {
+            Frame::parse(received).map(|frame| (frame.header_len, frame.payload_len))
+        };
+        assert_eq!(lengths(&[0x81]), None);
+        assert_eq!(lengths(&[0x81, 125]), Some((2, 125)));
+        assert_eq!(lengths(&[0x81, 126, 1]), None);
+        assert_eq!(lengths(&[0x81, 126, 1, 2]), Some((4, 258)));
+        assert_eq!(lengths(&[0x81, 127, 0, 0, 0, 0, 0, 1, 0]), None);
+        assert_eq!(lengths(&[0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0]), Some((10, 65536)));
+    }
+
+    #[test]
+    fn headers_are_read_as_they_were_written() {
+        for payload_len in [0, 125, 126, 0xffff, 0x1_0000, 64 << 20] {
+            for masked in [0, MASKED] {
+                let mut header = Vec::new();
+                append_header(&mut header, masked, TEXT, payload_len);
+                let header_len = header.len();
+                let expected = Frame { opcode: TEXT, is_final: true, header_len, payload_len };
+                assert_eq!(Frame::parse(&header), Some(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_become_one_message_whatever_comes_between() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        for frame in [
+            &[TEXT, 2, b'a', b'b'][..],
+            &[FINAL | PING, 1, b'!'],
+            &[CONTINUATION, 0],
+            &[FINAL | PONG, 0],
+            &[FINAL | CONTINUATION, 1, b'c'],
+            &[FINAL | TEXT, 1, b'd'],
+        ] {
+            peer.write_all(frame).unwrap();
+        }
+        let mut connection = WebSocket::over(socket);
+        assert_eq!(connection.receive_message().unwrap(), b"abc");
+        assert_eq!(connection.receive_message().unwrap(), b"d");
+        let mut pong = [0; 7];
+        peer.read_exact(&mut pong).unwrap();
+        assert_eq!(pong, [FINAL | PONG, MASKED | 1, 0, 0, 0, 0, b'!']);
     }
 }

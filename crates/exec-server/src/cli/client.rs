@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use exec_server_protocol::SignalName;
 
+use super::files::{self, FileAction};
+use super::http::{self, Request};
 use super::signal::parse_signal;
 use super::switch;
 use crate::server_url::ServerUrl;
@@ -34,7 +36,9 @@ pub(crate) enum Action {
     Attach { name: String },
     Kill { names: Vec<String>, signal: Option<SignalName> },
     Wait { names: Vec<String>, json: bool },
-    Rm { names: Vec<String>, force: bool },
+    Forget { names: Vec<String>, force: bool },
+    Files(FileAction),
+    Http(Request),
 }
 
 #[derive(Debug)]
@@ -74,7 +78,7 @@ pub(crate) enum Variable {
 
 pub(super) fn commands() -> Vec<clap::Command> {
     let json = || switch("json", "Print JSON");
-    vec![
+    let of_processes = vec![
         run(),
         client_command("shell", "Open a login shell, or run a command, on a terminal of the server")
             .after_help(
@@ -108,10 +112,11 @@ pub(super) fn commands() -> Vec<clap::Command> {
         client_command("wait", "Wait for processes to exit, print their exit codes, and exit with the last")
             .arg(json())
             .arg(name_argument("NAME").num_args(1..)),
-        client_command("rm", "Forget finished processes, with their output")
+        client_command("forget", "Forget finished processes, with their output")
             .arg(switch("force", "Also end those that run").short('f'))
             .arg(name_argument("NAME").num_args(1..)),
-    ]
+    ];
+    of_processes.into_iter().chain(files::commands()).chain([http::command()]).collect()
 }
 
 fn run() -> clap::Command {
@@ -150,7 +155,7 @@ fn run() -> clap::Command {
                 .long("name")
                 .value_name("NAME")
                 .value_parser(parse_name)
-                .help("What ps, logs, attach, kill, wait and rm call it"),
+                .help("What ps, logs, attach, kill, wait and forget call it"),
         ])
         .args([
             switch("detach", "Start it, print its name and return").short('d').conflicts_with("timeout"),
@@ -166,7 +171,7 @@ fn run() -> clap::Command {
 }
 
 /// What a client command has in common with the others.
-fn client_command(name: &'static str, about: &'static str) -> clap::Command {
+pub(super) fn client_command(name: &'static str, about: &'static str) -> clap::Command {
     clap::Command::new(name).about(about).args_override_self(true).args([
         Arg::new("connect")
             .long("connect")
@@ -211,8 +216,12 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCom
         "attach" => Action::Attach { name: the_name() },
         "kill" => Action::Kill { names: names(), signal: matches.get_one("signal").copied() },
         "wait" => Action::Wait { names: names(), json: flag("json") },
-        "rm" => Action::Rm { names: names(), force: flag("force") },
-        _ => return Ok(None),
+        "forget" => Action::Forget { names: names(), force: flag("force") },
+        "http" => Action::Http(http::parse(matches)?),
+        _ => match files::parse(name, matches)? {
+            Some(action) => Action::Files(action),
+            None => return Ok(None),
+        },
     };
     let connect = matches.get_one::<String>("connect").map(|url| parse_url(url)).transpose()?;
     let server = ServerChoice { connect, on: matches.get_one("on").cloned() };
@@ -269,7 +278,7 @@ fn parse_variable(text: &str) -> Result<Variable, String> {
 }
 
 /// A bare number is seconds, as it is for `timeout` and `sleep`.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let whole = text.parse().ok().map(Duration::from_secs);
     let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
     whole

@@ -174,7 +174,7 @@ async fn start_detached(
     let listed = listing::list(client).await.context("cannot list what the server runs")?;
     let name = run.name.clone().unwrap_or_else(generated_name);
     if let Some(taken) = listed.iter().find(|listed| listed.name() == name) {
-        let advice = if taken.process.running { "kill and rm it" } else { "rm it" };
+        let advice = if taken.process.running { "kill and forget it" } else { "forget it" };
         anyhow::bail!("the name {name:?} is taken; {advice} first, or choose another");
     }
     let argv = words(&run.command)?;

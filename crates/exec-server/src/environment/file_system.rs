@@ -1,108 +1,138 @@
-//! The files of an environment, as callers see them. Part of every environment in a later version; nothing implements
-//! it yet.
+//! The files of an environment, as callers see them. Params and results are those of the protocol: there is one
+//! vocabulary, wherever the files are.
 
+use std::ffi::OsString;
 use std::fmt::Debug;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::ExecServerError;
-use exec_server_protocol::{PathUri, SandboxRequest};
+use exec_server_client::{Changes, ExecServerError};
+use exec_server_protocol::{
+    DirectoryEntry, FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
+    FsCreateParams, FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams,
+    FsReadBlockResponse, FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams,
+    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
+    FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams, FsWriteFileResponse, PathUri,
+    SearchMatch,
+};
+
+use super::file_reader::FileReader;
+use super::file_writer::FileWriter;
 
 /// Reads and changes the files of the machine on which the processes of an environment run.
 ///
-/// Every call may carry the policy under which it is to be done; without one it has the rights of the server.
+/// Every call may carry the policy under which it is to be done; without one it has the rights of the server. Ids in the
+/// params (`handle_id`, `watch_id`, `search_id`) are chosen by the implementation; what callers put there is ignored.
+///
+/// Calls in flight at the same time have no promised order. One that changes something and loses its connection fails as
+/// [`ExecServerError::Interrupted`]; one that only looks is done again.
 #[async_trait]
 pub trait ExecutorFileSystem: Debug + Send + Sync {
-    /// The content of a regular file that fits into one message. Larger ones are read in blocks; see [`Self::open`].
-    async fn read_file(
-        &self,
-        path: &PathUri,
-        symlinks: Symlinks,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<Bytes, ExecServerError>;
+    /// The content of a regular file that fits into one message, at most 47 MiB. Larger ones are read in blocks; see
+    /// [`Self::read_file_stream`].
+    async fn read_file(&self, params: FsReadFileParams) -> Result<Bytes, ExecServerError>;
 
-    /// Replaces the content and keeps an existing inode, so that hard links survive.
+    /// Replaces the content, in place or atomically. A condition that does not hold is refused with the kind
+    /// `conflict`.
     async fn write_file(
         &self,
-        path: &PathUri,
-        content: Bytes,
-        symlinks: Symlinks,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<(), ExecServerError>;
+        params: FsWriteFileParams,
+    ) -> Result<FsWriteFileResponse, ExecServerError>;
 
     async fn create_directory(
         &self,
-        path: &PathUri,
-        options: CreateDirectoryOptions,
-        sandbox: Option<&SandboxRequest>,
+        params: FsCreateDirectoryParams,
     ) -> Result<(), ExecServerError>;
 
-    async fn metadata(
-        &self,
-        path: &PathUri,
-        symlinks: Symlinks,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<FileMetadata, ExecServerError>;
+    async fn metadata(&self, params: FsGetMetadataParams) -> Result<FsMetadata, ExecServerError>;
 
-    async fn canonicalize(
-        &self,
-        path: &PathUri,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<PathUri, ExecServerError>;
+    async fn canonicalize(&self, params: FsCanonicalizeParams) -> Result<PathUri, ExecServerError>;
 
-    /// The entries of one directory. A dangling symlink is left out.
+    /// The entries of one directory. Without `details` types are those of symlinks' targets, and a dangling symlink is
+    /// left out.
     async fn read_directory(
         &self,
-        path: &PathUri,
-        sandbox: Option<&SandboxRequest>,
+        params: FsReadDirectoryParams,
     ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
 
     /// The tree below a directory, as far as the options go.
-    async fn walk(
-        &self,
-        path: &PathUri,
-        options: WalkOptions,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<Walk, ExecServerError>;
+    async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;
+
+    /// The names below a directory that patterns match.
+    async fn glob(&self, params: FsGlobParams) -> Result<FsWalkResponse, ExecServerError>;
 
     /// A symlink is removed, never its target.
-    async fn remove(
-        &self,
-        path: &PathUri,
-        options: RemoveOptions,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<(), ExecServerError>;
+    async fn remove(&self, params: FsRemoveParams) -> Result<(), ExecServerError>;
 
     /// Symlinks are copied as symlinks.
-    async fn copy(
-        &self,
-        source: &PathUri,
-        destination: &PathUri,
-        depth: CopyDepth,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<(), ExecServerError>;
+    async fn copy(&self, params: FsCopyParams) -> Result<(), ExecServerError>;
+
+    async fn rename(&self, params: FsRenameParams) -> Result<(), ExecServerError>;
+
+    async fn symlink(&self, params: FsSymlinkParams) -> Result<(), ExecServerError>;
+
+    /// The target of a symlink, byte for byte.
+    async fn read_link(&self, params: FsReadLinkParams) -> Result<OsString, ExecServerError>;
+
+    async fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<(), ExecServerError>;
 
     /// Opens a regular file for reading in blocks.
-    async fn open(
-        &self,
-        path: &PathUri,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<Box<dyn OpenFile>, ExecServerError>;
+    async fn open(&self, params: FsOpenParams) -> Result<Box<dyn OpenFile>, ExecServerError>;
+
+    /// Begins a file, to be written in blocks.
+    async fn create(&self, params: FsCreateParams) -> Result<Box<dyn NewFile>, ExecServerError>;
 
     /// Reports changes of a file, or of a directory, until the watch is dropped.
-    async fn watch(
+    async fn watch(&self, params: FsWatchParams) -> Result<Box<dyn FileWatch>, ExecServerError>;
+
+    /// Looks for lines in files. Returns with the first results, or at the end. Dropping the search ends it.
+    async fn search(&self, params: FsSearchParams) -> Result<Box<dyn FileSearch>, ExecServerError>;
+
+    /// A file of any size, a few blocks of it read ahead.
+    async fn read_file_stream(&self, params: FsOpenParams) -> Result<FileReader, ExecServerError> {
+        Ok(FileReader::new(self.open(params).await?))
+    }
+
+    /// A new file of any size. It takes its name with `shutdown`; before that nobody sees any of it.
+    async fn write_file_stream(
         &self,
-        path: &PathUri,
-        depth: WatchDepth,
-        sandbox: Option<&SandboxRequest>,
-    ) -> Result<Box<dyn FileWatch>, ExecServerError>;
+        params: FsCreateParams,
+    ) -> Result<FileWriter, ExecServerError> {
+        Ok(FileWriter::new(self.create(params).await?))
+    }
 }
 
-/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it.
+/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it. It ends with the
+/// connection on which it was opened.
 #[async_trait]
 pub trait OpenFile: Debug + Send + Sync {
-    /// At most `len` bytes, and at most [`MAX_BLOCK_BYTES`].
-    async fn read_block(&self, offset: u64, len: usize) -> Result<FileBlock, ExecServerError>;
+    /// What it was when it was opened.
+    fn metadata(&self) -> &FsMetadata;
+
+    /// At most `len` bytes, and at most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES).
+    async fn read_block(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> Result<FsReadBlockResponse, ExecServerError>;
+}
+
+/// A file that is being written. Nobody sees it before [`Self::commit`]. Dropping it discards it. It ends with the
+/// connection on which it was begun; what was written under a `resume_key` can then be found again.
+#[async_trait]
+pub trait NewFile: Debug + Send + Sync {
+    /// How much of it was found by its `resume_key`, from the beginning.
+    fn written(&self) -> u64;
+
+    /// At most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES). Blocks may be written in any order, several at
+    /// once.
+    async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError>;
+
+    /// Gives the file its name, in one step.
+    async fn commit(self: Box<Self>) -> Result<FsCloseResponse, ExecServerError>;
+
+    /// Takes it all back, and waits until that is done.
+    async fn discard(self: Box<Self>) -> Result<(), ExecServerError>;
 }
 
 /// Changes below one path.
@@ -111,137 +141,18 @@ pub trait FileWatch: Debug + Send {
     /// The canonical form of what is watched.
     fn path(&self) -> &PathUri;
 
-    /// What has changed since the last call, several changes together; `None` when no more can come. Cancel-safe.
-    async fn next(&mut self) -> Option<Vec<PathUri>>;
+    /// What has changed since the last call, several changes together; an error is the last item. Cancel-safe.
+    ///
+    /// A watch outlives lost connections: what happened meanwhile is `rescan`.
+    async fn next(&mut self) -> Option<Result<Changes, ExecServerError>>;
 }
 
-pub const MAX_BLOCK_BYTES: usize = 1 << 20;
+/// A search that runs.
+#[async_trait]
+pub trait FileSearch: Debug + Send {
+    /// Several results together; `None` at the end, and after an error. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<Vec<SearchMatch>, ExecServerError>>;
 
-/// What a symlink in a path means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Symlinks {
-    #[default]
-    Follow,
-    /// No component of the path may be one; checked without a race.
-    Refuse,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileBlock {
-    pub bytes: Bytes,
-    /// Nothing comes after these bytes.
-    pub eof: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileMetadata {
-    pub is_directory: bool,
-    pub is_file: bool,
-    /// Whether the name itself is a symlink, also when the rest describes its target.
-    pub is_symlink: bool,
-    pub size: u64,
-    /// Where the file system knows it.
-    pub created_at_ms: Option<i64>,
-    pub modified_at_ms: Option<i64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryEntry {
-    /// For display: a name that is not UTF-8 is whole only in `path`.
-    pub file_name: String,
-    pub path: PathUri,
-    /// Types are those of a symlink's target.
-    pub is_directory: bool,
-    pub is_file: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CreateDirectoryOptions {
-    /// Also what is missing above it; an existing directory is then no error.
-    pub recursive: bool,
-    pub symlinks: Symlinks,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoveOptions {
-    pub recursive: bool,
-    /// What is not there is no error.
-    pub force: bool,
-    pub symlinks: Symlinks,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyDepth {
-    /// One file or symlink.
-    Single,
-    /// A directory with all that is in it.
-    Tree,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchDepth {
-    /// The path and, if it is a directory, what is directly in it.
-    Single,
-    Tree,
-}
-
-/// How far a walk goes. The defaults are the most that a server allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WalkOptions {
-    pub max_depth: u32,
-    pub max_directories: u32,
-    pub max_entries: u32,
-    pub follow_directory_symlinks: bool,
-    pub prune_hidden_directories: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Walk {
-    pub entries: Vec<WalkEntry>,
-    /// What could not be looked into, and why.
-    pub errors: Vec<WalkError>,
-    /// A limit was reached before the end.
-    pub truncated: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalkEntry {
-    pub path: PathUri,
-    pub kind: WalkEntryKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WalkEntryKind {
-    Directory,
-    File,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalkError {
-    pub path: PathUri,
-    pub message: String,
-}
-
-impl Default for CreateDirectoryOptions {
-    fn default() -> Self {
-        Self { recursive: true, symlinks: Symlinks::Follow }
-    }
-}
-
-impl Default for RemoveOptions {
-    fn default() -> Self {
-        Self { recursive: true, force: true, symlinks: Symlinks::Follow }
-    }
-}
-
-impl Default for WalkOptions {
-    fn default() -> Self {
-        Self {
-            max_depth: 64,
-            max_directories: 10_000,
-            max_entries: 50_000,
-            follow_directory_symlinks: false,
-            prune_hidden_directories: false,
-        }
-    }
+    /// How the search went, once [`Self::next`] has come to the end.
+    fn summary(&self) -> Option<FsSearchResponse>;
 }

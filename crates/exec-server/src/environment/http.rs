@@ -1,92 +1,61 @@
-//! HTTP requests made by an environment, from its network and with its credentials. Part of every environment in a
-//! later version; nothing implements it yet.
+//! HTTP requests made by an environment, from its network and with its credentials.
 
 use std::fmt::{self, Debug};
 use std::pin::Pin;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use exec_server_client::ExecServerError;
+use exec_server_protocol::{HttpRequestParams, HttpResponse};
 use futures_core::Stream;
 
 /// Makes requests from the machine on which the processes of an environment run.
+///
+/// The implementation chooses `request_id`, `stream_response` and `acks`; what callers put there is ignored. Dropping a
+/// future or a body ends the request. A request is never made twice: one that loses its connection fails as
+/// [`ExecServerError::Interrupted`].
 #[async_trait]
 pub trait HttpClient: Debug + Send + Sync {
-    /// The whole response at once.
-    async fn request(&self, request: HttpRequest) -> Result<HttpResponse, ExecServerError>;
+    /// The whole response at once; its body must fit into one message.
+    async fn request(&self, params: HttpRequestParams) -> Result<HttpResponse, ExecServerError>;
 
     /// Status and headers at once, and the body as it comes.
     async fn request_streamed(
         &self,
-        request: HttpRequest,
-    ) -> Result<StreamedHttpResponse, ExecServerError>;
+        params: HttpRequestParams,
+    ) -> Result<(HttpResponse, HttpBody), ExecServerError>;
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpRequest {
-    pub method: String,
-    /// `http:` or `https:`.
-    pub url: String,
-    pub headers: Vec<HttpRequestHeader>,
-    pub body: Bytes,
-    pub timeout: Option<Duration>,
-    pub redirects: RedirectPolicy,
+/// A body in pieces. Whoever does not read it holds back the download. An error is the last item; so is the loss of the
+/// connection, which no body survives.
+pub struct HttpBody {
+    pieces: Pin<Box<dyn Stream<Item = Result<Bytes, ExecServerError>> + Send>>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-pub struct HttpRequestHeader {
-    pub name: String,
-    pub value: String,
-    /// A variable of the executor whose value is appended to `value`, so that a secret need not be known here.
-    pub value_env_var: Option<String>,
-}
+impl HttpBody {
+    pub fn new(
+        pieces: impl Stream<Item = Result<Bytes, ExecServerError>> + Send + 'static,
+    ) -> Self {
+        Self { pieces: Box::pin(pieces) }
+    }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RedirectPolicy {
-    #[default]
-    Follow,
-    /// The redirect itself is the response.
-    Stop,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpResponse {
-    pub status: u16,
-    pub headers: Vec<HttpResponseHeader>,
-    pub body: Bytes,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpResponseHeader {
-    pub name: String,
-    pub value: String,
-}
-
-/// A body in pieces. An error is the last item; so is the loss of the connection, which no stream survives.
-pub type HttpBody = Pin<Box<dyn Stream<Item = Result<Bytes, ExecServerError>> + Send>>;
-
-pub struct StreamedHttpResponse {
-    pub status: u16,
-    pub headers: Vec<HttpResponseHeader>,
-    pub body: HttpBody,
-}
-
-impl Debug for HttpRequestHeader {
-    /// Without the value: it is often a credential.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpRequestHeader")
-            .field("name", &self.name)
-            .field("value_env_var", &self.value_env_var)
-            .finish_non_exhaustive()
+    /// The next piece; `None` at the end, and after an error. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Bytes, ExecServerError>> {
+        std::future::poll_fn(|context| self.pieces.as_mut().poll_next(context)).await
     }
 }
 
-impl Debug for StreamedHttpResponse {
+impl Stream for HttpBody {
+    type Item = Result<Bytes, ExecServerError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.pieces.as_mut().poll_next(context)
+    }
+}
+
+impl Debug for HttpBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamedHttpResponse")
-            .field("status", &self.status)
-            .field("headers", &self.headers)
-            .finish_non_exhaustive()
+        f.debug_struct("HttpBody").finish_non_exhaustive()
     }
 }

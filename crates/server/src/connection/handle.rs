@@ -5,14 +5,25 @@ use std::time::Duration;
 
 use exec_server_protocol::RpcError;
 use exec_server_transport::Prober;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::bodies::ConnectionBodies;
 use super::feed::{Audience, Feed};
+use super::files::ConnectionFiles;
 use super::outbox::Outbox;
 use crate::local::LocalProcess;
 
 /// Processes of other sessions that one connection may look at.
 const MAX_OBSERVED: usize = 1024;
+
+/// Large answers that are being made at once.
+const ROOM_KIB: usize = 8 << 10;
+
+/// A part of the room for large answers.
+#[derive(Debug)]
+pub(super) struct Room {
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 /// Never reused within a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,15 +35,18 @@ pub(crate) struct ConnectionHandle {
     outbox: Arc<Outbox>,
     prober: Prober,
     feeds: Mutex<Vec<Arc<Feed>>>,
-    /// Held while a large answer is made and handed over, so that a client that asks for many and
-    /// reads none costs the memory of one.
-    pub(super) large_answer: Semaphore,
+    /// Room for large answers that are being made, in KiB, so that a client that asks for many and reads none costs a
+    /// bounded memory.
+    room: Arc<Semaphore>,
+    pub(super) files: ConnectionFiles,
+    pub(super) bodies: ConnectionBodies,
 }
 
 impl ConnectionHandle {
     pub(super) fn new(id: ConnectionId, outbox: Arc<Outbox>, prober: Prober) -> Self {
-        let (feeds, large_answer) = (Mutex::default(), Semaphore::new(1));
-        Self { id, outbox, prober, feeds, large_answer }
+        let room = Arc::new(Semaphore::new(ROOM_KIB));
+        let (files, bodies) = (ConnectionFiles::default(), ConnectionBodies::default());
+        Self { id, outbox, prober, feeds: Mutex::default(), room, files, bodies }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
@@ -41,6 +55,20 @@ impl ConnectionHandle {
 
     pub(crate) fn outbox(&self) -> &Arc<Outbox> {
         &self.outbox
+    }
+
+    /// Waits until a large answer may be made: hold what is returned until it is handed over.
+    pub(super) async fn room_for(&self, bytes: usize) -> Room {
+        let kib = bytes.div_ceil(1 << 10).clamp(1, ROOM_KIB);
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.room).acquire_many_owned(kib).await;
+        self.outbox.room().await;
+        Room { _permit: permit.ok() }
+    }
+
+    /// For an answer of any size.
+    pub(super) async fn all_room(&self) -> Room {
+        self.room_for(usize::MAX).await
     }
 
     /// Sends a process's events to this connection from now on.

@@ -15,6 +15,8 @@ use super::responder::Responder;
 
 /// Text of requests that may queue for a place. A client that sends more is refused.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Text of requests that run at once; a file to be written is in the text, and storage may be slow.
+const MAX_RUNNING_BYTES: usize = 128 << 20;
 /// What a queued request costs besides its text.
 const QUEUED_OVERHEAD: usize = 256;
 
@@ -36,17 +38,23 @@ struct Queued {
 pub(super) struct Places {
     limit: usize,
     taken: AtomicUsize,
+    /// Text of the requests that have them.
+    bytes: AtomicUsize,
     freed: Notify,
 }
 
 /// One of a connection's places, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Places>);
+pub(super) struct Place {
+    places: Arc<Places>,
+    bytes: usize,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
-        self.0.freed.notify_one();
+        self.places.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.places.taken.fetch_sub(1, Ordering::AcqRel);
+        self.places.freed.notify_one();
     }
 }
 
@@ -56,7 +64,8 @@ pub(super) struct Refused(pub(super) Responder);
 
 impl Lanes {
     pub(super) fn new(limit: usize) -> Self {
-        let places = Places { limit, taken: AtomicUsize::new(0), freed: Notify::new() };
+        let (taken, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let places = Places { limit, taken, bytes, freed: Notify::new() };
         Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0 }
     }
 
@@ -90,13 +99,19 @@ impl Lanes {
 
     /// The next ordinary request, if a place is free.
     pub(super) fn next(&mut self) -> Option<(Call, Responder)> {
-        if self.places.taken.load(Ordering::Acquire) >= self.places.limit {
+        let Places { limit, taken, bytes, .. } = &*self.places;
+        let running = bytes.load(Ordering::Acquire);
+        let text = self.queue.front()?.bytes;
+        let is_too_much = running > 0 && running + text > MAX_RUNNING_BYTES;
+        if taken.load(Ordering::Acquire) >= *limit || is_too_much {
             return None;
         }
+        taken.fetch_add(1, Ordering::AcqRel);
+        bytes.fetch_add(text, Ordering::AcqRel);
         let Queued { call, responder, bytes } = self.queue.pop_front()?;
         self.queued_bytes -= bytes;
-        self.places.taken.fetch_add(1, Ordering::AcqRel);
-        Some((call, responder.with_place(Place(Arc::clone(&self.places)))))
+        let place = Place { places: Arc::clone(&self.places), bytes };
+        Some((call, responder.with_place(place)))
     }
 
     pub(super) fn has_queued(&self) -> bool {
@@ -161,6 +176,21 @@ mod tests {
         drop(first);
         assert!(lanes.next().is_some());
         assert!(!lanes.has_queued());
+    }
+
+    #[test]
+    fn large_requests_run_one_after_the_other() {
+        let mut lanes = Lanes::new(8);
+        let large = MAX_QUEUED_BYTES - 2 * QUEUED_OVERHEAD;
+        let admit = |lanes: &mut Lanes, bytes| {
+            assert!(lanes.admit(call("process/list", ""), responder(1), bytes).is_ok());
+            lanes.next()
+        };
+        let _first = admit(&mut lanes, large).unwrap();
+        let second = admit(&mut lanes, large).unwrap();
+        assert!(admit(&mut lanes, large).is_none(), "more text runs than is allowed");
+        drop(second);
+        assert!(lanes.next().is_some());
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! One connection: a reader that decodes and schedules requests, a writer that sends, and the handle by
 //! which the rest of the server knows it.
 
+mod bodies;
 mod feed;
+mod files;
 mod handle;
 mod handlers;
 mod lanes;
+mod named;
 mod outbox;
 mod reader;
 mod responder;
@@ -43,6 +46,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     }
     if kind == TransportKind::Stdio {
         // The peer has said all it had to say, and may still be reading.
+        let grace = shared.config.shutdown_grace_period;
+        let _ = tokio::time::timeout(grace, reader.work_off()).await;
         let _ = tokio::time::timeout(FAREWELL, reader.finish()).await;
     }
     if let Some(session) = reader.into_session() {
@@ -54,6 +59,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     }
     handle.lose_session();
     handle.outbox().close();
+    handle.files.end(&shared.files);
     if let Err(error) = writer.await {
         tracing::error!(%error, "the writer of a connection failed");
     }

@@ -42,17 +42,18 @@ struct State {
 }
 
 impl Outbox {
-    /// Queues an answer. When the client lets too many pile up, the connection is closed instead.
-    pub(crate) fn answer(&self, message: Vec<u8>) {
-        self.push(Answer { message, events: None });
+    /// Queues an answer, or a notification that is not output. When the client lets too many pile up, the connection is
+    /// closed instead.
+    pub(crate) fn push(&self, message: Vec<u8>) {
+        self.queue(Answer { message, events: None });
     }
 
     /// Queues an answer that brings a process's events up to `seq`.
     pub(super) fn answer_events(&self, message: Vec<u8>, feed: Arc<Feed>, seq: u64) {
-        self.push(Answer { message, events: Some((feed, seq)) });
+        self.queue(Answer { message, events: Some((feed, seq)) });
     }
 
-    fn push(&self, answer: Answer) {
+    fn queue(&self, answer: Answer) {
         let mut state = self.lock();
         if state.closed {
             return;

@@ -70,8 +70,8 @@ impl Reader {
         }
     }
 
-    /// Nothing more will come: ends what runs, and lets every answer and last event go out.
-    pub(super) async fn finish(&mut self) {
+    /// Nothing more will come: does what was asked for and not begun, and waits for work on files.
+    pub(super) async fn work_off(&mut self) {
         let (places, outbox) = (self.lanes.places(), Arc::clone(self.connection.outbox()));
         loop {
             self.run_queued();
@@ -83,6 +83,11 @@ impl Reader {
                 () = outbox.room(), if !outbox.has_room() => {}
             }
         }
+        self.shared.files.idle().await;
+    }
+
+    /// Ends what runs, and lets every answer and last event go out.
+    pub(super) async fn finish(&mut self) {
         if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
             let processes = session.processes();
             for process in &processes {
@@ -113,7 +118,7 @@ impl Reader {
     }
 
     fn refuse_with(&self, error: &RpcError) {
-        self.connection.outbox().answer(error_response(&UNKNOWN_REQUEST_ID, error));
+        self.connection.outbox().push(error_response(&UNKNOWN_REQUEST_ID, error));
     }
 
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
@@ -184,6 +189,10 @@ impl Reader {
     fn notification(&mut self, notification: &Notification<'_>) {
         match ClientNotification::decode(notification) {
             Ok(ClientNotification::Initialized) => self.initialized(),
+            Ok(ClientNotification::HttpAck(ack)) => match self.session() {
+                Ok(_) => self.connection.bodies.acknowledge(&ack.request_id, ack.seq),
+                Err(error) => self.refuse_with(&error),
+            },
             Ok(ClientNotification::Ack(ack)) => match self.session() {
                 Ok(session) => session.acknowledge(self.connection.id(), &ack.process_id, ack.seq),
                 Err(error) => self.refuse_with(&error),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exec_server_protocol::{RequestId, Rpc, RpcError, error_response, response};
+use exec_server_protocol::{RequestId, Rpc, RpcError, bytes_response, error_response, response};
 
 use super::feed::Feed;
 use super::lanes::Place;
@@ -39,7 +39,14 @@ impl Responder {
             Ok(result) => response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error)),
             Err(error) => error_response(&id, &error),
         };
-        self.outbox.answer(message);
+        self.outbox.push(message);
+    }
+
+    /// Answers with one member of bytes, and `more` behind it.
+    pub(super) fn answer_bytes(mut self, member: &str, bytes: &[u8], more: &str) {
+        if let Some(id) = self.id.take() {
+            self.outbox.push(bytes_response(&id, member, bytes, more));
+        }
     }
 
     /// Answers with events of a process up to `seq`, which count as received when the answer is.
@@ -47,13 +54,13 @@ impl Responder {
         let Some(id) = self.id.take() else { return };
         match response(&id, result) {
             Ok(message) => self.outbox.answer_events(message, feed, seq),
-            Err(error) => self.outbox.answer(unencodable(&id, &error)),
+            Err(error) => self.outbox.push(unencodable(&id, &error)),
         }
     }
 
     pub(crate) fn fail(mut self, error: &RpcError) {
         if let Some(id) = self.id.take() {
-            self.outbox.answer(error_response(&id, error));
+            self.outbox.push(error_response(&id, error));
         }
     }
 }
@@ -66,7 +73,7 @@ impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             let error = RpcError::internal("the request was abandoned by the server");
-            self.outbox.answer(error_response(&id, &error));
+            self.outbox.push(error_response(&id, &error));
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, R
         cwd: uri(cwd)?,
         temporary_directories,
         temp_dir,
-        capabilities: Capabilities::default(),
+        capabilities: Capabilities { http_header_env_vars: true, ..Capabilities::default() },
         process_teardown: teardown(launcher.teardown()),
     })
 }

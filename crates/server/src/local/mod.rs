@@ -1,14 +1,23 @@
 //! Wire types in, host actions out: the only place that knows both vocabularies.
 
 mod environment;
+mod files;
 mod follow;
+mod http;
 mod list;
 mod names;
 mod process;
 mod start;
 
 pub(crate) use environment::environment_info;
+pub(crate) use files::{
+    FileCall, FilePool, Reading, Searching, Upload, Watches, Watching, check_block_len, open,
+    read_block,
+};
+pub use files::{LocalChanges, LocalFile, LocalFileSystem, LocalNewFile, LocalSearch, LocalWatch};
 pub use follow::{Followed, FollowedEvent, Follower};
+pub use http::{LocalBody, LocalHttp};
+pub(crate) use http::{MAX_BODY_BYTES, head, host_request, refusal as http_refusal};
 pub(crate) use list::list;
 pub(crate) use names::check_name;
 pub use process::LocalProcess;

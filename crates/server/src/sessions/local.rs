@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::session::Session;
 use crate::connection::ConnectionId;
-use crate::local::{LocalProcess, environment_info, list, start_error};
+use crate::local::{LocalFileSystem, LocalHttp, LocalProcess, environment_info, list, start_error};
 use crate::server::Shared;
 
 /// A session that is attached to its holder for as long as it lives: it cannot be resumed by a client, and it
@@ -69,6 +69,18 @@ impl LocalSession {
     pub fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {
         self.check_held()?;
         environment_info(&self.shared.launcher)
+    }
+
+    /// The files of this machine.
+    pub fn file_system(&self) -> Result<LocalFileSystem, RpcError> {
+        self.check_held()?;
+        Ok(LocalFileSystem::new(self.shared.files.clone()))
+    }
+
+    /// HTTP requests from this machine.
+    pub fn http(&self) -> Result<LocalHttp, RpcError> {
+        self.check_held()?;
+        Ok(LocalHttp::new(self.shared.http.clone()))
     }
 
     /// Ends the session, and waits until its processes are gone.

@@ -122,13 +122,13 @@ impl Client {
         }
     }
 
-    /// Cuts the connection, and waits until the server has noticed.
     /// Waits until the server has ended the connection.
     pub(crate) async fn ended(mut self) {
         while self.incoming.recv().await.is_some() {}
         self.cut().await;
     }
 
+    /// Cuts the connection, and waits until the server has noticed.
     pub(crate) async fn cut(self) {
         drop((self.incoming, self.outgoing));
         self.serving.await.expect("the server does not panic");

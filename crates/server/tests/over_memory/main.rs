@@ -3,5 +3,7 @@
 
 mod client;
 mod dispatch;
+mod files;
+mod http;
 mod local_session;
 mod sessions;

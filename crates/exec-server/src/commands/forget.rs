@@ -1,4 +1,4 @@
-//! `exec-server rm`: ends the session of a process, so that the server forgets it and its output.
+//! `exec-server forget`: ends the session of a process, so that the server forgets it and its output.
 
 use exec_server_client::ExecServerClient;
 use exec_server_protocol::SessionCloseParams;
@@ -14,11 +14,11 @@ pub(crate) async fn run(
     let is_alive = listed.process.running || listed.process.descendants > 0;
     anyhow::ensure!(
         force || !is_alive,
-        "{name:?} is running; end it with exec-server kill {name}, or use rm -f"
+        "{name:?} is running; end it with exec-server kill {name}, or use forget -f"
     );
     anyhow::ensure!(
         force || !listed.session.attached,
-        "somebody is attached to {name:?}; use rm -f to end it all the same"
+        "somebody is attached to {name:?}; use forget -f to end it all the same"
     );
     // Only whole sessions can be forgotten, and the others in it may be somebody's work.
     let others = listed.session.processes.len().saturating_sub(1);

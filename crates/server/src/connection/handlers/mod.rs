@@ -1,6 +1,8 @@
-//! What each method does. Nothing here blocks: what has to wait is handed to [`Reader::work`].
+//! What each method does. Nothing here blocks: what has to wait is handed to [`Reader::work`], and work on files to its
+//! pool.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, EnvironmentStatus, ExecParams, ExecResponse,
@@ -8,6 +10,9 @@ use exec_server_protocol::{
     SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
     TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
+
+mod files;
+mod http;
 
 use super::reader::Reader;
 use super::responder::Responder;
@@ -61,6 +66,50 @@ impl Reader {
             }
             Call::ProcessObserve(params) => {
                 responder.answer::<rpc::ProcessObserve>(self.observe(&params));
+            }
+            Call::FsReadFile(params) => self.read_file(params, responder),
+            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, responder),
+            Call::FsCreateDirectory(params) => {
+                self.file_call::<rpc::FsCreateDirectory>(params, responder);
+            }
+            Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, responder),
+            Call::FsCanonicalize(params) => {
+                self.file_call::<rpc::FsCanonicalize>(params, responder)
+            }
+            Call::FsReadDirectory(params) => {
+                self.file_call::<rpc::FsReadDirectory>(params, responder);
+            }
+            Call::FsWalk(params) => self.file_call::<rpc::FsWalk>(params, responder),
+            Call::FsGlob(params) => self.file_call::<rpc::FsGlob>(params, responder),
+            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, responder),
+            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, responder),
+            Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, responder),
+            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(params, responder),
+            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(params, responder),
+            Call::FsSetPermissions(params) => {
+                self.file_call::<rpc::FsSetPermissions>(params, responder);
+            }
+            Call::FsOpen(params) => self.open_file(params, responder),
+            Call::FsReadBlock(params) => self.read_block(&params, responder),
+            Call::FsCreate(params) => self.create_file(params, responder),
+            Call::FsWriteBlock(params) => self.write_block(params, responder),
+            Call::FsClose(params) => self.close_file(&params, responder),
+            Call::FsWatch(params) => self.watch(params, responder),
+            Call::FsUnwatch(params) => {
+                drop(self.connection.files.watch_names.remove(&params.watch_id));
+                responder.answer::<rpc::FsUnwatch>(Ok(Empty {}));
+            }
+            Call::FsSearch(params) => self.search(params, responder),
+            Call::FsCancelSearch(params) => {
+                if let Some(cancelled) = self.connection.files.searches.get(&params.search_id) {
+                    cancelled.store(true, Ordering::Relaxed);
+                }
+                responder.answer::<rpc::FsCancelSearch>(Ok(Empty {}));
+            }
+            Call::HttpRequest(params) => self.http_request(params, responder),
+            Call::HttpCancel(params) => {
+                drop(self.connection.bodies.cancel(&params.request_id));
+                responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
             }
             Call::CommandExec(params) => self.start_legacy(session, params, responder),
             Call::CommandExecWrite(params) => self.write_legacy(session, params, responder),
@@ -145,8 +194,7 @@ impl Reader {
         let connection = Arc::clone(&self.connection);
         self.work(responder, |responder| async move {
             process.wait_for_news(&params).await;
-            let Ok(_permit) = connection.large_answer.acquire().await else { return };
-            connection.outbox().room().await;
+            let _room = connection.all_room().await;
             let response = process.read_now(&params).await;
             let next_seq = response.next_seq;
             let feed = connection.own_feed(&process);
@@ -242,8 +290,7 @@ impl Reader {
         match find(session, process_id) {
             Err(error) => responder.fail(&error),
             Ok(process) => self.work(responder, |responder| async move {
-                let Ok(_permit) = connection.large_answer.acquire().await else { return };
-                connection.outbox().room().await;
+                let _room = connection.all_room().await;
                 responder.answer::<rpc::ProcessSnapshot>(Ok(process.snapshot()));
             }),
         }

@@ -1,0 +1,134 @@
+//! Files at the server that are open for reading or writing in blocks. They end with their connection.
+
+use bytes::Bytes;
+use exec_server_protocol::{
+    FsCloseParams, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, FsReadBlockParams,
+    FsReadBlockResponse, FsWriteBlockParams, Method, Rpc, rpc,
+};
+
+use crate::calls::MAX_LOSSES;
+use crate::leases::{Held, NoItems, Target};
+use crate::{ExecServerClient, ExecServerError};
+
+/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it.
+#[derive(Debug)]
+pub struct OpenFile {
+    handle: Handle,
+    metadata: Option<FsMetadata>,
+}
+
+/// A file that is being written and takes its name with [`Self::commit`]. Dropping it discards it.
+#[derive(Debug)]
+pub struct NewFile {
+    handle: Handle,
+    written: u64,
+}
+
+#[derive(Debug)]
+struct Handle(Held<NoItems>);
+
+impl ExecServerClient {
+    /// Opens a regular file for reading in blocks. The `handle_id` is chosen here.
+    pub async fn open_file(&self, mut params: FsOpenParams) -> Result<OpenFile, ExecServerError> {
+        let target = |inbox| Target::File { inbox, discard: false };
+        let mut losses = 0;
+        loop {
+            let (held, lease) = Held::new(self, NoItems, target);
+            params.handle_id = held.id().to_owned();
+            match self.lease::<rpc::FsOpen>(&params, lease).await?.answer().await {
+                Ok(opened) => {
+                    return Ok(OpenFile { handle: Handle(held), metadata: opened.metadata });
+                }
+                // Nothing is left of it, so nothing speaks against another attempt.
+                Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Begins a new file, to be written in blocks. The `handle_id` is chosen here.
+    pub async fn create_file(
+        &self,
+        mut params: FsCreateParams,
+    ) -> Result<NewFile, ExecServerError> {
+        let target = |inbox| Target::File { inbox, discard: true };
+        let (held, lease) = Held::new(self, NoItems, target);
+        params.handle_id = held.id().to_owned();
+        let created = self.lease::<rpc::FsCreate>(&params, lease).await?.answer().await?;
+        Ok(NewFile { handle: Handle(held), written: created.size.unwrap_or(0) })
+    }
+}
+
+impl OpenFile {
+    /// What was opened, if `details` were asked for and the server knows them.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&FsMetadata> {
+        self.metadata.as_ref()
+    }
+
+    /// At most `len` bytes, and at most 1 MiB.
+    pub async fn read_block(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> Result<FsReadBlockResponse, ExecServerError> {
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        let params = FsReadBlockParams { handle_id: self.handle.id(), offset, len };
+        self.handle.call::<rpc::FsReadBlock>(params).await
+    }
+}
+
+impl NewFile {
+    /// How much of it is there already: what was written before under the same `resume_key`.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes at most 1 MiB. Blocks may be written in any order, several at once.
+    pub async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError> {
+        let chunk = bytes.into();
+        let params = FsWriteBlockParams { handle_id: self.handle.id(), offset, chunk };
+        self.handle.call::<rpc::FsWriteBlock>(params).await.map(drop)
+    }
+
+    /// Gives the file its name. Fails as [`ExecServerError::Interrupted`] if nobody knows whether it has it.
+    pub async fn commit(self) -> Result<FsCloseResponse, ExecServerError> {
+        let closed = self.close(false).await?;
+        match closed.committed {
+            true => Ok(closed),
+            // The server does not know the handle: it was of a connection that is gone.
+            false => Err(ExecServerError::Interrupted { method: Method::FsClose.name() }),
+        }
+    }
+
+    /// Takes it all back, also what was found by the `resume_key`.
+    pub async fn discard(self) -> Result<(), ExecServerError> {
+        self.close(true).await.map(drop)
+    }
+
+    async fn close(self, discard: bool) -> Result<FsCloseResponse, ExecServerError> {
+        let params = FsCloseParams { handle_id: self.handle.id(), discard };
+        let closed = self.handle.call::<rpc::FsClose>(params).await?;
+        self.handle.0.release();
+        Ok(closed)
+    }
+}
+
+impl Handle {
+    fn id(&self) -> String {
+        self.0.id().to_owned()
+    }
+
+    /// Fails when the connection is lost, without waiting for the next one: the handle does not live there.
+    async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
+        tokio::select! {
+            biased;
+            answer = self.0.client().call::<R>(params) => answer,
+            error = self.0.over() => Err(match error {
+                Some(error @ (ExecServerError::Closed | ExecServerError::Disconnected(_))) => error,
+                _ => ExecServerError::Interrupted { method: R::METHOD.name() },
+            }),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What passes from the driver to the one who holds a lease: items in a queue, and an end.
+
+use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::Notify;
+
+use crate::ExecServerError;
+
+/// Items that wait for their consumer, bounded by rules of their own.
+pub(crate) trait Queue: Debug + Send + 'static {
+    type Item;
+
+    fn pop(&mut self) -> Option<Self::Item>;
+
+    fn is_empty(&self) -> bool;
+
+    /// Whether the driver has something to send about what was popped.
+    fn has_errand(&self) -> bool {
+        false
+    }
+}
+
+/// The queue of something that brings no items.
+#[derive(Debug)]
+pub(crate) struct NoItems;
+
+impl Queue for NoItems {
+    type Item = std::convert::Infallible;
+
+    fn pop(&mut self) -> Option<Self::Item> {
+        None
+    }
+
+    fn is_empty(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Inbox<Q> {
+    state: Mutex<State<Q>>,
+    ended: Notify,
+}
+
+#[derive(Debug)]
+struct State<Q> {
+    queue: Q,
+    /// How it ended. What is in the queue still comes before it.
+    end: Option<Result<(), ExecServerError>>,
+    /// Whether the consumer has been told of an error.
+    told: bool,
+    /// The consumer has gone.
+    abandoned: bool,
+    waker: Option<Waker>,
+}
+
+impl<Q: Queue> Inbox<Q> {
+    pub(crate) fn new(queue: Q) -> Self {
+        let state = State { queue, end: None, told: false, abandoned: false, waker: None };
+        Self { state: Mutex::new(state), ended: Notify::new() }
+    }
+
+    /// Adds to the queue. What does not fit there is the end.
+    pub(crate) fn put(&self, add: impl FnOnce(&mut Q) -> Result<(), ExecServerError>) {
+        let mut state = self.lock();
+        if state.end.is_some() || state.abandoned {
+            return;
+        }
+        let added = add(&mut state.queue);
+        state.wake();
+        drop(state);
+        if let Err(error) = added {
+            self.end(Err(error));
+        }
+    }
+
+    /// Looks after what the driver has to send.
+    pub(crate) fn tend<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
+        look(&mut self.lock().queue)
+    }
+
+    /// The first end is the end.
+    pub(crate) fn end(&self, end: Result<(), ExecServerError>) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+            state.wake();
+            drop(state);
+            self.ended.notify_waiters();
+        }
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.lock().abandoned = true;
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().end.is_some()
+    }
+
+    /// Whether nobody wants what may still come: the consumer has gone, or an error has ended it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let state = self.lock();
+        state.end.as_ref().map_or(state.abandoned, Result::is_err)
+    }
+
+    /// The next item; after the last one the error, if there was one, and then nothing.
+    pub(crate) fn poll_item(
+        &self,
+        context: &Context<'_>,
+    ) -> Poll<Option<Result<Q::Item, ExecServerError>>> {
+        let mut state = self.lock();
+        if let Some(item) = state.queue.pop() {
+            return Poll::Ready(Some(Ok(item)));
+        }
+        match &state.end {
+            Some(Err(error)) if !state.told => {
+                let error = error.clone();
+                state.told = true;
+                Poll::Ready(Some(Err(error)))
+            }
+            Some(_) => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Resolves when there is an item, or when there will be none.
+    pub(crate) fn poll_ready(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.end.is_some() || !state.queue.is_empty() {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) fn has_errand(&self) -> bool {
+        self.lock().queue.has_errand()
+    }
+
+    /// Resolves at the end, with the error if there was one, however many wait for it.
+    pub(crate) async fn over(&self) -> Option<ExecServerError> {
+        let ended = self.ended.notified();
+        tokio::pin!(ended);
+        // Before the look, so that no end falls in between.
+        ended.as_mut().enable();
+        if !self.is_over() {
+            ended.await;
+        }
+        self.lock().end.clone().and_then(Result::err)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<Q>> {
+        self.state.lock().expect("no code panics while it holds an inbox")
+    }
+}
+
+impl<Q> State<Q> {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}

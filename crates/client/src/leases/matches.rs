@@ -1,0 +1,50 @@
+//! Results of a search that nobody has taken yet.
+
+use std::collections::VecDeque;
+
+use exec_server_protocol::{Method, SearchMatch};
+
+use super::inbox::Queue;
+use crate::ExecServerError;
+
+/// Text of results that may wait. A server ends a search long before that.
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Matches {
+    waiting: VecDeque<(usize, Vec<SearchMatch>)>,
+    bytes: usize,
+}
+
+impl Matches {
+    /// `text_len` is the length of the message that brought them.
+    pub(crate) fn add(
+        &mut self,
+        text_len: usize,
+        results: Vec<SearchMatch>,
+    ) -> Result<(), ExecServerError> {
+        if self.bytes + text_len > MAX_WAITING_BYTES {
+            let method = Method::FsSearch.name();
+            return Err(ExecServerError::NotConsumed { method, limit: MAX_WAITING_BYTES });
+        }
+        if !results.is_empty() {
+            self.bytes += text_len;
+            self.waiting.push_back((text_len, results));
+        }
+        Ok(())
+    }
+}
+
+impl Queue for Matches {
+    type Item = Vec<SearchMatch>;
+
+    fn pop(&mut self) -> Option<Vec<SearchMatch>> {
+        let (text_len, results) = self.waiting.pop_front()?;
+        self.bytes -= text_len;
+        Some(results)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

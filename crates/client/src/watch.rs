@@ -1,0 +1,118 @@
+//! Changes of files at the server.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use exec_server_protocol::{FsWatchParams, PathUri, rpc};
+use futures_core::Stream;
+
+use crate::calls::MAX_LOSSES;
+use crate::leases::{Changes, Held, PendingChanges, Target};
+use crate::{ExecServerClient, ExecServerError};
+
+/// The changes below one path, until this is dropped. It outlives connections: after a loss it watches anew and tells
+/// the watcher to look for itself.
+pub struct WatchEvents {
+    watch: Established,
+    params: FsWatchParams,
+    state: State,
+}
+
+/// A watch on one connection.
+#[derive(Debug)]
+struct Established {
+    held: Held<PendingChanges>,
+    path: PathUri,
+}
+
+enum State {
+    Watching,
+    /// The connection was lost with the watch.
+    Renewing(Pin<Box<dyn Future<Output = Result<Established, ExecServerError>> + Send>>),
+    Failed,
+}
+
+impl ExecServerClient {
+    /// Watches a file, or a directory. The `watch_id` is chosen here.
+    pub async fn watch(&self, params: FsWatchParams) -> Result<WatchEvents, ExecServerError> {
+        let watch = establish(self.clone(), params.clone()).await?;
+        Ok(WatchEvents { watch, params, state: State::Watching })
+    }
+}
+
+impl WatchEvents {
+    /// The canonical form of what is watched.
+    #[must_use]
+    pub fn path(&self) -> &PathUri {
+        &self.watch.path
+    }
+
+    /// What has changed since the last call; an error is the last item. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Changes, ExecServerError>> {
+        poll_fn(|context| self.poll_changes(context)).await
+    }
+
+    fn poll_changes(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Changes, ExecServerError>>> {
+        loop {
+            match &mut self.state {
+                State::Watching => match ready!(self.watch.held.poll_next(context)) {
+                    Some(Err(ExecServerError::Interrupted { .. })) => {
+                        let client = self.watch.held.client().clone();
+                        let renewing = establish(client, self.params.clone());
+                        self.state = State::Renewing(Box::pin(renewing));
+                    }
+                    changed => return Poll::Ready(changed),
+                },
+                State::Renewing(renewing) => match ready!(renewing.as_mut().poll(context)) {
+                    Ok(watch) => {
+                        self.watch = watch;
+                        self.state = State::Watching;
+                        // Nobody knows what happened in between; from here on nothing is missed.
+                        return Poll::Ready(Some(Ok(Changes::unknown())));
+                    }
+                    Err(error) => {
+                        self.state = State::Failed;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                },
+                State::Failed => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// A connection takes its watches with it, so a lost answer leaves nothing behind: it is simply called again.
+async fn establish(
+    client: ExecServerClient,
+    mut params: FsWatchParams,
+) -> Result<Established, ExecServerError> {
+    let mut losses = 0;
+    loop {
+        let (held, lease) = Held::new(&client, PendingChanges::default(), Target::Watch);
+        params.watch_id = held.id().to_owned();
+        match client.lease::<rpc::FsWatch>(&params, lease).await?.answer().await {
+            Ok(response) => return Ok(Established { held, path: response.path }),
+            Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Stream for WatchEvents {
+    type Item = Result<Changes, ExecServerError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_changes(context)
+    }
+}
+
+impl fmt::Debug for WatchEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchEvents").field("path", &self.watch.path).finish_non_exhaustive()
+    }
+}

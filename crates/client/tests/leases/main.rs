@@ -1,0 +1,10 @@
+//! What lasts as long as a connection, against a server that says what the test wants: watches, searches, bodies and
+//! file handles.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+mod bodies;
+mod files;
+mod peer;
+mod searches;
+mod watches;

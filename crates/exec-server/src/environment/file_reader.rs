@@ -1,0 +1,277 @@
+//! A file of an environment as an `AsyncRead`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{FsMetadata, FsReadBlockResponse, MAX_BLOCK_BYTES};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::file_system::OpenFile;
+
+/// Blocks that are fetched before they are asked for.
+const BLOCKS_AHEAD: usize = 4;
+
+/// Reads a file from its beginning to its end, a few blocks ahead. It stays the file that was opened, whatever happens to
+/// its name. A lost connection is an error: nobody could tell whether another one finds the same file.
+pub struct FileReader {
+    file: Arc<dyn OpenFile>,
+    /// In the order of their offsets.
+    blocks: VecDeque<Block>,
+    /// Where the next block begins that is not asked for yet.
+    ahead: u64,
+    rest: Bytes,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Open,
+    Ended,
+    Failed(ExecServerError),
+}
+
+struct Block {
+    offset: u64,
+    content: Content,
+}
+
+enum Content {
+    Fetching(Pin<Box<dyn Future<Output = Fetched> + Send>>),
+    Fetched(Fetched),
+}
+
+type Fetched = Result<FsReadBlockResponse, ExecServerError>;
+
+impl FileReader {
+    #[must_use]
+    pub fn new(file: Box<dyn OpenFile>) -> Self {
+        Self {
+            file: file.into(),
+            blocks: VecDeque::new(),
+            ahead: 0,
+            rest: Bytes::new(),
+            state: State::Open,
+        }
+    }
+
+    /// Begins elsewhere than at the beginning.
+    #[must_use]
+    pub fn starting_at(mut self, offset: u64) -> Self {
+        self.blocks.clear();
+        self.rest = Bytes::new();
+        self.ahead = offset;
+        self
+    }
+
+    /// What the file was when it was opened.
+    #[must_use]
+    pub fn metadata(&self) -> &FsMetadata {
+        self.file.metadata()
+    }
+
+    /// Asks for blocks: one always, several as far as the file is known to go.
+    fn ask(&mut self) {
+        let known = self.file.metadata().size;
+        while self.blocks.is_empty() || (self.blocks.len() < BLOCKS_AHEAD && self.ahead < known) {
+            let (file, offset) = (Arc::clone(&self.file), self.ahead);
+            let fetching = async move { file.read_block(offset, MAX_BLOCK_BYTES).await };
+            let content = Content::Fetching(Box::pin(fetching));
+            self.blocks.push_back(Block { offset, content });
+            self.ahead = offset.saturating_add(MAX_BLOCK_BYTES as u64);
+        }
+    }
+
+    /// Fetches until there is something to read or to say.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.rest.is_empty() && matches!(self.state, State::Open) {
+            self.ask();
+            // All of them: a future does nothing before it is polled.
+            for block in &mut self.blocks {
+                block.poll(context);
+            }
+            let is_there = |block: &mut Block| matches!(block.content, Content::Fetched(_));
+            let Some(Block { offset, content: Content::Fetched(fetched) }) =
+                self.blocks.pop_front_if(is_there)
+            else {
+                return Poll::Pending;
+            };
+            self.take(offset, fetched);
+        }
+        Poll::Ready(())
+    }
+
+    fn take(&mut self, offset: u64, fetched: Fetched) {
+        match fetched {
+            Ok(FsReadBlockResponse { chunk, eof }) => {
+                if eof {
+                    self.state = State::Ended;
+                    self.blocks.clear();
+                } else if chunk.0.is_empty() {
+                    // Asking again could go on for ever.
+                    self.state = State::Ended;
+                } else if chunk.0.len() < MAX_BLOCK_BYTES {
+                    // What was asked for ahead does not follow on this.
+                    self.blocks.clear();
+                    self.ahead = offset + chunk.0.len() as u64;
+                }
+                self.rest = chunk.0;
+            }
+            Err(error) => {
+                self.state = State::Failed(error);
+                self.blocks.clear();
+            }
+        }
+    }
+}
+
+impl Block {
+    fn poll(&mut self, context: &mut Context<'_>) {
+        if let Content::Fetching(fetching) = &mut self.content
+            && let Poll::Ready(fetched) = fetching.as_mut().poll(context)
+        {
+            self.content = Content::Fetched(fetched);
+        }
+    }
+}
+
+impl AsyncRead for FileReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_advance(context));
+        if !self.rest.is_empty() {
+            let len = self.rest.len().min(buffer.remaining());
+            buffer.put_slice(&self.rest[..len]);
+            self.rest.advance(len);
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(match &self.state {
+            State::Failed(error) => Err(io::Error::other(error.clone())),
+            State::Open | State::Ended => Ok(()),
+        })
+    }
+}
+
+impl std::fmt::Debug for FileReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileReader")
+            .field("file", &self.file)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// A file whose content comes in pieces of its own choosing.
+    #[derive(Debug)]
+    struct Odd {
+        metadata: FsMetadata,
+        content: Vec<u8>,
+        largest: usize,
+        fails_at: Option<u64>,
+        asked: Mutex<Vec<u64>>,
+    }
+
+    impl Odd {
+        fn new(len: usize, largest: usize, said: u64) -> Self {
+            let metadata = FsMetadata {
+                is_directory: false,
+                is_file: true,
+                is_symlink: false,
+                size: said,
+                created_at_ms: 0,
+                modified_at_ms: 0,
+                mode: None,
+            };
+            let content = (0..len).map(|place| (place % 251) as u8).collect();
+            Self { metadata, content, largest, fails_at: None, asked: Mutex::default() }
+        }
+    }
+
+    #[async_trait]
+    impl OpenFile for Odd {
+        fn metadata(&self) -> &FsMetadata {
+            &self.metadata
+        }
+
+        async fn read_block(&self, offset: u64, len: usize) -> Fetched {
+            self.asked.lock().unwrap().push(offset);
+            tokio::task::yield_now().await;
+            if self.fails_at.is_some_and(|place| offset >= place) {
+                return Err(ExecServerError::Interrupted { method: "fs/readBlock" });
+            }
+            let rest = self.content.get(offset as usize..).unwrap_or_default();
+            let chunk = &rest[..rest.len().min(len).min(self.largest)];
+            let eof = chunk.len() == rest.len();
+            Ok(FsReadBlockResponse { chunk: chunk.to_vec().into(), eof })
+        }
+    }
+
+    #[tokio::test]
+    async fn every_byte_comes_once_and_in_order() {
+        let mebi = 1 << 20;
+        for (len, largest, said) in [
+            (0, mebi, 0),
+            (10, mebi, 10),
+            // `/proc` does not know how much there is.
+            (10_000, 4096, 0),
+            (5 * mebi, mebi, 5 * mebi as u64),
+            (5 * mebi + 1, mebi, 5 * mebi as u64),
+            // Grown and shrunk since it was opened.
+            (3 * mebi, mebi, 10),
+            (10, mebi, 3 * mebi as u64),
+            (3 * mebi, 700_000, 3 * mebi as u64),
+        ] {
+            let file = Odd::new(len, largest, said);
+            let expected = file.content.clone();
+            let mut read = Vec::new();
+            FileReader::new(Box::new(file)).read_to_end(&mut read).await.unwrap();
+            assert!(read == expected, "{len} {largest} {said}: {} bytes", read.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn it_can_begin_anywhere() {
+        let file = Odd::new(3 << 20, 1 << 20, 3 << 20);
+        let expected = file.content[2_000_000..].to_vec();
+        let mut read = Vec::new();
+        let mut reader = FileReader::new(Box::new(file)).starting_at(2_000_000);
+        reader.read_to_end(&mut read).await.unwrap();
+        assert!(read == expected);
+    }
+
+    #[tokio::test]
+    async fn a_few_blocks_are_asked_for_at_once_and_not_more() {
+        let file = Arc::new(Odd::new(10 << 20, 1 << 20, 10 << 20));
+        let mut reader = FileReader::new(Box::new(Odd::new(0, 1, 0)));
+        reader.file = Arc::clone(&file) as Arc<dyn OpenFile>;
+        reader.read_u8().await.unwrap();
+        assert_eq!(*file.asked.lock().unwrap(), [0, 1 << 20, 2 << 20, 3 << 20]);
+    }
+
+    #[tokio::test]
+    async fn a_failure_comes_after_what_was_read_and_keeps_its_reason() {
+        let mut file = Odd::new(4 << 20, 1 << 20, 4 << 20);
+        file.fails_at = Some(2 << 20);
+        let mut read = Vec::new();
+        let error = FileReader::new(Box::new(file)).read_to_end(&mut read).await.unwrap_err();
+        assert_eq!(read.len(), 2 << 20);
+        let source = error.get_ref().unwrap().downcast_ref();
+        assert!(matches!(source, Some(ExecServerError::Interrupted { .. })), "{error}");
+    }
+}

@@ -1,0 +1,328 @@
+//! A new file of an environment as an `AsyncWrite`.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{FsCloseResponse, MAX_BLOCK_BYTES};
+use tokio::io::AsyncWrite;
+use tokio::sync::RwLock;
+
+use super::file_system::NewFile;
+
+/// Blocks that may be under way at once.
+const BLOCKS_IN_FLIGHT: usize = 4;
+
+/// Writes a new file in order. `shutdown` gives it its name, and returns when that is done; dropping the writer before
+/// discards it. A failed write fails all that follows.
+pub struct FileWriter {
+    file: SharedFile,
+    /// What is not a whole block yet.
+    buffer: BytesMut,
+    /// Where the buffer begins in the file.
+    offset: u64,
+    state: State,
+}
+
+/// Blocks are written under the shared lock, several at once. The commit takes the file away.
+type SharedFile = Arc<RwLock<Option<Box<dyn NewFile>>>>;
+
+type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
+
+enum State {
+    Writing(Vec<Work<()>>),
+    Committing(Work<FsCloseResponse>),
+    Committed(FsCloseResponse),
+    Failed(ExecServerError),
+}
+
+impl FileWriter {
+    /// Goes on after what is written already.
+    #[must_use]
+    pub fn new(file: Box<dyn NewFile>) -> Self {
+        let offset = file.written();
+        Self {
+            file: Arc::new(RwLock::new(Some(file))),
+            buffer: BytesMut::new(),
+            offset,
+            state: State::Writing(Vec::new()),
+        }
+    }
+
+    /// Where in the file the next byte goes: not at its beginning if a part was found by its `resume_key`.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.offset + self.buffer.len() as u64
+    }
+
+    /// What is known about the file since it has its name.
+    #[must_use]
+    pub fn committed(&self) -> Option<FsCloseResponse> {
+        match self.state {
+            State::Committed(response) => Some(response),
+            State::Writing(_) | State::Committing(_) | State::Failed(_) => None,
+        }
+    }
+
+    /// The blocks under way; an error if there can be none.
+    fn in_flight(&mut self) -> io::Result<&mut Vec<Work<()>>> {
+        match &mut self.state {
+            State::Writing(blocks) => Ok(blocks),
+            State::Failed(error) => Err(io::Error::other(error.clone())),
+            State::Committing(_) | State::Committed(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Moves the blocks under way; resolves when there are fewer than `fewer_than`.
+    fn poll_blocks(
+        &mut self,
+        context: &mut Context<'_>,
+        fewer_than: usize,
+    ) -> Poll<io::Result<()>> {
+        let mut failure = None;
+        let blocks = self.in_flight()?;
+        blocks.retain_mut(|block| match block.as_mut().poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(written) => {
+                failure = failure.take().or(written.err());
+                false
+            }
+        });
+        let room = blocks.len() < fewer_than;
+        if let Some(error) = failure {
+            self.state = State::Failed(error.clone());
+            return Poll::Ready(Err(io::Error::other(error)));
+        }
+        if room { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Sends the buffer on its way, and waits while too many are.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_blocks(context, BLOCKS_IN_FLIGHT))?;
+        let bytes = self.buffer.split().freeze();
+        let (file, offset) = (Arc::clone(&self.file), self.offset);
+        self.offset += bytes.len() as u64;
+        self.in_flight()?.push(Box::pin(write_block(file, offset, bytes)));
+        // A future does nothing before it is polled; whether there is room for another is not the question here.
+        self.poll_blocks(context, usize::MAX)
+    }
+}
+
+async fn write_block(file: SharedFile, offset: u64, bytes: Bytes) -> Result<(), ExecServerError> {
+    match &*file.read().await {
+        Some(file) => file.write_block(offset, bytes).await,
+        None => Err(ExecServerError::Closed),
+    }
+}
+
+async fn commit(file: SharedFile) -> Result<FsCloseResponse, ExecServerError> {
+    let file = file.write().await.take();
+    file.ok_or(ExecServerError::Closed)?.commit().await
+}
+
+impl AsyncWrite for FileWriter {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.buffer.len() >= MAX_BLOCK_BYTES {
+            ready!(self.poll_send(context))?;
+        } else {
+            ready!(self.poll_blocks(context, usize::MAX))?;
+        }
+        let len = bytes.len().min(MAX_BLOCK_BYTES - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..len]);
+        Poll::Ready(Ok(len))
+    }
+
+    /// Waits until the executor has everything; the file has its name only after `shutdown`.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.buffer.is_empty() {
+            ready!(self.poll_send(context))?;
+        }
+        self.poll_blocks(context, 1)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.state, State::Committed(_)) {
+            return Poll::Ready(Ok(()));
+        }
+        if !matches!(self.state, State::Committing(_)) {
+            ready!(self.as_mut().poll_flush(context))?;
+            self.state = State::Committing(Box::pin(commit(Arc::clone(&self.file))));
+        }
+        if let State::Committing(committing) = &mut self.state {
+            self.state = match ready!(committing.as_mut().poll(context)) {
+                Ok(response) => State::Committed(response),
+                Err(error) => State::Failed(error),
+            };
+        }
+        match &self.state {
+            State::Failed(error) => Poll::Ready(Err(io::Error::other(error.clone()))),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl std::fmt::Debug for FileWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileWriter")
+            .field("position", &self.position())
+            .field("committed", &self.committed())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// What became of a file.
+    #[derive(Debug, Default)]
+    struct Fate {
+        content: Vec<u8>,
+        in_flight: usize,
+        most_in_flight: usize,
+        end: Option<&'static str>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Fake {
+        fate: Arc<Mutex<Fate>>,
+        found: u64,
+        fails_at: Option<u64>,
+        conflict: bool,
+    }
+
+    #[async_trait]
+    impl NewFile for Fake {
+        fn written(&self) -> u64 {
+            self.found
+        }
+
+        async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError> {
+            {
+                let mut fate = self.fate.lock().unwrap();
+                fate.in_flight += 1;
+                fate.most_in_flight = fate.most_in_flight.max(fate.in_flight);
+            }
+            tokio::task::yield_now().await;
+            let mut fate = self.fate.lock().unwrap();
+            fate.in_flight -= 1;
+            if self.fails_at.is_some_and(|place| offset >= place) {
+                return Err(ExecServerError::Interrupted { method: "fs/writeBlock" });
+            }
+            let end = offset as usize + bytes.len();
+            if fate.content.len() < end {
+                fate.content.resize(end, 0);
+            }
+            fate.content[offset as usize..end].copy_from_slice(&bytes);
+            Ok(())
+        }
+
+        async fn commit(self: Box<Self>) -> Result<FsCloseResponse, ExecServerError> {
+            tokio::task::yield_now().await;
+            if self.conflict {
+                return Err(ExecServerError::Interrupted { method: "fs/close" });
+            }
+            let mut fate = self.fate.lock().unwrap();
+            fate.end = Some("committed");
+            let size = Some(fate.content.len() as u64);
+            Ok(FsCloseResponse { committed: true, modified_at_ms: None, size })
+        }
+
+        async fn discard(self: Box<Self>) -> Result<(), ExecServerError> {
+            Ok(())
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            self.fate.lock().unwrap().end.get_or_insert("discarded");
+        }
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|place| (place % 251) as u8).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_there_after_the_commit() {
+        for len in [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9_000_000] {
+            let fake = Fake::default();
+            let fate = Arc::clone(&fake.fate);
+            let mut writer = FileWriter::new(Box::new(fake));
+            let content = pattern(len);
+            for piece in content.chunks(300_000) {
+                writer.write_all(piece).await.unwrap();
+            }
+            assert_eq!((writer.position(), writer.committed()), (len as u64, None));
+            writer.shutdown().await.unwrap();
+            assert_eq!(writer.committed().unwrap().size, Some(len as u64));
+            writer.shutdown().await.unwrap();
+            assert!(writer.write_all(b"late").await.is_err());
+            let fate = fate.lock().unwrap();
+            assert!(fate.content == content && fate.end == Some("committed"));
+            assert!(fate.most_in_flight <= BLOCKS_IN_FLIGHT, "{}", fate.most_in_flight);
+            assert!(len < 9_000_000 || fate.most_in_flight > 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_flush_brings_everything_over_and_names_nothing() {
+        let fake = Fake::default();
+        let fate = Arc::clone(&fake.fate);
+        let mut writer = FileWriter::new(Box::new(fake));
+        for word in ["one", "two"] {
+            writer.write_all(word.as_bytes()).await.unwrap();
+            writer.flush().await.unwrap();
+        }
+        assert_eq!(fate.lock().unwrap().content, b"onetwo");
+        drop(writer);
+        assert_eq!(fate.lock().unwrap().end, Some("discarded"));
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_after_what_was_found() {
+        let fake = Fake { found: 5, ..Fake::default() };
+        let fate = Arc::clone(&fake.fate);
+        fate.lock().unwrap().content = b"hello".to_vec();
+        let mut writer = FileWriter::new(Box::new(fake));
+        assert_eq!(writer.position(), 5);
+        writer.write_all(b" world").await.unwrap();
+        writer.shutdown().await.unwrap();
+        assert_eq!(fate.lock().unwrap().content, b"hello world");
+    }
+
+    #[tokio::test]
+    async fn a_failed_block_fails_the_file_and_keeps_its_reason() {
+        let fake = Fake { fails_at: Some(2 << 20), ..Fake::default() };
+        let fate = Arc::clone(&fake.fate);
+        let mut writer = FileWriter::new(Box::new(fake));
+        let error = writer.write_all(&pattern(20 << 20)).await.unwrap_err();
+        let source = error.get_ref().unwrap().downcast_ref();
+        assert!(matches!(source, Some(ExecServerError::Interrupted { .. })), "{error}");
+        assert!(writer.flush().await.is_err() && writer.shutdown().await.is_err());
+        drop(writer);
+        assert_eq!(fate.lock().unwrap().end, Some("discarded"));
+    }
+
+    #[tokio::test]
+    async fn a_failed_commit_is_an_error_however_often_it_is_asked_for() {
+        let fake = Fake { conflict: true, ..Fake::default() };
+        let fate = Arc::clone(&fake.fate);
+        let mut writer = FileWriter::new(Box::new(fake));
+        writer.write_all(b"mine").await.unwrap();
+        assert!(writer.shutdown().await.is_err() && writer.shutdown().await.is_err());
+        assert_eq!((fate.lock().unwrap().end, writer.committed()), (Some("discarded"), None));
+    }
+}

@@ -1,0 +1,100 @@
+//! One regular file.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::content::{self, Failed, MAX_UNSIZED_BYTES};
+use super::{Place, Source};
+use crate::fs::error::FsError;
+use crate::fs::kind::FileKind;
+use crate::fs::metadata::size;
+use crate::fs::resolve::{self, Identity};
+use crate::fs::stop::Stop;
+use crate::fs::write::take_back;
+use crate::fs::write_lock::WriteLock;
+
+/// How often others may remove or create the destination before this gives up.
+const ATTEMPTS: usize = 8;
+
+pub(super) fn copy(source: &Source, place: &Place<'_>, stop: &Stop) -> Result<(), FsError> {
+    stop.check(&source.path)?;
+    // Some files of /proc and /sys wait for events when they are read.
+    let (size, flags) = (size(&source.stat), OFlags::RDONLY | OFlags::NONBLOCK);
+    let input = resolve::content("open", &source.path, source.node.as_fd(), size, flags)?;
+    let _place = WriteLock::place(place.directory, place.name, &place.path)?;
+    let output = open_output(source, place)?;
+    content::copy(input.as_fd(), output.file.as_fd(), size, stop).map_err(|failed| {
+        if let Some(created) = output.created {
+            take_back(place.directory, place.name, created);
+        }
+        match failed {
+            Failed::Reading(errno) => FsError::os("read", &source.path)(errno),
+            Failed::Writing(errno) => FsError::os("write", &place.path)(errno),
+            Failed::TooLarge => {
+                FsError::TooLarge { path: source.path.clone(), max: MAX_UNSIZED_BYTES }
+            }
+            Failed::Abandoned => Stop::abandoned(&source.path),
+        }
+    })
+}
+
+struct Output {
+    file: OwnedFd,
+    /// Unless it was there before.
+    created: Option<Identity>,
+    /// Of a file that was there before, and may have other names.
+    _content: Option<WriteLock>,
+}
+
+/// An empty file with the permissions of the source, before there is content that they protect.
+fn open_output(source: &Source, place: &Place<'_>) -> Result<Output, FsError> {
+    let mode = Mode::from_raw_mode(source.stat.st_mode & 0o777);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    for _ in 0..ATTEMPTS {
+        match rustix::fs::openat(place.directory, place.name, flags, mode) {
+            Ok(file) => {
+                // The umask may have taken some.
+                rustix::fs::fchmod(&file, mode)
+                    .map_err(FsError::os("set the permissions of", &place.path))?;
+                let created =
+                    Identity::of(file.as_fd()).map_err(FsError::os("look at", &place.path))?;
+                return Ok(Output { file, created: Some(created), _content: None });
+            }
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(FsError::os("create", &place.path)(errno)),
+        }
+        match place.node() {
+            Ok(node) => {
+                return open_existing(source, place, &node, mode);
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(FsError::Unsuitable { path: place.path.clone(), why: "is a symlink to nothing" })
+}
+
+/// Emptied only when nothing speaks against it any more.
+fn open_existing(
+    source: &Source,
+    place: &Place<'_>,
+    node: &OwnedFd,
+    mode: Mode,
+) -> Result<Output, FsError> {
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", &place.path))?;
+    resolve::expect_kind(&place.path, &stat, FileKind::Regular, "a regular file")?;
+    if Identity::from(&stat) == Identity::from(&source.stat) {
+        let why = "is the file that is to be copied there";
+        return Err(FsError::Unsuitable { path: place.path.clone(), why });
+    }
+    let file = resolve::content("open", &place.path, node.as_fd(), size(&stat), OFlags::WRONLY)?;
+    let content = WriteLock::content(&stat);
+    if stat.st_mode & 0o7777 != mode.as_raw_mode() {
+        rustix::fs::fchmod(&file, mode)
+            .map_err(FsError::os("set the permissions of", &place.path))?;
+    }
+    rustix::fs::ftruncate(&file, 0).map_err(FsError::os("empty", &place.path))?;
+    Ok(Output { file, created: None, _content: Some(content) })
+}

@@ -1,0 +1,244 @@
+//! A temporary file beside the name that it is to take. Nothing but this process writes it, and it goes when it is dropped.
+//!
+//! A process that is killed leaves its drafts behind: `.NAME.XXXXXX.tmp`.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+use super::claim;
+use super::error::FsError;
+use super::kind::FileKind;
+
+use super::rename::without_replacing;
+use super::resolve::{self, Identity, Parent};
+
+#[derive(Debug)]
+pub(super) struct Draft {
+    /// The name to be taken.
+    parent: Parent,
+    name: OsString,
+    file: OwnedFd,
+    when_dropped: WhenDropped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhenDropped {
+    Remove,
+    Leave,
+}
+
+/// So much of the name is part of the draft's: it fits wherever names may have a hundred bytes more.
+const MAX_STEM_BYTES: usize = 100;
+
+impl Draft {
+    /// `mode` is subject to the umask.
+    pub(super) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
+        let (name, file) = claim::persist(path, || {
+            let name = draft_name(&parent.name, &random_word());
+            match create(&parent, &name, mode) {
+                Ok(file) => Ok(Some((name, file))),
+                Err(Errno::EXIST) => Ok(None),
+                Err(errno) => Err(FsError::os("create a temporary file for", path)(errno)),
+            }
+        })?;
+        Ok(Self { parent, name, file, when_dropped: WhenDropped::Remove })
+    }
+
+    /// The draft that was begun under this key, or a new one. It is left where it is when dropped.
+    pub(super) fn resume(
+        path: &Path,
+        parent: Parent,
+        key: &str,
+        mode: Mode,
+    ) -> Result<Self, FsError> {
+        let name = draft_name(&parent.name, &word_of(&parent.name, key));
+        let file = claim::persist(path, || open_or_create(path, &parent, &name, mode))?;
+        Ok(Self { parent, name, file, when_dropped: WhenDropped::Leave })
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) fn parent(&self) -> &Parent {
+        &self.parent
+    }
+
+    pub(super) fn remove_when_dropped(&mut self) {
+        self.when_dropped = WhenDropped::Remove;
+    }
+
+    /// It may have been given to the owner of the file that it was to replace. Who resumes it expects their own.
+    pub(super) fn take_back_ownership(&self) {
+        let _ = rustix::fs::fchown(&self.file, Some(rustix::process::geteuid()), None);
+        let _ = rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR);
+    }
+
+    /// Takes its name, for good: after a crash too. `create_new` fails with `EEXIST` if it is taken.
+    pub(super) fn publish(&mut self, create_new: bool) -> Result<(), Errno> {
+        let directory = self.parent.directory.as_fd();
+        if create_new {
+            without_replacing(directory, &self.name, directory, &self.parent.name)?;
+        } else {
+            rustix::fs::renameat(directory, &self.name, directory, &self.parent.name)?;
+        }
+        // Whatever has the draft's name from now on is somebody else's.
+        self.when_dropped = WhenDropped::Leave;
+        sync_directory(directory)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if self.when_dropped == WhenDropped::Remove {
+            let _ = rustix::fs::unlinkat(&self.parent.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn create(parent: &Parent, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(&parent.directory, name, flags, mode)
+}
+
+/// `None` if the draft was published, removed or created by somebody else meanwhile.
+fn open_or_create(
+    path: &Path,
+    parent: &Parent,
+    name: &OsStr,
+    mode: Mode,
+) -> Result<Option<OwnedFd>, FsError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = match rustix::fs::openat(&parent.directory, name, flags, Mode::empty()) {
+        Ok(node) => {
+            expect_own(&path.with_file_name(name), &node)?;
+            resolve::reopen(node.as_fd(), OFlags::WRONLY)
+        }
+        Err(Errno::NOENT) => match create(parent, name, mode) {
+            Err(Errno::EXIST) => return Ok(None),
+            created => created,
+        },
+        Err(errno) => Err(errno),
+    };
+    let file = opened.map_err(FsError::os("open the temporary file of", path))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let is = "is being written under the same key".to_owned();
+            return Err(FsError::Conflict { path: path.to_owned(), is });
+        }
+        Err(errno) => return Err(FsError::os("lock the temporary file of", path)(errno)),
+    }
+    // Whoever had the lock before may have published the file: then it is the finished one, and must not be written.
+    let locked = Identity::of(file.as_fd()).map_err(FsError::os("look at", path))?;
+    let named = rustix::fs::statat(&parent.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    Ok(named.is_ok_and(|named| Identity::from(&named) == locked).then_some(file))
+}
+
+/// In a directory where others may write, the name can be theirs, or a link to another file of ours.
+fn expect_own(draft: &Path, node: &OwnedFd) -> Result<(), FsError> {
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", draft))?;
+    resolve::expect_kind(draft, &stat, FileKind::Regular, "a temporary file")?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_nlink != 1 {
+        let why = "is not a temporary file of this server";
+        return Err(FsError::Unsuitable { path: draft.to_owned(), why });
+    }
+    Ok(())
+}
+
+fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let directory = match resolve::reopen(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Ok(directory) => directory,
+        // One may be allowed to change a directory and not to read it; then the rename is as durable as any.
+        Err(Errno::ACCESS) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    match rustix::fs::fsync(directory) {
+        // Some file systems cannot.
+        Err(Errno::INVAL) => Ok(()),
+        synced => synced,
+    }
+}
+
+fn draft_name(name: &OsStr, word: &str) -> OsString {
+    let bytes = name.as_bytes();
+    let stem = match name.to_str() {
+        Some(text) => &bytes[..text.floor_char_boundary(MAX_STEM_BYTES)],
+        None => &bytes[..bytes.len().min(MAX_STEM_BYTES)],
+    };
+    let mut draft = Vec::with_capacity(stem.len() + word.len() + 6);
+    draft.push(b'.');
+    draft.extend_from_slice(stem);
+    draft.push(b'.');
+    draft.extend_from_slice(word.as_bytes());
+    draft.extend_from_slice(b".tmp");
+    OsString::from_vec(draft)
+}
+
+/// Need not be a secret: a name that somebody guessed and took is simply not used.
+fn random_word() -> String {
+    const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut number = RandomState::new().build_hasher().finish();
+    let mut word = String::with_capacity(6);
+    for _ in 0..6 {
+        word.push(char::from(LETTERS[(number % 36) as usize]));
+        number /= 36;
+    }
+    word
+}
+
+/// Also tells names apart that begin with the same hundred bytes. Longer than any random word.
+fn word_of(name: &OsStr, key: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(name.as_bytes());
+    hash.update([0]);
+    hash.update(key.as_bytes());
+    hash.finalize().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::Symlinks;
+
+    fn draft(path: &Path) -> Draft {
+        let parent = resolve::parent(path, Symlinks::Follow).unwrap();
+        Draft::create(path, parent, Mode::from_raw_mode(0o600)).unwrap()
+    }
+
+    #[test]
+    fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let mut late = draft(&path);
+        std::fs::write(&path, "first").unwrap();
+        assert_eq!(late.publish(true), Err(Errno::EXIST));
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        late.publish(false).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        drop(late);
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_fit_and_differ() {
+        let long = "ü".repeat(127) + "x";
+        let longer = "ü".repeat(127) + "y";
+        let name = draft_name(OsStr::new(&long), &word_of(OsStr::new(&long), "key"));
+        assert!(name.to_str().is_some() && name.len() < 143, "{name:?}");
+        assert_ne!(name, draft_name(OsStr::new(&longer), &word_of(OsStr::new(&longer), "key")));
+        assert_ne!(word_of(OsStr::new("a"), "bc"), word_of(OsStr::new("ab"), "c"));
+        assert_eq!(draft_name(OsStr::new("name"), "abc123"), ".name.abc123.tmp");
+        assert_ne!(random_word(), random_word());
+        let not_text = OsStr::from_bytes(&[0xff; 200]);
+        assert_eq!(draft_name(not_text, "w").len(), MAX_STEM_BYTES + 7);
+    }
+}

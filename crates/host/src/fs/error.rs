@@ -1,0 +1,53 @@
+//! Why an operation on files failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::kind::FileKind;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// The kernel's own answer.
+    #[error("cannot {action} {path}: {source}", path = .path.display())]
+    Os { action: &'static str, path: PathBuf, source: io::Error },
+    /// The caller allows no symlinks.
+    #[error("{path} leads through a symlink, which this request does not allow", path = .path.display())]
+    Symlink { path: PathBuf },
+    #[error("{path} is {found}, not {wanted}", path = .path.display())]
+    WrongKind { path: PathBuf, found: FileKind, wanted: &'static str },
+    #[error("{path} is larger than {max} bytes", path = .path.display())]
+    TooLarge { path: PathBuf, max: u64 },
+    #[error("{path} has more than {max} entries", path = .path.display())]
+    TooManyEntries { path: PathBuf, max: usize },
+    /// The file is not what the caller believes it to be; nothing was changed.
+    #[error("{path} {is}", path = .path.display())]
+    Conflict { path: PathBuf, is: String },
+    /// What was asked for makes no sense for this path.
+    #[error("{path} {why}", path = .path.display())]
+    Unsuitable { path: PathBuf, why: &'static str },
+}
+
+impl FsError {
+    /// For `map_err`: the kernel refused to do `action` to `path`.
+    pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
+        move |errno| match errno {
+            Errno::LOOP => {
+                let why = "leads through too many symlinks";
+                Self::Unsuitable { path: path.to_owned(), why }
+            }
+            _ => Self::Os { action, path: path.to_owned(), source: errno.into() },
+        }
+    }
+
+    pub(crate) fn already_exists(path: &Path) -> Self {
+        Self::Conflict { path: path.to_owned(), is: "exists already".to_owned() }
+    }
+
+    /// Whether there is nothing of that name.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}

@@ -1,0 +1,51 @@
+//! Files of this machine. Every function here may block, and none knows who asks: the caller chooses the thread.
+//!
+//! Paths are absolute. `resolve` is the only place that follows them, with `destination` for what is at the end of the
+//! path of a write; a policy that restricts what may be reached has one place to stand.
+
+mod claim;
+mod condition;
+mod copy;
+mod create_directory;
+mod destination;
+mod draft;
+mod error;
+pub mod glob;
+mod inheritance;
+mod kind;
+mod links;
+mod listing;
+mod metadata;
+mod new_file;
+mod open_file;
+mod permissions;
+mod procfs;
+mod read_directory;
+mod remove;
+mod rename;
+mod resolve;
+pub mod search;
+mod stop;
+mod trail;
+mod walk;
+pub mod watch;
+mod write;
+mod write_lock;
+
+pub use condition::{Condition, Written};
+pub use copy::copy;
+pub use create_directory::create_directory;
+pub use error::FsError;
+pub use kind::FileKind;
+pub use links::{canonicalize, read_link, symlink};
+pub use metadata::{Metadata, metadata};
+pub use new_file::{NewFile, NewFileOptions};
+pub use open_file::{Block, OpenFile};
+pub use permissions::set_permissions;
+pub use read_directory::{Entry, EntryDetails, EntryTypes, read_directory};
+pub use remove::{RemoveOptions, remove};
+pub use rename::{Replace, rename};
+pub use resolve::Symlinks;
+pub use stop::Stop;
+pub use walk::{Tree, TreeEntry, TreeError, TreeKind, WalkOptions, walk};
+pub use write::{WriteOptions, write_file};

@@ -1,0 +1,174 @@
+//! A file that is written in blocks and takes its name when it is complete. Until then the name stands for what it stood
+//! for before.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use super::claim::{self, Claim};
+use super::condition::{Arrival, Condition, Written, distinguish};
+use super::destination::{self, LastLink};
+use super::draft::Draft;
+use super::error::FsError;
+use super::inheritance::{expect_writable, inherit};
+use super::metadata;
+use super::permissions::permission_bits;
+use super::resolve::{Parent, Symlinks};
+use super::write::write_all_at;
+
+#[derive(Debug, Clone, Default)]
+pub struct NewFileOptions {
+    pub symlinks: Symlinks,
+    /// Permission bits. When left out those of the file that is replaced.
+    pub mode: Option<u32>,
+    /// Looked at when the file is created, to refuse early, and again when it takes its name.
+    pub condition: Condition,
+    /// What is written is kept when this is dropped, and is found again by the next file of the same name and key:
+    /// letters, digits, `-` and `_`, at most 64. How much there is, [`NewFile::written`] tells; that it has no holes is up
+    /// to the caller, who writes in order.
+    pub resume_key: Option<String>,
+}
+
+/// Dropped without a commit, it leaves nothing behind, unless it can be resumed.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    draft: Draft,
+    symlinks: Symlinks,
+    mode: Option<Mode>,
+    condition: Condition,
+    written: AtomicU64,
+    /// The first write that failed. A file with a part missing must not take its name.
+    failed: OnceLock<Errno>,
+}
+
+const MAX_KEY_BYTES: usize = 64;
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl NewFile {
+    /// In the directory where the file will be. With [`Symlinks::Follow`] a symlink stays and what it leads to is replaced.
+    pub fn create(path: &Path, options: NewFileOptions) -> Result<Self, FsError> {
+        let NewFileOptions { symlinks, mode, condition, resume_key } = options;
+        let mode = mode.map(|mode| permission_bits(path, mode)).transpose()?;
+        let (parent, replaces) = claim::persist(path, || find(path, symlinks, &condition))?;
+        // Nobody is to read what is being written who may not read the result.
+        let initial = if replaces || mode.is_some() { PRIVATE } else { Mode::from_raw_mode(0o666) };
+        let draft = match resume_key {
+            None => Draft::create(path, parent, initial)?,
+            Some(key) => Draft::resume(path, parent, expect_key(path, &key)?, initial)?,
+        };
+        if initial == PRIVATE {
+            // A draft that is resumed may be older than the file that it replaces.
+            rustix::fs::fchmod(draft.file(), initial)
+                .map_err(FsError::os("set the permissions of", path))?;
+        }
+        let stat = rustix::fs::fstat(draft.file()).map_err(FsError::os("look at", path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            draft,
+            symlinks,
+            mode,
+            condition,
+            written: AtomicU64::new(metadata::size(&stat)),
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// Up to where something was written, by an earlier attempt too.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Blocks may come in any order and from several threads. What is left out between them reads as zeros.
+    pub fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
+        self.write_all(offset, bytes).map_err(|errno| {
+            let first = *self.failed.get_or_init(|| errno);
+            FsError::os("write", &self.path)(first)
+        })
+    }
+
+    /// The file takes its name. Its size is what was written. If it cannot, it is removed; with a key it is kept, and can be
+    /// committed another time.
+    pub fn commit(mut self) -> Result<Written, FsError> {
+        if let Some(errno) = self.failed.get() {
+            return Err(FsError::os("write", &self.path)(*errno));
+        }
+        let path = self.path.clone();
+        let committed = claim::persist(&path, || self.publish());
+        if committed.is_err() {
+            self.draft.take_back_ownership();
+        }
+        committed
+    }
+
+    pub fn discard(mut self) {
+        self.draft.remove_when_dropped();
+    }
+
+    fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if let Some(errno) = self.failed.get() {
+            return Err(*errno);
+        }
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or(Errno::FBIG)?;
+        write_all_at(self.draft.file(), bytes, offset)?;
+        if !bytes.is_empty() {
+            self.written.fetch_max(end, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// `None` if somebody changed the name meanwhile.
+    fn publish(&mut self) -> Result<Option<Written>, FsError> {
+        let path = &self.path;
+        let Some(claim) = Claim::take(path, self.draft.parent())? else { return Ok(None) };
+        let old = claim.admit(path, self.symlinks, &self.condition)?;
+        if let Some(old) = old {
+            expect_writable(path, old)?;
+        }
+        inherit(path, self.draft.file(), old, self.mode)?;
+        let (file, old) = (self.draft.file(), old.map(|old| &old.stat));
+        let written = distinguish(path, file, old, Arrival::Unseen, &self.condition)?;
+        rustix::fs::fsync(self.draft.file()).map_err(FsError::os("write", path))?;
+        // The sync may have taken long enough for other programs.
+        if !self.condition.is_none() && !claim.still_holds(path, self.draft.parent())? {
+            return Ok(None);
+        }
+        self.draft.publish(self.condition.create_new).map_err(|errno| match errno {
+            Errno::EXIST => FsError::already_exists(path),
+            _ => FsError::os("replace", path)(errno),
+        })?;
+        Ok(Some(written))
+    }
+}
+
+/// Where the file will be, and whether there is one now.
+fn find(
+    path: &Path,
+    symlinks: Symlinks,
+    condition: &Condition,
+) -> Result<Option<(Parent, bool)>, FsError> {
+    let Some(parent) = destination::find(path, symlinks, LastLink::under(condition))? else {
+        return Ok(None);
+    };
+    let Some(claim) = Claim::take(path, &parent)? else { return Ok(None) };
+    let old = claim.admit(path, symlinks, condition)?;
+    if let Some(old) = old {
+        expect_writable(path, old)?;
+    }
+    let replaces = old.is_some();
+    Ok(Some((parent, replaces)))
+}
+
+fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(allowed) {
+        return Ok(key);
+    }
+    let why = "cannot be resumed by a key that is not 1 to 64 letters, digits, - and _";
+    Err(FsError::Unsuitable { path: path.to_owned(), why })
+}

@@ -1,0 +1,220 @@
+//! Names and trees, removed. No symlink in a tree is followed, whatever takes the place of what: see [`Trail`].
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use super::error::FsError;
+use super::listing::Listing;
+use super::resolve::{self, Parent, Symlinks};
+use super::stop::Stop;
+use super::trail::Trail;
+use super::write_lock::WriteLock;
+
+/// How often in one tree a directory may turn out to have been filled or exchanged meanwhile.
+const MAX_RETRIES: usize = 1_000;
+/// Names of directories kept in memory. A directory with more of them is read again once those are gone.
+const MAX_WAITING: usize = 65_536;
+
+#[derive(Debug, Clone, Copy)]
+pub struct RemoveOptions {
+    /// A directory with everything in it. Otherwise only if it is empty.
+    pub recursive: bool,
+    /// What is not there, or has nothing or no directory above it, is no error.
+    pub force: bool,
+    /// In what leads to the name. The name itself is never followed, nor is anything below it.
+    pub symlinks: Symlinks,
+}
+
+/// Removes a name, and what is below it. Stops at the first entry that cannot be removed, which the error names.
+pub fn remove(path: &Path, options: &RemoveOptions, stop: &Stop) -> Result<(), FsError> {
+    let parent = match resolve::parent(path, options.symlinks) {
+        Err(error) if options.force && is_nowhere(&error) => return Ok(()),
+        parent => parent?,
+    };
+    match remove_existing(path, parent, options, stop) {
+        Err(error) if options.force && error.is_not_found() => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Below a file there is nothing either.
+fn is_nowhere(error: &FsError) -> bool {
+    let no_directory = matches!(error, FsError::Os { source, .. }
+        if source.kind() == io::ErrorKind::NotADirectory);
+    no_directory || error.is_not_found()
+}
+
+fn remove_existing(
+    path: &Path,
+    parent: Parent,
+    options: &RemoveOptions,
+    stop: &Stop,
+) -> Result<(), FsError> {
+    match unlink_name(path, &parent)? {
+        Err(Errno::ISDIR) if options.recursive => Removal::new(path, parent, stop).run(),
+        Err(Errno::ISDIR) => {
+            rustix::fs::unlinkat(&parent.directory, &parent.name, AtFlags::REMOVEDIR)
+                .map_err(FsError::os("remove the directory", path))
+        }
+        unlinked => unlinked.map_err(FsError::os("remove", path)),
+    }
+}
+
+/// A conditional write that has looked at the name is to find the same when it writes.
+fn unlink_name(path: &Path, parent: &Parent) -> Result<Result<(), Errno>, FsError> {
+    let _name = WriteLock::name(parent, path)?;
+    Ok(rustix::fs::unlinkat(&parent.directory, &parent.name, AtFlags::empty()))
+}
+
+struct Removal<'a> {
+    stop: &'a Stop,
+    trail: Trail,
+    /// One for each directory of the trail.
+    levels: Vec<Level>,
+    /// In all levels.
+    waiting: usize,
+    retries: usize,
+    listing: Listing,
+}
+
+#[derive(Default)]
+struct Level {
+    /// Names that were directories when they were read.
+    waiting: Vec<OsString>,
+    /// Everything but these is gone, as far as is known.
+    listed: bool,
+}
+
+/// Why a directory was not read to its end.
+enum Halt {
+    EnoughWaiting,
+    Failed(OsString, Errno),
+}
+
+impl<'a> Removal<'a> {
+    /// The trail starts one directory above, of which nothing but `name` is looked at.
+    fn new(path: &Path, Parent { directory, name }: Parent, stop: &'a Stop) -> Self {
+        let above = path.parent().unwrap_or(path);
+        Self {
+            stop,
+            trail: Trail::new(above, directory),
+            levels: vec![Level { waiting: vec![name], listed: true }],
+            waiting: 1,
+            retries: 0,
+            listing: Listing::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<(), FsError> {
+        while let Some(level) = self.levels.last_mut() {
+            if let Some(name) = level.waiting.pop() {
+                self.waiting -= 1;
+                self.enter(name)?;
+            } else if !level.listed {
+                self.list()?;
+            } else {
+                self.levels.pop();
+                if let Some(left) = self.trail.leave()? {
+                    self.remove_directory(left.name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, name: OsString) -> Result<(), FsError> {
+        match self.trail.enter(&name) {
+            Ok(()) => self.levels.push(Level::default()),
+            Err(Errno::NOENT) => {}
+            // Something else has taken its name.
+            Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(name),
+            // Not to be read, but if it is empty that is not needed.
+            Err(errno) => {
+                rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::REMOVEDIR).map_err(
+                    |_| FsError::os("open the directory", &self.trail.path_of(&name))(errno),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes at once what is not a directory.
+    fn list(&mut self) -> Result<(), FsError> {
+        if self.stop.is_requested() {
+            return Err(Stop::abandoned(&self.trail.path()));
+        }
+        let here = self.trail.here();
+        let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
+        let mut waiting = Vec::new();
+        let outcome = self.listing.read(here, |name, listed| {
+            let unlinked = if listed == FileType::Directory {
+                Err(Errno::ISDIR)
+            } else {
+                rustix::fs::unlinkat(here, name, AtFlags::empty())
+            };
+            match unlinked {
+                Ok(()) | Err(Errno::NOENT) => return ControlFlow::Continue(()),
+                Err(Errno::ISDIR) => waiting.push(owned(name)),
+                Err(errno) => return ControlFlow::Break(Halt::Failed(owned(name), errno)),
+            }
+            if waiting.len() == room {
+                return ControlFlow::Break(Halt::EnoughWaiting);
+            }
+            ControlFlow::Continue(())
+        });
+        let listed = match outcome {
+            Ok(ControlFlow::Continue(())) => true,
+            Ok(ControlFlow::Break(Halt::EnoughWaiting)) => false,
+            Ok(ControlFlow::Break(Halt::Failed(name, errno))) => {
+                return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));
+            }
+            Err(errno) => return Err(FsError::os("read the directory", &self.trail.path())(errno)),
+        };
+        self.waiting += waiting.len();
+        let level = self.levels.last_mut().expect("the directory that was read has a level");
+        *level = Level { waiting, listed };
+        Ok(())
+    }
+
+    fn unlink(&mut self, name: OsString) -> Result<(), FsError> {
+        match rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno @ Errno::ISDIR) => self.retry(name, errno),
+            Err(errno) => Err(FsError::os("remove", &self.trail.path_of(&name))(errno)),
+        }
+    }
+
+    fn remove_directory(&mut self, name: OsString) -> Result<(), FsError> {
+        match rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno @ (Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR)) => {
+                self.retry(name, errno)
+            }
+            Err(errno) => {
+                Err(FsError::os("remove the directory", &self.trail.path_of(&name))(errno))
+            }
+        }
+    }
+
+    /// It was filled or exchanged since it was looked at: whatever has the name now goes the same way.
+    fn retry(&mut self, name: OsString, errno: Errno) -> Result<(), FsError> {
+        self.retries += 1;
+        if self.retries > MAX_RETRIES {
+            return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));
+        }
+        let level = self.levels.last_mut().expect("what is left has a level above");
+        level.waiting.push(name);
+        self.waiting += 1;
+        Ok(())
+    }
+}
+
+fn owned(name: &CStr) -> OsString {
+    OsStr::from_bytes(name.to_bytes()).to_owned()
+}

@@ -1,0 +1,145 @@
+//! What ignore files exclude: `.ignore`, `.gitignore` and `.git/info/exclude`, in this order of weight, the nearest
+//! directory first. The user's own, global ignore file is not asked: this user is a server.
+//!
+//! The syntax is that of crate `ignore`. Its walker is not used, for it opens an ignore file whatever it is and reads
+//! it to the end: a tree with a FIFO of that name, or with a link to `/dev/zero`, would hold a thread for ever or take all memory.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::io::Errno;
+
+use super::visible::{Obstacle, open_regular};
+use crate::fs::resolve::{self, Symlinks};
+
+/// Of one ignore file: far more than anybody writes. Compiling this much may take 100 MiB, and a fifth of a second.
+const MAX_FILE_BYTES: usize = 64 << 10;
+/// Of all that are in force at one place.
+const MAX_BYTES: usize = 4 * MAX_FILE_BYTES;
+
+/// The rules of one directory, for what is below it.
+#[derive(Debug)]
+pub(super) struct Rules {
+    matcher: Gitignore,
+    bytes: usize,
+}
+
+/// An ignore file that was not understood, and why.
+type Bad = (&'static str, Obstacle);
+
+impl Rules {
+    pub(super) fn none() -> Self {
+        Self { matcher: Gitignore::empty(), bytes: 0 }
+    }
+
+    /// `has` says which names the directory has, so that most directories cost nothing. `others` are in force as well.
+    pub(super) fn of<'a>(
+        directory: BorrowedFd<'_>,
+        path: &Path,
+        has: impl Fn(&CStr) -> bool,
+        others: impl Iterator<Item = &'a Self>,
+    ) -> (Self, Vec<Bad>) {
+        let mut reading = Reading {
+            builder: GitignoreBuilder::new(path),
+            bytes: 0,
+            room: MAX_BYTES.saturating_sub(others.map(|rules| rules.bytes).sum()),
+            bad: Vec::new(),
+        };
+        // The last rule that matches wins.
+        if has(c".git")
+            && let Ok(info) =
+                resolve::directory_below(directory, Path::new(".git/info"), Symlinks::Refuse)
+        {
+            reading.add(info.as_fd(), c"exclude", ".git/info/exclude");
+        }
+        if has(c".gitignore") {
+            reading.add(directory, c".gitignore", ".gitignore");
+        }
+        if has(c".ignore") {
+            reading.add(directory, c".ignore", ".ignore");
+        }
+        reading.finish()
+    }
+
+    /// Whether to ignore the path; `None` if no rule is about it.
+    pub(super) fn judge(&self, path: &Path, is_directory: bool) -> Option<bool> {
+        match self.matcher.matched(path, is_directory) {
+            Match::None => None,
+            Match::Ignore(_) => Some(true),
+            Match::Whitelist(_) => Some(false),
+        }
+    }
+}
+
+/// The rules of the directories above `root`, nearest first, up to the top of the repository that it is in. Outside
+/// a repository there is no end to where rules could come from, so there are none.
+pub(super) fn above(root: &Path) -> Vec<Rules> {
+    let is_top = |directory: &Path| directory.join(".git").symlink_metadata().is_ok();
+    let Some(top) = root.ancestors().find(|directory| is_top(directory)) else {
+        return Vec::new();
+    };
+    let mut above: Vec<Rules> = Vec::new();
+    for path in root.ancestors().skip(1).take_while(|directory| directory.starts_with(top)) {
+        if let Ok(directory) = resolve::directory(path, Symlinks::Refuse) {
+            let (rules, _) = Rules::of(directory.as_fd(), path, |_| true, above.iter());
+            above.push(rules);
+        }
+    }
+    above
+}
+
+/// The ignore files of one directory on their way to rules.
+struct Reading {
+    builder: GitignoreBuilder,
+    bytes: usize,
+    room: usize,
+    bad: Vec<Bad>,
+}
+
+impl Reading {
+    /// A line that is no valid rule is passed over, as git does.
+    fn add(&mut self, directory: BorrowedFd<'_>, name: &CStr, shown: &'static str) {
+        match read(directory, name, self.room.min(MAX_FILE_BYTES)) {
+            Ok(text) => {
+                self.room = self.room.saturating_sub(text.len());
+                self.bytes += text.len();
+                for line in text.trim_start_matches('\u{feff}').lines() {
+                    let _ = self.builder.add_line(None, line);
+                }
+            }
+            Err(Obstacle::Os(Errno::NOENT)) => {}
+            Err(obstacle) => self.bad.push((shown, obstacle)),
+        }
+    }
+
+    fn finish(mut self) -> (Rules, Vec<Bad>) {
+        match self.builder.build() {
+            Ok(matcher) => (Rules { matcher, bytes: self.bytes }, self.bad),
+            Err(_) => {
+                self.bad.push((".gitignore", Obstacle::TooManyRules));
+                (Rules::none(), self.bad)
+            }
+        }
+    }
+}
+
+fn read(directory: BorrowedFd<'_>, name: &CStr, max: usize) -> Result<String, Obstacle> {
+    // Like git, which follows no link here either.
+    let Some(file) = open_regular(directory, name)? else {
+        return Ok(String::new());
+    };
+    let mut bytes = Vec::new();
+    File::from(file)
+        .take(max as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    if bytes.len() > max {
+        return Err(Obstacle::TooManyRules);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,133 @@
+//! A line of a file as text: bounded, UTF-8 whatever it was, and with places that are right in it.
+
+use std::ops::Range;
+
+/// A longer line is cut.
+pub(super) const MAX_LINE_BYTES: usize = 4 << 10;
+
+#[derive(Debug)]
+pub(super) struct LineText {
+    pub(super) text: String,
+    pieces: Vec<Piece>,
+}
+
+/// Where a piece of the line is in the text.
+#[derive(Debug)]
+struct Piece {
+    source: Range<usize>,
+    text: Range<usize>,
+    /// It was not UTF-8.
+    replaced: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Edge {
+    Start,
+    End,
+}
+
+impl LineText {
+    /// The line end is left out.
+    pub(super) fn new(line: &[u8]) -> Self {
+        let line = without_end(line);
+        // No more can be shown. A character that crosses the cut is seen whole, and then left out whole.
+        let line = &line[..line.len().min(MAX_LINE_BYTES + 3)];
+        let mut shown = Self { text: String::new(), pieces: Vec::new() };
+        for chunk in line.utf8_chunks() {
+            let replacement = if chunk.invalid().is_empty() { "" } else { "\u{fffd}" };
+            if !shown.push(chunk.valid(), chunk.valid().len(), false)
+                || !shown.push(replacement, chunk.invalid().len(), true)
+            {
+                break;
+            }
+        }
+        shown
+    }
+
+    /// Where a match is in the text; `None` if it is empty or was cut off.
+    pub(super) fn locate(&self, found: Range<usize>) -> Option<Range<usize>> {
+        // A regular expression may match bytes, and so half a character.
+        let start = self.text.floor_char_boundary(self.place(found.start, Edge::Start));
+        let end = self.text.ceil_char_boundary(self.place(found.end, Edge::End));
+        (!found.is_empty() && start < end).then_some(start..end)
+    }
+
+    /// Whether all of it found room.
+    fn push(&mut self, text: &str, source_len: usize, replaced: bool) -> bool {
+        let room = MAX_LINE_BYTES - self.text.len();
+        let shown = &text[..text.floor_char_boundary(room)];
+        let source_start = self.pieces.last().map_or(0, |piece| piece.source.end);
+        let text_start = self.text.len();
+        self.text.push_str(shown);
+        self.pieces.push(Piece {
+            source: source_start..source_start + source_len,
+            text: text_start..self.text.len(),
+            replaced,
+        });
+        shown.len() == text.len()
+    }
+
+    fn place(&self, offset: usize, edge: Edge) -> usize {
+        let piece = self.pieces.iter().find(|piece| match edge {
+            Edge::Start => offset < piece.source.end,
+            Edge::End => offset <= piece.source.end,
+        });
+        match (piece, edge) {
+            (None, _) => self.text.len(),
+            (Some(Piece { text, replaced: true, .. }), Edge::Start) => text.start,
+            (Some(Piece { text, replaced: true, .. }), Edge::End) => text.end,
+            (Some(Piece { text, source, .. }), _) => {
+                (text.start + offset - source.start).min(text.end)
+            }
+        }
+    }
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ends_are_left_out() {
+        for line in ["text", "text\n", "text\r\n"] {
+            assert_eq!(LineText::new(line.as_bytes()).text, "text");
+        }
+        assert_eq!(LineText::new(b"\n").text, "");
+    }
+
+    #[test]
+    fn places_are_right_behind_bytes_that_are_not_utf8() {
+        let line = b"\xffab\xf0\x9f\x98cd\xc3\xa9";
+        let shown = LineText::new(line);
+        assert_eq!(shown.text, "\u{fffd}ab\u{fffd}cdé");
+        let located = |range: Range<usize>| shown.locate(range).map(|place| &shown.text[place]);
+        assert_eq!(located(1..3), Some("ab"));
+        assert_eq!(located(6..8), Some("cd"));
+        assert_eq!(located(0..1), Some("\u{fffd}"));
+        assert_eq!(located(4..5), Some("\u{fffd}"), "the part of a sequence is the whole of it");
+        assert_eq!(located(2..7), Some("b\u{fffd}c"));
+        assert_eq!(located(9..10), Some("é"), "so is the part of a character");
+        assert_eq!(located(0..line.len()), Some(shown.text.as_str()));
+        assert_eq!(located(2..2), None);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let line = format!("x{}", "é".repeat(MAX_LINE_BYTES));
+        let shown = LineText::new(line.as_bytes());
+        assert_eq!(shown.text.len(), MAX_LINE_BYTES - 1);
+        assert_eq!(shown.locate(4090..5000), Some(4089..4095));
+        assert_eq!(shown.locate(4095..4097), None);
+        assert_eq!(shown.locate(6000..7000), None);
+
+        let broken = [b"\xff".repeat(MAX_LINE_BYTES), b"tail".to_vec()].concat();
+        let shown = LineText::new(&broken);
+        assert!(shown.text.len() <= MAX_LINE_BYTES && shown.text.chars().all(|c| c == '\u{fffd}'));
+        assert_eq!(shown.locate(MAX_LINE_BYTES..MAX_LINE_BYTES + 4), None);
+    }
+}

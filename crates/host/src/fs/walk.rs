@@ -1,0 +1,323 @@
+//! What is below a directory, level by level, within bounds.
+//!
+//! Directories that wait for their turn are not held open, there may be thousands: each is opened by its way down from the
+//! root, on which no symlink is followed unless that was asked for.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, OsStr};
+use std::ops::{ControlFlow, Range};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::error::FsError;
+use super::listing::{Listing, followed_type, own_type};
+use super::resolve::{self, Identity, Symlinks};
+use super::stop::Stop;
+
+/// What an entry costs in an answer beside its path.
+const ENTRY_BYTES: usize = 48;
+
+/// What a path costs in an answer: it is told as a URI, where most bytes are not themselves but `%XX`.
+pub(super) fn cost(path: &Path) -> usize {
+    let literal = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
+    let bytes = path.as_os_str().as_bytes();
+    let literals = bytes.iter().filter(|byte| literal(byte)).count();
+    ENTRY_BYTES + 3 * bytes.len() - 2 * literals
+}
+
+const MAX_ERRORS: usize = 1_000;
+
+#[derive(Debug, Clone)]
+pub struct WalkOptions {
+    /// With 1, the entries of the root. With 0, nothing.
+    pub max_depth: usize,
+    /// Directories that are read, the root among them.
+    pub max_directories: usize,
+    pub max_entries: usize,
+    /// Of the answer, estimated: the length of each path as a URI and 48 more.
+    pub max_bytes: usize,
+    pub follow_directory_symlinks: bool,
+    /// Directories whose name starts with a dot are neither listed nor entered.
+    pub prune_hidden_directories: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tree {
+    pub entries: Vec<TreeEntry>,
+    /// What could not be looked into.
+    pub errors: Vec<TreeError>,
+    /// There may be more: a bound was reached.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeEntry {
+    pub path: PathBuf,
+    pub kind: TreeKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeKind {
+    Directory,
+    File,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeError {
+    pub path: PathBuf,
+    pub message: String,
+}
+
+/// Directories and files below `path`, which is not listed itself, breadth first and sorted by name in each directory.
+///
+/// A symlink counts as what it leads to, and is left out if that is neither a directory nor a regular file. With
+/// `follow_directory_symlinks` it is entered too, but each directory only once.
+/// Where a directory has more names than there is room for, which of them are listed is up to the file system.
+pub fn walk(path: &Path, options: &WalkOptions, stop: &Stop) -> Result<Tree, FsError> {
+    let root = resolve::directory(path, Symlinks::Follow)?;
+    let mut walk = Walk {
+        path,
+        options,
+        stop,
+        tree: Tree::default(),
+        bytes: 0,
+        waiting: Vec::new(),
+        entered: HashSet::new(),
+    };
+    match walk.levels(&root) {
+        ControlFlow::Continue(()) => {}
+        ControlFlow::Break(Stopped::ByBound) => walk.tree.truncated = true,
+        ControlFlow::Break(Stopped::Abandoned) => return Err(Stop::abandoned(path)),
+    }
+    Ok(walk.tree)
+}
+
+enum Stopped {
+    ByBound,
+    Abandoned,
+}
+
+struct Walk<'a> {
+    path: &'a Path,
+    options: &'a WalkOptions,
+    stop: &'a Stop,
+    tree: Tree,
+    bytes: usize,
+    /// Places in `tree.entries` of the directories that are still to be read.
+    waiting: Vec<usize>,
+    /// Kept only where symlinks are followed: nothing else leads back.
+    entered: HashSet<Identity>,
+}
+
+/// Memory that one directory after the other uses.
+struct Scratch {
+    listing: Listing,
+    names: Names,
+}
+
+impl Walk<'_> {
+    fn levels(&mut self, root: &OwnedFd) -> ControlFlow<Stopped> {
+        if self.options.max_depth == 0 {
+            return ControlFlow::Continue(());
+        }
+        if self.options.max_directories == 0 {
+            return ControlFlow::Break(Stopped::ByBound);
+        }
+        let mut scratch = Scratch { listing: Listing::new(), names: Names::default() };
+        self.directory(root.as_fd(), self.path.to_owned(), &mut scratch)?;
+        let mut read = 1;
+        let mut depth = 1;
+        while !self.waiting.is_empty() && depth < self.options.max_depth {
+            for index in std::mem::take(&mut self.waiting) {
+                if read == self.options.max_directories {
+                    return ControlFlow::Break(Stopped::ByBound);
+                }
+                read += 1;
+                self.below(root, index, &mut scratch)?;
+            }
+            depth += 1;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn below(
+        &mut self,
+        root: &OwnedFd,
+        index: usize,
+        scratch: &mut Scratch,
+    ) -> ControlFlow<Stopped> {
+        let path = self.tree.entries[index].path.clone();
+        let way = path.strip_prefix(self.path).expect("entries are below the root");
+        let symlinks = if self.options.follow_directory_symlinks {
+            Symlinks::Follow
+        } else {
+            Symlinks::Refuse
+        };
+        match resolve::directory_below(root.as_fd(), way, symlinks) {
+            Ok(directory) => self.directory(directory.as_fd(), path, scratch),
+            Err(errno) => self.error(path, "open the directory", errno),
+        }
+    }
+
+    fn directory(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        path: PathBuf,
+        scratch: &mut Scratch,
+    ) -> ControlFlow<Stopped> {
+        if self.stop.is_requested() {
+            return ControlFlow::Break(Stopped::Abandoned);
+        }
+        if self.options.follow_directory_symlinks {
+            match Identity::of(directory) {
+                Ok(identity) if !self.entered.insert(identity) => {
+                    return ControlFlow::Continue(());
+                }
+                Ok(_) => {}
+                Err(errno) => return self.error(path, "look at", errno),
+            }
+        }
+        scratch.names.clear();
+        let outcome = self.collect(directory, &path, scratch);
+        scratch.names.sort();
+        self.list(&path, &scratch.names)?;
+        match outcome {
+            Ok(flow) => flow,
+            Err(errno) => self.error(path, "read the directory", errno),
+        }
+    }
+
+    /// Reads no more names than may be listed, and one to know that there are more.
+    fn collect(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        path: &Path,
+        scratch: &mut Scratch,
+    ) -> Result<ControlFlow<Stopped>, Errno> {
+        let room = self.options.max_entries - self.tree.entries.len();
+        let Scratch { listing, names } = scratch;
+        listing.read(directory, |name, listed| {
+            let found = match find(directory, name, listed) {
+                Ok(Some(found)) => found,
+                // Left out, or gone since it was read.
+                Ok(None) | Err(Errno::NOENT) => return ControlFlow::Continue(()),
+                Err(errno) => return self.error(path.join(os_str(name)), "look at", errno),
+            };
+            let hidden = name.to_bytes().first() == Some(&b'.');
+            if hidden && found.is_directory() && self.options.prune_hidden_directories {
+                return ControlFlow::Continue(());
+            }
+            if names.len() == room {
+                return ControlFlow::Break(Stopped::ByBound);
+            }
+            names.push(name, found);
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn list(&mut self, directory: &Path, names: &Names) -> ControlFlow<Stopped> {
+        for (name, found) in names.iter() {
+            let mut path = PathBuf::with_capacity(directory.as_os_str().len() + 1 + name.len());
+            path.push(directory);
+            path.push(OsStr::from_bytes(name));
+            self.pay(cost(&path))?;
+            let entered = match found {
+                Found::Directory => true,
+                Found::DirectorySymlink => self.options.follow_directory_symlinks,
+                Found::File => false,
+            };
+            if entered {
+                self.waiting.push(self.tree.entries.len());
+            }
+            let kind = if found.is_directory() { TreeKind::Directory } else { TreeKind::File };
+            self.tree.entries.push(TreeEntry { path, kind });
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn error(&mut self, path: PathBuf, action: &'static str, errno: Errno) -> ControlFlow<Stopped> {
+        if self.tree.errors.len() == MAX_ERRORS {
+            return ControlFlow::Break(Stopped::ByBound);
+        }
+        let message = FsError::os(action, &path)(errno).to_string();
+        self.pay(cost(&path) + message.len())?;
+        self.tree.errors.push(TreeError { path, message });
+        ControlFlow::Continue(())
+    }
+
+    fn pay(&mut self, bytes: usize) -> ControlFlow<Stopped> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.options.max_bytes {
+            return ControlFlow::Break(Stopped::ByBound);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    File,
+    Directory,
+    DirectorySymlink,
+}
+
+impl Found {
+    fn is_directory(self) -> bool {
+        matches!(self, Self::Directory | Self::DirectorySymlink)
+    }
+}
+
+/// `None` for what a walk leaves out.
+fn find(directory: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<Option<Found>, Errno> {
+    Ok(match own_type(directory, name, listed)? {
+        FileType::RegularFile => Some(Found::File),
+        FileType::Directory => Some(Found::Directory),
+        FileType::Symlink => match followed_type(directory, name)? {
+            Some(FileType::RegularFile) => Some(Found::File),
+            Some(FileType::Directory) => Some(Found::DirectorySymlink),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// The names of one directory in one piece of memory, which the next one uses again.
+#[derive(Debug, Default)]
+struct Names {
+    bytes: Vec<u8>,
+    names: Vec<(Range<usize>, Found)>,
+}
+
+impl Names {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.names.clear();
+    }
+
+    fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn push(&mut self, name: &CStr, found: Found) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name.to_bytes());
+        self.names.push((start..self.bytes.len(), found));
+    }
+
+    fn sort(&mut self) {
+        let bytes = &self.bytes;
+        self.names.sort_unstable_by(|(a, _), (b, _)| bytes[a.clone()].cmp(&bytes[b.clone()]));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], Found)> {
+        self.names.iter().map(|(range, found)| (&self.bytes[range.clone()], *found))
+    }
+}
+
+fn os_str(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
+}

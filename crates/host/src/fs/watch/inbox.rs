@@ -1,0 +1,79 @@
+//! Where the changes of one watch wait for its owner.
+
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+use super::window::{Happened, Settled, Unsettled, Window};
+use super::{Changes, WatchDepth};
+
+#[derive(Debug)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Window),
+    Closed,
+}
+
+impl Inbox {
+    pub(super) fn new(depth: WatchDepth) -> Self {
+        Self { state: Mutex::new(State::Open(Window::new(depth))), news: Notify::new() }
+    }
+
+    pub(super) fn put(&self, happened: Happened<'_>) {
+        let mut state = self.lock();
+        if let State::Open(window) = &mut *state {
+            let was_empty = window.is_empty();
+            window.apply(happened);
+            drop(state);
+            if was_empty {
+                self.news.notify_one();
+            }
+        }
+    }
+
+    pub(super) fn close(&self) {
+        *self.lock() = State::Closed;
+        self.news.notify_one();
+    }
+
+    /// Waits until there is something to take. `None` if there never will be.
+    pub(super) async fn wait(&self) -> Option<()> {
+        loop {
+            match &*self.lock() {
+                State::Closed => return None,
+                State::Open(window) if !window.is_empty() => return Some(()),
+                State::Open(_) => {}
+            }
+            self.news.notified().await;
+        }
+    }
+
+    pub(super) fn take_unsettled(&self) -> Option<Unsettled> {
+        match &mut *self.lock() {
+            State::Open(window) => window.take_unsettled(),
+            State::Closed => None,
+        }
+    }
+
+    pub(super) fn settle(&self, settled: Settled) {
+        if let State::Open(window) = &mut *self.lock() {
+            window.settle(settled);
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Changes> {
+        match &mut *self.lock() {
+            State::Open(window) => window.take(),
+            State::Closed => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds an inbox")
+    }
+}

@@ -1,0 +1,264 @@
+//! From the path of an event to the watches it concerns. Runs on the thread that empties the kernel's queue, so nothing
+//! here waits for anything but a short lock.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use notify::event::{CreateKind, Event, EventKind, ModifyKind, RenameMode};
+
+use super::inbox::Inbox;
+use super::window::Happened;
+
+/// What a watch covers, seen from its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The root, which is not a directory.
+    File,
+    /// The root and what is directly in it.
+    Directory,
+    /// The root and everything below it.
+    Tree,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// By root. Paths are ordered by component, so what is below a path follows it directly.
+    by_root: Mutex<BTreeMap<PathBuf, Vec<Route>>>,
+}
+
+#[derive(Debug)]
+struct Route {
+    scope: Scope,
+    inbox: Arc<Inbox>,
+}
+
+impl Routes {
+    pub(super) fn add(&self, root: &Path, scope: Scope, inbox: &Arc<Inbox>) {
+        let route = Route { scope, inbox: Arc::clone(inbox) };
+        self.lock().entry(root.to_owned()).or_default().push(route);
+    }
+
+    pub(super) fn remove(&self, root: &Path, inbox: &Arc<Inbox>) {
+        let mut by_root = self.lock();
+        if let Some(routes) = by_root.get_mut(root) {
+            routes.retain(|route| !Arc::ptr_eq(&route.inbox, inbox));
+            if routes.is_empty() {
+                by_root.remove(root);
+            }
+        }
+    }
+
+    /// The kernel watches at and below `path` were replaced.
+    pub(super) fn renewed(&self, path: &Path) {
+        let by_root = self.lock();
+        for (_, routes) in at_and_below(&by_root, path) {
+            routes.iter().for_each(|route| route.inbox.put(Happened::Lost));
+        }
+    }
+
+    pub(super) fn close(&self) {
+        for route in self.lock().values().flatten() {
+            route.inbox.close();
+        }
+    }
+
+    pub(super) fn deliver(&self, event: &notify::Result<Event>) {
+        match event {
+            Ok(event) if event.need_rescan() => self.put_to_all(Happened::Overflowed),
+            Ok(event) => {
+                if let (Some(path), Some(news)) = (event.paths.first(), News::of(event)) {
+                    self.deliver_news(path, news);
+                }
+            }
+            // A new directory could not be watched. To try again with each event would only list the tree again.
+            Err(error) => {
+                tracing::debug!(%error, "changes of watched files are lost");
+                self.put_to_all(Happened::Lost);
+            }
+        }
+    }
+
+    fn put_to_all(&self, happened: Happened<'_>) {
+        for route in self.lock().values().flatten() {
+            route.inbox.put(happened);
+        }
+    }
+
+    fn deliver_news(&self, path: &Path, news: News) {
+        let by_root = self.lock();
+        for (distance, ancestor) in path.ancestors().enumerate() {
+            for route in by_root.get(ancestor).into_iter().flatten() {
+                let covered = match route.scope {
+                    Scope::File => distance == 0,
+                    Scope::Directory => distance <= 1,
+                    Scope::Tree => true,
+                };
+                let is_own_root = distance == 0 && route.scope != Scope::File;
+                if covered && !(is_own_root && news.moves_roots()) {
+                    route.inbox.put(news.happened_to(path));
+                }
+            }
+        }
+        if !news.moves_roots() {
+            return;
+        }
+        for (root, routes) in at_and_below(&by_root, path) {
+            for route in routes {
+                if root != path || route.scope != Scope::File {
+                    route.inbox.put(news.happened_to_root(root));
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Vec<Route>>> {
+        self.by_root.lock().expect("no code panics while it holds the routes")
+    }
+}
+
+fn at_and_below<'a>(
+    by_root: &'a BTreeMap<PathBuf, Vec<Route>>,
+    path: &'a Path,
+) -> impl Iterator<Item = (&'a Path, &'a [Route])> {
+    by_root
+        .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+        .take_while(move |(root, _)| root.starts_with(path))
+        .map(|(root, routes)| (root.as_path(), routes.as_slice()))
+}
+
+/// The part of an event that is worth telling. That a file was opened, read or closed is not.
+#[derive(Debug, Clone, Copy)]
+enum News {
+    Created { directory: bool },
+    Modified,
+    Removed,
+    MovedFrom { cookie: usize },
+    MovedTo { cookie: usize },
+}
+
+impl News {
+    fn of(event: &Event) -> Option<Self> {
+        match event.kind {
+            EventKind::Create(kind) => {
+                Some(Self::Created { directory: kind == CreateKind::Folder })
+            }
+            EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(match event.tracker() {
+                Some(cookie) => Self::MovedFrom { cookie },
+                // A watched root says of itself that it was moved, and not where to.
+                None => Self::Removed,
+            }),
+            EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
+                event.tracker().map(|cookie| Self::MovedTo { cookie })
+            }
+            // `Both` repeats the two halves.
+            EventKind::Modify(ModifyKind::Name(_)) => None,
+            EventKind::Modify(_) => Some(Self::Modified),
+            EventKind::Remove(_) => Some(Self::Removed),
+            EventKind::Access(_) | EventKind::Any | EventKind::Other => None,
+        }
+    }
+
+    /// Whether watched roots at and below the path are no longer what they were.
+    fn moves_roots(self) -> bool {
+        match self {
+            Self::Created { directory } => directory,
+            Self::Modified => false,
+            Self::Removed | Self::MovedFrom { .. } | Self::MovedTo { .. } => true,
+        }
+    }
+
+    fn happened_to(self, path: &Path) -> Happened<'_> {
+        match self {
+            Self::Created { directory } => Happened::Created { path, directory },
+            Self::Modified => Happened::Modified { path },
+            Self::Removed => Happened::Removed { path },
+            Self::MovedFrom { cookie } => Happened::MovedFrom { path, cookie },
+            Self::MovedTo { cookie } => Happened::MovedTo { path, cookie },
+        }
+    }
+
+    fn happened_to_root(self, root: &Path) -> Happened<'_> {
+        match self {
+            Self::Created { .. } | Self::MovedTo { .. } | Self::Modified => {
+                Happened::RootBack { root }
+            }
+            Self::Removed | Self::MovedFrom { .. } => Happened::RootGone { root },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{AccessKind, Flag, RemoveKind};
+
+    use super::*;
+    use crate::fs::watch::{ChangeKind, WatchDepth};
+
+    fn watched(routes: &Routes, root: &str, scope: Scope) -> Arc<Inbox> {
+        let inbox = Arc::new(Inbox::new(WatchDepth::Single));
+        routes.add(Path::new(root), scope, &inbox);
+        inbox
+    }
+
+    fn happens(routes: &Routes, kind: EventKind, path: &str) {
+        routes.deliver(&Ok(Event::new(kind).add_path(PathBuf::from(path))));
+    }
+
+    fn told(inbox: &Inbox) -> Vec<(ChangeKind, PathBuf)> {
+        let changes = inbox.take().map(|taken| taken.changes).unwrap_or_default();
+        changes.into_iter().map(|change| (change.kind, change.path)).collect()
+    }
+
+    #[test]
+    fn each_scope_hears_its_own() {
+        let routes = Routes::default();
+        let file = watched(&routes, "/d/file", Scope::File);
+        let directory = watched(&routes, "/d", Scope::Directory);
+        let tree = watched(&routes, "/", Scope::Tree);
+        let create = EventKind::Create(CreateKind::File);
+        for (path, hears) in [
+            ("/d/file", [true, true, true]),
+            ("/d/other", [false, true, true]),
+            ("/d/sub/file", [false, false, true]),
+            ("/dd", [false, false, true]),
+            ("/d/file/x", [false, false, true]),
+        ] {
+            happens(&routes, create, path);
+            let heard = [&file, &directory, &tree].map(|inbox| !told(inbox).is_empty());
+            assert_eq!(heard, hears, "{path}");
+        }
+    }
+
+    #[test]
+    fn opening_and_reading_is_not_told() {
+        let routes = Routes::default();
+        let tree = watched(&routes, "/", Scope::Tree);
+        happens(&routes, EventKind::Access(AccessKind::Any), "/file");
+        assert_eq!(tree.take(), None);
+    }
+
+    #[test]
+    fn a_directory_takes_the_roots_in_it_along() {
+        let routes = Routes::default();
+        let below = watched(&routes, "/d/e/f", Scope::File);
+        let beside = watched(&routes, "/dd", Scope::Tree);
+        happens(&routes, EventKind::Remove(RemoveKind::Folder), "/d");
+        let taken = below.take().unwrap();
+        assert!(taken.rescan);
+        assert_eq!(taken.changes[0].path, Path::new("/d/e/f"));
+        assert_eq!(beside.take(), None);
+    }
+
+    #[test]
+    fn a_queue_that_overflowed_is_told_to_everyone() {
+        let routes = Routes::default();
+        let one = watched(&routes, "/a", Scope::File);
+        let other = watched(&routes, "/b", Scope::Tree);
+        routes.deliver(&Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
+        for inbox in [one, other] {
+            assert!(inbox.take().unwrap().rescan);
+        }
+    }
+}

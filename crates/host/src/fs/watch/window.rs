@@ -1,0 +1,491 @@
+//! What became different below one watch since its changes were last taken: bookkeeping without I/O or clock.
+//!
+//! The result is a difference between then and now, not a history. A file that was written ten times was modified once; one
+//! that came and went within the window is not mentioned; one that was removed and made again was modified; a file that was
+//! made under a temporary name and renamed was created under the name it has now.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use super::{Change, ChangeKind, Changes, WatchDepth};
+
+/// Beyond either bound the list is dropped, and the watch's owner is told to look for himself.
+pub(super) const MAX_PATHS: usize = 4096;
+const MAX_PATH_BYTES: usize = 512 << 10;
+
+/// One event, as far as one watch is concerned.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Happened<'a> {
+    Created {
+        path: &'a Path,
+        directory: bool,
+    },
+    Modified {
+        path: &'a Path,
+    },
+    Removed {
+        path: &'a Path,
+    },
+    MovedFrom {
+        path: &'a Path,
+        cookie: usize,
+    },
+    MovedTo {
+        path: &'a Path,
+        cookie: usize,
+    },
+    /// The watched directory, or the one that holds the watched file, is no longer where it was.
+    RootGone {
+        root: &'a Path,
+    },
+    /// Another one may have taken its place.
+    RootBack {
+        root: &'a Path,
+    },
+    /// The kernel, or a gap between two kernel watches, lost events.
+    Lost,
+    /// As above, and directories may have been made that nobody watches yet.
+    Overflowed,
+}
+
+/// What has to be looked at on the disk before the window can be taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unsettled {
+    /// Perhaps directories: what was put in them before the kernel watched them had no event.
+    pub(super) arrived: BTreeSet<PathBuf>,
+    /// Perhaps directories: the kernel watches of a moved one are replaced, which leaves a gap.
+    pub(super) moved: BTreeSet<PathBuf>,
+    pub(super) root: RootState,
+}
+
+/// What the kernel watch of the root needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RootState {
+    #[default]
+    Watched,
+    /// To be completed: some directories below may lack a watch.
+    Incomplete,
+    /// To be replaced: it belongs to a directory that is elsewhere now, or nowhere.
+    Stale,
+}
+
+/// What was found there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// Everything in the directories that arrived.
+    pub(super) listed: Vec<PathBuf>,
+    pub(super) lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Window {
+    depth: WatchDepth,
+    names: BTreeMap<PathBuf, Name>,
+    path_bytes: usize,
+    /// The first half of a rename; the kernel sends the second half next, if there is one.
+    moving: Option<Moving>,
+    unsettled: Unsettled,
+    rescan: bool,
+    /// The list was dropped, and stays empty until the window is taken.
+    overflowed: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Name {
+    before: Before,
+    now: Now,
+}
+
+/// What the name was when the window began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Present,
+    Absent,
+    /// A rename replaces silently, and a listing does not know either.
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Now {
+    Gone,
+    /// What was there before.
+    Same {
+        modified: bool,
+    },
+    New,
+    /// What had the name `from` before.
+    Moved {
+        from: PathBuf,
+        modified: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Moving {
+    cookie: usize,
+    path: PathBuf,
+    was: Now,
+}
+
+impl Window {
+    pub(super) fn new(depth: WatchDepth) -> Self {
+        Self {
+            depth,
+            names: BTreeMap::new(),
+            path_bytes: 0,
+            moving: None,
+            unsettled: Unsettled::default(),
+            rescan: false,
+            overflowed: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.rescan && self.unsettled == Unsettled::default()
+    }
+
+    pub(super) fn apply(&mut self, happened: Happened<'_>) {
+        match happened {
+            Happened::Created { path, directory } => {
+                self.put(path, Before::Absent, Now::New);
+                if directory {
+                    self.expect_content(path);
+                }
+            }
+            Happened::Modified { path } => self.modified(path),
+            Happened::Removed { path } => self.put(path, Before::Present, Now::Gone),
+            Happened::MovedFrom { path, cookie } => self.moved_from(path, cookie),
+            Happened::MovedTo { path, cookie } => self.moved_to(path, cookie),
+            Happened::RootGone { root } => {
+                self.put(root, Before::Present, Now::Gone);
+                self.lose(RootState::Stale);
+            }
+            Happened::RootBack { root } => {
+                self.put(root, Before::Unknown, Now::New);
+                self.lose(RootState::Stale);
+            }
+            Happened::Lost => self.lose(RootState::Watched),
+            Happened::Overflowed => self.lose(RootState::Incomplete),
+        }
+    }
+
+    pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
+        let unsettled = std::mem::take(&mut self.unsettled);
+        (unsettled != Unsettled::default()).then_some(unsettled)
+    }
+
+    /// Events that came while the disk was looked at are newer than what was found, so they win.
+    pub(super) fn settle(&mut self, settled: Settled) {
+        self.rescan |= settled.lost;
+        for path in settled.listed {
+            match self.names.get_mut(&path) {
+                None => self.put(&path, Before::Unknown, Now::New),
+                // Its creation had no event, a later change of it had.
+                Some(name) if matches!(name.now, Now::Same { .. }) => {
+                    *name = Name { before: Before::Unknown, now: Now::New };
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// `None` if, all in all, nothing is different.
+    pub(super) fn take(&mut self) -> Option<Changes> {
+        let rescan = std::mem::take(&mut self.rescan);
+        self.overflowed = false;
+        self.path_bytes = 0;
+        self.moving = None;
+        let names = std::mem::take(&mut self.names);
+        let changes = differences(names);
+        (rescan || !changes.is_empty()).then_some(Changes { changes, rescan })
+    }
+
+    fn modified(&mut self, path: &Path) {
+        match self.names.get_mut(path).map(|name| &mut name.now) {
+            None => self.put(path, Before::Present, Now::Same { modified: true }),
+            Some(Now::Same { modified } | Now::Moved { modified, .. }) => *modified = true,
+            // One that is gone may still be open and written to.
+            Some(Now::New | Now::Gone) => {}
+        }
+    }
+
+    fn moved_from(&mut self, path: &Path, cookie: usize) {
+        let was = self.names.get(path).map(|name| name.now.clone());
+        let was = was.unwrap_or(Now::Same { modified: false });
+        self.put(path, Before::Present, Now::Gone);
+        self.moving = Some(Moving { cookie, path: path.to_owned(), was });
+    }
+
+    fn moved_to(&mut self, path: &Path, cookie: usize) {
+        let Some(moving) = self.moving.take_if(|moving| moving.cookie == cookie) else {
+            self.put(path, Before::Unknown, Now::New);
+            return self.expect_content(path);
+        };
+        let now = match moving.was {
+            Now::New | Now::Gone => Now::New,
+            Now::Same { modified } => Now::Moved { from: moving.path.clone(), modified },
+            Now::Moved { from, modified } if from == path => Now::Same { modified },
+            Now::Moved { from, modified } => Now::Moved { from, modified },
+        };
+        match now {
+            Now::New => self.expect_content(path),
+            _ if self.depth == WatchDepth::Tree && !self.overflowed => {
+                self.unsettled.moved.insert(path.to_owned());
+            }
+            _ => {}
+        }
+        self.put(path, Before::Unknown, now);
+        self.carry_along(&moving.path, path);
+    }
+
+    /// What happened to names in a directory that was renamed since happened to the names they have now.
+    fn carry_along(&mut self, from: &Path, to: &Path) {
+        let below = (Bound::Excluded(from), Bound::Unbounded);
+        let carried: Vec<PathBuf> = self
+            .names
+            .range::<Path, _>(below)
+            .take_while(|(path, _)| path.starts_with(from))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for old in carried {
+            let (Some(name), Ok(rest)) = (self.names.remove(&old), old.strip_prefix(from)) else {
+                continue;
+            };
+            self.path_bytes -= old.as_os_str().len();
+            self.put(&to.join(rest), name.before, name.now);
+        }
+    }
+
+    fn expect_content(&mut self, path: &Path) {
+        if self.depth == WatchDepth::Tree && !self.overflowed {
+            self.unsettled.arrived.insert(path.to_owned());
+        }
+    }
+
+    fn lose(&mut self, root: RootState) {
+        self.rescan = true;
+        self.unsettled.root = self.unsettled.root.max(root);
+    }
+
+    /// `before` counts only if the window has not seen the name yet.
+    fn put(&mut self, path: &Path, before: Before, now: Now) {
+        if self.overflowed {
+            return;
+        }
+        if let Some(name) = self.names.get_mut(path) {
+            name.now = now;
+            return;
+        }
+        self.path_bytes += path.as_os_str().len();
+        if self.names.len() == MAX_PATHS || self.path_bytes > MAX_PATH_BYTES {
+            return self.overflow();
+        }
+        self.names.insert(path.to_owned(), Name { before, now });
+    }
+
+    fn overflow(&mut self) {
+        self.overflowed = true;
+        self.rescan = true;
+        self.names = BTreeMap::new();
+        self.moving = None;
+        self.unsettled.arrived.clear();
+        self.unsettled.moved.clear();
+    }
+}
+
+fn differences(names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
+    let left: HashSet<PathBuf> = names
+        .values()
+        .filter_map(|name| match &name.now {
+            Now::Moved { from, .. } => Some(from.clone()),
+            _ => None,
+        })
+        .collect();
+    let mut changes = Vec::with_capacity(names.len());
+    for (path, Name { before, now }) in names {
+        let (kind, from) = match now {
+            Now::Gone if before == Before::Absent || left.contains(&path) => continue,
+            Now::Gone => (ChangeKind::Removed, None),
+            Now::Same { modified: false } => continue,
+            Now::Same { modified: true } => (ChangeKind::Modified, None),
+            Now::New if before == Before::Present => (ChangeKind::Modified, None),
+            Now::New => (ChangeKind::Created, None),
+            Now::Moved { from, modified } => {
+                if modified {
+                    let path = path.clone();
+                    changes.push(Change { path, kind: ChangeKind::Modified, from: None });
+                }
+                (ChangeKind::Renamed, Some(from))
+            }
+        };
+        changes.push(Change { path, kind, from });
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Window {
+        Window::new(WatchDepth::Tree)
+    }
+
+    fn created(path: &str) -> Happened<'_> {
+        Happened::Created { path: Path::new(path), directory: false }
+    }
+
+    fn modified(path: &str) -> Happened<'_> {
+        Happened::Modified { path: Path::new(path) }
+    }
+
+    fn removed(path: &str) -> Happened<'_> {
+        Happened::Removed { path: Path::new(path) }
+    }
+
+    fn renamed<'a>(from: &'a str, to: &'a str) -> [Happened<'a>; 2] {
+        [
+            Happened::MovedFrom { path: Path::new(from), cookie: from.len() * 1000 + to.len() },
+            Happened::MovedTo { path: Path::new(to), cookie: from.len() * 1000 + to.len() },
+        ]
+    }
+
+    fn outcome<'a>(events: impl IntoIterator<Item = Happened<'a>>) -> Vec<String> {
+        let mut window = tree();
+        for event in events {
+            window.apply(event);
+        }
+        window.take().map(|taken| shown(&taken)).unwrap_or_default()
+    }
+
+    fn shown(changes: &Changes) -> Vec<String> {
+        let show = |change: &Change| match &change.from {
+            Some(from) => {
+                format!("{:?} {} <- {}", change.kind, change.path.display(), from.display())
+            }
+            None => format!("{:?} {}", change.kind, change.path.display()),
+        };
+        changes.changes.iter().map(show).collect()
+    }
+
+    #[test]
+    fn the_difference_is_told_not_the_history() {
+        assert_eq!(outcome([created("/a"), modified("/a")]), ["Created /a"]);
+        assert_eq!(outcome([modified("/a"), modified("/a")]), ["Modified /a"]);
+        assert_eq!(outcome([created("/a"), modified("/a"), removed("/a")]), [""; 0]);
+        assert_eq!(outcome([removed("/a"), created("/a")]), ["Modified /a"]);
+        assert_eq!(outcome([removed("/a"), created("/a"), removed("/a")]), ["Removed /a"]);
+        assert_eq!(outcome([modified("/a"), removed("/a")]), ["Removed /a"]);
+        assert_eq!(outcome([removed("/a"), modified("/a")]), ["Removed /a"]);
+    }
+
+    #[test]
+    fn a_rename_has_two_ends() {
+        assert_eq!(outcome(renamed("/a", "/b")), ["Renamed /b <- /a"]);
+        assert_eq!(
+            outcome([renamed("/a", "/bb"), renamed("/bb", "/c")].concat()),
+            ["Removed /bb", "Renamed /c <- /a"]
+        );
+        assert_eq!(outcome([renamed("/a", "/bb"), renamed("/bb", "/a")].concat()), ["Removed /bb"]);
+        let [from, to] = renamed("/a", "/b");
+        assert_eq!(outcome([from]), ["Removed /a"]);
+        assert_eq!(outcome([to]), ["Created /b"]);
+        assert_eq!(outcome([from, to, modified("/b")]), ["Modified /b", "Renamed /b <- /a"]);
+        assert_eq!(outcome([modified("/a"), from, to]), ["Modified /b", "Renamed /b <- /a"]);
+        assert_eq!(outcome([from, to, created("/a")]), ["Modified /a", "Renamed /b <- /a"]);
+        assert_eq!(outcome([from, to, removed("/b")]), ["Removed /a", "Removed /b"]);
+    }
+
+    #[test]
+    fn a_temporary_name_is_not_mentioned() {
+        let [from, to] = renamed("/file.tmp", "/file");
+        assert_eq!(
+            outcome([created("/file.tmp"), modified("/file.tmp"), from, to]),
+            ["Created /file"]
+        );
+    }
+
+    #[test]
+    fn changes_follow_their_directory() {
+        let [from, to] = renamed("/d", "/ee");
+        assert_eq!(
+            outcome([created("/d/new"), modified("/d/old"), modified("/dd"), from, to]),
+            ["Modified /dd", "Renamed /ee <- /d", "Created /ee/new", "Modified /ee/old"]
+        );
+    }
+
+    #[test]
+    fn a_halved_rename_is_not_joined_across_windows() {
+        let mut window = tree();
+        let [from, to] = renamed("/a", "/b");
+        window.apply(from);
+        assert_eq!(shown(&window.take().unwrap()), ["Removed /a"]);
+        window.apply(to);
+        assert_eq!(shown(&window.take().unwrap()), ["Created /b"]);
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_dropped() {
+        let mut window = tree();
+        let paths: Vec<String> = (0..=MAX_PATHS).map(|index| format!("/{index}")).collect();
+        for path in &paths[..MAX_PATHS] {
+            window.apply(created(path));
+        }
+        assert!(!window.rescan);
+        window.apply(modified(&paths[0]));
+        assert!(!window.rescan, "the same path again costs nothing");
+        window.apply(created(&paths[MAX_PATHS]));
+        window.apply(created("/later"));
+        let taken = window.take().unwrap();
+        assert!(taken.rescan && taken.changes.is_empty());
+        window.apply(created("/after"));
+        let taken = window.take().unwrap();
+        assert!(!taken.rescan);
+        assert_eq!(shown(&taken), ["Created /after"]);
+    }
+
+    #[test]
+    fn long_names_count_by_their_length() {
+        let mut window = tree();
+        for index in 0..200 {
+            window.apply(created(&format!("/{}/{index}", "x".repeat(4000))));
+        }
+        assert!(window.take().unwrap().rescan);
+    }
+
+    #[test]
+    fn what_was_listed_gives_way_to_what_was_seen() {
+        let mut window = tree();
+        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        let unsettled = window.take_unsettled().unwrap();
+        assert_eq!(unsettled.arrived, BTreeSet::from([PathBuf::from("/d")]));
+        window.apply(removed("/d/gone"));
+        window.apply(modified("/d/written"));
+        let listed = ["/d/gone", "/d/quiet", "/d/written"].map(PathBuf::from).to_vec();
+        window.settle(Settled { listed, lost: false });
+        assert_eq!(
+            shown(&window.take().unwrap()),
+            ["Created /d", "Removed /d/gone", "Created /d/quiet", "Created /d/written"]
+        );
+    }
+
+    #[test]
+    fn only_a_tree_looks_into_new_directories() {
+        let mut window = Window::new(WatchDepth::Single);
+        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        assert_eq!(window.take_unsettled(), None);
+    }
+
+    #[test]
+    fn a_lost_root_is_both_told_and_repaired() {
+        let mut window = tree();
+        window.apply(Happened::RootGone { root: Path::new("/root") });
+        window.apply(Happened::Overflowed);
+        assert_eq!(window.take_unsettled().unwrap().root, RootState::Stale);
+        let taken = window.take().unwrap();
+        assert!(taken.rescan);
+        assert_eq!(shown(&taken), ["Removed /root"]);
+        assert!(window.is_empty() && window.take().is_none());
+    }
+}

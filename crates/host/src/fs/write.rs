@@ -1,0 +1,181 @@
+//! Whole files: the content of an existing inode is replaced, or the whole file if it is to be atomic.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::claim::{self, Claim, Existing};
+use super::condition::{Arrival, Condition, Written, distinguish};
+use super::destination::{self, LastLink};
+use super::error::FsError;
+use super::metadata::size;
+use super::new_file::{NewFile, NewFileOptions};
+use super::permissions::permission_bits;
+use super::resolve::{self, Identity, Parent, Symlinks};
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    pub symlinks: Symlinks,
+    /// Readers, and whoever looks after a crash, see the whole old or the whole new content. The file is a new one:
+    /// other hard links keep the old.
+    pub atomic: bool,
+    /// Permission bits afterwards. When left out an existing file keeps its own.
+    pub mode: Option<u32>,
+    pub condition: Condition,
+}
+
+/// Only regular files are written; anything else is refused without being opened. With [`Symlinks::Follow`] a symlink that
+/// leads nowhere gets its target created.
+///
+/// Unless it is atomic, a write that fails leaves an existing file with the beginning of the new content and the end of the
+/// old; a file that it created is removed again.
+pub fn write_file(path: &Path, content: &[u8], options: &WriteOptions) -> Result<Written, FsError> {
+    if options.atomic {
+        let WriteOptions { symlinks, mode, condition, .. } = *options;
+        let new = NewFileOptions { symlinks, mode, condition, resume_key: None };
+        let file = NewFile::create(path, new)?;
+        file.write_block(0, content)?;
+        return file.commit();
+    }
+    let mode = options.mode.map(|mode| permission_bits(path, mode)).transpose()?;
+    claim::persist(path, || write_in_place(path, content, options, mode))
+}
+
+fn write_in_place(
+    path: &Path,
+    content: &[u8],
+    options: &WriteOptions,
+    mode: Option<Mode>,
+) -> Result<Option<Written>, FsError> {
+    let WriteOptions { symlinks, condition, .. } = options;
+    let Some(parent) = destination::find(path, *symlinks, LastLink::under(condition))? else {
+        return Ok(None);
+    };
+    let Some(claim) = Claim::take(path, &parent)? else { return Ok(None) };
+    if let Some(existing) = claim.admit(path, *symlinks, condition)? {
+        return overwrite(path, existing, content, mode, condition).map(Some);
+    }
+    match create(&parent, mode) {
+        Ok(file) => fill_new(path, &parent, file, content, mode).map(Some),
+        Err(Errno::EXIST) if condition.create_new => Err(FsError::already_exists(path)),
+        // Another program was faster; now there is a file to overwrite.
+        Err(Errno::EXIST) => Ok(None),
+        Err(errno) => Err(FsError::os("create", path)(errno)),
+    }
+}
+
+fn overwrite(
+    path: &Path,
+    existing: &Existing,
+    content: &[u8],
+    mode: Option<Mode>,
+    condition: &Condition,
+) -> Result<Written, FsError> {
+    let (node, old_size) = (existing.node.as_fd(), size(&existing.stat));
+    let file = resolve::content("open for writing", path, node, old_size, OFlags::WRONLY)?;
+    let changed = mode.filter(|mode| *mode != Mode::from_raw_mode(existing.stat.st_mode));
+    if let Some(mode) = changed {
+        // Before there is anything to read that the old bits would show.
+        set_mode(path, &file, mode - (Mode::SUID | Mode::SGID))?;
+    }
+    // Not truncated before: nobody sees it empty, what is there needs no new room, and ext4 takes a file that was emptied
+    // for one that has to be on the disk when it is closed.
+    write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
+    let len = content.len() as u64;
+    // Another program may have appended to it meanwhile.
+    let stat = rustix::fs::fstat(&file).map_err(FsError::os("look at", path))?;
+    if size(&stat) > len {
+        rustix::fs::ftruncate(&file, len).map_err(FsError::os("truncate", path))?;
+    }
+    if let Some(mode) = mode.filter(|mode| mode.intersects(Mode::SUID | Mode::SGID)) {
+        // A write takes these away.
+        set_mode(path, &file, mode)?;
+    }
+    let arrival = Arrival::Overwritten;
+    let written = distinguish(path, &file, Some(&existing.stat), arrival, condition)?;
+    finish(path, file, written)
+}
+
+fn create(parent: &Parent, mode: Option<Mode>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A mode that was asked for is exact, so the umask has no say; until then it is the narrowest.
+    let initial = if mode.is_some() { 0o600 } else { 0o666 };
+    rustix::fs::openat(&parent.directory, &parent.name, flags, Mode::from_raw_mode(initial))
+}
+
+fn fill_new(
+    path: &Path,
+    parent: &Parent,
+    file: OwnedFd,
+    content: &[u8],
+    mode: Option<Mode>,
+) -> Result<Written, FsError> {
+    let created = Identity::of(file.as_fd()).map_err(FsError::os("look at", path))?;
+    let fill = || {
+        write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
+        if let Some(mode) = mode {
+            set_mode(path, &file, mode)?;
+        }
+        let stat = rustix::fs::fstat(&file).map_err(FsError::os("look at", path))?;
+        finish(path, file, Written::from(&stat))
+    };
+    let filled = fill();
+    if filled.is_err() {
+        take_back(parent.directory.as_fd(), &parent.name, created);
+    }
+    filled
+}
+
+/// Removes a file that was created and could not be filled, unless somebody has put another in its place.
+pub(super) fn take_back(directory: BorrowedFd<'_>, name: &OsStr, created: Identity) {
+    let now = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    if now.is_ok_and(|now| Identity::from(&now) == created) {
+        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+    }
+}
+
+fn finish(path: &Path, file: OwnedFd, written: Written) -> Result<Written, FsError> {
+    close(file).map_err(FsError::os("write", path))?;
+    Ok(written)
+}
+
+fn set_mode(path: &Path, file: &OwnedFd, mode: Mode) -> Result<(), FsError> {
+    rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
+}
+
+/// Network file systems say only now that there was no room.
+fn close(file: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: the descriptor was owned and its owner has just given it up, so nobody else uses or closes it.
+    if unsafe { libc::close(file.into_raw_fd()) } == 0 {
+        return Ok(());
+    }
+    match Errno::from_io_error(&io::Error::last_os_error()) {
+        // Linux has closed it all the same.
+        Some(Errno::INTR) => Ok(()),
+        Some(errno) => Err(errno),
+        None => Err(Errno::IO),
+    }
+}
+
+pub(super) fn write_all_at(
+    file: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! [`HttpClient`]: one request from its check to the headers of its last response.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
+
+use reqwest::Method;
+use reqwest::header::CONTENT_LENGTH;
+use tokio::sync::OnceCell;
+
+use super::Variables;
+use super::deadline::Deadline;
+use super::diagnosis;
+use super::error::HttpError;
+use super::outgoing::Outgoing;
+use super::pool;
+use super::redirect::{self, MAX_REDIRECTS};
+use super::request::{Redirects, Request};
+use super::response::Response;
+
+/// Makes requests. Clones share their connections. Costs nothing until the first request.
+#[derive(Clone)]
+pub struct HttpClient {
+    variables: Arc<Variables>,
+    pool: Arc<OnceCell<reqwest::Client>>,
+}
+
+impl HttpClient {
+    /// Takes secrets, proxies and authorities from the environment of this process.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_variables(|name| std::env::var_os(name))
+    }
+
+    /// Takes them from `variables` instead.
+    #[must_use]
+    pub fn with_variables(
+        variables: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,
+    ) -> Self {
+        Self { variables: Arc::new(variables), pool: Arc::default() }
+    }
+
+    /// Sends the request and waits for the headers of its response, or of the last one when redirects are followed.
+    ///
+    /// Dropping the future or the response ends the exchange: its connection is closed (HTTP/1) or its stream is
+    /// reset (HTTP/2).
+    pub async fn send(&self, request: Request) -> Result<Response, HttpError> {
+        let deadline = request.timeout.map(Deadline::after);
+        let redirects = request.redirects;
+        let outgoing = Outgoing::check(request, &*self.variables)?;
+        let answer = Deadline::bound(deadline, self.exchange(outgoing, redirects)).await?;
+        Ok(Response::new(answer, deadline))
+    }
+
+    async fn exchange(
+        &self,
+        mut outgoing: Outgoing,
+        redirects: Redirects,
+    ) -> Result<reqwest::Response, HttpError> {
+        let pool = self.pool().await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let answer = send_once(pool, &outgoing).await?;
+            let next = match redirects {
+                Redirects::Follow => redirect::next(&outgoing, answer.status(), answer.headers()),
+                Redirects::Stop => None,
+            };
+            match next {
+                Some(next) => outgoing = next,
+                None => return Ok(answer),
+            }
+        }
+        Err(HttpError::TooManyRedirects { max: MAX_REDIRECTS })
+    }
+
+    async fn pool(&self) -> Result<&reqwest::Client, HttpError> {
+        let open = || async {
+            let variables = Arc::clone(&self.variables);
+            let opened = tokio::task::spawn_blocking(move || pool::open(&*variables)).await;
+            opened.unwrap_or(Err(HttpError::Setup))
+        };
+        self.pool.get_or_try_init(open).await
+    }
+}
+
+impl Default for HttpClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpClient").field("opened", &self.pool.initialized()).finish()
+    }
+}
+
+async fn send_once(
+    pool: &reqwest::Client,
+    outgoing: &Outgoing,
+) -> Result<reqwest::Response, HttpError> {
+    let mut request = pool
+        .request(outgoing.method.clone(), outgoing.url.clone())
+        .headers(outgoing.headers.clone())
+        .body(outgoing.body.clone());
+    // Otherwise nothing is said about an empty body, and many servers insist where they expect one.
+    if outgoing.body.is_empty()
+        && [Method::POST, Method::PUT, Method::PATCH].contains(&outgoing.method)
+    {
+        request = request.header(CONTENT_LENGTH, 0);
+    }
+    request.send().await.map_err(|error| diagnosis::of_request(&error))
+}

@@ -1,0 +1,109 @@
+//! From the errors of the libraries below to facts that can be shown.
+//!
+//! Their texts name URLs, hosts and certificates. Only kinds and numbers leave this file.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use rustls::CertificateError;
+
+use super::error::{HttpError, TlsProblem};
+
+/// Holds for every connection: names, TCP, a proxy's tunnel and TLS together.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Before the headers of the response came.
+pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
+    if let Some(problem) = find(error, tls_problem) {
+        return HttpError::Tls { problem };
+    }
+    if error.is_dns() {
+        return HttpError::Resolve;
+    }
+    let io = find(error, io_error);
+    if error.is_connect() {
+        return match io {
+            Some(source) => HttpError::Connect { source },
+            None if error.is_timeout() => HttpError::ConnectTimedOut { after: CONNECT_TIMEOUT },
+            None => HttpError::Proxy,
+        };
+    }
+    if find(error, |cause| cause.downcast_ref().map(hyper::Error::is_parse)) == Some(true) {
+        return HttpError::Malformed;
+    }
+    match io {
+        Some(source) if !is_cut(&source) => HttpError::Exchange { source },
+        _ => HttpError::NoResponse,
+    }
+}
+
+/// After the headers of the response came.
+pub(super) fn of_body(error: &reqwest::Error) -> HttpError {
+    match find(error, io_error) {
+        Some(source) if !is_cut(&source) => HttpError::Exchange { source },
+        _ => HttpError::BodyCutOff,
+    }
+}
+
+/// The first answer along the chain of causes.
+fn find<'a, T>(
+    error: &'a (dyn Error + 'static),
+    ask: impl Fn(&'a (dyn Error + 'static)) -> Option<T>,
+) -> Option<T> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(answer) = ask(cause) {
+            return Some(answer);
+        }
+        // `source` of an I/O error skips the error that it was made from.
+        let wrapped = cause.downcast_ref().and_then(io::Error::get_ref);
+        next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
+    }
+    None
+}
+
+/// Made anew from number or kind, because the text of a wrapped one may be anything.
+fn io_error(cause: &(dyn Error + 'static)) -> Option<io::Error> {
+    let error: &io::Error = cause.downcast_ref()?;
+    match error.raw_os_error() {
+        Some(number) => Some(io::Error::from_raw_os_error(number)),
+        // A wrapper says less than what it wraps.
+        None if error.kind() == io::ErrorKind::Other => None,
+        None => Some(error.kind().into()),
+    }
+}
+
+fn is_cut(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+    )
+}
+
+fn tls_problem(cause: &(dyn Error + 'static)) -> Option<TlsProblem> {
+    Some(match cause.downcast_ref()? {
+        rustls::Error::InvalidCertificate(problem) => certificate_problem(problem),
+        rustls::Error::AlertReceived(_) => TlsProblem::Refused,
+        rustls::Error::InvalidMessage(_) => TlsProblem::NotTls,
+        _ => TlsProblem::Handshake,
+    })
+}
+
+fn certificate_problem(problem: &CertificateError) -> TlsProblem {
+    match problem {
+        CertificateError::UnknownIssuer => TlsProblem::UnknownAuthority,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsProblem::Expired,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            TlsProblem::NotValidYet
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            TlsProblem::OtherName
+        }
+        CertificateError::Revoked => TlsProblem::Revoked,
+        _ => TlsProblem::InvalidCertificate,
+    }
+}

@@ -1,0 +1,32 @@
+//! The connections that all requests share.
+
+use std::time::Duration;
+
+use super::Variables;
+use super::diagnosis::CONNECT_TIMEOUT;
+use super::error::HttpError;
+use super::proxies::proxies;
+use super::trust::tls;
+
+/// What one response of HTTP/2 may hold here while nobody reads it.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// Room for many such responses: whoever lets one wait must not stop others of the same server.
+const CONNECTION_WINDOW: u32 = 64 << 20;
+const IDLE_CONNECTIONS_PER_HOST: usize = 8;
+const IDLE_FOR: Duration = Duration::from_secs(60);
+
+/// Reads proxies and authorities from the machine, which blocks.
+pub(super) fn open(variables: &Variables) -> Result<reqwest::Client, HttpError> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(variables)?)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_PER_HOST)
+        .pool_idle_timeout(IDLE_FOR)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        // `redirect` decides, request by request.
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    let builder = proxies(variables)?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
+    builder.build().map_err(|_| HttpError::Setup)
+}

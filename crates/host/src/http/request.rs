@@ -1,0 +1,56 @@
+//! What a caller asks for, not yet believed.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// A request as its caller wrote it. [`HttpClient::send`](super::HttpClient::send) judges it.
+pub struct Request {
+    pub method: String,
+    /// `http` or `https`. A fragment is not sent; a user name and password become an `Authorization` header.
+    pub url: String,
+    pub headers: Vec<Header>,
+    pub body: Bytes,
+    /// Bounds the way from now to the headers of the last response, redirects included, and the body too when it is
+    /// read with [`Response::bytes`](super::Response::bytes). A body that is read piece by piece may stay open for as
+    /// long as it likes.
+    pub timeout: Option<Duration>,
+    pub redirects: Redirects,
+}
+
+/// One header of a request.
+pub struct Header {
+    pub name: String,
+    pub value: String,
+    /// A variable whose value is appended to `value`. Such a header never leaves the origin that it was written for.
+    pub value_env_var: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Redirects {
+    #[default]
+    Follow,
+    /// The redirect itself is the response.
+    Stop,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("headers", &self.headers)
+            .field("body_len", &self.body.len())
+            .field("timeout", &self.timeout)
+            .field("redirects", &self.redirects)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Header")
+            .field("name", &self.name)
+            .field("value_env_var", &self.value_env_var)
+            .finish_non_exhaustive()
+    }
+}

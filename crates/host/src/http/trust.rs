@@ -1,0 +1,48 @@
+//! Whom TLS trusts: the authorities of the system, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR` (several, with
+//! colons between them) instead.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore};
+use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
+
+use super::Variables;
+use super::error::HttpError;
+
+/// Reads files. Without any authority every handshake fails, and plain http still works.
+pub(super) fn tls(variables: &Variables) -> Result<ClientConfig, HttpError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|_| HttpError::Setup)?
+        .with_root_certificates(authorities(variables))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn authorities(variables: &Variables) -> RootCertStore {
+    let file = variables("SSL_CERT_FILE").map(PathBuf::from);
+    let directories = variables("SSL_CERT_DIR").unwrap_or_default();
+    let directories = env::split_paths(&directories).filter(|path| !path.as_os_str().is_empty());
+    let mut found: Vec<CertificateResult> = directories
+        .map(|directory| load_certs_from_paths(None, Some(&directory)))
+        .chain(file.map(|file| load_certs_from_paths(Some(&file), None)))
+        .collect();
+    if found.is_empty() {
+        found.push(load_native_certs());
+    }
+
+    let mut store = RootCertStore::empty();
+    let mut unreadable = 0;
+    for found in found {
+        let (_, unusable) = store.add_parsable_certificates(found.certs);
+        unreadable += unusable + found.errors.len();
+    }
+    if store.is_empty() || unreadable > 0 {
+        tracing::warn!(trusted = store.len(), unreadable, "authorities for TLS are missing");
+    }
+    store
+}

@@ -1,0 +1,183 @@
+//! Files that are written in blocks.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use exec_server_host::fs::{Condition, FileKind, FsError, NewFile, NewFileOptions, write_file};
+use rustix::fs::{CWD, FileType, Mode};
+
+use crate::scene::{PLAIN, Scene, mode, umask};
+
+fn create(path: &Path) -> NewFile {
+    NewFile::create(path, NewFileOptions::default()).unwrap()
+}
+
+fn resumed(path: &Path, key: &str) -> Result<NewFile, FsError> {
+    let resume_key = Some(key.to_owned());
+    NewFile::create(path, NewFileOptions { resume_key, ..NewFileOptions::default() })
+}
+
+#[test]
+fn the_name_changes_hands_at_the_commit() {
+    let scene = Scene::new();
+    let path = scene.file("file", "old", 0o640);
+    let file = create(&path);
+    std::thread::scope(|threads| {
+        for index in (0..64_u8).rev() {
+            let file = &file;
+            threads.spawn(move || {
+                file.write_block(u64::from(index) * 1000, &[index; 1000]).unwrap();
+            });
+        }
+    });
+    assert_eq!(file.written(), 64_000);
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    let written = file.commit().unwrap();
+    let content = std::fs::read(&path).unwrap();
+    assert_eq!((written.size, content.len(), mode(&path)), (64_000, 64_000, 0o640));
+    assert!(content.chunks(1000).enumerate().all(|(index, chunk)| chunk == [index as u8; 1000]));
+    assert_eq!(scene.names(), ["file"]);
+}
+
+#[test]
+fn what_is_left_out_reads_as_zeros() {
+    let scene = Scene::new();
+    let file = create(&scene.path("file"));
+    file.write_block(5, b"x").unwrap();
+    assert_eq!(file.commit().unwrap().size, 6);
+    assert_eq!(std::fs::read(scene.path("file")).unwrap(), b"\0\0\0\0\0x");
+}
+
+#[test]
+fn without_a_commit_nothing_is_left() {
+    let scene = Scene::new();
+    let path = scene.path("file");
+    drop(create(&path));
+    create(&path).discard();
+    let resumable = resumed(&path, "key").unwrap();
+    assert_eq!(scene.names().len(), 1);
+    resumable.discard();
+    assert!(scene.names().is_empty());
+}
+
+#[test]
+fn a_write_that_failed_is_never_committed() {
+    let scene = Scene::new();
+    let path = scene.file("file", "old", 0o644);
+    let file = create(&path);
+    file.write_block(0, b"good").unwrap();
+    let too_far = file.write_block(u64::MAX - 1, b"xxx").unwrap_err();
+    let after = file.write_block(4, b"good").unwrap_err();
+    assert_eq!(after.to_string(), too_far.to_string());
+    assert_eq!(file.commit().unwrap_err().to_string(), too_far.to_string());
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    assert_eq!(scene.names(), ["file"]);
+}
+
+#[test]
+fn the_condition_is_that_of_the_commit() {
+    let scene = Scene::new();
+    let path = scene.file("file", "old", 0o644);
+    let condition = Condition { size: Some(3), ..Condition::default() };
+    let options = NewFileOptions { condition, ..NewFileOptions::default() };
+    let file = NewFile::create(&path, options.clone()).unwrap();
+    write_file(&path, b"other", &PLAIN).unwrap();
+    let error = file.commit().unwrap_err();
+    assert!(matches!(error, FsError::Conflict { .. }), "{error}");
+    assert!(NewFile::create(&path, options).is_err(), "refused early");
+
+    let condition = Condition { create_new: true, ..Condition::default() };
+    let new = scene.path("new");
+    let options = NewFileOptions { condition, ..NewFileOptions::default() };
+    let file = NewFile::create(&new, options).unwrap();
+    std::fs::write(&new, "somebody else's").unwrap();
+    let error = file.commit().unwrap_err();
+    assert!(error.to_string().ends_with("exists already"), "{error}");
+    assert_eq!(std::fs::read(&new).unwrap(), b"somebody else's");
+    assert_eq!(scene.names(), ["file", "new"]);
+}
+
+#[test]
+fn the_place_may_not_become_something_special() {
+    let scene = Scene::new();
+    let path = scene.path("file");
+    let file = create(&path);
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let error = file.commit().unwrap_err();
+    assert!(matches!(error, FsError::WrongKind { found: FileKind::Fifo, .. }), "{error}");
+    assert_eq!(scene.names(), ["file"]);
+}
+
+#[test]
+fn a_file_is_resumed_by_its_key() {
+    let scene = Scene::new();
+    let path = scene.path("file");
+    let first = resumed(&path, "upload-1").unwrap();
+    first.write_block(0, b"hello ").unwrap();
+    let twice = resumed(&path, "upload-1").unwrap_err();
+    assert!(matches!(twice, FsError::Conflict { .. }), "{twice}");
+    let other = resumed(&path, "upload-2").unwrap();
+    assert_eq!(other.written(), 0);
+    drop(first);
+
+    let second = resumed(&path, "upload-1").unwrap();
+    assert_eq!(second.written(), 6);
+    second.write_block(6, b"world").unwrap();
+    assert_eq!(second.commit().unwrap().size, 11);
+    assert_eq!(std::fs::read(&path).unwrap(), b"hello world");
+    assert_eq!(mode(&path), 0o666 & !umask());
+    let third = resumed(&path, "upload-1").unwrap();
+    assert_eq!(third.written(), 0, "the finished file is not written again");
+    third.discard();
+    other.discard();
+    assert_eq!(scene.names(), ["file"]);
+}
+
+#[test]
+fn a_resumed_file_is_as_private_as_what_it_replaces() {
+    let scene = Scene::new();
+    let path = scene.path("file");
+    drop(resumed(&path, "key").unwrap());
+    let names = scene.names();
+    scene.file("file", "old", 0o600);
+    let file = resumed(&path, "key").unwrap();
+    assert_eq!(mode(&scene.path(&names[0])), 0o600);
+    file.commit().unwrap();
+    assert_eq!((mode(&path), scene.names()), (0o600, vec!["file".to_owned()]));
+}
+
+#[test]
+fn keys_are_plain_words() {
+    let scene = Scene::new();
+    for key in ["", "a/b", "..", "ä", "a b", &"x".repeat(65)] {
+        let error = resumed(&scene.path("file"), key).unwrap_err();
+        assert!(matches!(error, FsError::Unsuitable { .. }), "{key}: {error}");
+    }
+    resumed(&scene.path("file"), &"x".repeat(64)).unwrap().discard();
+}
+
+#[test]
+fn what_others_put_under_the_temporary_name_is_not_written() {
+    let scene = Scene::new();
+    let path = scene.path("file");
+    let victim = scene.file("victim", "precious", 0o600);
+    drop(resumed(&path, "key").unwrap());
+    let names = scene.names();
+    let draft = scene.path(names.iter().find(|name| name.ends_with(".tmp")).unwrap());
+
+    std::fs::remove_file(&draft).unwrap();
+    symlink(&victim, &draft).unwrap();
+    let error = resumed(&path, "key").unwrap_err();
+    assert!(matches!(error, FsError::WrongKind { .. }), "{error}");
+
+    std::fs::remove_file(&draft).unwrap();
+    std::fs::hard_link(&victim, &draft).unwrap();
+    let error = resumed(&path, "key").unwrap_err();
+    assert!(matches!(error, FsError::Unsuitable { .. }), "{error}");
+
+    std::fs::remove_file(&draft).unwrap();
+    rustix::fs::mknodat(CWD, &draft, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let error = resumed(&path, "key").unwrap_err();
+    assert!(matches!(error, FsError::WrongKind { .. }), "{error}");
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+}

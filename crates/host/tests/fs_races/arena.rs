@@ -1,0 +1,166 @@
+//! Where the race takes place.
+//!
+//! ```text
+//! work/swap     a directory, or a symlink to outside
+//! work/link     the other of both
+//! tree/swap     the same, in a tree that is removed as a whole
+//! beside        the other of both
+//! source/swap   what is copied to work
+//! outside       must not be touched
+//! ```
+//! Names inside are the same as outside, so that an operation that is led astray finds what it looks for.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+pub(crate) const INSIDE: &[u8] = b"inside";
+/// Of a size that nothing inside has.
+pub(crate) const OUTSIDE: &[u8] = b"this content is outside, where nobody may read or change it";
+/// A name that only the outside has.
+pub(crate) const SECRET: &str = "secret";
+
+pub(crate) struct Arena {
+    _directory: tempfile::TempDir,
+    root: PathBuf,
+    /// `work/swap`, whatever its name is at the moment.
+    inside: OwnedFd,
+    outside: Vec<(OwnedFd, Facts)>,
+}
+
+impl Arena {
+    pub(crate) fn new() -> Self {
+        // In memory, where there is one: more rounds, and nothing waits for a disk.
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .expect("a temporary directory");
+        let root = directory.path().canonicalize().unwrap();
+        for path in ["outside/sub/sub", "work/swap", "source/swap/sub", "copies"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in ["outside/victim", "outside/secret", "outside/sub/victim", "outside/sub/secret"]
+        {
+            std::fs::write(root.join(path), OUTSIDE).unwrap();
+        }
+        std::fs::write(root.join("source/swap/victim"), INSIDE).unwrap();
+        std::fs::write(root.join("source/swap/sub/victim"), INSIDE).unwrap();
+        std::os::unix::fs::symlink("outside", root.join("outside/pointer")).unwrap();
+        std::os::unix::fs::symlink(root.join("outside"), root.join("work/link")).unwrap();
+        let inside = File::open(root.join("work/swap")).unwrap().into();
+        let outside =
+            ["", "victim", "secret", "sub", "sub/victim", "sub/secret", "sub/sub", "pointer"]
+                .map(|name| watched(&root.join("outside").join(name)));
+        Self { _directory: directory, inside, outside: outside.into(), root }
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A path through the name that is exchanged.
+    pub(crate) fn through(&self, path: &str) -> PathBuf {
+        self.root.join("work/swap").join(path)
+    }
+
+    /// Exchanges the names until `work` is done; returns how often.
+    pub(crate) fn while_exchanged(&self, work: impl FnOnce()) -> u64 {
+        let pairs = [("work/swap", "work/link"), ("tree/swap", "beside")]
+            .map(|(one, other)| (self.at(one), self.at(other)));
+        let (stop, exchanges) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for (one, other) in &pairs {
+                        let flags = RenameFlags::EXCHANGE;
+                        let exchanged = rustix::fs::renameat_with(CWD, one, CWD, other, flags);
+                        exchanges.fetch_add(u64::from(exchanged.is_ok()), Ordering::Relaxed);
+                    }
+                }
+            });
+            // Also when `work` panics, or the scope would wait for ever.
+            let _stop = OnDrop(|| stop.store(true, Ordering::Relaxed));
+            work();
+        });
+        exchanges.into_inner()
+    }
+
+    /// Makes good what the last round moved or removed.
+    pub(crate) fn tend(&self) {
+        let made =
+            |result: Result<(), Errno>| assert!(matches!(result, Ok(()) | Err(Errno::EXIST)));
+        made(rustix::fs::mkdirat(&self.inside, "sub", Mode::RWXU));
+        made(rustix::fs::symlinkat("inside", &self.inside, "pointer"));
+        for name in ["victim", "sub/victim"] {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let file =
+                rustix::fs::openat(&self.inside, name, flags, Mode::RUSR | Mode::WUSR).unwrap();
+            assert_eq!(rustix::io::write(&file, INSIDE), Ok(INSIDE.len()));
+        }
+        std::fs::write(self.at("work/movable"), INSIDE).unwrap();
+    }
+
+    /// A tree of its own, of which one directory is exchanged with a symlink beside the tree. The others take time, in which
+    /// that can happen.
+    pub(crate) fn plant_tree(&self) {
+        if self.at("tree").exists() {
+            return;
+        }
+        for name in ["a/sub", "b/sub", "swap/sub", "x/sub", "y/sub"] {
+            std::fs::create_dir_all(self.at("planted").join(name)).unwrap();
+        }
+        for name in ["victim", "sub/victim"] {
+            std::fs::write(self.at("planted/swap").join(name), INSIDE).unwrap();
+        }
+        if !self.at("beside").is_symlink() {
+            let _ = std::fs::remove_dir_all(self.at("beside"));
+            std::os::unix::fs::symlink(self.at("outside"), self.at("beside")).unwrap();
+        }
+        std::fs::rename(self.at("planted"), self.at("tree")).unwrap();
+    }
+
+    pub(crate) fn expect_outside_untouched(&self, operation: &str, round: usize) {
+        for (node, facts) in &self.outside {
+            let now = Facts::of(node);
+            assert!(
+                now == *facts,
+                "{operation} went outside in round {round}: {now:?}, not {facts:?}"
+            );
+        }
+    }
+}
+
+/// What changes with any change to a file or directory.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    mode: u32,
+    links: u64,
+    size: i64,
+    changed: (i64, u64),
+}
+
+impl Facts {
+    fn of(node: &OwnedFd) -> Self {
+        let Stat { st_mode, st_nlink, st_size, st_ctime, st_ctime_nsec, .. } =
+            rustix::fs::statat(node, "", AtFlags::EMPTY_PATH).unwrap();
+        Self { mode: st_mode, links: st_nlink, size: st_size, changed: (st_ctime, st_ctime_nsec) }
+    }
+}
+
+fn watched(path: &Path) -> (OwnedFd, Facts) {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = rustix::fs::open(path, flags, Mode::empty()).unwrap();
+    let facts = Facts::of(&node);
+    (node, facts)
+}
+
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

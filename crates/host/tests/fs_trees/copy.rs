@@ -1,0 +1,184 @@
+//! One file or symlink.
+
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixListener;
+
+use exec_server_host::fs::{FileKind, FsError, Stop, copy};
+
+use crate::{Scratch, as_nobody, exists, give_away, inode, mode, set_mode};
+
+#[test]
+fn content_and_permission_bits() {
+    let scratch = Scratch::new();
+    let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let source = scratch.file("source", &content);
+    for (bits, copied) in [(0o640, 0o640), (0o777, 0o777), (0o444, 0o444), (0o6755, 0o755)] {
+        set_mode(&source, bits);
+        let destination = scratch.at(format!("{bits:o}"));
+        copy(&source, &destination, false, &Stop::never()).unwrap();
+        assert_eq!(mode(&destination), copied);
+        assert!(std::fs::read(&destination).unwrap() == content);
+    }
+}
+
+#[test]
+fn an_existing_file_keeps_its_inode() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", "new");
+    let destination = scratch.file("destination", "old and longer");
+    std::fs::hard_link(&destination, scratch.at("other_name")).unwrap();
+    set_mode(&source, 0o600);
+    set_mode(&destination, 0o4755);
+    let before = inode(&destination);
+    copy(&source, &destination, true, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read(scratch.at("other_name")).unwrap(), b"new");
+    assert_eq!((inode(&destination), mode(&destination)), (before, 0o600));
+}
+
+#[test]
+fn a_file_onto_itself_is_refused_and_kept() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", "kept");
+    std::fs::hard_link(&source, scratch.at("hard")).unwrap();
+    scratch.symlink("source", "soft");
+    for destination in ["source", "hard", "soft", "./../source"] {
+        let path = if destination.starts_with('.') {
+            scratch.path.join("x/../source")
+        } else {
+            scratch.at(destination)
+        };
+        scratch.directory("x");
+        let refused = copy(&source, &path, false, &Stop::never());
+        assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
+    }
+    let link = scratch.at("soft");
+    let refused = copy(&link, &link, false, &Stop::never());
+    assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&link).unwrap(), b"kept");
+}
+
+#[test]
+fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", "new");
+    scratch.file("target", "old");
+    copy(&source, &scratch.symlink("target", "link"), false, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read(scratch.at("target")).unwrap(), b"new");
+    assert!(scratch.at("link").is_symlink());
+
+    let refused = copy(&source, &scratch.symlink("nothing", "dangling"), false, &Stop::never());
+    assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
+    assert!(!exists(scratch.at("nothing")));
+
+    scratch.fifo("fifo");
+    let _listener = UnixListener::bind(scratch.at("socket")).unwrap();
+    scratch.directory("directory");
+    scratch.symlink("/dev/null", "device");
+    for name in ["fifo", "socket", "directory", "device"] {
+        let refused = copy(&source, &scratch.at(name), false, &Stop::never());
+        assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
+        let refused =
+            copy(&source, &scratch.symlink(name, format!("to_{name}")), false, &Stop::never());
+        assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
+    }
+    assert!(
+        copy(&source, &scratch.at("missing/file"), false, &Stop::never())
+            .unwrap_err()
+            .is_not_found()
+    );
+}
+
+#[test]
+fn what_is_neither_file_directory_nor_symlink_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.fifo("fifo");
+    let _listener = UnixListener::bind(scratch.at("socket")).unwrap();
+    for (source, kind) in [
+        (scratch.at("fifo"), FileKind::Fifo),
+        (scratch.at("socket"), FileKind::Socket),
+        ("/dev/zero".into(), FileKind::Device),
+    ] {
+        match copy(&source, &scratch.at("copy"), true, &Stop::never()) {
+            Err(FsError::WrongKind { found, .. }) => assert_eq!(found, kind),
+            other => panic!("{other:?}"),
+        }
+    }
+    scratch.directory("directory");
+    let refused = copy(&scratch.at("directory"), &scratch.at("copy"), false, &Stop::never());
+    assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
+    assert!(
+        copy(&scratch.at("missing"), &scratch.at("copy"), true, &Stop::never())
+            .unwrap_err()
+            .is_not_found()
+    );
+    assert!(!exists(scratch.at("copy")));
+}
+
+#[test]
+fn a_symlink_is_copied_as_one() {
+    let scratch = Scratch::new();
+    let source = scratch.symlink("any/where", "source");
+    let copied = scratch.at("copy");
+    copy(&source, &copied, false, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read_link(&copied).unwrap().to_str(), Some("any/where"));
+    let other = scratch.symlink("elsewhere", "other");
+    copy(&other, &copied, false, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read_link(&copied).unwrap().to_str(), Some("elsewhere"));
+    let file = scratch.file("file", "kept");
+    let refused = copy(&source, &file, false, &Stop::never());
+    assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+}
+
+#[test]
+fn holes_stay_holes() {
+    const TEBIBYTE: u64 = 1 << 40;
+    let scratch = Scratch::new();
+    let source = scratch.file("source", "start");
+    let file = std::fs::OpenOptions::new().write(true).open(&source).unwrap();
+    file.write_all_at(b"middle", TEBIBYTE / 2).unwrap();
+    file.set_len(TEBIBYTE).unwrap();
+    let destination = scratch.at("destination");
+    copy(&source, &destination, false, &Stop::never()).unwrap();
+    let copied = std::fs::File::open(&destination).unwrap();
+    assert_eq!(copied.metadata().unwrap().len(), TEBIBYTE);
+    let mut middle = [0; 8];
+    copied.read_exact_at(&mut middle, TEBIBYTE / 2 - 1).unwrap();
+    assert_eq!(&middle, b"\0middle\0");
+    assert!(rustix::fs::fstat(&copied).unwrap().st_blocks < 1_000);
+}
+
+#[test]
+fn files_that_say_they_are_empty_and_other_file_systems() {
+    let scratch = Scratch::new();
+    let destination = scratch.at("destination");
+    copy("/proc/self/status".as_ref(), &destination, false, &Stop::never()).unwrap();
+    assert!(std::fs::read_to_string(&destination).unwrap().contains("VmSize"));
+    copy(&scratch.file("empty", ""), &destination, false, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read(&destination).unwrap(), b"");
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return };
+    let source = scratch.file("source", vec![7; 3_000_000]);
+    copy(&source, &other.path().join("copy"), false, &Stop::never()).unwrap();
+    assert!(std::fs::read(other.path().join("copy")).unwrap() == vec![7; 3_000_000]);
+}
+
+#[test]
+fn a_user_is_refused_before_anything_is_changed() {
+    let scratch = Scratch::new();
+    let secret = scratch.file("secret", "secret");
+    let readable = scratch.file("readable", "readable");
+    let foreign = scratch.file("foreign", "kept");
+    set_mode(&secret, 0o000);
+    set_mode(&readable, 0o644);
+    set_mode(&foreign, 0o444);
+    give_away(&scratch.path);
+    let _ = as_nobody(|| {
+        let refused = copy(&secret, &scratch.at("copy"), false, &Stop::never()).unwrap_err();
+        assert!(refused.to_string().contains("secret: Permission denied"), "{refused}");
+        assert!(!exists(scratch.at("copy")));
+        let refused = copy(&readable, &foreign, false, &Stop::never()).unwrap_err();
+        assert!(refused.to_string().contains("foreign: Permission denied"), "{refused}");
+        assert_eq!(std::fs::read(&foreign).unwrap(), b"kept");
+        copy(&readable, &scratch.at("copy"), false, &Stop::never()).unwrap();
+    });
+}

@@ -1,0 +1,171 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use exec_server_host::fs::{FileKind, FsError, RemoveOptions, Stop, Symlinks, copy, remove};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, inode, mode, set_mode};
+
+#[test]
+fn everything_but_special_files() {
+    let scratch = Scratch::new();
+    scratch.file("source/a/b/file", "content");
+    scratch.file(OsStr::from_bytes(b"source/\xff"), "not UTF-8");
+    scratch.directory("source/empty");
+    scratch.fifo("source/fifo");
+    scratch.symlink("../../outside", "source/a/link");
+    scratch.symlink("a", "source/to_directory");
+    set_mode(scratch.at("source/a/b/file"), 0o751);
+    set_mode(scratch.at("source/a"), 0o555);
+    set_mode(scratch.at("source/empty"), 0o1777);
+    set_mode(scratch.at("source"), 0o2750);
+    let copied = scratch.at("copy");
+    copy(&scratch.at("source"), &copied, true, &Stop::never()).unwrap();
+    assert_eq!(std::fs::read(copied.join("a/b/file")).unwrap(), b"content");
+    assert_eq!(std::fs::read(copied.join(OsStr::from_bytes(b"\xff"))).unwrap(), b"not UTF-8");
+    assert_eq!(std::fs::read_link(copied.join("a/link")).unwrap().to_str(), Some("../../outside"));
+    assert!(copied.join("to_directory").is_symlink());
+    assert!(!exists(copied.join("fifo")));
+    let modes = ["", "a", "a/b/file", "empty"].map(|name| mode(copied.join(name)));
+    assert_eq!(modes, [0o750, 0o555, 0o751, 0o1777]);
+}
+
+#[test]
+fn directories_without_write_permission_are_filled() {
+    let scratch = Scratch::new();
+    scratch.file("source/a/file", "content");
+    set_mode(scratch.at("source/a"), 0o555);
+    set_mode(scratch.at("source"), 0o555);
+    give_away(&scratch.path);
+    let remove_all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
+    let _ = as_nobody(|| {
+        copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+        assert_eq!(std::fs::read(scratch.at("copy/a/file")).unwrap(), b"content");
+        assert_eq!(mode(scratch.at("copy/a")), 0o555);
+        assert!(remove(&scratch.at("copy"), &remove_all, &Stop::never()).is_err());
+        set_mode(scratch.at("copy/a"), 0o755);
+        set_mode(scratch.at("copy"), 0o755);
+        remove(&scratch.at("copy"), &remove_all, &Stop::never()).unwrap();
+    });
+    set_mode(scratch.at("source"), 0o755);
+    set_mode(scratch.at("source/a"), 0o755);
+}
+
+#[test]
+fn an_existing_directory_is_merged() {
+    let scratch = Scratch::new();
+    scratch.file("source/both/file", "new");
+    scratch.file("source/both/only_source", "1");
+    scratch.file("copy/both/file", "old");
+    scratch.file("copy/both/only_copy", "2");
+    set_mode(scratch.at("copy/both"), 0o700);
+    let before = inode(scratch.at("copy/both/file"));
+    copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+    for (name, content) in [("file", "new"), ("only_source", "1"), ("only_copy", "2")] {
+        let path = scratch.at("copy/both").join(name);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), content);
+    }
+    assert_eq!(mode(scratch.at("copy/both")), 0o700);
+    assert_eq!(inode(scratch.at("copy/both/file")), before);
+}
+
+#[test]
+fn nothing_in_the_destination_is_followed() {
+    let scratch = Scratch::new();
+    scratch.file("outside/file", "kept");
+    for (source, link) in [("file", "../outside/file"), ("file", "missing"), ("d/x", "../outside")]
+    {
+        let name = source.split('/').next().unwrap();
+        scratch.file(format!("source/{source}"), "new");
+        scratch.directory("copy");
+        scratch.symlink(link, format!("copy/{name}"));
+        match copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()) {
+            Err(FsError::WrongKind { path, found, .. }) => {
+                assert_eq!((path, found), (scratch.at("copy").join(name), FileKind::Symlink));
+            }
+            other => panic!("{other:?}"),
+        }
+        for path in ["source", "copy"] {
+            std::fs::remove_dir_all(scratch.at(path)).unwrap();
+        }
+    }
+    assert_eq!(std::fs::read(scratch.at("outside/file")).unwrap(), b"kept");
+    assert_eq!(std::fs::read_dir(scratch.at("outside")).unwrap().count(), 1);
+}
+
+#[test]
+fn kinds_are_not_exchanged() {
+    let scratch = Scratch::new();
+    scratch.file("source/a/file", "");
+    for destination in [scratch.file("file", "kept"), scratch.fifo("fifo")] {
+        let refused = copy(&scratch.at("source"), &destination, true, &Stop::never());
+        assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
+    }
+    scratch.file("copy/a", "kept");
+    let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never());
+    assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(scratch.at("copy/a")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_tree_is_not_copied_into_itself() {
+    let scratch = Scratch::new();
+    scratch.file("source/a/b/file", "");
+    scratch.symlink("source/a", "link");
+    for destination in
+        ["source", "source/new", "source/a", "source/a/b/new", "link", "link/new", "link/b/../new"]
+    {
+        let refused = copy(&scratch.at("source"), &scratch.at(destination), true, &Stop::never());
+        assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
+    }
+    for new in ["source/new", "source/a/new", "source/a/b/new"] {
+        assert!(!exists(scratch.at(new)));
+    }
+    // The other way round it is a copy like any other.
+    copy(&scratch.at("source/a"), &scratch.at("source"), true, &Stop::never()).unwrap();
+    assert!(exists(scratch.at("source/b/file")));
+}
+
+#[test]
+fn a_tree_deeper_than_descriptors_and_paths_allow() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
+    let scratch = Scratch::in_memory();
+    scratch.directory("source");
+    file_in(&chain(&scratch.at("source"), "deep", 5_000), "file", b"x");
+    copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+    let all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
+    for name in ["source", "copy"] {
+        let mut here = std::fs::File::open(scratch.at(name)).unwrap();
+        let mut depth = 0;
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        while let Ok(below) = rustix::fs::openat(&here, "deep", flags, rustix::fs::Mode::empty()) {
+            here = below.into();
+            depth += 1;
+        }
+        assert_eq!(depth, 5_000, "{name}");
+        assert!(rustix::fs::openat(&here, "file", flags, rustix::fs::Mode::empty()).is_ok());
+        remove(&scratch.at(name), &all, &Stop::never()).unwrap();
+    }
+}
+
+#[test]
+fn the_entry_that_fails_is_named_and_the_rest_stays() {
+    let scratch = Scratch::new();
+    scratch.file("source/a/secret", "");
+    scratch.directory("unreadable/below");
+    give_away(&scratch.path);
+    give_away(&scratch.at("unreadable"));
+    set_mode(scratch.at("source/a/secret"), 0o000);
+    set_mode(scratch.at("unreadable/below"), 0o000);
+    let _ = as_nobody(|| {
+        let refused =
+            copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap_err();
+        assert!(refused.to_string().contains("source/a/secret: Permission denied"), "{refused}");
+        assert!(scratch.at("copy/a").is_dir());
+        let refused = copy(&scratch.at("unreadable"), &scratch.at("copy2"), true, &Stop::never())
+            .unwrap_err();
+        assert!(refused.to_string().contains("unreadable/below: Permission denied"), "{refused}");
+    });
+    set_mode(scratch.at("unreadable/below"), 0o755);
+}

@@ -1,0 +1,128 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixListener;
+
+use exec_server_host::fs::{EntryTypes, FileKind, FsError, read_directory};
+use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps};
+
+use crate::{Scratch, as_nobody, set_mode};
+
+#[test]
+fn types_are_followed_or_own() {
+    let scratch = Scratch::new();
+    scratch.directory("d");
+    scratch.file("f", "1234");
+    scratch.fifo("p");
+    let _listener = UnixListener::bind(scratch.at("s")).unwrap();
+    scratch.symlink("d", "to_d");
+    scratch.symlink("f", "to_f");
+    scratch.symlink("p", "to_p");
+    scratch.symlink("nothing", "to_nothing");
+    scratch.symlink("loop", "loop");
+    scratch.symlink("f/below", "to_below_a_file");
+    let list = |types| -> Vec<(String, FileKind, bool)> {
+        let entries = read_directory(&scratch.path, types, 100).unwrap();
+        let plain = |name: &OsStr| name.to_str().unwrap().to_owned();
+        entries.iter().map(|e| (plain(&e.name), e.kind, e.is_symlink)).collect()
+    };
+    let entry = |name: &str, kind, is_symlink| (name.to_owned(), kind, is_symlink);
+    let plain = [
+        entry("d", FileKind::Directory, false),
+        entry("f", FileKind::Regular, false),
+        entry("p", FileKind::Fifo, false),
+        entry("s", FileKind::Socket, false),
+    ];
+    let mut followed = plain.to_vec();
+    followed.extend([
+        entry("to_d", FileKind::Directory, true),
+        entry("to_f", FileKind::Regular, true),
+        entry("to_p", FileKind::Fifo, true),
+    ]);
+    assert_eq!(list(EntryTypes::Followed), followed);
+    let links = ["loop", "to_below_a_file", "to_d", "to_f", "to_nothing", "to_p"];
+    let mut own = plain.to_vec();
+    own.extend(links.map(|name| entry(name, FileKind::Symlink, true)));
+    own.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(list(EntryTypes::Own), own);
+}
+
+#[test]
+fn details_are_those_of_the_name_itself() {
+    let scratch = Scratch::new();
+    let file = scratch.file("f", "12345");
+    scratch.symlink("f", "link");
+    set_mode(&file, 0o4751);
+    // Before 1970: 1.5 s.
+    let time = Timespec { tv_sec: -2, tv_nsec: 500_000_000 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(CWD, &file, &times, rustix::fs::AtFlags::empty()).unwrap();
+    let entries = read_directory(&scratch.path, EntryTypes::Own, 2).unwrap();
+    let details = entries[0].details.unwrap();
+    assert_eq!((details.mode, details.size, details.modified_at_ms), (0o4751, 5, -1_500));
+    assert_eq!(entries[1].details.unwrap().size, 1);
+    let followed = read_directory(&scratch.path, EntryTypes::Followed, 2).unwrap();
+    assert!(followed.iter().all(|entry| entry.details.is_none()));
+}
+
+#[test]
+fn names_are_sorted_by_their_bytes_whatever_these_are() {
+    let scratch = Scratch::new();
+    let names: [&[u8]; 6] = [b"\n", b"...", b"B", b"a", b"a\xff\xfe", b"\xc3\xa4"];
+    for name in names.iter().rev() {
+        scratch.file(OsStr::from_bytes(name), "");
+    }
+    let entries = read_directory(&scratch.path, EntryTypes::Followed, 6).unwrap();
+    let found: Vec<&[u8]> = entries.iter().map(|entry| entry.name.as_bytes()).collect();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn only_a_directory_is_read() {
+    let scratch = Scratch::new();
+    for path in [scratch.file("f", ""), scratch.fifo("p"), scratch.at("missing")] {
+        assert!(read_directory(&path, EntryTypes::Followed, 1).is_err(), "{path:?}");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_entries() {
+    let scratch = Scratch::in_memory();
+    for number in 0..100_000 {
+        let path = scratch.at(format!("{number:06}"));
+        rustix::fs::mknodat(CWD, &path, FileType::RegularFile, Mode::RUSR, 0).unwrap();
+    }
+    for types in [EntryTypes::Followed, EntryTypes::Own] {
+        let refused = read_directory(&scratch.path, types, 50_000);
+        assert!(matches!(refused, Err(FsError::TooManyEntries { max: 50_000, .. })));
+        let refused = read_directory(&scratch.path, types, 99_999);
+        assert!(matches!(refused, Err(FsError::TooManyEntries { .. })));
+        for max in [100_000, 200_000] {
+            let entries = read_directory(&scratch.path, types, max).unwrap();
+            assert_eq!(entries.len(), 100_000);
+            assert_eq!(
+                (&*entries[0].name, &*entries[99_999].name),
+                ("000000".as_ref(), "099999".as_ref())
+            );
+        }
+    }
+}
+
+#[test]
+fn a_user_who_may_not_read_is_told() {
+    let scratch = Scratch::new();
+    let closed = scratch.directory("closed");
+    scratch.file("closed/secret", "");
+    let open = scratch.directory("open");
+    scratch.symlink("../closed/secret", "open/link");
+    set_mode(&scratch.path, 0o755);
+    set_mode(&closed, 0o700);
+    let _ = as_nobody(|| {
+        if rustix::process::geteuid() != rustix::fs::Uid::from_raw(65_534) {
+            return;
+        }
+        let refused = read_directory(&closed, EntryTypes::Followed, 9).unwrap_err();
+        assert!(refused.to_string().contains("closed: Permission denied"), "{refused}");
+        let entries = read_directory(&open, EntryTypes::Followed, 9).unwrap();
+        assert_eq!((entries[0].kind, entries[0].is_symlink), (FileKind::Unknown, true));
+    });
+}

@@ -1,0 +1,170 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use exec_server_host::fs::{FsError, RemoveOptions, Stop, Symlinks, create_directory, remove};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, set_mode};
+
+const ALL: RemoveOptions =
+    RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
+const ONE: RemoveOptions = RemoveOptions { recursive: false, ..ALL };
+const FORCE: RemoveOptions = RemoveOptions { force: true, ..ALL };
+
+#[test]
+fn whatever_has_a_name_can_be_removed() {
+    for options in [ALL, ONE] {
+        let scratch = Scratch::new();
+        scratch.symlink("nothing", "dangling");
+        for path in [
+            scratch.file("file", ""),
+            scratch.fifo("fifo"),
+            scratch.directory("empty"),
+            scratch.at("dangling"),
+        ] {
+            remove(&path, &options, &Stop::never()).unwrap();
+            assert!(!exists(&path));
+            assert!(remove(&path, &options, &Stop::never()).unwrap_err().is_not_found());
+        }
+    }
+}
+
+#[test]
+fn a_symlink_goes_and_its_target_stays() {
+    let scratch = Scratch::new();
+    scratch.file("kept/file", "kept");
+    for (name, path) in [("link", "link"), ("slash", "slash/")] {
+        scratch.symlink("kept", name);
+        remove(&scratch.at(path), &FORCE, &Stop::never()).unwrap();
+        assert!(!exists(scratch.at(name)));
+    }
+    scratch.directory("tree/sub");
+    scratch.symlink("../kept", "tree/to_directory");
+    scratch.symlink("../../kept/file", "tree/sub/to_file");
+    remove(&scratch.at("tree"), &ALL, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("tree")));
+    assert_eq!(std::fs::read(scratch.at("kept/file")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_symlink_on_the_way_is_followed_or_refused() {
+    let scratch = Scratch::new();
+    scratch.file("real/a", "");
+    scratch.symlink("real", "link");
+    let refused = remove(&scratch.at("link/a"), &FORCE, &Stop::never());
+    assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
+    assert!(exists(scratch.at("real/a")));
+    let follow = RemoveOptions { symlinks: Symlinks::Follow, ..ALL };
+    remove(&scratch.at("link/a"), &follow, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("real/a")));
+}
+
+#[test]
+fn only_recursively_with_content() {
+    let scratch = Scratch::new();
+    scratch.file("d/file", "");
+    let refused = remove(&scratch.at("d"), &ONE, &Stop::never()).unwrap_err();
+    assert!(refused.to_string().contains("not empty"), "{refused}");
+    assert!(exists(scratch.at("d/file")));
+    remove(&scratch.at("d"), &ALL, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("d")));
+}
+
+#[test]
+fn what_is_missing_is_fine_with_force_only() {
+    let scratch = Scratch::new();
+    for path in ["missing", "missing/below"] {
+        remove(&scratch.at(path), &FORCE, &Stop::never()).unwrap();
+        assert!(remove(&scratch.at(path), &ALL, &Stop::never()).unwrap_err().is_not_found());
+    }
+}
+
+#[test]
+fn what_is_no_name_in_a_directory_is_refused() {
+    let scratch = Scratch::new();
+    scratch.file("a/file", "");
+    for path in [Path::new("/"), &scratch.at("a/.."), &scratch.at("a/."), &scratch.at("a/./")] {
+        let refused = remove(path, &FORCE, &Stop::never());
+        assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{path:?}: {refused:?}");
+    }
+    assert!(exists(scratch.at("a/file")));
+}
+
+#[test]
+fn a_tree_deeper_than_descriptors_and_paths_allow() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
+    let scratch = Scratch::in_memory();
+    scratch.file("top/file", "");
+    let lowest = chain(&scratch.at("top"), "deep", 10_000);
+    file_in(&lowest, "file", b"x");
+    remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("top")));
+}
+
+#[test]
+fn a_wide_tree() {
+    let scratch = Scratch::new();
+    for directory in 0..300 {
+        for file in 0..20 {
+            scratch.file(format!("top/{directory}/{file}"), "");
+        }
+        scratch.directory(format!("top/{directory}/sub"));
+    }
+    remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("top")));
+}
+
+#[test]
+fn a_directory_that_is_being_filled_is_removed_or_named() {
+    let scratch = Scratch::new();
+    let top = scratch.at("top");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = create_directory(&top.join("a/b"), true, Symlinks::Refuse);
+                let _ = std::fs::write(top.join("a/file"), "");
+            }
+        });
+        for _ in 0..500 {
+            match remove(&top, &FORCE, &Stop::never()) {
+                Ok(()) => {}
+                Err(FsError::Os { path, source, .. }) => {
+                    assert!(path.starts_with(&top));
+                    assert_eq!(source.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    remove(&top, &FORCE, &Stop::never()).unwrap();
+    assert!(!exists(&top));
+}
+
+#[test]
+fn the_entry_that_cannot_be_removed_is_named() {
+    let scratch = Scratch::new();
+    let fixed = scratch.file("top/a/fixed/file", "").parent().unwrap().to_owned();
+    let unreadable = scratch.file("other/unreadable/file", "").parent().unwrap().to_owned();
+    let empty = scratch.directory("empty/unreadable");
+    for path in ["", "top", "top/a", "top/a/fixed", "other", "other/unreadable", "empty"] {
+        give_away(&scratch.at(path));
+    }
+    give_away(&empty);
+    set_mode(&fixed, 0o555);
+    set_mode(&unreadable, 0o000);
+    set_mode(&empty, 0o000);
+    let _ = as_nobody(|| {
+        let refused = remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap_err();
+        assert!(refused.to_string().contains("top/a/fixed/file: Permission denied"), "{refused}");
+        let refused = remove(&scratch.at("other"), &ALL, &Stop::never()).unwrap_err();
+        assert!(refused.to_string().contains("other/unreadable: Permission denied"), "{refused}");
+        // One without content need not be read.
+        remove(&scratch.at("empty"), &ALL, &Stop::never()).unwrap();
+    });
+    for path in [fixed, unreadable] {
+        set_mode(path, 0o755);
+    }
+}

@@ -1,0 +1,199 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use exec_server_host::fs::{Stop, Tree, TreeKind, WalkOptions, walk};
+
+use crate::{Scratch, as_nobody, chain, file_in, set_mode};
+
+const EVERYTHING: WalkOptions = WalkOptions {
+    max_depth: 64,
+    max_directories: 10_000,
+    max_entries: 50_000,
+    max_bytes: 4 << 20,
+    follow_directory_symlinks: false,
+    prune_hidden_directories: false,
+};
+
+/// Directories with a slash at their end.
+fn names(root: &Path, tree: &Tree) -> Vec<String> {
+    let name = |path: &Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+    let slash = |kind| if kind == TreeKind::Directory { "/" } else { "" };
+    tree.entries.iter().map(|entry| name(&entry.path) + slash(entry.kind)).collect()
+}
+
+fn sample() -> Scratch {
+    let scratch = Scratch::new();
+    for file in ["b/x/deep", "b/1", "a/2", "z", "a/.hidden/h", ".dot"] {
+        scratch.file(file, "");
+    }
+    scratch.fifo("a/fifo");
+    scratch.symlink("nothing", "a/dangling");
+    scratch.symlink("/dev/null", "a/device");
+    scratch.symlink("../z", "a/to_file");
+    scratch.symlink("../b", "a/to_directory");
+    scratch
+}
+
+#[test]
+fn level_by_level_and_sorted() {
+    let scratch = sample();
+    let tree = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();
+    let expected = [
+        ".dot",
+        "a/",
+        "b/",
+        "z",
+        "a/.hidden/",
+        "a/2",
+        "a/to_directory/",
+        "a/to_file",
+        "b/1",
+        "b/x/",
+        "a/.hidden/h",
+        "b/x/deep",
+    ];
+    assert_eq!(names(&scratch.path, &tree), expected);
+    assert!(tree.errors.is_empty() && !tree.truncated);
+}
+
+#[test]
+fn the_root_is_a_directory_by_any_path() {
+    let scratch = sample();
+    scratch.symlink("b", "link");
+    let root = scratch.at("link/../a/./../b/");
+    let tree = walk(&root, &EVERYTHING, &Stop::never()).unwrap();
+    assert_eq!(names(&root, &tree), ["1", "x/", "x/deep"]);
+    let link = scratch.at("link");
+    assert_eq!(
+        names(&link, &walk(&link, &EVERYTHING, &Stop::never()).unwrap()),
+        ["1", "x/", "x/deep"]
+    );
+    for path in ["z", "a/fifo", "a/dangling", "missing"] {
+        assert!(walk(&scratch.at(path), &EVERYTHING, &Stop::never()).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn hidden_directories_are_pruned_and_hidden_files_are_not() {
+    let scratch = sample();
+    scratch.symlink("b", ".to_directory");
+    let options = WalkOptions {
+        prune_hidden_directories: true,
+        follow_directory_symlinks: true,
+        ..EVERYTHING
+    };
+    let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+    let names = names(&scratch.path, &tree);
+    assert!(names.contains(&".dot".to_owned()));
+    assert!(
+        !names.iter().any(|name| name.contains(".hidden") || name.contains(".to")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn symlinks_to_directories_are_entered_once_if_at_all() {
+    let scratch = Scratch::new();
+    scratch.file("a/file", "");
+    scratch.symlink("..", "a/up");
+    scratch.symlink("a", "b");
+    scratch.symlink(".", "c");
+    let tree = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();
+    assert_eq!(names(&scratch.path, &tree), ["a/", "b/", "c/", "a/file", "a/up/"]);
+    let options = WalkOptions { follow_directory_symlinks: true, ..EVERYTHING };
+    let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+    assert_eq!(names(&scratch.path, &tree), ["a/", "b/", "c/", "a/file", "a/up/"]);
+    assert!(!tree.truncated);
+
+    let outside = Scratch::new();
+    outside.file("o/file", "");
+    scratch.symlink(outside.at("o"), "d");
+    let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+    assert!(names(&scratch.path, &tree).contains(&"d/file".to_owned()));
+}
+
+#[test]
+fn every_bound_ends_the_walk_and_says_so() {
+    let scratch = sample();
+    let whole = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();
+    let bytes: usize = whole.entries.iter().map(|entry| entry.path.as_os_str().len() + 48).sum();
+    let exact = WalkOptions {
+        max_depth: 3,
+        max_directories: 5,
+        max_entries: whole.entries.len(),
+        max_bytes: bytes,
+        ..EVERYTHING
+    };
+    assert_eq!(walk(&scratch.path, &exact, &Stop::never()).unwrap(), whole);
+    // How deep to go is a question, and not a bound of the answer.
+    for (max_depth, count) in [(2, 10), (1, 4), (0, 0)] {
+        let tree = walk(&scratch.path, &WalkOptions { max_depth, ..exact.clone() }, &Stop::never())
+            .unwrap();
+        assert_eq!((tree.entries.len(), tree.truncated), (count, false), "{max_depth}");
+    }
+    let short = [
+        (WalkOptions { max_directories: 4, ..exact.clone() }, 11),
+        (WalkOptions { max_directories: 1, ..exact.clone() }, 4),
+        (WalkOptions { max_directories: 0, ..exact.clone() }, 0),
+        (WalkOptions { max_entries: 11, ..exact.clone() }, 11),
+        (WalkOptions { max_entries: 0, ..exact.clone() }, 0),
+        (WalkOptions { max_bytes: bytes - 1, ..exact.clone() }, 11),
+        (WalkOptions { max_bytes: 0, ..exact }, 0),
+    ];
+    for (options, count) in short {
+        let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+        assert_eq!((tree.entries.len(), tree.truncated), (count, true), "{options:?}");
+        if options.max_entries == whole.entries.len() {
+            assert_eq!(tree.entries, whole.entries[..count], "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn paths_longer_than_the_kernel_takes() {
+    let scratch = Scratch::new();
+    let lowest = chain(&scratch.path, &"n".repeat(250), 30);
+    file_in(&lowest, OsStr::from_bytes(b"\xff"), b"");
+    for follow_directory_symlinks in [false, true] {
+        let options = WalkOptions { follow_directory_symlinks, ..EVERYTHING };
+        let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+        assert_eq!((tree.entries.len(), tree.truncated), (31, false), "{:?}", tree.errors);
+        assert_eq!(tree.entries[30].path.file_name().unwrap().as_bytes(), b"\xff");
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_reported_and_the_rest_is_walked() {
+    let scratch = sample();
+    let closed = scratch.directory("closed/below");
+    scratch.file("ok/file", "");
+    scratch.symlink("../closed/below", "ok/link");
+    set_mode(&scratch.path, 0o755);
+    set_mode(closed.parent().unwrap(), 0o600);
+    let _ = as_nobody(|| {
+        if rustix::process::geteuid() != rustix::fs::Uid::from_raw(65_534) {
+            return;
+        }
+        let tree = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();
+        let names = names(&scratch.path, &tree);
+        assert!(names.contains(&"closed/".to_owned()) && names.contains(&"ok/file".to_owned()));
+        let failed: Vec<_> = tree.errors.iter().map(|error| error.path.clone()).collect();
+        assert_eq!(failed, [scratch.at("closed"), scratch.at("ok/link")]);
+        assert!(tree.errors[0].message.ends_with("closed: Permission denied (os error 13)"));
+        assert!(!tree.truncated);
+    });
+}
+
+#[test]
+fn there_is_a_bound_to_errors_too() {
+    let scratch = Scratch::new();
+    for number in 0..1_001 {
+        set_mode(scratch.directory(format!("{number}")), 0o000);
+    }
+    set_mode(&scratch.path, 0o755);
+    let _ = as_nobody(|| {
+        let tree = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();
+        assert_eq!((tree.entries.len(), tree.errors.len(), tree.truncated), (1_001, 1_000, true));
+    });
+}

@@ -1,0 +1,107 @@
+//! Everything that can fail, with a look at what each error prints.
+
+use std::time::Duration;
+
+use exec_server_host::http::{BadRequest, HttpError, Request};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+use crate::server::{TestServer, read_head};
+use crate::{client, failure, get, header};
+
+#[tokio::test]
+async fn a_refused_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/s3cret?s3cret", listener.local_addr().unwrap());
+    drop(listener);
+    let error = failure(&client(), get(url)).await;
+    assert!(error.to_string().to_lowercase().contains("connection refused"), "{error}");
+    let HttpError::Connect { source } = error else { panic!("{error}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_exist() {
+    let error = failure(&client(), get("http://s3cret.invalid/")).await;
+    assert!(matches!(error, HttpError::Resolve), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers() {
+    let server = TestServer::raw(|mut stream| async move {
+        read_head(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    for timeout in [Duration::ZERO, Duration::from_millis(20)] {
+        let request = Request { timeout: Some(timeout), ..get(server.url("/s3cret")) };
+        let error = failure(&client(), request).await;
+        let HttpError::TimedOut { after } = error else { panic!("{error:?}") };
+        assert_eq!(after, timeout);
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_beyond_the_clock_is_none() {
+    let server = TestServer::raw(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+    })
+    .await;
+    let request = Request { timeout: Some(Duration::MAX), ..get(server.url("/")) };
+    assert_eq!(client().send(request).await.unwrap().status, 204);
+}
+
+#[tokio::test]
+async fn a_server_that_leaves_without_an_answer() {
+    for half in ["", "HTTP/1.1 200 OK\r\nx-s3cret: s3cret"] {
+        let server = TestServer::raw(move |mut stream| async move {
+            read_head(&mut stream).await;
+            stream.write_all(half.as_bytes()).await.unwrap();
+        })
+        .await;
+        let error = failure(&client(), get(server.url("/s3cret"))).await;
+        assert!(matches!(error, HttpError::NoResponse), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_speak_http() {
+    let server = TestServer::raw(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(b"SSH-2.0-s3cret\r\n\r\n").await.unwrap();
+    })
+    .await;
+    let error = failure(&client(), get(server.url("/s3cret"))).await;
+    assert!(matches!(error, HttpError::Malformed), "{error:?}");
+}
+
+#[tokio::test]
+async fn endless_headers_are_not_collected() {
+    let server = TestServer::raw(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
+        while stream.write_all(b"x-s3cret: s3cret\r\n").await.is_ok() {}
+    })
+    .await;
+    let error = failure(&client(), get(server.url("/s3cret"))).await;
+    assert!(matches!(error, HttpError::Malformed), "{error:?}");
+}
+
+#[tokio::test]
+async fn requests_that_are_not_even_tried() {
+    let bad = |expected: BadRequest, request: Request| async move {
+        let error = failure(&client(), request).await;
+        let HttpError::BadRequest(problem) = error else { panic!("{error:?}") };
+        assert_eq!(problem, expected);
+    };
+    bad(BadRequest::Url, get("s3cret")).await;
+    bad(BadRequest::Url, get("http://s3cret:s3cret:s3cret/")).await;
+    bad(BadRequest::Scheme, get("file:///s3cret")).await;
+    bad(BadRequest::Method, Request { method: "s3cret /".into(), ..get("http://s3cret/") }).await;
+    let with =
+        |name, value| Request { headers: vec![header(name, value)], ..get("http://s3cret/") };
+    bad(BadRequest::HeaderName { index: 0 }, with("no name", "s3cret")).await;
+    bad(BadRequest::HeaderValue { name: "a".into() }, with("a", "s3cret\n")).await;
+    bad(BadRequest::ContentLength, with("content-length", "7")).await;
+}

@@ -1,0 +1,112 @@
+//! Whole files in one message.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Base64Bytes, PathUri, SandboxRequest, nullable};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsReadFileParams {
+    pub path: PathUri,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow_symlinks: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxRequest>,
+}
+
+impl FsReadFileParams {
+    #[must_use]
+    pub fn new(path: PathUri) -> Self {
+        Self { path, follow_symlinks: None, sandbox: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsReadFileResponse {
+    pub data_base64: Base64Bytes,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsWriteFileParams {
+    pub path: PathUri,
+    pub data_base64: Base64Bytes,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow_symlinks: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxRequest>,
+    /// A temporary file that is synced and renamed over the old one: readers and crashes see the whole old or the whole
+    /// new content. Otherwise the content of the existing inode is replaced.
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
+    pub atomic: bool,
+    /// Permission bits of the file afterwards; when left out an existing file keeps its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// Only if the file was last modified at this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_modified_at_ms: Option<i64>,
+    /// Only if the file has this size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_size: Option<u64>,
+    /// Only if there is nothing of this name.
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
+    pub create_new: bool,
+}
+
+impl FsWriteFileParams {
+    #[must_use]
+    pub fn new(path: PathUri, content: impl Into<Base64Bytes>) -> Self {
+        Self {
+            path,
+            data_base64: content.into(),
+            follow_symlinks: None,
+            sandbox: None,
+            atomic: false,
+            mode: None,
+            if_modified_at_ms: None,
+            if_size: None,
+            create_new: false,
+        }
+    }
+
+    #[must_use]
+    pub fn condition(&self) -> WriteCondition {
+        WriteCondition {
+            modified_at_ms: self.if_modified_at_ms,
+            size: self.if_size,
+            create_new: self.create_new,
+        }
+    }
+}
+
+/// What must be true of the old file for a new one to take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteCondition {
+    pub modified_at_ms: Option<i64>,
+    pub size: Option<u64>,
+    pub create_new: bool,
+}
+
+impl WriteCondition {
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Empty unless the write had a condition; then what the next condition can be made of, without a moment in which
+/// somebody else could have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsWriteFileResponse {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_at_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+pub(super) fn is_false(flag: &bool) -> bool {
+    !flag
+}

@@ -1,0 +1,38 @@
+//! `fs/*`: params, results and notifications.
+//!
+//! `follow_symlinks` is `true` when left out; `false` means that no component of the path may be a symlink.
+
+mod content;
+mod entries;
+mod handles;
+mod search;
+mod tree;
+mod watch;
+
+pub use content::{
+    FsReadFileParams, FsReadFileResponse, FsWriteFileParams, FsWriteFileResponse, WriteCondition,
+};
+pub use entries::{
+    FsCanonicalizeParams, FsGetMetadataParams, FsMetadata, FsPathResponse, FsReadLinkParams,
+    FsReadLinkResponse, FsSetPermissionsParams, FsSymlinkParams, LinkTargetError,
+};
+pub use handles::{
+    FsCloseParams, FsCloseResponse, FsCreateParams, FsHandleResponse, FsOpenParams,
+    FsReadBlockParams, FsReadBlockResponse, FsWriteBlockParams, MAX_BLOCK_BYTES,
+    MAX_HANDLE_ID_BYTES,
+};
+pub use search::{
+    FsCancelSearchParams, FsGlobParams, FsSearchParams, FsSearchResponse, SearchLine, SearchMatch,
+    SearchResultsNotification, Submatch,
+};
+pub use tree::{
+    DirectoryEntry, FsCopyParams, FsCreateDirectoryParams, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsRemoveParams, FsRenameParams, FsWalkParams, FsWalkResponse,
+    TreeEntry, TreeEntryKind, TreeError, WalkOptions,
+};
+pub use watch::{
+    ChangeKind, ChangedNotification, FileChange, FsUnwatchParams, FsWatchParams, MAX_WATCH_ID_BYTES,
+};
+
+/// The largest file that fits into one message as base64, with room for what is around it.
+pub const MAX_FILE_BYTES: u64 = 47 << 20;

@@ -1,0 +1,173 @@
+//! What a client has given a name on its connection: handles, watches, searches, HTTP bodies. All of it ends with the
+//! connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use exec_server_protocol::{ErrorCode, RpcError};
+
+/// How names of one kind may look, and how many there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NameRules {
+    /// What the wire calls the name.
+    pub(super) member: &'static str,
+    pub(super) max_bytes: usize,
+    pub(super) max_names: usize,
+    /// Told to a client that uses one twice.
+    pub(super) duplicate: ErrorCode,
+}
+
+#[derive(Debug)]
+pub(super) struct Named<T> {
+    rules: NameRules,
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    entries: HashMap<String, (Ticket, Option<T>)>,
+    next_ticket: Ticket,
+    is_over: bool,
+}
+
+/// Tells apart those that had the same name one after the other.
+type Ticket = u64;
+
+impl<T> Named<T> {
+    pub(super) fn new(rules: NameRules) -> Arc<Self> {
+        let state = State { entries: HashMap::new(), next_ticket: 0, is_over: false };
+        Arc::new(Self { rules, state: Mutex::new(state) })
+    }
+
+    /// Takes a name, before there is anything that has it. Dropping the claim gives the name back.
+    pub(super) fn claim(self: &Arc<Self>, name: String) -> Result<Claim<T>, RpcError> {
+        let NameRules { member, max_bytes, max_names, duplicate } = self.rules;
+        if name.is_empty() || name.len() > max_bytes {
+            let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", name.len());
+            return Err(RpcError::invalid_params(message));
+        }
+        let mut state = self.lock();
+        if state.is_over {
+            return Err(RpcError::internal("the connection is over"));
+        }
+        if state.entries.contains_key(&name) {
+            let message = format!("{member} {name:?} is in use on this connection");
+            return Err(RpcError::new(duplicate, message).with_kind("duplicateId"));
+        }
+        if state.entries.len() >= max_names {
+            let message = format!("this connection has {max_names} of {member} already");
+            return Err(RpcError::invalid_request(message).with_kind("tooManyOpen"));
+        }
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.entries.insert(name.clone(), (ticket, None));
+        drop(state);
+        Ok(Claim { named: Arc::clone(self), name, ticket, kept: false })
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Option<T> {
+        self.lock().entries.remove(name).and_then(|(_, value)| value)
+    }
+
+    /// The connection is over: gives out all there is, and takes no more.
+    pub(super) fn end(&self) -> Vec<T> {
+        let mut state = self.lock();
+        state.is_over = true;
+        state.entries.drain().filter_map(|(_, (_, value))| value).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Named<T> {
+    pub(super) fn get(&self, name: &str) -> Option<T> {
+        self.lock().entries.get(name).and_then(|(_, value)| value.clone())
+    }
+}
+
+/// A name that was taken. Whatever has it loses it when this is dropped, unless it was kept.
+#[derive(Debug)]
+pub(super) struct Claim<T> {
+    named: Arc<Named<T>>,
+    name: String,
+    ticket: Ticket,
+    kept: bool,
+}
+
+impl<T> Claim<T> {
+    /// Puts something under the name; gives it back if the name was taken away meanwhile.
+    pub(super) fn fill(&self, value: T) -> Result<(), T> {
+        match self.named.lock().entries.get_mut(&self.name) {
+            Some((ticket, slot)) if *ticket == self.ticket => {
+                *slot = Some(value);
+                Ok(())
+            }
+            _ => Err(value),
+        }
+    }
+
+    /// From here on the name lasts until it is removed.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl<T> Drop for Claim<T> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let mut state = self.named.lock();
+        let is_ours = |(ticket, _): &(Ticket, Option<T>)| *ticket == self.ticket;
+        let removed = match state.entries.get(&self.name) {
+            Some(entry) if is_ours(entry) => state.entries.remove(&self.name),
+            _ => None,
+        };
+        drop(state);
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named() -> Arc<Named<u32>> {
+        Named::new(NameRules {
+            member: "handleId",
+            max_bytes: 4,
+            max_names: 2,
+            duplicate: ErrorCode::InvalidRequest,
+        })
+    }
+
+    #[test]
+    fn names_are_unique_short_and_few() {
+        let named = named();
+        let first = named.claim("a".into()).unwrap();
+        assert_eq!(named.claim("a".into()).unwrap_err().data.unwrap().kind, "duplicateId");
+        assert_eq!(named.claim("abcde".into()).unwrap_err().code, -32602);
+        assert_eq!(named.claim(String::new()).unwrap_err().code, -32602);
+        let _second = named.claim("b".into()).unwrap();
+        assert_eq!(named.claim("c".into()).unwrap_err().data.unwrap().kind, "tooManyOpen");
+        drop(first);
+        assert!(named.claim("a".into()).is_ok());
+    }
+
+    #[test]
+    fn a_claim_that_lost_its_name_touches_nobody_elses() {
+        let named = named();
+        let old = named.claim("a".into()).unwrap();
+        assert_eq!(named.remove("a"), None);
+        let new = named.claim("a".into()).unwrap();
+        assert_eq!(old.fill(1), Err(1));
+        assert_eq!(new.fill(2), Ok(()));
+        drop(old);
+        assert_eq!(named.get("a"), Some(2));
+        new.keep();
+        assert_eq!(named.end(), [2]);
+        assert!(named.claim("a".into()).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! What clients are told about operations on files that failed.
+
+use exec_server_host::fs::FsError;
+use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
+use std::io;
+
+pub(super) fn refusal(error: FsError) -> RpcError {
+    let message = error.to_string();
+    let kinded = |code, kind: &str| RpcError::new(code, message.clone()).with_kind(kind);
+    match error {
+        FsError::Os { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => kinded(ErrorCode::NotFound, "notFound"),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                kinded(ErrorCode::InvalidRequest, "permissionDenied")
+            }
+            io::ErrorKind::AlreadyExists => kinded(ErrorCode::InvalidRequest, "conflict"),
+            io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::CrossesDevices => RpcError::invalid_request(message),
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => kinded(ErrorCode::InternalError, "storageFull"),
+            _ => RpcError::internal(message),
+        },
+        FsError::Symlink { .. } => kinded(ErrorCode::InvalidRequest, "symlink"),
+        FsError::WrongKind { .. } => kinded(ErrorCode::InvalidRequest, "wrongFileKind"),
+        FsError::TooLarge { .. } => {
+            let message = format!("{message}; read it in blocks with fs/open");
+            RpcError::invalid_request(message).with_kind("fileTooLarge")
+        }
+        FsError::TooManyEntries { .. } => kinded(ErrorCode::InvalidRequest, "tooManyEntries"),
+        FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, "conflict"),
+        FsError::Unsuitable { .. } => RpcError::invalid_request(message),
+    }
+}
+
+/// A policy that cannot be enforced is never ignored.
+pub(super) fn check_sandbox(sandbox: Option<&SandboxRequest>) -> Result<(), RpcError> {
+    if sandbox.is_none_or(SandboxRequest::asks_for_nothing) {
+        return Ok(());
+    }
+    let message = "this server cannot enforce a sandbox and does not touch files without it";
+    Err(RpcError::invalid_request(message).with_kind("sandboxUnavailable"))
+}

@@ -1,0 +1,116 @@
+//! Files that stay open between requests. What is here blocks.
+
+use std::sync::{PoisonError, RwLock};
+
+use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
+use exec_server_protocol::{
+    FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
+};
+
+use super::errors::{check_sandbox, refusal};
+use super::operations::{check_mode, host_condition, symlinks, wire_metadata};
+
+const MAX_RESUME_KEY_BYTES: usize = 64;
+
+pub(crate) fn open(params: &FsOpenParams) -> Result<(OpenFile, FsMetadata), RpcError> {
+    check_sandbox(params.sandbox.as_ref())?;
+    let file =
+        OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks)).map_err(refusal)?;
+    let metadata = wire_metadata(file.metadata());
+    Ok((file, metadata))
+}
+
+/// Bytes at an offset, and whether they are the last.
+pub(crate) fn read_block(
+    file: &OpenFile,
+    offset: u64,
+    len: usize,
+) -> Result<(Vec<u8>, bool), RpcError> {
+    let block = file.read_block(offset, len).map_err(refusal)?;
+    Ok((block.bytes, block.eof))
+}
+
+pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
+    match usize::try_from(len) {
+        Ok(len) if len <= MAX_BLOCK_BYTES => Ok(len),
+        _ => Err(RpcError::invalid_params(format!(
+            "a block of {len} bytes exceeds the limit of {MAX_BLOCK_BYTES}"
+        ))),
+    }
+}
+
+/// A file that is being written. Blocks may be written at once; the end waits for those that are under way.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    written_before: u64,
+    /// Taken at the end.
+    file: RwLock<Option<NewFile>>,
+}
+
+impl Upload {
+    pub(crate) fn create(params: FsCreateParams) -> Result<Self, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        check_mode(params.mode)?;
+        check_resume_key(params.resume_key.as_deref())?;
+        let options = NewFileOptions {
+            symlinks: symlinks(params.follow_symlinks),
+            mode: params.mode,
+            condition: host_condition(params.condition()),
+            resume_key: params.resume_key,
+        };
+        let file = NewFile::create(params.path.as_path(), options).map_err(refusal)?;
+        Ok(Self { written_before: file.written(), file: RwLock::new(Some(file)) })
+    }
+
+    /// How much an earlier attempt with the same key has left.
+    pub(crate) fn written_before(&self) -> u64 {
+        self.written_before
+    }
+
+    pub(crate) fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
+        check_block_len(bytes.len() as u64)?;
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let file = file.as_ref().ok_or_else(closed)?;
+        file.write_block(offset, bytes).map_err(refusal)
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn commit(&self) -> Result<FsCloseResponse, RpcError> {
+        let written = self.take().ok_or_else(closed)?.commit().map_err(refusal)?;
+        Ok(FsCloseResponse {
+            committed: true,
+            modified_at_ms: Some(written.modified_at_ms),
+            size: Some(written.size),
+        })
+    }
+
+    pub(crate) fn discard(&self) {
+        if let Some(file) = self.take() {
+            file.discard();
+        }
+    }
+
+    /// Nobody will write more. What has no key by which it could be found again is removed.
+    pub(crate) fn abandon(&self) {
+        drop(self.take());
+    }
+
+    fn take(&self) -> Option<NewFile> {
+        self.file.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn closed() -> RpcError {
+    RpcError::invalid_request("the file has been closed").with_kind("unknownHandle")
+}
+
+fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {
+    let Some(key) = key else { return Ok(()) };
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if key.is_empty() || key.len() > MAX_RESUME_KEY_BYTES || !key.bytes().all(sound) {
+        return Err(RpcError::invalid_params(format!(
+            "resumeKey: expected 1 to {MAX_RESUME_KEY_BYTES} letters, digits, '-' or '_'"
+        )));
+    }
+    Ok(())
+}

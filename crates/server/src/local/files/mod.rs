@@ -1,0 +1,19 @@
+//! Files, for connections and for this program alike. [`LocalFileSystem`] is the program's way in.
+
+mod errors;
+mod handles;
+mod operations;
+mod pool;
+mod reading;
+mod searching;
+mod system;
+mod watching;
+
+pub(crate) use handles::{Upload, check_block_len, open, read_block};
+pub(crate) use operations::FileCall;
+pub(crate) use pool::FilePool;
+pub(crate) use reading::Reading;
+pub(crate) use searching::Searching;
+pub use system::{LocalFile, LocalFileSystem, LocalNewFile, LocalSearch};
+pub use watching::{LocalChanges, LocalWatch};
+pub(crate) use watching::{Watches, Watching};

@@ -1,0 +1,273 @@
+//! The methods that are one call of the host: params in, result out. They block.
+
+use std::path::Path;
+
+use exec_server_host::fs::{self, FileKind, Symlinks, glob};
+use exec_server_protocol::{
+    DirectoryEntry, Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams,
+    FsGetMetadataParams, FsGlobParams, FsMetadata, FsPathResponse, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWriteFileParams,
+    FsWriteFileResponse, PathUri, Rpc, RpcError, TreeEntry, TreeEntryKind, TreeError, WalkOptions,
+    WriteCondition, rpc,
+};
+
+use super::errors::{check_sandbox, refusal};
+
+/// Entries of a directory that one answer holds.
+const MAX_DIRECTORY_ENTRIES: usize = 50_000;
+/// About the text of the answer to a walk.
+const MAX_WALK_BYTES: usize = 4 << 20;
+const MAX_MODE: u32 = 0o7777;
+
+/// A method that is nothing but one piece of blocking work.
+pub(crate) trait FileCall: Rpc<Params: Send + 'static, Response: Send + 'static> {
+    fn run(params: Self::Params) -> Result<Self::Response, RpcError>;
+}
+
+impl FileCall for rpc::FsWriteFile {
+    fn run(params: FsWriteFileParams) -> Result<FsWriteFileResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        check_mode(params.mode)?;
+        let condition = params.condition();
+        let options = fs::WriteOptions {
+            symlinks: symlinks(params.follow_symlinks),
+            atomic: params.atomic,
+            mode: params.mode,
+            condition: host_condition(condition),
+        };
+        let written = fs::write_file(params.path.as_path(), &params.data_base64.0, &options)
+            .map_err(refusal)?;
+        Ok(match condition.is_none() {
+            true => FsWriteFileResponse::default(),
+            false => FsWriteFileResponse {
+                modified_at_ms: Some(written.modified_at_ms),
+                size: Some(written.size),
+            },
+        })
+    }
+}
+
+impl FileCall for rpc::FsCreateDirectory {
+    fn run(params: FsCreateDirectoryParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let recursive = params.recursive.unwrap_or(true);
+        let symlinks = symlinks(params.follow_symlinks);
+        done(fs::create_directory(params.path.as_path(), recursive, symlinks))
+    }
+}
+
+impl FileCall for rpc::FsGetMetadata {
+    fn run(params: FsGetMetadataParams) -> Result<FsMetadata, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let found = fs::metadata(params.path.as_path(), symlinks(params.follow_symlinks));
+        found.map(|metadata| wire_metadata(&metadata)).map_err(refusal)
+    }
+}
+
+impl FileCall for rpc::FsCanonicalize {
+    fn run(params: FsCanonicalizeParams) -> Result<FsPathResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let path = fs::canonicalize(params.path.as_path()).map_err(refusal)?;
+        Ok(FsPathResponse { path: uri(&path)? })
+    }
+}
+
+impl FileCall for rpc::FsReadDirectory {
+    fn run(params: FsReadDirectoryParams) -> Result<FsReadDirectoryResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let types = if params.details { fs::EntryTypes::Own } else { fs::EntryTypes::Followed };
+        let directory = params.path.as_path();
+        let entries =
+            fs::read_directory(directory, types, MAX_DIRECTORY_ENTRIES).map_err(refusal)?;
+        let entries = entries.into_iter().map(|entry| {
+            Ok(DirectoryEntry {
+                path: uri(&directory.join(&entry.name))?,
+                file_name: entry.name.to_string_lossy().into_owned(),
+                is_directory: entry.kind == FileKind::Directory,
+                is_file: entry.kind == FileKind::Regular,
+                is_symlink: entry.details.map(|_| entry.is_symlink),
+                mode: entry.details.map(|details| details.mode),
+                size: entry.details.map(|details| details.size),
+                modified_at_ms: entry.details.map(|details| details.modified_at_ms),
+            })
+        });
+        Ok(FsReadDirectoryResponse { entries: entries.collect::<Result<_, RpcError>>()? })
+    }
+}
+
+impl FileCall for rpc::FsWalk {
+    fn run(params: FsWalkParams) -> Result<FsWalkResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let options = params.options;
+        let tree = fs::walk(
+            params.path.as_path(),
+            &fs::WalkOptions {
+                max_depth: bound("maxDepth", options.max_depth, WalkOptions::MAX_DEPTH)?,
+                max_directories: bound(
+                    "maxDirectories",
+                    options.max_directories,
+                    WalkOptions::MAX_DIRECTORIES,
+                )?,
+                max_entries: bound("maxEntries", options.max_entries, WalkOptions::MAX_ENTRIES)?,
+                max_bytes: MAX_WALK_BYTES,
+                follow_directory_symlinks: options.follow_directory_symlinks,
+                prune_hidden_directories: options.prune_hidden_directories,
+            },
+        )
+        .map_err(refusal)?;
+        wire_tree(tree)
+    }
+}
+
+impl FileCall for rpc::FsGlob {
+    fn run(params: FsGlobParams) -> Result<FsWalkResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let options = glob::GlobOptions {
+            max_entries: bound("maxEntries", params.max_entries, WalkOptions::MAX_ENTRIES)?,
+            max_bytes: MAX_WALK_BYTES,
+            patterns: params.patterns,
+            hidden: params.hidden,
+            ignored: params.ignored,
+        };
+        match glob::glob(params.path.as_path(), &options) {
+            Ok(tree) => wire_tree(tree),
+            Err(glob::GlobError::Fs(error)) => Err(refusal(error)),
+            Err(error) => Err(RpcError::invalid_params(error.to_string())),
+        }
+    }
+}
+
+impl FileCall for rpc::FsRemove {
+    fn run(params: FsRemoveParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let options = fs::RemoveOptions {
+            recursive: params.recursive.unwrap_or(true),
+            force: params.force.unwrap_or(true),
+            symlinks: symlinks(params.follow_symlinks),
+        };
+        done(fs::remove(params.path.as_path(), &options))
+    }
+}
+
+impl FileCall for rpc::FsCopy {
+    fn run(params: FsCopyParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let (source, destination) =
+            (params.source_path.as_path(), params.destination_path.as_path());
+        done(fs::copy(source, destination, params.recursive))
+    }
+}
+
+impl FileCall for rpc::FsRename {
+    fn run(params: FsRenameParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let (source, destination) =
+            (params.source_path.as_path(), params.destination_path.as_path());
+        let replace = match params.replace.unwrap_or(true) {
+            true => fs::Replace::Yes,
+            false => fs::Replace::No,
+        };
+        done(fs::rename(source, destination, replace, symlinks(params.follow_symlinks)))
+    }
+}
+
+impl FileCall for rpc::FsSymlink {
+    fn run(params: FsSymlinkParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let target = params.link_target().map_err(|error| {
+            let path = params.path.as_path().display();
+            RpcError::invalid_params(format!("{path}: {error}"))
+        })?;
+        done(fs::symlink(&target, params.path.as_path(), symlinks(params.follow_symlinks)))
+    }
+}
+
+impl FileCall for rpc::FsReadLink {
+    fn run(params: FsReadLinkParams) -> Result<FsReadLinkResponse, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let target = fs::read_link(params.path.as_path(), symlinks(params.follow_symlinks));
+        target.map(|target| FsReadLinkResponse::new(&target)).map_err(refusal)
+    }
+}
+
+impl FileCall for rpc::FsSetPermissions {
+    fn run(params: FsSetPermissionsParams) -> Result<Empty, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        check_mode(Some(params.mode))?;
+        let symlinks = symlinks(params.follow_symlinks);
+        done(fs::set_permissions(params.path.as_path(), params.mode, symlinks))
+    }
+}
+
+pub(super) fn symlinks(follow: Option<bool>) -> Symlinks {
+    match follow {
+        Some(false) => Symlinks::Refuse,
+        Some(true) | None => Symlinks::Follow,
+    }
+}
+
+pub(super) fn host_condition(condition: WriteCondition) -> fs::Condition {
+    let WriteCondition { modified_at_ms, size, create_new } = condition;
+    fs::Condition { modified_at_ms, size, create_new }
+}
+
+pub(super) fn check_mode(mode: Option<u32>) -> Result<(), RpcError> {
+    match mode {
+        Some(mode) if mode > MAX_MODE => {
+            Err(RpcError::invalid_params(format!("mode {mode:#o} exceeds {MAX_MODE:#o}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn wire_metadata(metadata: &fs::Metadata) -> FsMetadata {
+    FsMetadata {
+        is_directory: metadata.kind == FileKind::Directory,
+        is_file: metadata.kind == FileKind::Regular,
+        is_symlink: metadata.is_symlink,
+        size: metadata.size,
+        created_at_ms: metadata.created_at_ms,
+        modified_at_ms: metadata.modified_at_ms,
+        mode: Some(metadata.mode),
+    }
+}
+
+/// Whatever the kernel calls absolute is.
+pub(super) fn uri(path: &Path) -> Result<PathUri, RpcError> {
+    PathUri::from_path(path)
+        .ok_or_else(|| RpcError::internal(format!("{} is not an absolute path", path.display())))
+}
+
+fn done(outcome: Result<(), fs::FsError>) -> Result<Empty, RpcError> {
+    outcome.map(|()| Empty {}).map_err(refusal)
+}
+
+fn bound(name: &str, asked: Option<u64>, most: u64) -> Result<usize, RpcError> {
+    let bound = asked.unwrap_or(most);
+    if bound > most {
+        return Err(RpcError::invalid_params(format!(
+            "{name} {bound} exceeds the limit of {most}"
+        )));
+    }
+    Ok(usize::try_from(bound).unwrap_or(usize::MAX))
+}
+
+fn wire_tree(tree: fs::Tree) -> Result<FsWalkResponse, RpcError> {
+    let entries = tree.entries.into_iter().map(|entry| {
+        let kind = match entry.kind {
+            fs::TreeKind::Directory => TreeEntryKind::Directory,
+            fs::TreeKind::File => TreeEntryKind::File,
+        };
+        Ok(TreeEntry { path: uri(&entry.path)?, kind })
+    });
+    let errors = tree
+        .errors
+        .into_iter()
+        .map(|error| Ok(TreeError { path: uri(&error.path)?, message: error.message }));
+    Ok(FsWalkResponse {
+        entries: entries.collect::<Result<_, RpcError>>()?,
+        errors: errors.collect::<Result<_, RpcError>>()?,
+        truncated: tree.truncated,
+    })
+}

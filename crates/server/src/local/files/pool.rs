@@ -1,0 +1,198 @@
+//! Threads for work that blocks on storage.
+//!
+//! A job that hangs on a dead network file system keeps its thread and nobody else's. Jobs that take microseconds should not
+//! pay for a thread each, though: a thread that is awake takes one after the other, and the next thread is called only if none
+//! is on its way already. So while there is work a thread is always coming, and no more are awake than the work keeps busy.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// Jobs of all clients that hang, together; beyond, jobs wait.
+const MAX_THREADS: usize = 512;
+/// How long a thread without work stays.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Clones share the threads, which end by themselves when there is no work.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FilePool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    called: Condvar,
+    /// Told when nothing is queued or running.
+    idle: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    running: usize,
+    threads: usize,
+    sleeping: usize,
+    /// A sleeping thread was called and has not woken yet.
+    call: bool,
+    /// A thread was called or started and has not arrived yet.
+    coming: bool,
+}
+
+impl FilePool {
+    /// Runs a job as soon as a thread is free. Jobs have no order among each other.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.lock();
+        state.jobs.push_back(Box::new(job));
+        self.shared.call_thread(state);
+    }
+
+    /// Waits until nothing is queued or running.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.shared.idle.notified());
+            idle.as_mut().enable();
+            if self.shared.lock().is_idle() {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Shared {
+    fn call_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.jobs.is_empty() || state.coming {
+            return;
+        }
+        if state.sleeping > 0 {
+            (state.coming, state.call) = (true, true);
+            drop(state);
+            self.called.notify_one();
+        } else if state.threads < MAX_THREADS {
+            state.coming = true;
+            state.threads += 1;
+            drop(state);
+            self.start_thread();
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("files".to_owned());
+        let Err(error) = thread.spawn(move || shared.work()) else { return };
+        tracing::error!(%error, "cannot start a thread for work on files");
+        let mut state = self.lock();
+        state.coming = false;
+        state.threads -= 1;
+        // If others run they will do it, later. Otherwise it is given up, and whoever waits is told.
+        let abandoned =
+            if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        drop(state);
+        drop(abandoned);
+    }
+
+    fn work(self: &Arc<Self>) {
+        self.lock().coming = false;
+        while let Some(job) = self.next_job() {
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!("work on a file panicked");
+            }
+            let mut state = self.lock();
+            state.running -= 1;
+            if state.is_idle() {
+                drop(state);
+                self.idle.notify_waiters();
+            }
+        }
+    }
+
+    /// `None` when there was nothing to do for a while.
+    fn next_job(self: &Arc<Self>) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                state.running += 1;
+                self.call_thread(state);
+                return Some(job);
+            }
+            state.sleeping += 1;
+            state = self
+                .called
+                .wait_timeout_while(state, PATIENCE, |state| !state.call)
+                .expect("no code panics while it holds the pool")
+                .0;
+            state.sleeping -= 1;
+            if !state.call {
+                state.threads -= 1;
+                return None;
+            }
+            (state.call, state.coming) = (false, false);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the pool")
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.running == 0
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilePool").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_job_is_done_once() {
+        let (pool, done) = (FilePool::default(), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..10_000 {
+            let done = Arc::clone(&done);
+            pool.run(move || drop(done.fetch_add(1, Ordering::Relaxed)));
+        }
+        pool.idle().await;
+        assert_eq!(done.load(Ordering::Relaxed), 10_000);
+    }
+
+    #[test]
+    fn jobs_that_hang_delay_nobody() {
+        let (pool, barrier) = (FilePool::default(), Arc::new(Barrier::new(65)));
+        for _ in 0..64 {
+            let barrier = Arc::clone(&barrier);
+            pool.run(move || drop(barrier.wait()));
+        }
+        let (sender, receiver) = sync_channel(1);
+        pool.run(move || sender.send(()).unwrap());
+        receiver.recv().unwrap();
+        barrier.wait();
+    }
+
+    #[tokio::test]
+    async fn a_panic_costs_one_job() {
+        let pool = FilePool::default();
+        pool.run(|| panic!("on purpose"));
+        pool.idle().await;
+        let (sender, receiver) = sync_channel(1);
+        pool.run(move || sender.send(()).unwrap());
+        receiver.recv().unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+//! Whole files, in two steps: what is small is read at once, and what is large waits until there is room for it.
+
+use exec_server_host::fs::{FsError, OpenFile};
+use exec_server_protocol::{FsReadFileParams, MAX_FILE_BYTES, RpcError};
+
+use super::errors::{check_sandbox, refusal};
+use super::operations::symlinks;
+
+/// What is read without asking whether there is room for the answer.
+const SMALL_BYTES: usize = 64 << 10;
+
+/// A file that has been opened and read as far as it is small.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Done(Vec<u8>),
+    Large(LargeFile),
+}
+
+#[derive(Debug)]
+pub(crate) struct LargeFile {
+    file: OpenFile,
+    begun: Vec<u8>,
+}
+
+impl Reading {
+    pub(crate) fn begin(params: &FsReadFileParams) -> Result<Self, RpcError> {
+        check_sandbox(params.sandbox.as_ref())?;
+        let file = OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks))
+            .map_err(refusal)?;
+        if file.metadata().size > MAX_FILE_BYTES {
+            let path = params.path.as_path().to_owned();
+            return Err(refusal(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+        }
+        let expected = usize::try_from(file.metadata().size).unwrap_or(SMALL_BYTES);
+        // One more, so that the end is seen by the same read.
+        let mut begun = Vec::with_capacity(expected.min(SMALL_BYTES) + 1);
+        Ok(match file.read_more(&mut begun, SMALL_BYTES).map_err(refusal)? {
+            true => Self::Done(begun),
+            false => Self::Large(LargeFile { file, begun }),
+        })
+    }
+}
+
+impl LargeFile {
+    /// How much room it will take, as far as the file system knows.
+    pub(crate) fn expected_bytes(&self) -> usize {
+        let size = usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX);
+        // Files that are made when they are read, as in /proc, have no size.
+        if size > self.begun.len() {
+            size
+        } else {
+            usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX)
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>, RpcError> {
+        let max = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
+        let left = (max + 1).saturating_sub(self.begun.len());
+        self.begun.reserve_exact(self.expected_bytes().min(max) + 1 - self.begun.len());
+        let is_whole = self.file.read_more(&mut self.begun, left).map_err(refusal)?;
+        if !is_whole || self.begun.len() > max {
+            let path = self.file.path().to_owned();
+            return Err(refusal(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+        }
+        Ok(self.begun)
+    }
+}

@@ -1,0 +1,251 @@
+//! The files of this machine for the program that the server is part of: the same rules, without a connection.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use exec_server_host::fs::OpenFile;
+use exec_server_protocol::{
+    Base64Bytes, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, FsReadBlockResponse,
+    FsReadFileParams, FsReadFileResponse, FsSearchParams, FsSearchResponse, FsWatchParams, Rpc,
+    RpcError, SearchMatch, rpc,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::handles::{Upload, check_block_len, open, read_block};
+use super::operations::FileCall;
+use super::pool::FilePool;
+use super::reading::Reading;
+use super::searching::Searching;
+use super::watching::{LocalWatch, Watches};
+
+/// Batches of a search that may wait for their reader.
+const QUEUED_BATCHES: usize = 4;
+
+/// Reads and changes files. Clones share threads and the kernel's queue of changes.
+#[derive(Debug, Clone)]
+pub struct LocalFileSystem {
+    pool: FilePool,
+    watches: Arc<Watches>,
+}
+
+impl LocalFileSystem {
+    pub(crate) fn new(pool: FilePool) -> Self {
+        Self { pool, watches: Arc::default() }
+    }
+
+    pub async fn read_file(
+        &self,
+        params: FsReadFileParams,
+    ) -> Result<FsReadFileResponse, RpcError> {
+        self.run(move || {
+            let content = match Reading::begin(&params)? {
+                Reading::Done(content) => content,
+                Reading::Large(file) => file.finish()?,
+            };
+            Ok(FsReadFileResponse { data_base64: content.into() })
+        })
+        .await
+    }
+
+    /// Opens a regular file for reading in blocks. The handle's id has no meaning here.
+    pub async fn open(&self, params: FsOpenParams) -> Result<LocalFile, RpcError> {
+        let pool = self.pool.clone();
+        self.run(move || {
+            let (file, metadata) = open(&params)?;
+            Ok(LocalFile { file: Arc::new(file), metadata, pool })
+        })
+        .await
+    }
+
+    /// Begins a file that takes its name when it is committed. The handle's id has no meaning here.
+    pub async fn create(&self, params: FsCreateParams) -> Result<LocalNewFile, RpcError> {
+        let pool = self.pool.clone();
+        self.run(move || Ok(LocalNewFile { upload: Arc::new(Upload::create(params)?), pool })).await
+    }
+
+    /// Reports changes until it is dropped. The watch's id has no meaning here.
+    pub async fn watch(&self, params: FsWatchParams) -> Result<LocalWatch, RpcError> {
+        let (pool, watches) = (self.pool.clone(), Arc::clone(&self.watches));
+        self.run(move || Ok(LocalWatch::new(watches.watch(&params)?, pool))).await
+    }
+
+    /// Begins a search, which ends when it is dropped. Its id has no meaning here.
+    pub async fn search(&self, params: FsSearchParams) -> Result<LocalSearch, RpcError> {
+        let searching = self.run(move || Searching::new(params)).await?;
+        let (batches, found) = mpsc::channel(QUEUED_BATCHES);
+        let (report, outcome) = oneshot::channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let cancelled_too = Arc::clone(&cancelled);
+        self.pool.run(move || {
+            let ended = searching.run(&cancelled_too, |batch| match batches.blocking_send(batch) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            });
+            drop(batches);
+            let _ = report.send(ended);
+        });
+        Ok(LocalSearch { found, outcome: Some(outcome), cancelled })
+    }
+
+    async fn call<M: FileCall>(&self, params: M::Params) -> Result<M::Response, RpcError> {
+        self.run(move || M::run(params)).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
+    ) -> Result<T, RpcError> {
+        run_on(&self.pool, work).await
+    }
+}
+
+macro_rules! calls {
+    ($($function:ident: $name:ident,)*) => {
+        /// The methods that are one piece of work.
+        impl LocalFileSystem {
+            $(
+                pub async fn $function(
+                    &self,
+                    params: <rpc::$name as Rpc>::Params,
+                ) -> Result<<rpc::$name as Rpc>::Response, RpcError> {
+                    self.call::<rpc::$name>(params).await
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    write_file: FsWriteFile,
+    create_directory: FsCreateDirectory,
+    get_metadata: FsGetMetadata,
+    canonicalize: FsCanonicalize,
+    read_directory: FsReadDirectory,
+    walk: FsWalk,
+    glob: FsGlob,
+    remove: FsRemove,
+    copy: FsCopy,
+    rename: FsRename,
+    symlink: FsSymlink,
+    read_link: FsReadLink,
+    set_permissions: FsSetPermissions,
+}
+
+/// A file that stays the one that was opened, whatever happens to its name.
+pub struct LocalFile {
+    file: Arc<OpenFile>,
+    metadata: FsMetadata,
+    pool: FilePool,
+}
+
+impl LocalFile {
+    /// What was opened.
+    #[must_use]
+    pub fn metadata(&self) -> &FsMetadata {
+        &self.metadata
+    }
+
+    pub async fn read_block(&self, offset: u64, len: u64) -> Result<FsReadBlockResponse, RpcError> {
+        let len = check_block_len(len)?;
+        let file = Arc::clone(&self.file);
+        run_on(&self.pool, move || {
+            let (bytes, eof) = read_block(&file, offset, len)?;
+            Ok(FsReadBlockResponse { chunk: Base64Bytes::from(bytes), eof })
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for LocalFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalFile").field("metadata", &self.metadata).finish_non_exhaustive()
+    }
+}
+
+/// A file that is being written. Dropping it discards it, as far as it has no key by which it can be found again.
+#[derive(Debug)]
+pub struct LocalNewFile {
+    upload: Arc<Upload>,
+    pool: FilePool,
+}
+
+impl LocalNewFile {
+    /// How much an earlier attempt with the same key has left.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.upload.written_before()
+    }
+
+    pub async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), RpcError> {
+        let upload = Arc::clone(&self.upload);
+        run_on(&self.pool, move || upload.write_block(offset, &bytes)).await
+    }
+
+    /// Gives the file its name.
+    pub async fn commit(self) -> Result<FsCloseResponse, RpcError> {
+        let upload = Arc::clone(&self.upload);
+        run_on(&self.pool, move || upload.commit()).await
+    }
+
+    pub async fn discard(self) -> Result<(), RpcError> {
+        let upload = Arc::clone(&self.upload);
+        run_on(&self.pool, move || {
+            upload.discard();
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Drop for LocalNewFile {
+    fn drop(&mut self) {
+        let upload = Arc::clone(&self.upload);
+        self.pool.run(move || upload.abandon());
+    }
+}
+
+/// A search that runs.
+#[derive(Debug)]
+pub struct LocalSearch {
+    found: mpsc::Receiver<Vec<SearchMatch>>,
+    outcome: Option<oneshot::Receiver<Result<FsSearchResponse, RpcError>>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl LocalSearch {
+    /// The next matches; `None` when the search is over. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Vec<SearchMatch>> {
+        self.found.recv().await
+    }
+
+    /// How it ended. What has not been taken until now is left out.
+    pub async fn finish(mut self) -> Result<FsSearchResponse, RpcError> {
+        while self.found.recv().await.is_some() {}
+        match self.outcome.take() {
+            Some(outcome) => outcome.await.unwrap_or_else(|_| Err(abandoned())),
+            None => Err(abandoned()),
+        }
+    }
+}
+
+impl Drop for LocalSearch {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn run_on<T: Send + 'static>(
+    pool: &FilePool,
+    work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
+) -> Result<T, RpcError> {
+    let (report, outcome) = oneshot::channel();
+    pool.run(move || drop(report.send(work())));
+    outcome.await.unwrap_or_else(|_| Err(abandoned()))
+}
+
+fn abandoned() -> RpcError {
+    RpcError::internal("work on a file was abandoned")
+}

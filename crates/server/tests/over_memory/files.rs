@@ -1,0 +1,251 @@
+//! What a connection owns of the file system, and what becomes of it.
+
+use std::path::Path;
+
+use exec_server_protocol::{Base64Bytes, PathUri};
+use exec_server_server::ServerConfig;
+use serde_json::{Value, json};
+
+use crate::client::{Client, bytes, server};
+
+fn uri(path: &Path) -> String {
+    PathUri::from_path(path).unwrap().to_string()
+}
+
+fn base64(bytes: &[u8]) -> Value {
+    serde_json::to_value(Base64Bytes::from(bytes.to_vec())).unwrap()
+}
+
+fn kind(error: &Value) -> &str {
+    error["data"]["kind"].as_str().unwrap_or("")
+}
+
+async fn open_client() -> (exec_server_server::Server, Client) {
+    let server = server(ServerConfig::default());
+    let (client, _) = Client::open(&server, json!({"clientName": "files"})).await;
+    (server, client)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_handle_reads_the_file_that_was_opened() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "the first").unwrap();
+    let open = json!({"path": uri(&path), "handleId": "h"});
+    client.call("fs/open", open.clone()).await.unwrap();
+    assert_eq!(kind(&client.call("fs/open", open).await.unwrap_err()), "duplicateId");
+
+    std::fs::write(directory.path().join("other"), "the second").unwrap();
+    std::fs::rename(directory.path().join("other"), &path).unwrap();
+    let read = json!({"handleId": "h", "offset": 4, "len": 100});
+    let block = client.call("fs/readBlock", read.clone()).await.unwrap();
+    assert_eq!((bytes(&block["chunk"]).as_slice(), &block["eof"]), (&b"first"[..], &json!(true)));
+
+    let too_long = json!({"handleId": "h", "offset": 0, "len": (1 << 20) + 1});
+    assert_eq!(client.call("fs/readBlock", too_long).await.unwrap_err()["code"], -32602);
+    for _ in 0..2 {
+        assert_eq!(client.call("fs/close", json!({"handleId": "h"})).await.unwrap(), json!({}));
+    }
+    assert_eq!(kind(&client.call("fs/readBlock", read).await.unwrap_err()), "unknownHandle");
+}
+
+#[tokio::test]
+async fn a_connection_has_128_handles() {
+    let (server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "x").unwrap();
+    let open = |handle: usize| json!({"path": uri(&path), "handleId": handle.to_string()});
+    for handle in 0..128 {
+        client.call("fs/open", open(handle)).await.unwrap();
+    }
+    assert_eq!(kind(&client.call("fs/open", open(128)).await.unwrap_err()), "tooManyOpen");
+    client.call("fs/close", json!({"handleId": "7"})).await.unwrap();
+    client.call("fs/open", open(128)).await.unwrap();
+
+    let (mut other, _) = Client::open(&server, json!({"clientName": "other"})).await;
+    other.call("fs/open", open(0)).await.expect("handles of another connection do not count");
+    let long = json!({"path": uri(&path), "handleId": "x".repeat(33)});
+    assert_eq!(other.call("fs/open", long).await.unwrap_err()["code"], -32602);
+}
+
+#[tokio::test]
+async fn an_upload_is_there_when_it_is_closed_and_not_before() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let create = json!({"path": uri(&path), "handleId": "h"});
+    assert_eq!(client.call("fs/create", create).await.unwrap(), json!({"handleId": "h", "size": 0}));
+    for (offset, text) in [(5, "world"), (0, "hello")] {
+        let block = json!({"handleId": "h", "offset": offset, "chunk": base64(text.as_bytes())});
+        client.call("fs/writeBlock", block).await.unwrap();
+    }
+    assert!(!path.exists());
+    let read = json!({"handleId": "h", "offset": 0, "len": 1});
+    assert!(client.call("fs/readBlock", read).await.is_err(), "it is open for writing");
+    let closed = client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+    assert_eq!((&closed["committed"], &closed["size"]), (&json!(true), &json!(10)));
+    assert_eq!(std::fs::read(&path).unwrap(), b"helloworld");
+    assert_eq!(names(directory.path()), ["file"]);
+
+    let create = json!({"path": uri(&path), "handleId": "h", "createNew": true});
+    let created = client.call("fs/create", create).await;
+    let refused = match created {
+        Ok(_) => client.call("fs/close", json!({"handleId": "h"})).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert_eq!(kind(&refused), "conflict");
+    assert_eq!(names(directory.path()), ["file"]);
+}
+
+#[tokio::test]
+async fn an_upload_dies_with_its_connection_unless_it_can_be_resumed() {
+    let (server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    for (handle, key) in [("lost", Value::Null), ("kept", json!("key-1"))] {
+        let path = uri(&directory.path().join(handle));
+        let create = json!({"path": path, "handleId": handle, "resumeKey": key});
+        client.call("fs/create", create).await.unwrap();
+        let block = json!({"handleId": handle, "offset": 0, "chunk": base64(b"half")});
+        client.call("fs/writeBlock", block).await.unwrap();
+    }
+    assert_eq!(names(directory.path()).len(), 2);
+    client.cut().await;
+    server.shutdown().await;
+    assert_eq!(names(directory.path()).len(), 1, "{:?}", names(directory.path()));
+
+    let (_server, mut client) = open_client().await;
+    let path = directory.path().join("kept");
+    let create = json!({"path": uri(&path), "handleId": "h", "resumeKey": "key-1"});
+    assert_eq!(client.call("fs/create", create).await.unwrap()["size"], 4);
+    let block = json!({"handleId": "h", "offset": 4, "chunk": base64(b"whole")});
+    client.call("fs/writeBlock", block).await.unwrap();
+    client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"halfwhole");
+    assert_eq!(names(directory.path()), ["kept"]);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_much_and_reads_late_gets_all_of_it() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let content: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    client.call("fs/open", json!({"path": uri(&path), "handleId": "h"})).await.unwrap();
+    // As text, more than twice what a connection may leave unread.
+    let mut asked = Vec::new();
+    for _ in 0..30 {
+        asked.push(client.request("fs/readFile", json!({"path": uri(&path)})).await);
+    }
+    for _ in 0..30 {
+        let block = json!({"handleId": "h", "offset": 0, "len": 1 << 20});
+        asked.push(client.request("fs/readBlock", block).await);
+    }
+    for (index, id) in asked.into_iter().enumerate() {
+        let answer = client.response(id).await.unwrap();
+        match index {
+            0..30 => assert!(bytes(&answer["dataBase64"]) == content),
+            _ => assert!(bytes(&answer["chunk"]) == content[..1 << 20]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_does_not_fit_into_a_message_names_the_way() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(47 << 20).unwrap();
+    let read = json!({"path": uri(&path)});
+    let content = client.call("fs/readFile", read.clone()).await.unwrap();
+    assert_eq!(bytes(&content["dataBase64"]).len(), 47 << 20);
+    file.set_len((47 << 20) + 1).unwrap();
+    let error = client.call("fs/readFile", read).await.unwrap_err();
+    assert_eq!(kind(&error), "fileTooLarge");
+    assert!(error["message"].as_str().unwrap().contains("fs/open"), "{error}");
+}
+
+#[tokio::test]
+async fn a_search_streams_its_matches_and_can_be_cancelled() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a"), "needle\nhay\nneedle\n").unwrap();
+    let search = json!({"path": uri(directory.path()), "searchId": "s", "pattern": "needle"});
+    let ended = client.call("fs/search", search).await.unwrap();
+    assert_eq!(ended["matches"], 2);
+    let found = client.notification().await;
+    assert_eq!(found["method"], "fs/searchResults");
+    assert_eq!(found["params"]["results"].as_array().unwrap().len(), 2);
+
+    // More than fits into what may be unread, so that it is still running when it is cancelled.
+    let line = format!("needle {}\n", "x".repeat(2000));
+    std::fs::write(directory.path().join("b"), line.repeat(50_000)).unwrap();
+    let search = json!({
+        "path": uri(directory.path()), "searchId": "s", "pattern": "needle", "maxMatches": 100_000,
+    });
+    let id = client.request("fs/search", search.clone()).await;
+    assert_eq!(client.notification().await["method"], "fs/searchResults");
+    assert_eq!(kind(&client.call("fs/search", search).await.unwrap_err()), "duplicateId");
+    client.call("fs/cancelSearch", json!({"searchId": "s"})).await.unwrap();
+    let ended = client.response(id).await.unwrap();
+    assert_eq!(ended["cancelled"], true, "{ended}");
+
+    let bad = json!({"path": uri(directory.path()), "searchId": "s", "pattern": "("});
+    assert_eq!(client.call("fs/search", bad).await.unwrap_err()["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_watch_tells_until_it_is_ended() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let watch = json!({"path": uri(directory.path()), "watchId": "w"});
+    client.call("fs/watch", watch.clone()).await.unwrap();
+    assert_eq!(kind(&client.call("fs/watch", watch.clone()).await.unwrap_err()), "duplicateId");
+    std::fs::write(directory.path().join("new"), "x").unwrap();
+    let changed = client.notification().await;
+    assert_eq!(changed["params"]["watchId"], "w");
+    let canonical = directory.path().canonicalize().unwrap();
+    assert_eq!(changed["params"]["changedPaths"], json!([uri(&canonical.join("new"))]));
+
+    client.call("fs/unwatch", json!({"watchId": "w"})).await.unwrap();
+    client.call("fs/unwatch", json!({"watchId": "w"})).await.unwrap();
+    client.call("fs/watch", watch).await.unwrap();
+    std::fs::remove_file(directory.path().join("new")).unwrap();
+    let changed = client.notification().await;
+    assert_eq!(changed["params"]["changes"][0]["kind"], "removed");
+}
+
+#[tokio::test]
+async fn a_connection_has_1000_watches() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let watch = |n: usize| json!({"path": uri(directory.path()), "watchId": n.to_string()});
+    for n in 0..1000 {
+        client.call("fs/watch", watch(n)).await.unwrap();
+    }
+    assert_eq!(kind(&client.call("fs/watch", watch(1000)).await.unwrap_err()), "tooManyOpen");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_be_enforced_is_refused() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let mut write = json!({
+        "path": uri(&path), "dataBase64": "aGk=", "sandbox": {"type": "read-only"},
+    });
+    let error = client.call("fs/writeFile", write.clone()).await.unwrap_err();
+    assert_eq!(kind(&error), "sandboxUnavailable");
+    assert!(!path.exists());
+    write["sandbox"] = json!({"type": "danger-full-access"});
+    client.call("fs/writeFile", write).await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"hi");
+}

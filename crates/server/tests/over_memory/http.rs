@@ -1,0 +1,141 @@
+//! HTTP bodies on their way to a connection.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use exec_server_server::ServerConfig;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::client::{Client, bytes, server};
+
+/// An HTTP server that sends a body without end, and says when it was hung up on.
+struct Endless {
+    url: String,
+    sent: Arc<AtomicUsize>,
+    hung_up: mpsc::Receiver<()>,
+}
+
+impl Endless {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&sent);
+        let (ended, hung_up) = mpsc::channel(8);
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (counter, ended) = (Arc::clone(&counter), ended.clone());
+                std::thread::spawn(move || {
+                    send_for_ever(socket.unwrap(), &counter);
+                    ended.blocking_send(()).unwrap();
+                });
+            }
+        });
+        Self { url, sent, hung_up }
+    }
+}
+
+fn send_for_ever(mut socket: TcpStream, sent: &AtomicUsize) {
+    let request = BufReader::new(socket.try_clone().unwrap());
+    request.lines().find(|line| line.as_ref().unwrap().is_empty()).unwrap().unwrap();
+    let piece = vec![b'x'; 64 << 10];
+    let mut wrote = socket.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+    while wrote.is_ok() {
+        wrote = socket.write_all(&piece);
+        sent.fetch_add(piece.len(), Ordering::Relaxed);
+    }
+}
+
+fn request(url: &str, id: &str, extra: Value) -> Value {
+    let mut params = json!({"method": "GET", "url": url, "requestId": id, "streamResponse": true});
+    params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    params
+}
+
+async fn open_client() -> (exec_server_server::Server, Client) {
+    let server = server(ServerConfig::default());
+    let (client, _) = Client::open(&server, json!({"clientName": "http"})).await;
+    (server, client)
+}
+
+#[tokio::test]
+async fn a_client_that_confirms_is_never_far_behind() {
+    let (_server, mut client) = open_client().await;
+    let endless = Endless::start();
+    let asked = request(&endless.url, "r", json!({"acks": true}));
+    let head = client.call("http/request", asked).await.unwrap();
+    assert_eq!((&head["status"], &head["bodyBase64"]), (&json!(200), &json!("")));
+
+    let (mut seq, mut received, mut confirmed) = (0, 0, 0);
+    while received < 32 << 20 {
+        // The window is 2 MiB and one piece more; nothing comes beyond it before it is confirmed.
+        while received - confirmed < 2 << 20 {
+            let delta = client.notification().await;
+            seq += 1;
+            assert_eq!(delta["params"]["seq"], seq);
+            received += bytes(&delta["params"]["deltaBase64"]).len();
+        }
+        let status = client.call("environment/status", json!({})).await.unwrap();
+        assert_eq!(status, json!({"status": "ready"}));
+        client.notify("http/request/ack", json!({"requestId": "r", "seq": seq})).await;
+        confirmed = received;
+    }
+    let under_way = endless.sent.load(Ordering::Relaxed) - received;
+    assert!(under_way < 32 << 20, "{under_way} bytes were read ahead");
+}
+
+#[tokio::test]
+async fn an_id_is_streamed_once_at_a_time() {
+    let (_server, mut client) = open_client().await;
+    let mut endless = Endless::start();
+    let asked = request(&endless.url, "r", json!({"acks": true}));
+    client.call("http/request", asked.clone()).await.unwrap();
+    assert_eq!(client.call("http/request", asked.clone()).await.unwrap_err()["code"], -32602);
+    client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
+    endless.hung_up.recv().await.unwrap();
+    client.call("http/request", asked).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_connection() {
+    let (_server, mut client) = open_client().await;
+    let mut endless = Endless::start();
+    let asked = request(&endless.url, "r", json!({"acks": true}));
+    client.call("http/request", asked).await.unwrap();
+    client.cut().await;
+    endless.hung_up.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_the_download_back() {
+    let (_server, mut client) = open_client().await;
+    let endless = Endless::start();
+    client.call("http/request", request(&endless.url, "r", json!({}))).await.unwrap();
+    // It goes on for as long as buffers take it, and then not at all.
+    let mut sent = 0;
+    loop {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let now = endless.sent.load(Ordering::Relaxed);
+        if now == sent && now > 0 {
+            break;
+        }
+        assert!(now < 512 << 20, "nothing holds it back");
+        sent = now;
+    }
+    let first = client.notification().await;
+    assert_eq!(first["params"]["seq"], 1);
+}
+
+#[tokio::test]
+async fn mistakes_are_told_without_the_url() {
+    let (_server, mut client) = open_client().await;
+    for (url, code) in [("ftp://secret/", -32602), ("http://127.0.0.1:1/secret", -32603)] {
+        let params = json!({"method": "GET", "url": url, "requestId": "r"});
+        let error = client.call("http/request", params).await.unwrap_err();
+        assert_eq!(error["code"], code, "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
