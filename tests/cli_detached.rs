@@ -56,7 +56,7 @@ fn a_detached_process_is_found_by_its_name() {
     assert!(server.run(&["ps", "-a"]).stdout.contains("exited (7)"));
     assert_eq!(server.run(&["logs", "job"]).stdout, "first\nlast\n");
     assert_eq!(server.run(&["wait", "job"]).code, Some(7));
-    assert_eq!(server.run(&["rm", "job"]).code, Some(0));
+    assert_eq!(server.run(&["forget", "job"]).code, Some(0));
     assert_eq!(ps(&server), [] as [Value; 0]);
     let gone = server.run(&["logs", "job"]);
     assert_eq!(gone.code, Some(1));
@@ -110,10 +110,10 @@ fn kill_ends_the_tree_or_sends_a_signal() {
     assert_eq!(server.run(&["kill", "-s", "USR1", "deaf"]).code, Some(0));
     eventually("the signal came", || server.run(&["logs", "deaf"]).stdout.contains("heard"));
 
-    let refused = server.run(&["rm", "deaf"]);
+    let refused = server.run(&["forget", "deaf"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("is running"), "{}", refused.stderr);
-    assert_eq!(server.run(&["rm", "-f", "deaf", "tree"]).code, Some(0));
+    assert_eq!(server.run(&["forget", "-f", "deaf", "tree"]).code, Some(0));
     assert_eq!(ps(&server), [] as [Value; 0]);
 }
 
@@ -250,20 +250,20 @@ fn sessions_tell_equal_names_apart() {
 }
 
 #[test]
-fn rm_does_not_end_the_work_of_others() {
+fn forgetting_does_not_end_the_work_of_others() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("done", "true"));
     client.start(&shell("busy", "exec sleep 1000"));
     client.finish_process("done");
-    let outcome = server.run(&["rm", "-f", "done"]);
+    let outcome = server.run(&["forget", "-f", "done"]);
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.stderr.contains("shares its session"), "{}", outcome.stderr);
 }
 
 #[test]
 fn without_a_server_there_is_nothing_to_list() {
-    for arguments in [&["ps"][..], &["logs", "x"], &["kill", "x"], &["rm", "x"]] {
+    for arguments in [&["ps"][..], &["logs", "x"], &["kill", "x"], &["forget", "x"]] {
         let outcome = run_program(arguments);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
         assert!(

@@ -6,7 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod cli;
+mod cli_cp;
 mod cli_detached;
+mod cli_files;
+mod cli_http;
 mod cli_run;
 mod cli_same;
 mod cli_server;
@@ -14,8 +17,10 @@ mod cli_shell;
 mod client_stdio;
 mod environments;
 mod exits;
+mod files;
 mod foreign_client;
 mod framing;
+mod http;
 mod lifecycle;
 mod limits;
 mod listener;

@@ -2,15 +2,20 @@
 //! is started when it is needed.
 
 mod connecting;
+mod cuts;
 mod events;
+mod files;
+mod finding;
 mod helpers;
+mod http;
+mod streams;
 mod talking;
 mod unified;
 
 use std::sync::Arc;
 
 use exec_server::environment::RemoteServer;
-use exec_server::protocol::{OutputStream, StartParams};
+use exec_server::protocol::{OutputStream, PathUri, StartParams};
 use exec_server::{
     Environment, ExecBackend, ExecProcess, ExecProcessEvent, ExecServerLaunchCommand,
     ExecServerRuntimePaths, ProcessEvents, ServerConfig,
@@ -18,29 +23,36 @@ use exec_server::{
 
 use crate::support::{HANG, PROGRAM, Server, Start};
 
-/// Makes a test of each case for each kind of environment.
+/// Makes a test of each case for each kind of environment. Cases take what can start processes, or, after `whole:`,
+/// the environment itself.
 macro_rules! in_every_environment {
-    ($($case:ident,)*) => {
+    (whole: $($case:ident,)*) => {
+        crate::environments::in_every_environment! { @run_whole $($case,)* }
+    };
+    (@$run:ident $($case:ident,)*) => {
         mod local {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                crate::environments::Site::local().run(super::$case).await;
+                crate::environments::Site::local().$run(super::$case).await;
             })*
         }
 
         mod websocket {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                crate::environments::Site::websocket().run(super::$case).await;
+                crate::environments::Site::websocket().$run(super::$case).await;
             })*
         }
 
         mod launched {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                crate::environments::Site::launched().run(super::$case).await;
+                crate::environments::Site::launched().$run(super::$case).await;
             })*
         }
+    };
+    ($($case:ident,)*) => {
+        crate::environments::in_every_environment! { @run $($case,)* }
     };
 }
 use in_every_environment;
@@ -106,6 +118,43 @@ impl Site {
         let outcome = tokio::time::timeout(HANG, case(self.backend())).await;
         outcome.expect("the case comes to its end");
     }
+
+    async fn run_whole(self, case: impl AsyncFnOnce(Environment)) {
+        let outcome = tokio::time::timeout(HANG, case(self.environment.clone())).await;
+        outcome.expect("the case comes to its end");
+    }
+}
+
+/// A temporary directory, and the paths in it as they go over the wire.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: impl AsRef<std::path::Path>) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn uri(&self, name: impl AsRef<std::path::Path>) -> PathUri {
+        PathUri::from_path(self.path(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+}
+
+/// Bytes that say where they belong.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|place| (place % 251) as u8).collect()
 }
 
 impl Start {

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use rustix::process::Signal;
 
 use super::machine::{self, Watched};
-use super::wire::wait_readable;
+use super::wire::{is_readable_soon, wait_readable};
 
 pub(crate) struct Running {
     child: Child,
@@ -50,6 +50,13 @@ impl Running {
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         line
+    }
+
+    /// A line, if one comes within a moment.
+    pub(crate) fn line_if_any(&mut self) -> Option<String> {
+        let stdout = self.stdout.as_ref().expect("stdout is open");
+        let is_there = !stdout.buffer().is_empty() || is_readable_soon(stdout.get_ref().as_fd());
+        is_there.then(|| self.line())
     }
 
     pub(crate) fn error_line(&mut self) -> String {

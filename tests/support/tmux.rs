@@ -55,6 +55,11 @@ impl Tmux {
         self.run(&["capture-pane", "-p", "-S", "-"])
     }
 
+    /// The same with the escape sequences that colour it.
+    pub(crate) fn coloured_screen(&self) -> String {
+        self.run(&["capture-pane", "-p", "-e", "-S", "-"])
+    }
+
     fn run(&self, arguments: &[&str]) -> String {
         let outcome = run_command(self.command(arguments));
         assert_eq!(outcome.code, Some(0), "{arguments:?}: {}", outcome.stderr);

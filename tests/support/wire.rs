@@ -180,3 +180,10 @@ pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>) {
     let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&patience));
     assert_ne!(ready.unwrap(), 0, "nothing came from the server");
 }
+
+/// For what nobody announces: whether something comes within a moment.
+pub(crate) fn is_readable_soon(descriptor: BorrowedFd<'_>) -> bool {
+    let moment = Timespec::try_from(Duration::from_millis(100)).unwrap();
+    let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&moment));
+    ready.unwrap() > 0
+}

@@ -91,8 +91,15 @@ fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> 
 /// No fewer than there are: each value but the first follows one of these. A long text has few of them or none, and
 /// counting is many times faster than reading.
 fn most_values(params: &RawValue) -> usize {
-    let before_a_value = |byte: &&u8| matches!(byte, b',' | b':' | b'[' | b'{');
-    1 + params.get().as_bytes().iter().filter(before_a_value).count()
+    let before_a_value = |&byte: &u8| {
+        u8::from(byte == b',')
+            | u8::from(byte == b':')
+            | u8::from(byte == b'[')
+            | u8::from(byte == b'{')
+    };
+    // The count of such a piece fits into a byte: the compiler then counts many at once.
+    let pieces = params.get().as_bytes().chunks(usize::from(u8::MAX));
+    1 + pieces.map(|piece| usize::from(piece.iter().map(before_a_value).sum::<u8>())).sum::<usize>()
 }
 
 fn has_write_id(params: &RawValue) -> bool {

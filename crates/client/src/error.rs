@@ -88,6 +88,8 @@ pub enum Violation {
     Numbers { process_id: String },
     #[error("piece {got} of a body came where piece {expected} was due")]
     BodyNumbers { expected: u64, got: u64 },
+    #[error("a block of a file is empty and is not the end")]
+    EmptyBlock,
     #[error("the target of a symlink cannot be read: {0}")]
     LinkTarget(#[from] exec_server_protocol::LinkTargetError),
     #[error("it sent more than {limit} bytes of a body ahead of their acknowledgement")]

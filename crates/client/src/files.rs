@@ -7,7 +7,7 @@ use exec_server_protocol::{
 };
 
 use crate::calls::MAX_LOSSES;
-use crate::leases::{Held, NoItems, Target};
+use crate::leases::{FilePurpose, Held, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it.
@@ -17,7 +17,8 @@ pub struct OpenFile {
     metadata: Option<FsMetadata>,
 }
 
-/// A file that is being written and takes its name with [`Self::commit`]. Dropping it discards it.
+/// A file that is being written and takes its name with [`Self::commit`]. Dropping it discards it, unless it has a
+/// `resume_key`: then the server keeps it for a later attempt.
 #[derive(Debug)]
 pub struct NewFile {
     handle: Handle,
@@ -30,7 +31,7 @@ struct Handle(Held<NoItems>);
 impl ExecServerClient {
     /// Opens a regular file for reading in blocks. The `handle_id` is chosen here.
     pub async fn open_file(&self, mut params: FsOpenParams) -> Result<OpenFile, ExecServerError> {
-        let target = |inbox| Target::File { inbox, discard: false };
+        let target = |inbox| Target::File { inbox, purpose: FilePurpose::Read };
         let mut losses = 0;
         loop {
             let (held, lease) = Held::new(self, NoItems, target);
@@ -51,7 +52,7 @@ impl ExecServerClient {
         &self,
         mut params: FsCreateParams,
     ) -> Result<NewFile, ExecServerError> {
-        let target = |inbox| Target::File { inbox, discard: true };
+        let target = |inbox| Target::File { inbox, purpose: FilePurpose::Write };
         let (held, lease) = Held::new(self, NoItems, target);
         params.handle_id = held.id().to_owned();
         let created = self.lease::<rpc::FsCreate>(&params, lease).await?.answer().await?;
@@ -79,7 +80,8 @@ impl OpenFile {
 }
 
 impl NewFile {
-    /// How much of it is there already: what was written before under the same `resume_key`.
+    /// How far it was written before under the same `resume_key`. What was under way at the end of that attempt may be
+    /// missing before this place.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -108,7 +110,7 @@ impl NewFile {
     }
 
     async fn close(self, discard: bool) -> Result<FsCloseResponse, ExecServerError> {
-        let params = FsCloseParams { handle_id: self.handle.id(), discard };
+        let params = FsCloseParams { handle_id: self.handle.id(), discard, keep: false };
         let closed = self.handle.call::<rpc::FsClose>(params).await?;
         self.handle.0.release();
         Ok(closed)

@@ -20,6 +20,8 @@ pub struct SearchResults {
 #[derive(Debug)]
 enum Outcome {
     Awaited(Waiting<rpc::FsSearch>),
+    /// Results may still wait to be taken.
+    Known(FsSearchResponse),
     Over(FsSearchResponse),
     Failed,
 }
@@ -39,7 +41,7 @@ impl ExecServerClient {
         if let Outcome::Awaited(waiting) = &mut search.outcome
             && let Some(answer) = waiting.answer_if_there()
         {
-            search.outcome = Outcome::Over(answer?);
+            search.outcome = Outcome::Known(answer?);
         }
         Ok(search)
     }
@@ -56,7 +58,7 @@ impl SearchResults {
     pub fn summary(&self) -> Option<FsSearchResponse> {
         match self.outcome {
             Outcome::Over(summary) => Some(summary),
-            Outcome::Awaited(_) | Outcome::Failed => None,
+            Outcome::Awaited(_) | Outcome::Known(_) | Outcome::Failed => None,
         }
     }
 
@@ -76,13 +78,15 @@ impl SearchResults {
 
     /// The answer is there when the results are over.
     fn conclude(&mut self) -> Result<(), ExecServerError> {
-        if let Outcome::Awaited(waiting) = &mut self.outcome {
-            let answer = waiting.answer_if_there().unwrap_or(Err(ExecServerError::Closed));
-            self.outcome =
-                answer.as_ref().map_or(Outcome::Failed, |summary| Outcome::Over(*summary));
-            answer?;
-        }
-        Ok(())
+        let answer = match &mut self.outcome {
+            Outcome::Awaited(waiting) => {
+                waiting.answer_if_there().unwrap_or(Err(ExecServerError::Closed))
+            }
+            Outcome::Known(summary) => Ok(*summary),
+            Outcome::Over(_) | Outcome::Failed => return Ok(()),
+        };
+        self.outcome = answer.as_ref().map_or(Outcome::Failed, |summary| Outcome::Over(*summary));
+        answer.map(drop)
     }
 }
 

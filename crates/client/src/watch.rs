@@ -12,8 +12,8 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{Changes, Held, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The changes below one path, until this is dropped. It outlives connections: after a loss it watches anew and tells
-/// the watcher to look for itself.
+/// The changes below one path, until this is dropped. It outlives connections: after a loss the next call of
+/// [`Self::next`] watches anew and tells the watcher to look for itself.
 pub struct WatchEvents {
     watch: Established,
     params: FsWatchParams,

@@ -25,7 +25,7 @@ pub(crate) enum Command {
     Serve { flags: Flags },
     Config { flags: Flags, json: bool },
     Doctor { json: bool },
-    Bench { quick: bool, json: bool },
+    Bench { quick: bool, json: bool, only: String },
     Client(Box<ClientCommand>),
     Completions { shell: Shell },
     Man { command: Option<String> },
@@ -58,6 +58,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
                 "bench" => Command::Bench {
                     quick: of_command.get_flag("quick"),
                     json: of_command.get_flag("json"),
+                    only: of_command.get_one("only").cloned().unwrap_or_default(),
                 },
                 "completions" => Command::Completions {
                     shell: *of_command.get_one("shell").expect("clap requires it"),
@@ -122,6 +123,12 @@ fn own_commands() -> Vec<clap::Command> {
         clap::Command::new("bench")
             .about("Measure the server against the limits of this machine")
             .arg(switch("quick", "Fewer rounds, rougher numbers"))
+            .arg(
+                Arg::new("only")
+                    .long("only")
+                    .value_name("TEXT")
+                    .help("Only the measurements with this text in their names, as \"files\""),
+            )
             .arg(json()),
         clap::Command::new("completions")
             .about("Print completions for a shell, to be sourced by it")
@@ -264,7 +271,10 @@ mod tests {
     #[test]
     fn other_commands_refuse_settings() {
         assert!(matches!(parsed("doctor --json"), Ok(Command::Doctor { json: true })));
-        assert!(matches!(parsed("bench --quick"), Ok(Command::Bench { quick: true, json: false })));
+        assert!(matches!(
+            parsed("bench --quick"),
+            Ok(Command::Bench { quick: true, json: false, .. })
+        ));
         for line in
             ["--listen off doctor", "doctor --listen off", "--config a bench", "bench --log warn"]
         {

@@ -10,6 +10,10 @@ pub(crate) struct ExitStatus(u8);
 impl ExitStatus {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const FAILURE: Self = Self(1);
+    /// A mistake of the caller; for grep any error, since 1 says that nothing was found.
+    pub(crate) const USAGE: Self = Self(2);
+    /// curl's, for a response that says that the request failed.
+    pub(crate) const HTTP_FAILURE: Self = Self(22);
     pub(crate) const TIMED_OUT: Self = Self(124);
     /// We failed, not the command.
     pub(crate) const OUR_FAILURE: Self = Self(125);

@@ -15,6 +15,7 @@ mod logging;
 pub mod process;
 mod program;
 mod reach;
+mod remote_path;
 mod runtime_file;
 mod runtime_paths;
 mod serve;
@@ -24,10 +25,11 @@ pub mod unified_exec;
 
 pub use environment::{
     Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,
-    LocalProcess, RemoteProcess,
+    LocalFileSystem, LocalHttpClient, LocalProcess, RemoteFileSystem, RemoteHttpClient,
+    RemoteProcess,
 };
 pub use exec_server_client::{
-    ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+    Changes, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerLaunchCommand, ExecServerProcess, ProcessEvents, ProcessExit,
     RemoteExecServerConnectArgs,
 };

@@ -9,6 +9,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::terminal::Paint;
 
+/// The libraries below an HTTP request tell where it goes, which is nobody's business but the client's. Of two directives
+/// for the same target the last counts.
+const DISCREET: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
+
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
@@ -74,7 +78,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     }
     // The directive parser takes offsets from a trimmed directive and cuts the untrimmed one with them: a space
     // after a comma would garble it, or panic inside a multi-byte character.
-    let directives: Vec<_> = text.split(',').map(str::trim).collect();
+    let directives: Vec<_> = text.split(',').map(str::trim).chain(DISCREET).collect();
     // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
     Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
 }
@@ -97,6 +101,15 @@ mod tests {
         for bad in ["", "  ", "exec_server=loud", "=,="] {
             assert!(parse_filter(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn hosts_of_requests_are_never_wanted() {
+        let filter = parse_filter("trace,hyper_util=debug").unwrap().to_string();
+        assert!(
+            filter.contains("hyper_util=warn") && !filter.contains("hyper_util=debug"),
+            "{filter}"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = run_spawner_if_asked() {
         return code;
     }
-    if let Some(code) = bench::write_blocks_if_asked() {
+    if let Some(code) = bench::take_part_if_asked() {
         return code;
     }
     let command = match cli::parse(std::env::args_os()) {
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }),
         Command::Doctor { json } => report(commands::doctor::run(json, &mut io::stdout().lock())),
-        Command::Bench { quick, json } => report(bench::run(quick, json)),
+        Command::Bench { quick, json, only } => report(bench::run(quick, json, &only)),
         Command::Client(command) => commands::client::main(&command),
         Command::Completions { shell } => {
             let printed = commands::completions::run(shell, &mut io::stdout().lock());
@@ -84,7 +84,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// The bidirectional controls of Unicode.
-fn turns_text_around(letter: char) -> bool {
+pub(crate) fn turns_text_around(letter: char) -> bool {
     matches!(
         letter,
         '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

@@ -48,7 +48,7 @@ pub(crate) enum ReachError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Environments(#[from] EnvironmentsFileError),
-    #[error("--on: {0}")]
+    #[error(transparent)]
     UnknownEnvironment(#[from] UnknownEnvironment),
     #[error("{origin}: {source}")]
     Url { origin: Origin, source: DialUrlParseError },
@@ -103,7 +103,7 @@ impl Target {
         }
     }
 
-    fn environment(id: &str) -> Result<Self, ReachError> {
+    pub(crate) fn environment(id: &str) -> Result<Self, ReachError> {
         let paths = ExecServerRuntimePaths::this_program();
         let environments = EnvironmentManager::from_user_file(paths)?;
         let origin = Origin::Environment { id: id.to_owned() };
@@ -153,7 +153,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag => f.write_str("--connect"),
-            Self::Environment { id } => write!(f, "--on {id}"),
+            Self::Environment { id } => write!(f, "environment {id:?}"),
             Self::Configured(source) => source.fmt(f),
             Self::RuntimeFile => f.write_str("the running server of this user"),
             Self::Nobody => f.write_str("a server in this process"),

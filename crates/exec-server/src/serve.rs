@@ -117,6 +117,7 @@ pub(crate) fn start(
     paths: &ExecServerRuntimePaths,
 ) -> Result<Server, ServeError> {
     let launcher = paths.launcher().map_err(ServeError::Spawner)?;
+    exec_server_host::survive_file_size_limit();
     if let Err(error) = exec_server_host::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }

@@ -39,12 +39,18 @@ impl<'de> Deserialize<'de> for Base64Bytes {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64Bytes, E> {
+                self.visit_bytes(text.as_bytes())
+            }
+
+            fn visit_bytes<E: de::Error>(self, text: &[u8]) -> Result<Base64Bytes, E> {
                 base64_simd::STANDARD.decode_to_vec(text).map(Base64Bytes::from).map_err(|_| {
                     E::custom("invalid base64 (standard alphabet with padding expected)")
                 })
             }
         }
-        deserializer.deserialize_str(Text)
+        // As bytes: the decoder refuses whatever is not of its alphabet, so nobody need look for UTF-8 and control
+        // characters in megabytes before.
+        deserializer.deserialize_bytes(Text)
     }
 }
 
@@ -60,8 +66,29 @@ mod tests {
     }
 
     #[test]
+    fn any_json_string_will_do() {
+        let expected = Base64Bytes::from(b"ab?".to_vec());
+        for json in [r#""YWI/""#, r#""YWI\/""#, r#""\u0059WI/""#] {
+            assert_eq!(serde_json::from_str::<Base64Bytes>(json).unwrap(), expected, "{json}");
+            let value: serde_json::Value = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::from_value::<Base64Bytes>(value).unwrap(), expected, "{json}");
+        }
+    }
+
+    #[test]
     fn bad_base64_is_named() {
-        for text in ["\"a\"", "\"a===\"", "\"!!!!\"", "\"YQ\"", "7"] {
+        for text in [
+            "\"a\"",
+            "\"a===\"",
+            "\"!!!!\"",
+            "\"YQ\"",
+            "\"YW\nI/\"",
+            "\"YWI\u{e9}\"",
+            "\"\\ud800\"",
+            "7",
+            "null",
+            "[89,87]",
+        ] {
             let error = serde_json::from_str::<Base64Bytes>(text).unwrap_err().to_string();
             assert!(error.contains("base64"), "{text}: {error}");
         }

@@ -30,16 +30,44 @@ pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, ser
 }
 
 /// Encodes a successful answer that is one member of bytes and, behind it, `more`: members as JSON text with a comma in
-/// front. Files are the other large messages, so their base64 too is written straight to its place.
+/// front.
 #[must_use]
 pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) -> Vec<u8> {
-    let id = serde_json::to_string(id).expect("an id is a string or a number");
-    let around = id.len() + member.len() + more.len() + 32;
-    let mut text = Vec::with_capacity(around + base64_simd::STANDARD.encoded_length(bytes.len()));
-    append(&mut text, format_args!(r#"{{"id":{id},"result":{{"{member}":""#));
-    base64_simd::STANDARD.encode_append(bytes, &mut text);
-    append(&mut text, format_args!("\"{more}}}}}"));
-    text
+    let mut response = BytesResponse::new(id, member, bytes.len());
+    response.append(bytes);
+    response.finish(more)
+}
+
+/// The same for bytes that come piece by piece. Files are the other large messages beside output, so their base64 too
+/// is written straight to its place.
+#[derive(Debug)]
+pub struct BytesResponse {
+    text: Vec<u8>,
+}
+
+impl BytesResponse {
+    /// All pieces but the last must have a length that [`Self::UNIT`] divides: base64 has no seams there.
+    pub const UNIT: usize = 3;
+
+    #[must_use]
+    pub fn new(id: &RequestId, member: &str, expected_bytes: usize) -> Self {
+        let id = serde_json::to_string(id).expect("an id is a string or a number");
+        let around = id.len() + member.len() + 64;
+        let encoded = base64_simd::STANDARD.encoded_length(expected_bytes);
+        let mut text = Vec::with_capacity(around + encoded);
+        append(&mut text, format_args!(r#"{{"id":{id},"result":{{"{member}":""#));
+        Self { text }
+    }
+
+    pub fn append(&mut self, piece: &[u8]) {
+        base64_simd::STANDARD.encode_append(piece, &mut self.text);
+    }
+
+    #[must_use]
+    pub fn finish(mut self, more: &str) -> Vec<u8> {
+        append(&mut self.text, format_args!("\"{more}}}}}"));
+        self.text
+    }
 }
 
 /// Encodes a failed answer.

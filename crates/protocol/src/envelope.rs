@@ -54,7 +54,7 @@ pub enum Message<'a> {
 pub struct Request<'a> {
     pub id: RequestId,
     pub method: Cow<'a, str>,
-    pub params: Option<&'a RawValue>,
+    pub params: Option<Params<'a>>,
     pub trace: Option<TraceContext>,
 }
 
@@ -62,6 +62,38 @@ pub struct Request<'a> {
 pub struct Notification<'a> {
     pub method: Cow<'a, str>,
     pub params: Option<&'a RawValue>,
+}
+
+/// The params of a request as the text that was sent, which may hold a file and is not looked at again before it is read.
+//
+// Invariant: one JSON value in UTF-8.
+#[derive(Clone, Copy)]
+pub struct Params<'a>(&'a [u8]);
+
+impl<'a> Params<'a> {
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The same as a `str`, at the price of looking at every byte.
+    #[must_use]
+    pub fn get(self) -> &'a str {
+        str::from_utf8(self.0).expect("JSON that was checked is UTF-8")
+    }
+}
+
+impl fmt::Debug for Params<'_> {
+    /// Says how much, never what: files and input are not for logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Params({} bytes)", self.0.len())
+    }
+}
+
+impl<'a> From<&'a RawValue> for Params<'a> {
+    fn from(value: &'a RawValue) -> Self {
+        Self(value.get().as_bytes())
+    }
 }
 
 /// Why a text is not a message.
@@ -81,16 +113,27 @@ pub enum DecodeError {
 
 /// Reads one message within the limits of this protocol.
 pub fn decode(text: &[u8]) -> Result<Message<'_>, DecodeError> {
-    check_bounds(text)?;
-    decode_unchecked(text)
+    check_size(text)?;
+    let mut spans = Spans::default();
+    bounds::walk(text, &mut |key, value| spans.note(key, value)).map_err(DecodeError::Json)?;
+    match spans.read() {
+        Ok(Some(message)) => Ok(message),
+        // What is wrong, and where, is known to whoever reads all of it.
+        Ok(None) | Err(_) => decode_unchecked(text),
+    }
 }
 
 /// Whether a message keeps to the limits: its size, the number of its values, no duplicate keys.
 pub fn check_bounds(text: &[u8]) -> Result<(), DecodeError> {
-    if text.len() > bounds::MAX_MESSAGE_BYTES {
-        return Err(DecodeError::TooLarge { len: text.len() });
-    }
+    check_size(text)?;
     bounds::check(text).map_err(DecodeError::Json)
+}
+
+fn check_size(text: &[u8]) -> Result<(), DecodeError> {
+    match text.len() {
+        0..=bounds::MAX_MESSAGE_BYTES => Ok(()),
+        len => Err(DecodeError::TooLarge { len }),
+    }
 }
 
 /// Reads one message of a peer that was chosen: a client may believe its server about the number of values, which may
@@ -104,7 +147,7 @@ pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
         (Some(method), Some(id)) => Ok(Message::Request(Request {
             id,
             method,
-            params: members.params,
+            params: members.params.map(Params::from),
             trace: members.trace,
         })),
         (Some(method), None) => {
@@ -115,6 +158,57 @@ pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
         }
         (None, None) => Err(DecodeError::Neither),
     }
+}
+
+/// Where the members of a message stand that was checked.
+#[derive(Default)]
+struct Spans<'a> {
+    id: Option<&'a [u8]>,
+    method: Option<&'a [u8]>,
+    params: Option<&'a [u8]>,
+    result: Option<&'a [u8]>,
+    error: Option<&'a [u8]>,
+    trace: Option<&'a [u8]>,
+}
+
+impl<'a> Spans<'a> {
+    fn note(&mut self, key: &[u8], value: &'a [u8]) {
+        let member = match key {
+            b"id" => &mut self.id,
+            b"method" => &mut self.method,
+            b"params" => &mut self.params,
+            b"result" => &mut self.result,
+            b"error" => &mut self.error,
+            b"trace" => &mut self.trace,
+            _ => return,
+        };
+        // `null` is the same as left out.
+        *member = (value != b"null").then_some(value);
+    }
+
+    /// `None` if it is neither a call nor an answer. The params of a request are not touched.
+    fn read(&self) -> serde_json::Result<Option<Message<'a>>> {
+        let trace = read(self.trace)?;
+        Ok(match (read(self.method)?, read(self.id)?) {
+            (Some(method), Some(id)) => {
+                let params = self.params.map(Params);
+                Some(Message::Request(Request { id, method, params, trace }))
+            }
+            (Some(method), None) => {
+                let params = read(self.params)?;
+                Some(Message::Notification(Notification { method, params }))
+            }
+            (None, Some(id)) => {
+                let (result, error) = (read(self.result)?, read(self.error)?);
+                Some(Message::Response { id, result, error })
+            }
+            (None, None) => None,
+        })
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(span: Option<&'a [u8]>) -> serde_json::Result<Option<T>> {
+    span.map(serde_json::from_slice).transpose()
 }
 
 #[derive(Deserialize)]
@@ -154,6 +248,57 @@ mod tests {
             decode(br#"{"id":7,"result":null}"#).unwrap(),
             Message::Response { id: RequestId::Integer(7), .. }
         ));
+    }
+
+    #[test]
+    fn both_ways_to_decode_agree() {
+        for text in [
+            r#"{"id":1,"method":"m","params":{"a":[1]},"trace":{"traceparent":"t","other":1}}"#,
+            r#"{"\u0069d":1,"m\u0065thod":"\u006d","params" : [ 1 ] }"#,
+            r#"{"params":null,"trace":null,"id":"x","method":"m","result":1,"idd":2,"ID":3}"#,
+            r#"{"id":null,"method":"m","params":{"a":"\ud800"}}"#,
+            r#"{"id":1,"method":null,"result":{"a":"b"},"error":null}"#,
+            r#"{"id":1,"error":{"code":1}}"#,
+            r#"{"params":{"id":1,"method":"m"}}"#,
+            r#"{"id":1,"method":"m","trace":7}"#,
+            r#"{"id":1,"method":"\ud800"}"#,
+            r#"{"id":99999999999999999999,"method":"m"}"#,
+            r#"{"id":null}"#,
+            r#"["id","method"]"#,
+            r#""id""#,
+            "null",
+        ] {
+            let shown = |decoded: Result<Message<'_>, DecodeError>| match decoded {
+                Ok(Message::Request(request)) => {
+                    format!("{request:?} {:?}", request.params.map(Params::get))
+                }
+                Ok(message) => format!("{message:?}"),
+                Err(error) => error.to_string(),
+            };
+            let checked = shown(decode(text.as_bytes()));
+            assert_eq!(checked, shown(decode_unchecked(text.as_bytes())), "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_may_be_spelled_with_escapes() {
+        let text = br#"{"\u0069d":1,"m\u0065thod":"m","p\u0061rams":{"x":"\u0041"}}"#;
+        let Message::Request(request) = decode(text).unwrap() else { panic!("not a request") };
+        assert_eq!(request.id, RequestId::Integer(1));
+        assert_eq!(request.params.unwrap().as_bytes(), br#"{"x":"\u0041"}"#);
+    }
+
+    #[test]
+    fn bad_utf8_is_refused_wherever_it_stands() {
+        for text in [
+            &b"{\"id\":1,\"method\":\"\xff\"}"[..],
+            b"{\"id\":1,\"method\":\"m\",\"params\":{\"a\":\"\xff\"}}",
+            b"{\"id\":1,\"method\":\"m\",\"params\":{\"\xff\":1}}",
+            b"{\"id\":1,\"method\":\"m\",\"other\":\"\xff\"}",
+            b"{\"id\":1,\"method\":\"m\"}\xff",
+        ] {
+            assert!(matches!(decode(text), Err(DecodeError::Json(_))));
+        }
     }
 
     #[test]

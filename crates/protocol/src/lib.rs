@@ -22,11 +22,12 @@ mod process;
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
 pub use encode::{
-    NotificationHeader, bytes_response, error_response, notification, request, response,
+    BytesResponse, NotificationHeader, bytes_response, error_response, notification, request,
+    response,
 };
 pub use envelope::{
-    DecodeError, Message, Notification, Request, RequestId, TraceContext, UNKNOWN_REQUEST_ID,
-    check_bounds, decode, decode_unchecked,
+    DecodeError, Message, Notification, Params, Request, RequestId, TraceContext,
+    UNKNOWN_REQUEST_ID, check_bounds, decode, decode_unchecked,
 };
 pub use environment::{
     Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,

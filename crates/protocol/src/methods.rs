@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use crate::envelope::Params;
 use crate::{
     AckParams, CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
     ExecParams, ExecResponse, ExecWriteResponse, FsCancelSearchParams, FsCanonicalizeParams,
@@ -111,12 +112,18 @@ macro_rules! methods {
 
         impl Call {
             /// Decodes the params of a method; absent params are an empty object.
-            pub fn decode(name: &str, params: Option<&RawValue>) -> Result<Self, RpcError> {
+            pub fn decode<'p>(
+                name: &str,
+                params: Option<impl Into<Params<'p>>>,
+            ) -> Result<Self, RpcError> {
+                Self::decode_text(name, params.map_or(b"{}", |params| params.into().as_bytes()))
+            }
+
+            fn decode_text(name: &str, text: &[u8]) -> Result<Self, RpcError> {
                 let Some(method) = Method::from_name(name) else {
                     let message = format!("method {name:?} is not known");
                     return Err(RpcError::new(ErrorCode::MethodNotFound, message));
                 };
-                let text = params.map_or("{}", RawValue::get);
                 let call = match method {
                     $(Method::$name => decode_params(name, text).map(Self::$name)?,)*
                 };
@@ -211,6 +218,18 @@ impl Call {
         }
     }
 
+    /// Whether an earlier call that still waits must run before this one, which overtakes it.
+    #[must_use]
+    pub fn takes_along(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::FsClose(close), Self::FsWriteBlock(block)) => close.handle_id == block.handle_id,
+            _ => {
+                let process = self.process();
+                process.is_some() && earlier.changes_process() == process
+            }
+        }
+    }
+
     /// Names are repeated in messages and kept in memory, so they have a limit of their own.
     fn check_names(&self) -> Result<(), RpcError> {
         let (what, name) = match self {
@@ -261,7 +280,7 @@ pub enum ClientNotification {
 impl ClientNotification {
     /// Params of `initialized` are ignored. Every other unknown notification is an invalid request.
     pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
-        let params = notification.params.map_or("{}", RawValue::get);
+        let params = notification.params.map_or("{}", RawValue::get).as_bytes();
         match &*notification.method {
             "initialized" => Ok(Self::Initialized),
             "process/ack" => decode_params("process/ack", params).map(Self::Ack),
@@ -274,8 +293,8 @@ impl ClientNotification {
     }
 }
 
-fn decode_params<T: DeserializeOwned>(method: &str, text: &str) -> Result<T, RpcError> {
-    serde_json::from_str(text).map_err(|error| {
+fn decode_params<T: DeserializeOwned>(method: &str, text: &[u8]) -> Result<T, RpcError> {
+    serde_json::from_slice(text).map_err(|error| {
         RpcError::invalid_params(format!("params of {method}: {}", without_position(&error)))
     })
 }
@@ -316,7 +335,7 @@ mod tests {
         .unwrap();
         let Call::ProcessStart(params) = call else { panic!("wrong call") };
         assert!(!params.tty && params.env.is_empty() && !params.asks_for_managed_network());
-        assert!(Call::decode("session/list", None).is_ok());
+        assert!(Call::decode("session/list", None::<Params<'_>>).is_ok());
         assert!(decode("process/terminate", r#"{"processId":"p","mode":null}"#).is_ok());
     }
 

@@ -1,8 +1,8 @@
 //! Paths on the wire: `file:` URIs whose percent-encoding carries any bytes, UTF-8 or not.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -83,19 +83,21 @@ impl FromStr for PathUri {
             return Err(PathUriError::NotAbsolute { text: owned() });
         }
         let bytes = decode(text, encoded)?;
-        Ok(Self(PathBuf::from(OsStr::from_bytes(&bytes))))
+        Ok(Self(PathBuf::from(OsString::from_vec(bytes))))
     }
 }
 
 impl fmt::Display for PathUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("file://")?;
-        for &byte in self.0.as_os_str().as_bytes() {
-            if is_literal(byte) {
-                write!(f, "{}", char::from(byte))?;
-            } else {
-                write!(f, "%{byte:02X}")?;
-            }
+        let mut rest = self.0.as_os_str().as_bytes();
+        // Names that need no encoding are nearly all there are, and an answer may hold fifty thousand of them.
+        loop {
+            let run = rest.iter().position(|byte| !is_literal(*byte)).unwrap_or(rest.len());
+            f.write_str(str::from_utf8(&rest[..run]).expect("literals are ASCII"))?;
+            let [byte, after @ ..] = &rest[run..] else { break };
+            write!(f, "%{byte:02X}")?;
+            rest = after;
         }
         Ok(())
     }
@@ -109,8 +111,19 @@ impl Serialize for PathUri {
 
 impl<'de> Deserialize<'de> for PathUri {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = PathUri;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path as a string")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PathUri, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -125,6 +138,9 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
 
 fn decode(text: &str, encoded: &str) -> Result<Vec<u8>, PathUriError> {
     let owned = || text.to_owned();
+    if !encoded.bytes().any(|byte| matches!(byte, b'%' | b'?' | b'#')) {
+        return Ok(encoded.as_bytes().to_vec());
+    }
     let mut path = Vec::with_capacity(encoded.len());
     for segment in encoded.split('/').skip(1) {
         let decoded = decode_segment(text, segment)?;
@@ -168,11 +184,28 @@ fn decode_segment(text: &str, segment: &str) -> Result<Vec<u8>, PathUriError> {
 
 /// What RFC 3986 lets stand in a path as it is.
 fn is_literal(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte)
+    const LITERAL: [bool; 256] = {
+        let mut literal = [false; 256];
+        let mut byte = 0;
+        while byte < literal.len() {
+            literal[byte] = (byte as u8).is_ascii_alphanumeric();
+            byte += 1;
+        }
+        let marks = b"/-._~!$&'()*+,;=:@";
+        let mut mark = 0;
+        while mark < marks.len() {
+            literal[marks[mark] as usize] = true;
+            mark += 1;
+        }
+        literal
+    };
+    LITERAL[usize::from(byte)]
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn path_of(text: &str) -> Vec<u8> {
@@ -200,6 +233,34 @@ mod tests {
         assert_eq!(text.parse::<PathUri>().unwrap(), uri);
         let json = serde_json::to_string(&uri).unwrap();
         assert_eq!(serde_json::from_str::<PathUri>(&json).unwrap(), uri);
+    }
+
+    #[test]
+    fn only_what_must_be_is_encoded() {
+        for (path, expected) in [
+            (&b"/"[..], "file:///"),
+            (b"/a b/c", "file:///a%20b/c"),
+            (b"/-._~!$&'()*+,;=:@", "file:///-._~!$&'()*+,;=:@"),
+            (b"/\"%?#\\ ", "file:///%22%25%3F%23%5C%20"),
+            ("/é".as_bytes(), "file:///%C3%A9"),
+            (b"/\xff\x01x\x7f", "file:///%FF%01x%7F"),
+        ] {
+            let uri = PathUri::from_path(OsStr::from_bytes(path)).unwrap();
+            assert_eq!(uri.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_path_is_read_from_any_json_string_and_nothing_else() {
+        let expected = PathUri::from_path("/tmp").unwrap();
+        for json in [r#""/tmp""#, r#""\u002ftmp""#, r#""file:\/\/\/tmp""#] {
+            assert_eq!(serde_json::from_str::<PathUri>(json).unwrap(), expected, "{json}");
+            let value: serde_json::Value = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::from_value::<PathUri>(value).unwrap(), expected, "{json}");
+        }
+        for json in ["7", "null", r#"["/tmp"]"#, r#""tmp""#] {
+            assert!(serde_json::from_str::<PathUri>(json).is_err(), "{json}");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
+    /// Apart, because a search waits for its reader.
+    pub(crate) searches: FilePool,
     pub(crate) http: HttpClient,
     pub(crate) sessions: Sessions,
     pub(crate) connections: Connections,
@@ -52,6 +54,7 @@ impl Server {
             config,
             launcher,
             files: FilePool::default(),
+            searches: FilePool::default(),
             http: HttpClient::default(),
             sessions,
             connections: Connections::default(),

@@ -2,6 +2,7 @@
 //!
 //! The document explains its own notation under "How to read the examples". This file knows that
 //! notation and nothing about what the messages mean.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -62,10 +63,14 @@ fn serve_hello() -> String {
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let mut socket = socket.unwrap();
-            let request = BufReader::new(socket.try_clone().unwrap());
-            let end = |line: &std::io::Result<String>| line.as_ref().unwrap().is_empty();
-            request.lines().find(end).unwrap().unwrap();
-            socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n").unwrap();
+            std::thread::spawn(move || {
+                let lines = BufReader::new(socket.try_clone().unwrap()).lines();
+                for _ in lines.map_while(Result::ok).filter(String::is_empty) {
+                    socket
+                        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n")
+                        .unwrap();
+                }
+            });
         }
     });
     address
@@ -252,7 +257,7 @@ impl Bindings {
             }
             (Value::Object(expected), Value::Object(heard)) => {
                 if let Some(name) = expected.keys().find(|name| !heard.contains_key(*name)) {
-                    return Err(format!("{place}/{name} is missing"));
+                    return Err(format!("{place}/{name} is missing in {heard:?}"));
                 }
                 for (name, value) in heard {
                     let place = format!("{place}/{name}");

@@ -92,6 +92,15 @@ impl Outgoing {
         }
     }
 
+    /// The same for a message that the caller does not need any more.
+    pub fn push_owned(&mut self, message: Vec<u8>) {
+        match &mut self.0 {
+            OutgoingTransport::Lines(writer) => writer.push(&message),
+            OutgoingTransport::WebSocket(writer) => writer.push_owned(message),
+            OutgoingTransport::Memory(writer) => writer.push(message.into()),
+        }
+    }
+
     /// Frames one message that `fill` appends straight to the buffer.
     ///
     /// # Panics

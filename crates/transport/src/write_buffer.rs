@@ -1,7 +1,9 @@
 //! Bytes on their way to a sink, written so that a cancelled write loses and repeats nothing.
 
+use std::collections::VecDeque;
 use std::io;
 
+use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Where a connection's bytes go. One virtual call per system call is no cost.
@@ -15,8 +17,10 @@ const IDLE_KEPT: usize = 8 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
+    /// Goes before `bytes`.
+    segments: VecDeque<Bytes>,
     bytes: Vec<u8>,
-    /// The sink has this many of `bytes`.
+    /// The sink has this many bytes of what comes first.
     written: usize,
     /// The sink has some but not all of what was appended since the buffer was last empty, so a
     /// frame may be half written. (`written` cannot say this: it goes back to zero.)
@@ -29,8 +33,17 @@ impl WriteBuffer {
         &mut self.bytes
     }
 
+    /// Appends without a copy. Worth it for what is large.
+    pub(crate) fn append_segment(&mut self, segment: Bytes) {
+        if !self.bytes.is_empty() {
+            self.segments.push_back(std::mem::take(&mut self.bytes).into());
+        }
+        self.segments.push_back(segment);
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.written
+        let segments: usize = self.segments.iter().map(Bytes::len).sum();
+        segments + self.bytes.len() - self.written
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -55,12 +68,17 @@ impl WriteBuffer {
     pub(crate) async fn write_to(&mut self, sink: &mut ByteSink) -> io::Result<()> {
         self.forget_written();
         while !self.is_empty() {
-            let count = sink.write(&self.bytes[self.written..]).await?;
+            let first = self.segments.front().map_or(&self.bytes[..], |segment| segment);
+            let count = sink.write(&first[self.written..]).await?;
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             self.written += count;
             self.started = true;
+            if self.segments.front().is_some_and(|first| first.len() == self.written) {
+                self.segments.pop_front();
+                self.written = 0;
+            }
         }
         self.bytes.clear();
         self.written = 0;
@@ -73,7 +91,7 @@ impl WriteBuffer {
 
     /// A writer that is cancelled and fed again and again must not keep all that it ever wrote.
     fn forget_written(&mut self) {
-        if self.written > self.len() {
+        if self.segments.is_empty() && self.written > self.len() {
             self.bytes.drain(..self.written);
             self.written = 0;
         }
@@ -94,7 +112,11 @@ mod tests {
         let sent: Vec<u8> = (0..200).collect();
         let mut received = Vec::new();
         for piece in sent.chunks(50) {
-            buffer.end().extend_from_slice(piece);
+            if piece[0] % 100 == 0 {
+                buffer.end().extend_from_slice(piece);
+            } else {
+                buffer.append_segment(Bytes::copy_from_slice(piece));
+            }
             tokio::select! {
                 biased;
                 written = buffer.write_to(&mut sink) => written.unwrap(),

@@ -12,7 +12,7 @@ const MAX_PENDING: usize = 10_000;
 /// What has changed, several changes together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// In the order in which they happened.
+    /// By path, as far as they came together.
     pub changes: Vec<FileChange>,
     /// Changes were lost: anything below the watched path may have changed.
     pub rescan: bool,

@@ -55,11 +55,15 @@ pub(crate) enum Target {
     Watch(Arc<Inbox<PendingChanges>>),
     Search(Arc<Inbox<Matches>>),
     Body(Arc<Inbox<Pieces>>),
-    /// A file that is read, or written; what is written is discarded when it is given up.
-    File {
-        inbox: Arc<Inbox<NoItems>>,
-        discard: bool,
-    },
+    File { inbox: Arc<Inbox<NoItems>>, purpose: FilePurpose },
+}
+
+/// What a file is open for, and so what it means to give it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilePurpose {
+    Read,
+    /// It does not take its name. If it has a key by which it can be found again, it is kept.
+    Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,8 +253,8 @@ impl Lease {
             Target::Watch(_) => Method::FsWatch,
             Target::Search(_) => Method::FsSearch,
             Target::Body(_) => Method::HttpRequest,
-            Target::File { discard: false, .. } => Method::FsOpen,
-            Target::File { discard: true, .. } => Method::FsCreate,
+            Target::File { purpose: FilePurpose::Read, .. } => Method::FsOpen,
+            Target::File { purpose: FilePurpose::Write, .. } => Method::FsCreate,
         }
     }
 
@@ -270,8 +274,9 @@ impl Lease {
                 let params = HttpCancelParams { request_id: id };
                 Call::internal(Method::HttpCancel, &params, Asker::Nobody)
             }
-            Target::File { discard, .. } => {
-                let params = FsCloseParams { handle_id: id, discard: *discard };
+            Target::File { purpose, .. } => {
+                let keep = *purpose == FilePurpose::Write;
+                let params = FsCloseParams { handle_id: id, discard: false, keep };
                 Call::internal(Method::FsClose, &params, Asker::Nobody)
             }
         })

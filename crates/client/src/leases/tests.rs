@@ -101,7 +101,10 @@ fn what_is_refused_is_forgotten() {
 fn a_lost_connection_ends_everything_after_what_has_come() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
-    let file = track(&mut leases, "2", NoItems, |inbox| Target::File { inbox, discard: false });
+    let file = track(&mut leases, "2", NoItems, |inbox| Target::File {
+        inbox,
+        purpose: FilePurpose::Read,
+    });
     notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false)).unwrap();
     body.abandon();
     leases.tend(&"1".into());
@@ -119,8 +122,14 @@ fn a_lost_connection_ends_everything_after_what_has_come() {
 fn what_nobody_wants_is_given_up_once_it_is_open() {
     let mut leases = Leases::default();
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
-    let read = track(&mut leases, "2", NoItems, |inbox| Target::File { inbox, discard: false });
-    let write = track(&mut leases, "3", NoItems, |inbox| Target::File { inbox, discard: true });
+    let read = track(&mut leases, "2", NoItems, |inbox| Target::File {
+        inbox,
+        purpose: FilePurpose::Read,
+    });
+    let write = track(&mut leases, "3", NoItems, |inbox| Target::File {
+        inbox,
+        purpose: FilePurpose::Write,
+    });
     watch.abandon();
     read.abandon();
     write.abandon();
@@ -134,7 +143,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
     let expected = [
         ("fs/unwatch".to_owned(), json!({"watchId": "1"})),
         ("fs/close".to_owned(), json!({"handleId": "2"})),
-        ("fs/close".to_owned(), json!({"handleId": "3", "discard": true})),
+        ("fs/close".to_owned(), json!({"handleId": "3", "keep": true})),
     ];
     assert_eq!(errands(&mut leases), expected);
     assert!(leases.by_id.is_empty());
@@ -147,7 +156,7 @@ fn a_search_is_cancelled_as_often_as_it_goes_on() {
     search.abandon();
     leases.tend(&"1".into());
     let cancel = ("fs/cancelSearch".to_owned(), json!({"searchId": "1"}));
-    assert_eq!(errands(&mut leases), [cancel.clone()]);
+    assert_eq!(errands(&mut leases), std::slice::from_ref(&cancel));
     let results = json!({"searchId": "1", "results": []});
     notify(&mut leases, "fs/searchResults", &results).unwrap();
     assert_eq!(errands(&mut leases), [cancel]);

@@ -59,7 +59,8 @@ async fn what_is_consumed_is_acknowledged_and_not_before() {
     for seq in 1..=2 {
         body.next().await.unwrap().unwrap();
         let ack = peer.receive().await;
-        let expected = json!({"method": "http/request/ack", "params": {"requestId": id, "seq": seq}});
+        let expected =
+            json!({"method": "http/request/ack", "params": {"requestId": id, "seq": seq}});
         assert_eq!(ack, expected);
     }
 }

@@ -47,7 +47,7 @@ async fn who_drops_a_handle_closes_it() {
     assert_ne!(written_id, read_id);
     drop(file);
     let closed = peer.expect("fs/close").await.1;
-    assert_eq!(closed, json!({"handleId": written_id, "discard": true}));
+    assert_eq!(closed, json!({"handleId": written_id, "keep": true}));
 }
 
 #[tokio::test]
@@ -90,7 +90,10 @@ async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
     // Nobody has accepted the next connection yet.
     let ((first, second), ()) = tokio::join!(reading, cutting);
     for error in [first.unwrap_err(), second.unwrap_err()] {
-        assert!(matches!(error, ExecServerError::Interrupted { method: "fs/readBlock" }), "{error}");
+        assert!(
+            matches!(error, ExecServerError::Interrupted { method: "fs/readBlock" }),
+            "{error}"
+        );
     }
     assert!(matches!(*client.connection_state().borrow(), ConnectionState::Recovering { .. }));
     let error = new.commit().await.unwrap_err();

@@ -71,6 +71,30 @@ async fn a_search_that_finds_nothing_has_a_summary() {
 }
 
 #[tokio::test]
+async fn the_summary_comes_after_the_results_although_it_is_there() {
+    let (client, _listening, mut peer) = connected().await;
+    let searching = async {
+        let mut searching = pin!(client.search(params()));
+        // Not polled again before everything has come.
+        let (id, search_id) = tokio::select! {
+            biased;
+            _ = &mut searching => panic!("nobody has answered"),
+            (id, params) = peer.expect("fs/search") => (id, params["searchId"].clone()),
+        };
+        peer.notify("fs/searchResults", &results(&search_id, &[1])).await;
+        peer.answer(&id, &summary(1)).await;
+        peer.round_trip(&client).await;
+        searching.await
+    };
+    let mut search = searching.await.unwrap();
+    assert_eq!(search.summary(), None);
+    assert_eq!(lines(&mut search).await, Some(vec![1]));
+    assert_eq!(search.summary(), None);
+    assert_eq!(lines(&mut search).await, None);
+    assert_eq!(search.summary().unwrap().matches, 1);
+}
+
+#[tokio::test]
 async fn a_bad_pattern_is_an_error_of_the_call() {
     let (client, _listening, mut peer) = connected().await;
     let serving = async {

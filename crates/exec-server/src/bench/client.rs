@@ -52,6 +52,11 @@ impl Client {
         Ok(client)
     }
 
+    /// The connection alone, for requests that are not about processes.
+    pub(super) fn into_socket(self) -> WebSocket {
+        self.socket
+    }
+
     /// Runs a program from its start to its close, and returns how much it wrote.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
         self.start(program, Stdio::Pipes)?;

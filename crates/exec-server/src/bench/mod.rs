@@ -1,12 +1,13 @@
 //! `exec-server bench`: what this server costs, against what this machine can do at all.
 //!
 //! Every measurement does the same work twice, in turn within the same rounds: through a server of its
-//! own over a real WebSocket, and bare, with nothing in between. Ratios travel between machines; seconds
+//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. Ratios travel between machines; seconds
 //! do not. Only the wire and what the kernel tells about a process are known here, nothing of the
 //! server's insides. A missed target is a result, not a failure.
 
 mod bare;
 mod client;
+mod files;
 mod footprint;
 mod keystroke;
 mod latency;
@@ -27,7 +28,6 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use report::{Report, Row};
-pub(crate) use writer::write_blocks_if_asked;
 
 /// How much work each measurement does.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,12 @@ struct Scale {
     lines: u64,
     sessions: usize,
     listenings: usize,
+    file_requests: usize,
+    /// How often a file of 32 MiB is read and written.
+    large_files: usize,
+    /// How often a tree is walked and searched.
+    trees: usize,
+    stream_bytes: u64,
 }
 
 impl Scale {
@@ -53,6 +59,10 @@ impl Scale {
         lines: 1_000_000,
         sessions: 200,
         listenings: 20,
+        file_requests: 20_000,
+        large_files: 20,
+        trees: 20,
+        stream_bytes: 1 << 30,
     };
 
     const QUICK: Self = Self {
@@ -64,6 +74,10 @@ impl Scale {
         lines: 100_000,
         sessions: 200,
         listenings: 5,
+        file_requests: 5_000,
+        large_files: 5,
+        trees: 5,
+        stream_bytes: 64 << 20,
     };
 }
 
@@ -72,7 +86,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 7] = [
+const MEASUREMENTS: [(&str, Measure); 12] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -80,15 +94,31 @@ const MEASUREMENTS: [(&str, Measure); 7] = [
     ("keystrokes", keystroke::measure),
     ("memory", footprint::measure),
     ("time to listening", listening::measure),
+    ("files of 1 KiB", files::measure_small),
+    ("files of 32 MiB", files::measure_large),
+    ("files in blocks", files::measure_blocks),
+    ("a walk over files", files::measure_walk),
+    ("a search through files", files::measure_search),
 ];
 
-/// Measures, and prints a table or JSON.
-pub(crate) fn run(quick: bool, json: bool) -> anyhow::Result<ExitCode> {
+/// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it does
+/// and returns how that ended.
+pub(crate) fn take_part_if_asked() -> Option<ExitCode> {
+    writer::write_blocks_if_asked().or_else(files::serve_files_if_asked)
+}
+
+/// Measures everything, or only what has `only` in its name, and prints a table or JSON.
+pub(crate) fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(cfg!(target_os = "linux"), "bench reads /proc, which only Linux has");
+    let wanted: Vec<_> = MEASUREMENTS.iter().filter(|(name, _)| name.contains(only)).collect();
+    if wanted.is_empty() {
+        let names = MEASUREMENTS.map(|(name, _)| name).join(", ");
+        anyhow::bail!("no measurement has {only:?} in its name; they are: {names}");
+    }
     let scale = if quick { Scale::QUICK } else { Scale::FULL };
     warn_of_other_work();
     let mut rows = Vec::new();
-    for (name, measure) in MEASUREMENTS {
+    for (name, measure) in wanted {
         let _ = writeln!(io::stderr(), "measuring {name}");
         rows.extend(measure(scale).with_context(|| format!("cannot measure {name}"))?);
     }

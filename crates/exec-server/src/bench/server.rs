@@ -1,4 +1,4 @@
-//! A server to measure: this same executable, listening on loopback with default settings.
+//! A server to measure, or to compare with: this same executable, listening on loopback.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -16,13 +16,16 @@ pub(super) struct BenchServer {
 }
 
 impl BenchServer {
-    /// Returns when the server has said where it listens.
+    /// The server that is measured, with default settings.
     pub(super) fn start() -> anyhow::Result<Self> {
+        Self::launch(&["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
+    }
+
+    /// Returns when the server has said where it listens.
+    pub(super) fn launch(arguments: &[&str]) -> anyhow::Result<Self> {
         let executable = std::env::current_exe().context("cannot find this program")?;
         let mut command = command(&executable);
-        command
-            .args(["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
-            .stdout(Stdio::piped());
+        command.args(arguments).stdout(Stdio::piped());
         let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
         let stdout = child.0.stdout.take().context("the server has no standard output")?;
         let mut url = String::new();

@@ -20,9 +20,8 @@ pub(super) fn writer(block_bytes: usize, blocks: u64) -> anyhow::Result<Program>
     Ok(Program::new(executable).args(arguments))
 }
 
-/// Call this early in `main`. Returns `None` unless this process was started to be a writer; then it
-/// writes and returns how that ended.
-pub(crate) fn write_blocks_if_asked() -> Option<ExitCode> {
+/// Returns `None` unless this process was started to be a writer; then it writes and returns how that ended.
+pub(super) fn write_blocks_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     arguments.next().filter(|argument| argument == WRITER_ARG)?;
     let mut number = || arguments.next()?.to_str()?.parse::<usize>().ok();

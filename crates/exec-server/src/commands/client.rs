@@ -3,13 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use exec_server_client::ExecServerClient;
+use exec_server_client::{ExecServerClient, ExecServerError};
 use serde_json::json;
 
 use super::listing::{self, Listed};
 use super::run::options;
-use super::{attach, kill, logs, ps, rm, run, shell, wait};
+use super::servers::Servers;
+use super::{
+    attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
+};
 use crate::cli::client::{Action, ClientCommand, ServerChoice};
+use crate::cli::files::FileAction;
 use crate::exit_code::ExitStatus;
 use crate::program::say;
 use crate::reach::Target;
@@ -38,9 +42,14 @@ fn failure_of(action: &Action) -> ExitStatus {
         Action::Run(_) | Action::Shell { .. } | Action::Attach { .. } | Action::Wait { .. } => {
             ExitStatus::OUR_FAILURE
         }
-        Action::Ps { .. } | Action::Logs { .. } | Action::Kill { .. } | Action::Rm { .. } => {
-            ExitStatus::FAILURE
-        }
+        // 1 says that nothing was found.
+        Action::Files(FileAction::Grep(_)) => ExitStatus::USAGE,
+        Action::Ps { .. }
+        | Action::Logs { .. }
+        | Action::Kill { .. }
+        | Action::Forget { .. }
+        | Action::Files(_)
+        | Action::Http(_) => ExitStatus::FAILURE,
     }
 }
 
@@ -70,11 +79,17 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             })
             .await
         }
-        Action::Rm { names, force } => {
-            with_listing(server, "exec-server rm", async |client, listed| {
-                for_each(names, &listed, async |listed| rm::run(client, listed, *force).await).await
+        Action::Forget { names, force } => {
+            with_listing(server, "exec-server forget", async |client, listed| {
+                for_each(names, &listed, async |listed| forget::run(client, listed, *force).await)
+                    .await
             })
             .await
+        }
+        Action::Files(action) => Box::pin(with_files(server, action)).await,
+        Action::Http(request) => {
+            let work = async |servers: &Servers<'_>| http::run(servers, request).await;
+            Box::pin(Servers::work(server, "http", work)).await
         }
         Action::Wait { names, json } => {
             with_listing(server, "exec-server wait", async |client, listed| {
@@ -83,6 +98,32 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             .await
         }
     }
+}
+
+async fn with_files(server: &ServerChoice, action: &FileAction) -> anyhow::Result<ExitStatus> {
+    let name = match action {
+        FileAction::Cp(_) => "cp",
+        FileAction::Ls(_) => "ls",
+        FileAction::Cat { .. } => "cat",
+        FileAction::Mkdir { .. } => "mkdir",
+        FileAction::Rm { .. } => "rm",
+        FileAction::Watch { .. } => "watch",
+        FileAction::Grep(_) => "grep",
+    };
+    Servers::work(server, name, async |servers| match action {
+        FileAction::Cp(cp) => cp::run(servers, cp).await,
+        FileAction::Ls(ls) => ls::run(servers, ls).await,
+        FileAction::Cat { paths } => cat::run(servers, paths).await,
+        FileAction::Mkdir { paths, parents } => mkdir::run(servers, paths, *parents).await,
+        FileAction::Rm { paths, recursive, force } => {
+            rm::run(servers, paths, *recursive, *force).await
+        }
+        FileAction::Watch { path, recursive, json } => {
+            watch::run(servers, path, *recursive, *json).await
+        }
+        FileAction::Grep(grep) => grep::run(servers, grep).await,
+    })
+    .await
 }
 
 /// For commands about processes that are there already.
@@ -144,12 +185,21 @@ async fn wait_for(
 }
 
 /// The whole chain of causes. Our own errors name their cause already: it is not said twice.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut line = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
+pub(super) fn one_line(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(in_words);
+    let mut line = causes.next().unwrap_or_default();
+    for cause in causes {
         if !line.contains(&cause) {
             line = format!("{line}: {cause}");
         }
     }
     line.replace(['\n', '\r'], " ")
+}
+
+/// The number of a server's error is for programs.
+fn in_words(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref() {
+        Some(ExecServerError::Server(error)) => error.message.clone(),
+        _ => cause.to_string(),
+    }
 }

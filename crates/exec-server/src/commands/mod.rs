@@ -1,27 +1,49 @@
 //! What the binary can do besides serving, one file per command.
 
 mod attach;
+mod cat;
 pub(crate) mod client;
 pub(crate) mod completions;
 pub(crate) mod config;
+mod cp;
 pub(crate) mod doctor;
+mod download;
+mod failures;
+mod forget;
+mod grep;
+mod http;
 mod kill;
 mod listing;
 mod logs;
+mod ls;
 pub(crate) mod man;
+mod mkdir;
 mod ps;
 mod rm;
 mod run;
+mod servers;
 mod shell;
 mod starting;
 mod wait;
+mod watch;
 
 use std::io::{self, Write};
+
+use crate::exit_code::ExitStatus;
 
 /// Writes all of it, unless the reader has seen enough, as in `exec-server config | head -1`.
 pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
+    }
+}
+
+/// Prints what a command was asked for, all of it; who does not read it ends us as SIGPIPE would.
+fn print_result(text: &[u8], status: ExitStatus) -> anyhow::Result<ExitStatus> {
+    let mut out = io::stdout();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => Ok(status),
+        Err(error) => ExitStatus::of_write_error(error),
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
-use exec_server_protocol::{Empty, EnvPolicy, OnFull, PathUri, StartParams, TerminalSize};
+use exec_server_protocol::{EnvPolicy, OnFull, StartParams, TerminalSize};
 use uuid::Uuid;
 
+use super::servers::absolute;
 use crate::cli::client::Variable;
 use crate::exit_code::ExitStatus;
 use crate::reach::Target;
@@ -33,7 +34,7 @@ impl Wanted<'_> {
         target: &Target,
         client: &ExecServerClient,
     ) -> anyhow::Result<StartParams> {
-        let cwd = directory(self.cwd, target, client).await?;
+        let cwd = absolute(self.cwd.map_or(Path::new(""), Path::new), target, client).await?;
         let is_embedded = target.is_embedded();
         // Our own server is no reason for an environment other than ours; any other has one of its own.
         let mut env = if is_embedded { our_environment() } else { BTreeMap::new() };
@@ -88,25 +89,6 @@ pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Resu
     };
     let _ = writeln!(std::io::stderr(), "exec-server: {program}: {reason}");
     Ok(status)
-}
-
-async fn directory(
-    wanted: Option<&OsStr>,
-    target: &Target,
-    client: &ExecServerClient,
-) -> anyhow::Result<PathUri> {
-    let wanted = wanted.map_or(Path::new(""), Path::new);
-    if let Some(absolute) = PathUri::from_path(wanted) {
-        return Ok(absolute);
-    }
-    let base: PathBuf = if target.is_ours() {
-        std::env::current_dir().context("cannot find the current directory")?
-    } else {
-        let info = client.environment_info(Empty {}).await;
-        info.context("cannot ask the server for its directory")?.cwd.into_path()
-    };
-    let path = if wanted.as_os_str().is_empty() { base } else { base.join(wanted) };
-    PathUri::from_path(&path).with_context(|| format!("{path:?} cannot be a directory"))
 }
 
 fn our_environment() -> BTreeMap<String, String> {

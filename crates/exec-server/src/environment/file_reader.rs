@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
-use exec_server_client::ExecServerError;
+use exec_server_client::{ExecServerError, Violation};
 use exec_server_protocol::{FsMetadata, FsReadBlockResponse, MAX_BLOCK_BYTES};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -112,8 +112,9 @@ impl FileReader {
                     self.state = State::Ended;
                     self.blocks.clear();
                 } else if chunk.0.is_empty() {
-                    // Asking again could go on for ever.
-                    self.state = State::Ended;
+                    // Asking again could go on for ever, and the file is not whole.
+                    self.state = State::Failed(Violation::EmptyBlock.into());
+                    self.blocks.clear();
                 } else if chunk.0.len() < MAX_BLOCK_BYTES {
                     // What was asked for ahead does not follow on this.
                     self.blocks.clear();

@@ -117,11 +117,12 @@ pub trait OpenFile: Debug + Send + Sync {
     ) -> Result<FsReadBlockResponse, ExecServerError>;
 }
 
-/// A file that is being written. Nobody sees it before [`Self::commit`]. Dropping it discards it. It ends with the
-/// connection on which it was begun; what was written under a `resume_key` can then be found again.
+/// A file that is being written. Nobody sees it before [`Self::commit`]. It ends with the connection on which it was
+/// begun. Dropping it discards it, unless it has a `resume_key`, by which what was written can be found again.
 #[async_trait]
 pub trait NewFile: Debug + Send + Sync {
-    /// How much of it was found by its `resume_key`, from the beginning.
+    /// How far it was written before, if it was found by its `resume_key`. Blocks that were under way when that attempt
+    /// ended may be missing before this place.
     fn written(&self) -> u64;
 
     /// At most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES). Blocks may be written in any order, several at

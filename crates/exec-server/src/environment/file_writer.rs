@@ -1,5 +1,6 @@
 //! A new file of an environment as an `AsyncWrite`.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use super::file_system::NewFile;
 /// Blocks that may be under way at once.
 const BLOCKS_IN_FLIGHT: usize = 4;
 
-/// Writes a new file in order. `shutdown` gives it its name, and returns when that is done; dropping the writer before
-/// discards it. A failed write fails all that follows.
+/// Writes a new file in order. `shutdown` gives it its name, and returns when that is done; who drops the writer before
+/// drops the [`NewFile`]. A failed write fails all that follows.
 pub struct FileWriter {
     file: SharedFile,
     /// What is not a whole block yet.
@@ -32,27 +33,34 @@ type SharedFile = Arc<RwLock<Option<Box<dyn NewFile>>>>;
 
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
 
+/// In the order of the file. Those that are done are `None`, and stay while one before them is not: how far the last one
+/// is ahead of the first is what a later writer must not trust.
+type Blocks = VecDeque<Option<Work<()>>>;
+
 enum State {
-    Writing(Vec<Work<()>>),
+    Writing(Blocks),
     Committing(Work<FsCloseResponse>),
     Committed(FsCloseResponse),
     Failed(ExecServerError),
 }
 
 impl FileWriter {
-    /// Goes on after what is written already.
+    /// Goes on where an earlier writer of the same `resume_key` stopped, as far as that is certain.
     #[must_use]
     pub fn new(file: Box<dyn NewFile>) -> Self {
-        let offset = file.written();
+        // The last blocks may have been written without those before them.
+        let unsure = (BLOCKS_IN_FLIGHT * MAX_BLOCK_BYTES) as u64;
+        let offset = file.written().saturating_sub(unsure);
         Self {
             file: Arc::new(RwLock::new(Some(file))),
             buffer: BytesMut::new(),
             offset,
-            state: State::Writing(Vec::new()),
+            state: State::Writing(Blocks::new()),
         }
     }
 
-    /// Where in the file the next byte goes: not at its beginning if a part was found by its `resume_key`.
+    /// Where in the file the next byte goes. After [`Self::new`] that is not always the beginning: a part may have been
+    /// found by its `resume_key`.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.offset + self.buffer.len() as u64
@@ -68,7 +76,7 @@ impl FileWriter {
     }
 
     /// The blocks under way; an error if there can be none.
-    fn in_flight(&mut self) -> io::Result<&mut Vec<Work<()>>> {
+    fn in_flight(&mut self) -> io::Result<&mut Blocks> {
         match &mut self.state {
             State::Writing(blocks) => Ok(blocks),
             State::Failed(error) => Err(io::Error::other(error.clone())),
@@ -76,7 +84,8 @@ impl FileWriter {
         }
     }
 
-    /// Moves the blocks under way; resolves when there are fewer than `fewer_than`.
+    /// Moves the blocks under way; resolves when fewer than `fewer_than` lie between the first that is not done and the
+    /// last.
     fn poll_blocks(
         &mut self,
         context: &mut Context<'_>,
@@ -84,13 +93,14 @@ impl FileWriter {
     ) -> Poll<io::Result<()>> {
         let mut failure = None;
         let blocks = self.in_flight()?;
-        blocks.retain_mut(|block| match block.as_mut().poll(context) {
-            Poll::Pending => true,
-            Poll::Ready(written) => {
+        for block in blocks.iter_mut() {
+            let Some(work) = block else { continue };
+            if let Poll::Ready(written) = work.as_mut().poll(context) {
                 failure = failure.take().or(written.err());
-                false
+                *block = None;
             }
-        });
+        }
+        while blocks.pop_front_if(|block| block.is_none()).is_some() {}
         let room = blocks.len() < fewer_than;
         if let Some(error) = failure {
             self.state = State::Failed(error.clone());
@@ -105,7 +115,7 @@ impl FileWriter {
         let bytes = self.buffer.split().freeze();
         let (file, offset) = (Arc::clone(&self.file), self.offset);
         self.offset += bytes.len() as u64;
-        self.in_flight()?.push(Box::pin(write_block(file, offset, bytes)));
+        self.in_flight()?.push_back(Some(Box::pin(write_block(file, offset, bytes))));
         // A future does nothing before it is polled; whether there is room for another is not the question here.
         self.poll_blocks(context, usize::MAX)
     }
@@ -192,6 +202,7 @@ mod tests {
         content: Vec<u8>,
         in_flight: usize,
         most_in_flight: usize,
+        furthest: u64,
         end: Option<&'static str>,
     }
 
@@ -200,6 +211,7 @@ mod tests {
         fate: Arc<Mutex<Fate>>,
         found: u64,
         fails_at: Option<u64>,
+        hangs_at: Option<u64>,
         conflict: bool,
     }
 
@@ -214,8 +226,15 @@ mod tests {
                 let mut fate = self.fate.lock().unwrap();
                 fate.in_flight += 1;
                 fate.most_in_flight = fate.most_in_flight.max(fate.in_flight);
+                fate.furthest = fate.furthest.max(offset);
             }
-            tokio::task::yield_now().await;
+            if self.hangs_at == Some(offset) {
+                std::future::pending::<()>().await;
+            }
+            // Longer than it takes to write the next block.
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
             let mut fate = self.fate.lock().unwrap();
             fate.in_flight -= 1;
             if self.fails_at.is_some_and(|place| offset >= place) {
@@ -293,19 +312,28 @@ mod tests {
 
     #[tokio::test]
     async fn it_goes_on_after_what_was_found() {
-        let fake = Fake { found: 5, ..Fake::default() };
+        let content = pattern(9 << 20);
+        let mut fake = Fake::default();
+        fake.found = 7 << 20;
         let fate = Arc::clone(&fake.fate);
-        fate.lock().unwrap().content = b"hello".to_vec();
+        {
+            let found = &mut fate.lock().unwrap().content;
+            found.extend_from_slice(&content[..7 << 20]);
+            // A block that had not arrived when those after it had.
+            found[4 << 20..5 << 20].fill(0);
+        }
         let mut writer = FileWriter::new(Box::new(fake));
-        assert_eq!(writer.position(), 5);
-        writer.write_all(b" world").await.unwrap();
+        let position = usize::try_from(writer.position()).unwrap();
+        assert_eq!(position, 3 << 20);
+        writer.write_all(&content[position..]).await.unwrap();
         writer.shutdown().await.unwrap();
-        assert_eq!(fate.lock().unwrap().content, b"hello world");
+        assert!(fate.lock().unwrap().content == content);
     }
 
     #[tokio::test]
     async fn a_failed_block_fails_the_file_and_keeps_its_reason() {
-        let fake = Fake { fails_at: Some(2 << 20), ..Fake::default() };
+        let mut fake = Fake::default();
+        fake.fails_at = Some(2 << 20);
         let fate = Arc::clone(&fake.fate);
         let mut writer = FileWriter::new(Box::new(fake));
         let error = writer.write_all(&pattern(20 << 20)).await.unwrap_err();
@@ -318,11 +346,31 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_commit_is_an_error_however_often_it_is_asked_for() {
-        let fake = Fake { conflict: true, ..Fake::default() };
+        let mut fake = Fake::default();
+        fake.conflict = true;
         let fate = Arc::clone(&fake.fate);
         let mut writer = FileWriter::new(Box::new(fake));
         writer.write_all(b"mine").await.unwrap();
         assert!(writer.shutdown().await.is_err() && writer.shutdown().await.is_err());
         assert_eq!((fate.lock().unwrap().end, writer.committed()), (Some("discarded"), None));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_far_ahead_of_a_block_that_hangs() {
+        let fate = Arc::new(Mutex::new(Fate::default()));
+        let fake = Fake { fate: Arc::clone(&fate), hangs_at: Some(0), ..Fake::default() };
+        let mut writer = FileWriter::new(Box::new(fake));
+        let content = pattern(20 * MAX_BLOCK_BYTES);
+        let patience = async {
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            written = writer.write_all(&content) => panic!("{written:?}"),
+            () = patience => {}
+        }
+        let furthest = fate.lock().unwrap().furthest;
+        assert_eq!(furthest, ((BLOCKS_IN_FLIGHT - 1) * MAX_BLOCK_BYTES) as u64);
     }
 }

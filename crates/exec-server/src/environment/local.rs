@@ -17,6 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::backend::{ExecBackend, ExecProcess};
+use super::local_files::LocalFileSystem;
+use super::local_http::LocalHttpClient;
 use crate::runtime_paths::ExecServerRuntimePaths;
 
 /// A larger write is accepted piece by piece, as far as the process reads.
@@ -32,6 +34,8 @@ pub(super) struct LocalBackend {
 #[derive(Debug)]
 struct Shared {
     session: LocalSession,
+    files: LocalFileSystem,
+    http: LocalHttpClient,
     /// One brings the events of each process to its mirror. Not the handle's: a process whose handle was dropped
     /// must not block on a log that nobody empties.
     pumps: Mutex<JoinSet<()>>,
@@ -58,7 +62,19 @@ impl LocalBackend {
         })?;
         let server = Server::new(config, launcher);
         let session = server.open_session("local environment").map_err(ExecServerError::Server)?;
-        Ok(Self { shared: Arc::new(Shared { session, pumps: Mutex::default() }) })
+        let files = session.file_system().map(LocalFileSystem::new);
+        let http = session.http().map(LocalHttpClient::new);
+        let (files, http) =
+            (files.map_err(ExecServerError::Server)?, http.map_err(ExecServerError::Server)?);
+        Ok(Self { shared: Arc::new(Shared { session, files, http, pumps: Mutex::default() }) })
+    }
+
+    pub(super) fn file_system(&self) -> LocalFileSystem {
+        self.shared.files.clone()
+    }
+
+    pub(super) fn http(&self) -> LocalHttpClient {
+        self.shared.http.clone()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where processes run. A caller holds an [`Environment`] and cannot tell whether it is this machine or another: both
+//! Where processes run, and where files are. A caller holds an [`Environment`] and cannot tell whether it is this machine or another: both
 //! keep the same promises, and the same tests hold them to it.
 //!
 //! ```
@@ -16,31 +16,51 @@
 //! # }
 //! ```
 //!
-//! Files and HTTP are traits only in this version: [`ExecutorFileSystem`] and [`HttpClient`] say what an environment
-//! will offer.
+//! Files and HTTP come with it: an environment is an [`ExecutorFileSystem`] and an [`HttpClient`].
+//!
+//! ```
+//! use exec_server::protocol::{FsReadFileParams, FsWriteFileParams, PathUri};
+//! use exec_server::{Environment, ExecServerRuntimePaths, ExecutorFileSystem};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let here = Environment::local(ExecServerRuntimePaths::without_helpers());
+//! let path = PathUri::from_path(directory.path().join("note")).ok_or("not absolute")?;
+//! here.write_file(FsWriteFileParams::new(path.clone(), "hello")).await?;
+//! assert_eq!(here.read_file(FsReadFileParams::new(path)).await?, "hello");
+//! # Ok(())
+//! # }
+//! ```
 
+mod access;
 mod backend;
 mod file;
+mod file_reader;
 mod file_system;
+mod file_writer;
 mod http;
 mod lazy;
 mod local;
+mod local_files;
+mod local_http;
 mod manager;
 mod named;
 mod remote;
+mod remote_files;
+mod remote_http;
 
 pub use backend::{ExecBackend, ExecProcess};
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};
-pub use file_system::{
-    CopyDepth, CreateDirectoryOptions, DirectoryEntry, ExecutorFileSystem, FileBlock, FileMetadata,
-    FileWatch, MAX_BLOCK_BYTES, OpenFile, RemoveOptions, Symlinks, Walk, WalkEntry, WalkEntryKind,
-    WalkError, WalkOptions, WatchDepth,
-};
-pub use http::{
-    HttpBody, HttpClient, HttpRequest, HttpRequestHeader, HttpResponse, HttpResponseHeader,
-    RedirectPolicy, StreamedHttpResponse,
-};
+pub use file_reader::FileReader;
+pub use file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
+pub use file_writer::FileWriter;
+pub use http::{HttpBody, HttpClient};
 pub use local::LocalProcess;
+pub use local_files::LocalFileSystem;
+pub use local_http::LocalHttpClient;
 pub use manager::{EnvironmentManager, UnknownEnvironment};
 pub use named::{Environment, LOCAL_ENVIRONMENT_ID};
 pub use remote::{RemoteProcess, RemoteServer};
+pub use remote_files::RemoteFileSystem;
+pub use remote_http::RemoteHttpClient;

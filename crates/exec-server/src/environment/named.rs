@@ -8,6 +8,8 @@ use exec_server_protocol::{EnvironmentInfo, StartParams};
 use exec_server_server::ServerConfig;
 
 use super::backend::{ExecBackend, ExecProcess};
+use super::file_system::ExecutorFileSystem;
+use super::http::HttpClient;
 use super::lazy::Lazy;
 use super::local::LocalBackend;
 use super::remote::{RemoteBackend, RemoteServer};
@@ -16,10 +18,11 @@ use crate::runtime_paths::ExecServerRuntimePaths;
 /// The id of the environment that is this machine.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";
 
-/// A place where processes can be started, here or elsewhere. Clones are the same environment.
+/// A place where processes can be started, here or elsewhere, with its files and its network. Clones are the same
+/// environment.
 ///
 /// Nothing happens before the first use, which connects. When a connection is lost for good, its processes keep
-/// their error and the next start connects anew.
+/// their error and the next use connects anew.
 #[derive(Debug, Clone)]
 pub struct Environment {
     shared: Arc<Shared>,
@@ -78,6 +81,34 @@ impl Environment {
             Place::Local { .. } => None,
             Place::Remote(server) => Some(server),
         }
+    }
+
+    /// Its files. An environment is its own [`ExecutorFileSystem`], so a clone of it serves where one is to be owned.
+    #[must_use]
+    pub fn file_system(&self) -> &dyn ExecutorFileSystem {
+        self
+    }
+
+    /// HTTP from where it is. An environment is its own [`HttpClient`], as with files.
+    #[must_use]
+    pub fn http(&self) -> &dyn HttpClient {
+        self
+    }
+
+    pub(super) async fn opened_files(
+        &self,
+    ) -> Result<Arc<dyn ExecutorFileSystem>, ExecServerError> {
+        Ok(match self.opened().await? {
+            Opened::Local(backend) => Arc::new(backend.file_system()),
+            Opened::Remote(backend) => Arc::new(backend.file_system()),
+        })
+    }
+
+    pub(super) async fn opened_http(&self) -> Result<Arc<dyn HttpClient>, ExecServerError> {
+        Ok(match self.opened().await? {
+            Opened::Local(backend) => Arc::new(backend.http()),
+            Opened::Remote(backend) => Arc::new(backend.http()),
+        })
     }
 
     async fn opened(&self) -> Result<Opened, ExecServerError> {

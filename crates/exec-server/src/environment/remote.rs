@@ -21,6 +21,8 @@ use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
 use tokio::sync::watch;
 
 use super::backend::{ExecBackend, ExecProcess};
+use super::remote_files::RemoteFileSystem;
+use super::remote_http::RemoteHttpClient;
 
 /// A server and how to reach it.
 #[derive(Debug, Clone)]
@@ -143,6 +145,14 @@ pub struct RemoteProcess {
 impl RemoteBackend {
     pub(super) fn new(client: ExecServerClient) -> Self {
         Self { client }
+    }
+
+    pub(super) fn file_system(&self) -> RemoteFileSystem {
+        RemoteFileSystem::new(self.client.clone())
+    }
+
+    pub(super) fn http(&self) -> RemoteHttpClient {
+        RemoteHttpClient::new(self.client.clone())
     }
 
     /// Whether nothing can be started here any more.

@@ -7,6 +7,7 @@ use std::io::IsTerminal;
 pub(crate) enum Colour {
     Red,
     Green,
+    Magenta,
     Dim,
 }
 
@@ -32,6 +33,7 @@ impl Paint {
             None => return text.to_string(),
             Some(Colour::Red) => 31,
             Some(Colour::Green) => 32,
+            Some(Colour::Magenta) => 35,
             Some(Colour::Dim) => 2,
         };
         format!("\x1b[{code}m{text}\x1b[0m")

@@ -3,10 +3,12 @@
 
 mod colour;
 mod escape;
+mod names;
 mod raw_mode;
 
 pub(crate) use colour::{Colour, Paint};
 pub(crate) use escape::{EscapeMachine, HELP, Typed};
+pub(crate) use names::{Names, escaped};
 pub(crate) use raw_mode::RawMode;
 
 use std::io::{self, IsTerminal as _};
@@ -22,6 +24,10 @@ pub(crate) fn size() -> Option<(u16, u16)> {
 /// `None` when our output goes elsewhere.
 pub(crate) fn size_of_stdout() -> Option<(u16, u16)> {
     size_of(io::stdout())
+}
+
+pub(crate) fn size_of_stderr() -> Option<(u16, u16)> {
+    size_of(io::stderr())
 }
 
 fn size_of(stream: impl AsFd) -> Option<(u16, u16)> {

@@ -120,6 +120,9 @@ pub struct FsCloseParams {
     /// A file that was being written is not to take its name (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub discard: bool,
+    /// The same, but what has a `resumeKey` is kept to be found again (ours).
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
+    pub keep: bool,
 }
 
 /// Empty, unless a file that was written has taken its name.

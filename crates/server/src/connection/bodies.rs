@@ -1,17 +1,21 @@
 //! The HTTP bodies that are on their way to one connection.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use exec_server_protocol::{ErrorCode, MAX_NAME_BYTES, RpcError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::named::{Claim, NameRules, Named};
-use crate::local::MAX_BODY_BYTES;
 
 const MAX_STREAMS: usize = 1024;
-/// Whole bodies that are being read at once; further ones wait.
+/// Whole bodies that are being read at once; what has no room is refused.
 const WHOLE_BODIES_KIB: usize = 256 << 10;
+/// Taken at once while a body grows.
+const GROWTH_KIB: u32 = 1 << 10;
+/// What a delta costs besides its content.
+const DELTA_OVERHEAD: usize = 128;
 /// How much of a stream its client may have before it says that it has consumed it.
 const WINDOW_BYTES: usize = 2 << 20;
 
@@ -26,6 +30,54 @@ pub(super) struct ConnectionBodies {
 pub(super) struct Stream {
     consumed: watch::Sender<u64>,
     cancelled: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
+}
+
+/// A stream under its name. When it is dropped the name is free, and nothing more is told under it.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    stream: Arc<Stream>,
+    claim: Option<Claim<Arc<Stream>>>,
+}
+
+impl Deref for OpenStream {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.claim = None;
+        self.stream.ended.send_replace(true);
+    }
+}
+
+/// Memory for a whole body, taken as it grows.
+#[derive(Debug)]
+pub(super) struct BodyMemory {
+    whole: Arc<Semaphore>,
+    permits: Option<OwnedSemaphorePermit>,
+    bytes: usize,
+}
+
+impl BodyMemory {
+    /// False if other bodies have it all.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+        while self.bytes < bytes {
+            let Ok(more) = Arc::clone(&self.whole).try_acquire_many_owned(GROWTH_KIB) else {
+                return false;
+            };
+            match &mut self.permits {
+                Some(permits) => permits.merge(more),
+                None => self.permits = Some(more),
+            }
+            self.bytes += (GROWTH_KIB as usize) << 10;
+        }
+        true
+    }
 }
 
 impl Default for ConnectionBodies {
@@ -41,19 +93,16 @@ impl Default for ConnectionBodies {
 }
 
 impl ConnectionBodies {
-    /// A stream is known by its id for as long as the claim is held.
-    pub(super) fn open(
-        &self,
-        request_id: String,
-    ) -> Result<(Arc<Stream>, Claim<Arc<Stream>>), RpcError> {
+    pub(super) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
         let claim = self.streams.claim(request_id)?;
         let stream = Arc::new(Stream {
             consumed: watch::Sender::new(0),
             cancelled: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
         });
         // The name was taken just now.
         let _ = claim.fill(Arc::clone(&stream));
-        Ok((stream, claim))
+        Ok(OpenStream { stream, claim: Some(claim) })
     }
 
     pub(super) fn acknowledge(&self, request_id: &str, seq: u64) {
@@ -66,17 +115,15 @@ impl ConnectionBodies {
         }
     }
 
-    pub(super) fn cancel(&self, request_id: &str) {
-        if let Some(stream) = self.streams.remove(request_id) {
-            stream.cancelled.send_replace(true);
-        }
+    /// Asks a stream to end. It keeps its name until it has.
+    pub(super) fn cancel(&self, request_id: &str) -> Option<Arc<Stream>> {
+        let stream = self.streams.get(request_id)?;
+        stream.cancelled.send_replace(true);
+        Some(stream)
     }
 
-    /// Waits until a whole body of this size, or of any, may be read.
-    pub(super) async fn whole(&self, expected: Option<usize>) -> Option<OwnedSemaphorePermit> {
-        let bytes = expected.unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
-        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-        Arc::clone(&self.whole).acquire_many_owned(kib).await.ok()
+    pub(super) fn memory(&self) -> BodyMemory {
+        BodyMemory { whole: Arc::clone(&self.whole), permits: None, bytes: 0 }
     }
 }
 
@@ -84,6 +131,11 @@ impl Stream {
     pub(super) async fn cancelled(&self) {
         // The sender is ours, so it cannot be gone.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
+    }
+
+    /// Nothing more will be told about it.
+    pub(super) async fn ended(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 }
 
@@ -103,6 +155,7 @@ impl StreamWindow {
 
     pub(super) fn sent(&mut self, seq: u64, bytes: usize) {
         if self.consumed.is_some() {
+            let bytes = bytes + DELTA_OVERHEAD;
             self.sent.push_back((seq, bytes));
             self.bytes += bytes;
         }
@@ -141,11 +194,11 @@ mod tests {
     #[tokio::test]
     async fn a_window_opens_when_its_client_has_consumed() {
         let bodies = ConnectionBodies::default();
-        let (stream, _claim) = bodies.open("r".into()).unwrap();
+        let stream = bodies.open("r".into()).unwrap();
         let mut window = StreamWindow::new(&stream, true);
-        window.sent(1, WINDOW_BYTES - 1);
+        window.sent(1, WINDOW_BYTES - 1 - DELTA_OVERHEAD);
         assert!(is_open(&mut window).await);
-        window.sent(2, 1);
+        window.sent(2, 0);
         assert!(!is_open(&mut window).await);
         bodies.acknowledge("r", 1);
         assert!(is_open(&mut window).await);
@@ -158,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_never_confirms_is_not_waited_for() {
         let bodies = ConnectionBodies::default();
-        let (stream, _claim) = bodies.open("r".into()).unwrap();
+        let stream = bodies.open("r".into()).unwrap();
         let mut window = StreamWindow::new(&stream, false);
         window.sent(1, 10 * WINDOW_BYTES);
         assert!(is_open(&mut window).await);
@@ -167,12 +220,24 @@ mod tests {
     #[tokio::test]
     async fn an_id_is_free_again_when_its_stream_is_over() {
         let bodies = ConnectionBodies::default();
-        let (stream, claim) = bodies.open("r".into()).unwrap();
+        let stream = bodies.open("r".into()).unwrap();
         assert_eq!(bodies.open("r".into()).unwrap_err().code, -32602);
-        bodies.cancel("r");
+        let cancelled = bodies.cancel("r").unwrap();
         stream.cancelled().await;
-        let (_stream, _claim) = bodies.open("r".into()).unwrap();
-        drop(claim);
-        assert!(bodies.open("r".into()).is_err(), "the older one took the name of the newer");
+        assert!(bodies.open("r".into()).is_err(), "it may still tell something");
+        drop(stream);
+        cancelled.ended().await;
+        assert!(bodies.open("r".into()).is_ok());
+        assert!(bodies.cancel("other").is_none());
+    }
+
+    #[test]
+    fn bodies_together_have_a_bound() {
+        let bodies = ConnectionBodies::default();
+        let (mut first, mut second) = (bodies.memory(), bodies.memory());
+        assert!(first.grow_to((WHOLE_BODIES_KIB << 10) - 1));
+        assert!(!second.grow_to(1));
+        drop(first);
+        assert!(second.grow_to(1));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exec_server_host::fs::OpenFile;
+use exec_server_host::fs::{OpenFile, Stop};
 use exec_server_protocol::{ErrorCode, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, RpcError};
 use tokio::sync::oneshot;
 
@@ -17,12 +17,20 @@ const MAX_SEARCHES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct ConnectionFiles {
+    /// Requested when the connection is over.
+    pub(super) stop: Stop,
     pub(super) handles: Arc<Named<Handle>>,
     pub(super) watches: Arc<Watches>,
-    /// What stops each watch when it is dropped.
-    pub(super) watch_names: Arc<Named<oneshot::Sender<()>>>,
+    pub(super) watch_names: Arc<Named<WatchTask>>,
     /// What cancels each search.
     pub(super) searches: Arc<Named<Arc<AtomicBool>>>,
+}
+
+/// Tells of changes until `stop` is dropped. `ended` then says that the last has been told.
+#[derive(Debug)]
+pub(super) struct WatchTask {
+    pub(super) stop: oneshot::Sender<()>,
+    pub(super) ended: oneshot::Receiver<()>,
 }
 
 #[derive(Debug, Clone)]
@@ -40,6 +48,7 @@ impl Default for ConnectionFiles {
             duplicate: ErrorCode::InvalidRequest,
         };
         Self {
+            stop: Stop::default(),
             handles: Named::new(rules("handleId", MAX_HANDLE_ID_BYTES, MAX_HANDLES)),
             watches: Arc::default(),
             watch_names: Named::new(rules("watchId", MAX_WATCH_ID_BYTES, MAX_WATCHES)),
@@ -65,11 +74,17 @@ impl ConnectionFiles {
         }
     }
 
-    /// The connection is over. Uploads that nobody can finish are removed.
-    pub(super) fn end(&self, pool: &FilePool) {
+    /// Nobody will read what they find.
+    pub(super) fn cancel_searches(&self) {
         for cancelled in self.searches.end() {
             cancelled.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The connection is over. Uploads that nobody can finish are removed.
+    pub(super) fn end(&self, pool: &FilePool) {
+        self.stop.request();
+        self.cancel_searches();
         drop(self.watch_names.end());
         let handles = self.handles.end();
         if handles.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Ordinary requests take a place, first come, first served. Waiting and control requests take none.
 //! Calls that change one process keep their order: a call that overtakes the queue takes the queued
-//! changes of its process along.
+//! changes of its process along, and the end of an upload its blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,10 +87,7 @@ impl Lanes {
                 Ok(Vec::new())
             }
             Scheduling::Waiting | Scheduling::Control => {
-                let mut runnable = Vec::new();
-                if let Some(process) = call.process().map(str::to_owned) {
-                    self.take_changes_of(&process, &mut runnable);
-                }
+                let mut runnable = self.taken_along(&call);
                 runnable.push((call, responder));
                 Ok(runnable)
             }
@@ -122,16 +119,21 @@ impl Lanes {
         Arc::clone(&self.places)
     }
 
-    /// Such calls never block, so they need no place when they jump the queue.
-    fn take_changes_of(&mut self, process: &str, runnable: &mut Vec<(Call, Responder)>) {
+    /// Such calls never block here, so they need no place when they jump the queue.
+    fn taken_along(&mut self, call: &Call) -> Vec<(Call, Responder)> {
+        let mut runnable = Vec::new();
+        if !self.queue.iter().any(|queued| call.takes_along(&queued.call)) {
+            return runnable;
+        }
         for queued in std::mem::take(&mut self.queue) {
-            if queued.call.changes_process() == Some(process) {
+            if call.takes_along(&queued.call) {
                 self.queued_bytes -= queued.bytes;
                 runnable.push((queued.call, queued.responder));
             } else {
                 self.queue.push_back(queued);
             }
         }
+        runnable
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
             r#"{{"processId":"{process}","argv":["x"],"cwd":"/","chunk":"","signal":"kill","waitMs":9}}"#
         );
         let raw = serde_json::value::RawValue::from_string(params).unwrap();
-        Call::decode(method, Some(&raw)).unwrap()
+        Call::decode(method, Some(&*raw)).unwrap()
     }
 
     fn responder(id: i64) -> Responder {

@@ -47,7 +47,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     if kind == TransportKind::Stdio {
         // The peer has said all it had to say, and may still be reading.
         let grace = shared.config.shutdown_grace_period;
-        let _ = tokio::time::timeout(grace, reader.work_off()).await;
+        let _ = tokio::time::timeout(grace, reader.begin_all()).await;
+        reader.end_processes();
+        handle.files.cancel_searches();
+        let _ = tokio::time::timeout(grace, shared.files.idle()).await;
         let _ = tokio::time::timeout(FAREWELL, reader.finish()).await;
     }
     if let Some(session) = reader.into_session() {

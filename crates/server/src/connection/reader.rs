@@ -8,7 +8,7 @@ use exec_server_protocol::{
     rpc,
 };
 use exec_server_transport::{Incoming, Received};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::feed::Confirms;
 use super::handle::ConnectionHandle;
@@ -27,6 +27,8 @@ pub(super) struct Reader {
     lanes: Lanes,
     /// Requests that are being worked on. They end with the connection.
     pub(super) tasks: JoinSet<()>,
+    /// Waits for a client to ask for what it missed.
+    patience: Option<AbortHandle>,
 }
 
 /// How far the handshake has come.
@@ -40,7 +42,8 @@ enum Phase {
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>, connection: Arc<ConnectionHandle>) -> Self {
         let lanes = Lanes::new(shared.config.concurrent_requests);
-        Self { shared, connection, phase: Phase::Fresh, lanes, tasks: JoinSet::new() }
+        let (phase, tasks) = (Phase::Fresh, JoinSet::new());
+        Self { shared, connection, phase, lanes, tasks, patience: None }
     }
 
     pub(super) fn into_session(self) -> Option<Arc<Session>> {
@@ -70,30 +73,37 @@ impl Reader {
         }
     }
 
-    /// Nothing more will come: does what was asked for and not begun, and waits for work on files.
-    pub(super) async fn work_off(&mut self) {
+    /// Nothing more will come: begins what was asked for and waits for a place.
+    pub(super) async fn begin_all(&mut self) {
         let (places, outbox) = (self.lanes.places(), Arc::clone(self.connection.outbox()));
         loop {
             self.run_queued();
             if !self.lanes.has_queued() {
-                break;
+                return;
             }
             tokio::select! {
                 () = places.freed() => {}
                 () = outbox.room(), if !outbox.has_room() => {}
             }
         }
-        self.shared.files.idle().await;
     }
 
-    /// Ends what runs, and lets every answer and last event go out.
-    pub(super) async fn finish(&mut self) {
+    pub(super) fn end_processes(&self) {
         if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
-            let processes = session.processes();
-            for process in &processes {
+            for process in session.processes() {
                 process.terminate(TerminateMode::Force);
             }
-            for process in processes {
+        }
+    }
+
+    /// Lets every answer and last event go out.
+    pub(super) async fn finish(&mut self) {
+        if let Some(patience) = self.patience.take() {
+            patience.abort();
+            self.connection.release_feeds().await;
+        }
+        if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
+            for process in session.processes() {
                 process.log().wait_closed().await;
             }
         }
@@ -268,10 +278,10 @@ impl Reader {
         match session.settings().confirms {
             Confirms::ByAck => connection.release_feeds().await,
             Confirms::ByReceipt => {
-                self.tasks.spawn(async move {
+                self.patience = Some(self.tasks.spawn(async move {
                     tokio::time::sleep(super::feed::CATCH_UP_PATIENCE).await;
                     connection.release_feeds().await;
-                });
+                }));
             }
         }
     }

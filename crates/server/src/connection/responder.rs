@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use exec_server_protocol::{RequestId, Rpc, RpcError, bytes_response, error_response, response};
+use exec_server_protocol::{
+    BytesResponse, RequestId, Rpc, RpcError, bytes_response, error_response, response,
+};
 
 use super::feed::Feed;
 use super::lanes::Place;
@@ -33,13 +35,18 @@ impl Responder {
     }
 
     /// Answers with the result of the named method.
-    pub(crate) fn answer<M: Rpc>(mut self, result: Result<M::Response, RpcError>) {
-        let Some(id) = self.id.take() else { return };
+    pub(crate) fn answer<M: Rpc>(self, result: Result<M::Response, RpcError>) {
+        self.encode::<M>(result).send();
+    }
+
+    /// Makes the answer, to be sent later.
+    pub(super) fn encode<M: Rpc>(mut self, result: Result<M::Response, RpcError>) -> Encoded {
+        let id = self.id.take().expect("a responder that has answered is gone");
         let message = match result {
             Ok(result) => response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error)),
             Err(error) => error_response(&id, &error),
         };
-        self.outbox.push(message);
+        Encoded { outbox: Arc::clone(&self.outbox), message, _place: self.place.take() }
     }
 
     /// Answers with one member of bytes, and `more` behind it.
@@ -47,6 +54,21 @@ impl Responder {
         if let Some(id) = self.id.take() {
             self.outbox.push(bytes_response(&id, member, bytes, more));
         }
+    }
+
+    /// The same for bytes that `read` appends, piece by piece.
+    pub(super) fn answer_pieces(
+        mut self,
+        member: &str,
+        expected_bytes: usize,
+        read: impl FnOnce(&mut BytesResponse) -> Result<(), RpcError>,
+    ) {
+        let Some(id) = self.id.take() else { return };
+        let mut response = BytesResponse::new(&id, member, expected_bytes);
+        self.outbox.push(match read(&mut response) {
+            Ok(()) => response.finish(""),
+            Err(error) => error_response(&id, &error),
+        });
     }
 
     /// Answers with events of a process up to `seq`, which count as received when the answer is.
@@ -62,6 +84,24 @@ impl Responder {
         if let Some(id) = self.id.take() {
             self.outbox.push(error_response(&id, error));
         }
+    }
+}
+
+/// An answer that is made and not sent. The request keeps its place.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    outbox: Arc<Outbox>,
+    message: Vec<u8>,
+    _place: Option<Place>,
+}
+
+impl Encoded {
+    pub(super) fn len(&self) -> usize {
+        self.message.len()
+    }
+
+    pub(super) fn send(self) {
+        self.outbox.push(self.message);
     }
 }
 

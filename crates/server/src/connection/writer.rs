@@ -39,8 +39,8 @@ impl Writer {
         let (answers, feed) = self.outbox.take(self.window.is_open());
         let nothing = answers.is_empty() && feed.is_none();
         for Answer { message, events } in answers {
-            self.outgoing.push(&message);
             self.answer_bytes += message.len();
+            self.outgoing.push_owned(message);
             if let Some((feed, seq)) = events {
                 self.window.pushed(feed, seq, 0, Instant::now());
             }

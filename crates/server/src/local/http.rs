@@ -101,6 +101,7 @@ pub(crate) fn refusal(request_id: &str, error: &HttpError) -> RpcError {
             let message = format!("{message}; ask for it with streamResponse");
             RpcError::new(ErrorCode::InternalError, message).with_kind("bodyTooLarge")
         }
+        HttpError::NoRoom => RpcError::internal(message).with_kind("overloaded"),
         HttpError::TimedOut { .. } | HttpError::ConnectTimedOut { .. } => {
             RpcError::internal(message).with_kind("timedOut")
         }

@@ -11,8 +11,7 @@ mod start;
 
 pub(crate) use environment::environment_info;
 pub(crate) use files::{
-    FileCall, FilePool, Reading, Searching, Upload, Watches, Watching, check_block_len, open,
-    read_block,
+    FileCall, FilePool, Reading, Searching, Upload, Watches, check_block_len, open, read_block,
 };
 pub use files::{LocalChanges, LocalFile, LocalFileSystem, LocalNewFile, LocalSearch, LocalWatch};
 pub use follow::{Followed, FollowedEvent, Follower};

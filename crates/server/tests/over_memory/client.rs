@@ -98,6 +98,14 @@ impl Client {
         }
     }
 
+    pub(crate) fn forget_notifications(&mut self) {
+        self.notifications.clear();
+    }
+
+    pub(crate) fn has_no_notification(&self) -> bool {
+        self.notifications.is_empty()
+    }
+
     /// The next error that answers a message without a readable id.
     pub(crate) async fn nameless_error(&mut self) -> Value {
         self.response(-1).await.expect_err("an error")

@@ -81,7 +81,10 @@ async fn an_upload_is_there_when_it_is_closed_and_not_before() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let create = json!({"path": uri(&path), "handleId": "h"});
-    assert_eq!(client.call("fs/create", create).await.unwrap(), json!({"handleId": "h", "size": 0}));
+    assert_eq!(
+        client.call("fs/create", create).await.unwrap(),
+        json!({"handleId": "h", "size": 0})
+    );
     for (offset, text) in [(5, "world"), (0, "hello")] {
         let block = json!({"handleId": "h", "offset": offset, "chunk": base64(text.as_bytes())});
         client.call("fs/writeBlock", block).await.unwrap();
@@ -129,6 +132,65 @@ async fn an_upload_dies_with_its_connection_unless_it_can_be_resumed() {
     client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"halfwhole");
     assert_eq!(names(directory.path()), ["kept"]);
+}
+
+#[tokio::test]
+async fn an_upload_can_be_left_for_later() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = uri(&directory.path().join("file"));
+    for (key, kept) in [(json!("key"), json!(4)), (Value::Null, json!(0))] {
+        let create = json!({"path": path, "handleId": "h", "resumeKey": key});
+        client.call("fs/create", create.clone()).await.unwrap();
+        let block = json!({"handleId": "h", "offset": 0, "chunk": base64(b"half")});
+        client.call("fs/writeBlock", block).await.unwrap();
+        client.call("fs/close", json!({"handleId": "h", "keep": true})).await.unwrap();
+        assert_eq!(client.call("fs/create", create).await.unwrap()["size"], kept);
+        client.call("fs/close", json!({"handleId": "h", "discard": true})).await.unwrap();
+        assert!(names(directory.path()).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_upload_may_be_pipelined_with_its_end() {
+    let server = server(ServerConfig { concurrent_requests: 4, ..ServerConfig::default() });
+    let (mut client, _) = Client::open(&server, json!({"clientName": "files"})).await;
+    let directory = tempfile::tempdir().unwrap();
+    let block = vec![7; 4096];
+    for round in 0..20 {
+        let path = directory.path().join(round.to_string());
+        client.call("fs/create", json!({"path": uri(&path), "handleId": "h"})).await.unwrap();
+        let mut asked = Vec::new();
+        for index in 0..32 {
+            let params =
+                json!({"handleId": "h", "offset": index * block.len(), "chunk": base64(&block)});
+            asked.push(client.request("fs/writeBlock", params).await);
+        }
+        let closed = client.request("fs/close", json!({"handleId": "h"})).await;
+        for id in asked {
+            client.response(id).await.unwrap();
+        }
+        assert_eq!(client.response(closed).await.unwrap()["committed"], true);
+        assert!(std::fs::read(&path).unwrap() == vec![7; 32 * block.len()], "it has a hole");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_lists_much_and_reads_late_gets_all_of_it() {
+    let (_server, mut client) = open_client().await;
+    let directory = tempfile::tempdir().unwrap();
+    for index in 0..5_000 {
+        let name = format!("{index}-{}", "x".repeat(200));
+        std::fs::write(directory.path().join(name), "").unwrap();
+    }
+    let mut asked = Vec::new();
+    for _ in 0..64 {
+        asked.push(client.request("fs/walk", json!({"path": uri(directory.path())})).await);
+    }
+    for id in asked {
+        let walk = client.response(id).await.unwrap();
+        assert_eq!(walk["entries"].as_array().unwrap().len(), 5_000);
+    }
 }
 
 #[tokio::test]

@@ -19,9 +19,6 @@ const READ_CHUNK: usize = 4 << 10;
 /// given more than this, or than it has already sent.
 const READ_AHEAD: usize = 256 << 10;
 
-/// An allocation of this size leaves with its message instead of being read into again.
-const LARGE_FRAME: usize = 64 << 10;
-
 const MAX_CONTROL_BYTES: u64 = 125;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -81,6 +78,20 @@ struct OpenFrame {
     is_final: bool,
     mask: Option<[u8; 4]>,
     len: usize,
+    /// How much of the payload the mask was taken off.
+    unmasked: usize,
+}
+
+impl OpenFrame {
+    /// Takes the mask off what has come since the last time: it is still in the cache, and the peer goes on sending
+    /// meanwhile. `received` begins with the payload.
+    fn unmask(&mut self, received: &mut [u8]) {
+        let Some(mut mask) = self.mask else { return };
+        let arrived = self.len.min(received.len());
+        mask.rotate_left(self.unmasked % 4);
+        apply_mask(&mut received[self.unmasked..arrived], mask);
+        self.unmasked = arrived;
+    }
 }
 
 impl Decoder {
@@ -98,9 +109,17 @@ impl Decoder {
         &mut self.buffer
     }
 
+    /// Gives back what a connection does not need on which nothing has come for a while.
+    pub(super) fn release_idle(&mut self) {
+        if self.buffer.is_empty() && self.frame.is_none() {
+            self.buffer = BytesMut::new();
+        }
+    }
+
     /// Drops what was received; for a peer that is no longer listened to.
     pub(super) fn discard(&mut self) {
         self.buffer.clear();
+        self.frame = None;
     }
 
     /// The next event, or `None` until more bytes are read.
@@ -109,10 +128,13 @@ impl Decoder {
             if self.frame.is_none() {
                 self.frame = self.read_header()?;
             }
+            if let Some(frame) = &mut self.frame {
+                frame.unmask(&mut self.buffer);
+            }
             let Some(frame) = self.frame.take_if(|frame| frame.len <= self.buffer.len()) else {
                 return Ok(None);
             };
-            let payload = self.take_payload(frame);
+            let payload = self.buffer.split_to(frame.len);
             if let Some(event) = self.complete(frame, payload)? {
                 return Ok(Some(event));
             }
@@ -162,18 +184,8 @@ impl Decoder {
             is_final: header.is_final,
             mask: header.mask,
             len: usize::try_from(len).map_err(|_| too_large)?,
+            unmasked: 0,
         })
-    }
-
-    fn take_payload(&mut self, frame: OpenFrame) -> BytesMut {
-        let mut payload = self.buffer.split_to(frame.len);
-        if frame.len >= LARGE_FRAME {
-            self.buffer = BytesMut::from(&self.buffer[..]);
-        }
-        if let Some(mask) = frame.mask {
-            apply_mask(&mut payload, mask);
-        }
-        payload
     }
 
     fn complete(
@@ -275,6 +287,35 @@ mod tests {
     }
 
     #[test]
+    fn the_mask_fits_however_the_bytes_are_cut() {
+        let payload: Vec<u8> = (0..=255).cycle().take(MAX).collect();
+        let stream = [
+            from_client(TEXT, false, &payload[..37]),
+            from_client(PING, true, b"?"),
+            from_client(CONTINUE, true, &payload[37..]),
+            from_client(OpCode::Data(Data::Binary), true, &payload),
+        ]
+        .concat();
+        let expected = [
+            Event::Ping(Bytes::from("?")),
+            Event::Message(Bytes::from(payload.clone())),
+            Event::Message(Bytes::from(payload)),
+        ];
+        for size in 1..=80 {
+            let mut decoder = Decoder::new(Role::Server, MAX, b"");
+            let mut events = Vec::new();
+            for piece in stream.chunks(size) {
+                decoder.space().extend_from_slice(piece);
+                while let Some(event) = decoder.next_event().unwrap() {
+                    events.push(event);
+                }
+                assert_eq!(decoder.next_event(), Ok(None), "asking again changes nothing");
+            }
+            assert!(events == expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
     fn violations_show_before_the_payload() {
         use Violation::{
             Masked, NothingToContinue, OversizedControl, ReservedBits, ReservedOpcode,
@@ -346,7 +387,7 @@ mod tests {
             }
         }
         let Ok(Some(Event::Message(received))) = decoder.next_event() else { panic!("no message") };
-        assert_eq!(received.len(), LEN);
+        assert!(received.len() == LEN && received.iter().all(|byte| *byte == b'x'));
         assert!(decoder.space().capacity() <= READ_CHUNK, "the large buffer is gone");
     }
 }

@@ -26,6 +26,12 @@ pub(super) fn append(
     }
 }
 
+/// Appends the header of a server's frame; its payload of `len` bytes follows.
+pub(super) fn append_header(buffer: &mut Vec<u8>, opcode: OpCode, is_final: bool, len: usize) {
+    let header = FrameHeader { is_final, opcode, mask: None, ..FrameHeader::default() };
+    header.format(len as u64, buffer).expect("a Vec takes every write");
+}
+
 /// Puts a mask on, or takes it off.
 pub(super) fn apply_mask(payload: &mut [u8], mask: [u8; 4]) {
     // Whole words, so that the compiler can use vector instructions.

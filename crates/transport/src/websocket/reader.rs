@@ -137,6 +137,7 @@ impl WebSocketReader {
         if self.phase != Phase::Open {
             return Progress::Over;
         }
+        self.decoder.release_idle();
         match self.liveness.handle_timeout(Instant::now(), self.control.writer_is_busy()) {
             Verdict::Dead => return Progress::Over,
             Verdict::Ping => {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -14,6 +15,9 @@ use super::control::Control;
 use super::{MAX_FRAME_BYTES, Role, frame};
 use crate::connection::filled;
 use crate::write_buffer::{ByteSink, WriteBuffer};
+
+/// Copying less than this costs less than a write of its own.
+const SMALL_MESSAGE: usize = 64 << 10;
 
 pub(crate) struct WebSocketWriter {
     sink: ByteSink,
@@ -67,6 +71,22 @@ impl WebSocketWriter {
             }
             opcode = OpCode::Data(Data::Continue);
             rest = after;
+        }
+    }
+
+    /// The same without a copy, where there is no mask to put on and the message is large.
+    pub(crate) fn push_owned(&mut self, message: Vec<u8>) {
+        if self.role == Role::Client || message.len() < SMALL_MESSAGE {
+            return self.push(&message);
+        }
+        let mut opcode = OpCode::Data(Data::Text);
+        let mut rest = Bytes::from(message);
+        while !rest.is_empty() {
+            let fragment = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
+            let end = self.messages.end();
+            frame::append_header(end, opcode, rest.is_empty(), fragment.len());
+            self.messages.append_segment(fragment);
+            opcode = OpCode::Data(Data::Continue);
         }
     }
 

@@ -1,33 +1,38 @@
-//! `fs/*`. Whatever touches storage is given to the pool, and the answer is made there too: it may be large.
+//! Content and names of files. Whatever touches storage is given to the pool, and the answer is made there too: it may be
+//! large.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use exec_server_protocol::{
-    ChangedNotification, Empty, FileChange, FsCloseParams, FsCloseResponse, FsCreateParams,
-    FsHandleResponse, FsOpenParams, FsPathResponse, FsReadBlockParams, FsReadFileParams,
-    FsSearchParams, FsWatchParams, FsWriteBlockParams, PathUri, RpcError,
-    SearchResultsNotification, notification, rpc,
+    Empty, FsCloseParams, FsCloseResponse, FsCreateParams, FsHandleResponse, FsOpenParams,
+    FsReadBlockParams, FsReadFileParams, FsWriteBlockParams, RpcError, rpc,
 };
 use tokio::runtime;
-use tokio::sync::oneshot;
 
 use super::super::files::Handle;
-use super::super::handle::ConnectionHandle;
 use super::super::reader::Reader;
 use super::super::responder::Responder;
-use crate::local::{
-    FileCall, FilePool, LocalChanges, Reading, Searching, Upload, Watching, check_block_len, open,
-    read_block,
-};
+use crate::local::{FileCall, Reading, Upload, check_block_len, open, read_block};
 
-/// Blocks that are read without asking whether there is room for them.
-const SMALL_BLOCK: usize = 64 << 10;
+/// What is answered without asking whether there is room for it.
+const SMALL_BYTES: usize = 64 << 10;
 
 impl Reader {
     pub(super) fn file_call<M: FileCall>(&mut self, params: M::Params, responder: Responder) {
-        self.shared.files.run(move || responder.answer::<M>(M::run(params)));
+        let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
+        let runtime = runtime::Handle::current();
+        self.shared.files.run(move || {
+            let answer = responder.encode::<M>(M::run(params, &connection.files.stop));
+            if answer.len() <= SMALL_BYTES {
+                return answer.send();
+            }
+            let coming = shared.files.announce();
+            shared.spawn_on(&runtime, async move {
+                let _room = connection.room_for(answer.len()).await;
+                answer.send();
+                drop(coming);
+            });
+        });
     }
 
     pub(super) fn read_file(&mut self, params: FsReadFileParams, responder: Responder) {
@@ -35,17 +40,23 @@ impl Reader {
         let runtime = runtime::Handle::current();
         self.shared.files.run(move || {
             let file = match Reading::begin(&params) {
-                Ok(Reading::Done(content)) => return answer_file(responder, Ok(content)),
+                Ok(Reading::Done(content)) => {
+                    return responder.answer_bytes("dataBase64", &content, "");
+                }
                 Ok(Reading::Large(file)) => file,
                 Err(error) => return responder.fail(&error),
             };
-            let pool = shared.files.clone();
+            let (pool, coming) = (shared.files.clone(), shared.files.announce());
             shared.spawn_on(&runtime, async move {
                 let room = connection.room_for(file.expected_bytes()).await;
                 pool.run(move || {
-                    answer_file(responder, file.finish());
+                    let expected = file.expected_bytes();
+                    responder.answer_pieces("dataBase64", expected, |answer| {
+                        file.finish(|piece| answer.append(piece))
+                    });
                     drop(room);
                 });
+                drop(coming);
             });
         });
     }
@@ -83,16 +94,17 @@ impl Reader {
             Err(error) => responder.fail(&error),
         };
         let pool = self.shared.files.clone();
-        if len <= SMALL_BLOCK {
+        if len <= SMALL_BYTES {
             return pool.run(move || read(responder));
         }
-        let connection = Arc::clone(&self.connection);
+        let (connection, coming) = (Arc::clone(&self.connection), pool.announce());
         self.work(responder, move |responder| async move {
             let room = connection.room_for(len).await;
             pool.run(move || {
                 read(responder);
                 drop(room);
             });
+            drop(coming);
         });
     }
 
@@ -116,25 +128,29 @@ impl Reader {
     pub(super) fn write_block(&mut self, params: FsWriteBlockParams, responder: Responder) {
         match self.connection.files.writing(&params.handle_id) {
             Err(error) => responder.fail(&error),
-            Ok(upload) => self.shared.files.run(move || {
-                let written = upload.write_block(params.offset, &params.chunk.0);
-                responder.answer::<rpc::FsWriteBlock>(written.map(|()| Empty {}));
-            }),
+            Ok(upload) => {
+                let block = upload.expect_block();
+                self.shared.files.run(move || {
+                    let written = block.write(params.offset, &params.chunk.0);
+                    responder.answer::<rpc::FsWriteBlock>(written.map(|()| Empty {}));
+                });
+            }
         }
     }
 
     /// Closing what is read can be waited for by nobody; the end of what was written is the answer.
     pub(super) fn close_file(&mut self, params: &FsCloseParams, responder: Responder) {
-        let discard = params.discard;
+        let (discard, keep) = (params.discard, params.keep);
         match self.connection.files.handles.remove(&params.handle_id) {
             Some(Handle::Writing(upload)) => self.shared.files.run(move || {
-                let response = if discard {
+                if discard {
                     upload.discard();
-                    Ok(FsCloseResponse::default())
+                } else if keep {
+                    upload.abandon();
                 } else {
-                    upload.commit()
-                };
-                responder.answer::<rpc::FsClose>(response);
+                    return responder.answer::<rpc::FsClose>(upload.commit());
+                }
+                responder.answer::<rpc::FsClose>(Ok(FsCloseResponse::default()));
             }),
             Some(Handle::Reading(file)) => {
                 self.shared.files.run(move || drop(file));
@@ -143,109 +159,8 @@ impl Reader {
             None => responder.answer::<rpc::FsClose>(Ok(FsCloseResponse::default())),
         }
     }
-
-    pub(super) fn watch(&mut self, params: FsWatchParams, responder: Responder) {
-        let claim = match self.connection.files.watch_names.claim(params.watch_id.clone()) {
-            Ok(claim) => claim,
-            Err(error) => return responder.fail(&error),
-        };
-        let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
-        let runtime = runtime::Handle::current();
-        self.shared.files.run(move || {
-            let (stop, stopped) = oneshot::channel();
-            let watching = connection.files.watches.watch(&params).and_then(|watching| {
-                claim.fill(stop).map_err(|_| closed(&params.watch_id))?;
-                claim.keep();
-                Ok(watching)
-            });
-            match watching {
-                Err(error) => responder.fail(&error),
-                Ok(watching) => {
-                    let path = watching.path().clone();
-                    responder.answer::<rpc::FsWatch>(Ok(FsPathResponse { path }));
-                    let pool = shared.files.clone();
-                    let report = report(watching, params.watch_id, connection, stopped, pool);
-                    shared.spawn_on(&runtime, report);
-                }
-            }
-        });
-    }
-
-    pub(super) fn search(&mut self, params: FsSearchParams, responder: Responder) {
-        let search_id = params.search_id.clone();
-        let claimed = self.connection.files.searches.claim(search_id.clone());
-        let claim = match claimed {
-            Ok(claim) => claim,
-            Err(error) => return responder.fail(&error),
-        };
-        let cancelled = Arc::new(AtomicBool::new(false));
-        // The name was taken just now.
-        let _ = claim.fill(Arc::clone(&cancelled));
-        let connection = Arc::clone(&self.connection);
-        let runtime = runtime::Handle::current();
-        self.shared.files.run(move || {
-            let send = |results| {
-                let found = SearchResultsNotification { search_id: search_id.clone(), results };
-                // Whoever does not read holds the search back, on its own thread.
-                runtime.block_on(connection.outbox().room());
-                connection.outbox().push(notification("fs/searchResults", &found));
-                match connection.outbox().is_closed() {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            };
-            let ended = Searching::new(params).and_then(|search| search.run(&cancelled, send));
-            drop(claim);
-            responder.answer::<rpc::FsSearch>(ended);
-        });
-    }
 }
 
-/// Tells a client what happens below a path, until it unwatches or is gone. A client that does not read gets, later, one
-/// change that says that some were lost.
-async fn report(
-    mut watching: Watching,
-    watch_id: String,
-    connection: Arc<ConnectionHandle>,
-    mut stopped: oneshot::Receiver<()>,
-    pool: FilePool,
-) {
-    loop {
-        let changes = tokio::select! {
-            changes = watching.next() => changes,
-            _ = &mut stopped => None,
-        };
-        let Some(LocalChanges { changes, rescan }) = changes else { break };
-        let changed_paths = changed_paths(&changes);
-        let watch_id = watch_id.clone();
-        let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
-        let text = notification("fs/changed", &changed);
-        tokio::select! {
-            () = connection.outbox().room() => connection.outbox().push(text),
-            _ = &mut stopped => break,
-        }
-    }
-    pool.run(move || drop(watching));
-}
-
-fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
-    let mut paths: Vec<_> = changes
-        .iter()
-        .flat_map(|change| change.from.iter().chain([&change.path]))
-        .cloned()
-        .collect();
-    paths.sort();
-    paths.dedup();
-    paths
-}
-
-fn answer_file(responder: Responder, content: Result<Vec<u8>, RpcError>) {
-    match content {
-        Ok(content) => responder.answer_bytes("dataBase64", &content, ""),
-        Err(error) => responder.fail(&error),
-    }
-}
-
-fn closed(name: &str) -> RpcError {
+pub(super) fn closed(name: &str) -> RpcError {
     RpcError::invalid_request(format!("{name:?} was closed before it was open"))
 }

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use exec_server_host::http::Response;
-use exec_server_protocol::{BodyDeltaNotification, HttpRequestParams, RpcError, notification, rpc};
+use bytes::{Bytes, BytesMut};
+use exec_server_host::http::{HttpError, Response};
+use exec_server_protocol::{
+    BodyDeltaNotification, Empty, HttpRequestParams, RpcError, notification, rpc,
+};
+use tokio::sync::oneshot;
 
 use super::super::bodies::{Stream, StreamWindow};
 use super::super::handle::ConnectionHandle;
@@ -11,6 +15,9 @@ use super::super::reader::Reader;
 use super::super::responder::Responder;
 use crate::local::{MAX_BODY_BYTES, head, host_request, http_refusal};
 use crate::server::Shared;
+
+/// Pieces that have come are joined up to about this size.
+const JOINED_BYTES: usize = 64 << 10;
 
 impl Reader {
     pub(super) fn http_request(&mut self, params: HttpRequestParams, responder: Responder) {
@@ -20,14 +27,24 @@ impl Reader {
                 answer_whole(&shared, &connection, params, responder).await;
             });
         }
-        let (stream, claim) = match self.connection.bodies.open(params.request_id.clone()) {
-            Ok(opened) => opened,
+        let stream = match self.connection.bodies.open(params.request_id.clone()) {
+            Ok(stream) => stream,
             Err(error) => return responder.fail(&error),
         };
         self.work(responder, move |responder| async move {
             answer_streamed(&shared, &connection, params, &stream, responder).await;
-            drop(claim);
         });
+    }
+
+    /// Answered when nothing more will be told about the request.
+    pub(super) fn http_cancel(&mut self, request_id: &str, responder: Responder) {
+        match self.connection.bodies.cancel(request_id) {
+            None => responder.answer::<rpc::HttpCancel>(Ok(Empty {})),
+            Some(stream) => self.work(responder, |responder| async move {
+                stream.ended().await;
+                responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
+            }),
+        }
     }
 }
 
@@ -42,22 +59,20 @@ async fn answer_whole(
         Ok(response) => response,
         Err(error) => return responder.fail(&http_refusal(&id, &error)),
     };
-    let _memory = connection.bodies.whole(declared_length(&response)).await;
+    let mut memory = connection.bodies.memory();
     let mut whole = head(&response);
-    match response.bytes(MAX_BODY_BYTES).await {
+    match response.bytes_within(MAX_BODY_BYTES, &mut |bytes| memory.grow_to(bytes)).await {
         Ok(body) => whole.body_base64 = body.into(),
         Err(error) => return responder.fail(&http_refusal(&id, &error)),
     }
     let room = connection.room_for(whole.body_base64.0.len()).await;
+    let (answered, done) = oneshot::channel::<()>();
     shared.files.run(move || {
         responder.answer::<rpc::HttpRequest>(Ok(whole));
-        drop(room);
+        drop((room, answered));
     });
-}
-
-fn declared_length(response: &Response) -> Option<usize> {
-    let named = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("content-length");
-    response.headers.iter().find(named).and_then(|(_, value)| value.parse().ok())
+    // Whoever waits for the work of a connection that ends waits for the answer.
+    let _ = done.await;
 }
 
 async fn answer_streamed(
@@ -89,17 +104,18 @@ async fn answer_streamed(
 }
 
 async fn send_body(
-    mut response: Response,
+    response: Response,
     request_id: String,
     mut window: StreamWindow,
     connection: &ConnectionHandle,
 ) {
+    let mut deltas = Deltas { response, failure: None };
     for seq in 1.. {
         window.open().await;
-        let (delta, done, error) = match response.chunk().await {
-            Ok(Some(piece)) => (piece, false, None),
-            Ok(None) => (bytes::Bytes::new(), true, None),
-            Err(error) => (bytes::Bytes::new(), true, Some(error.to_string())),
+        let (delta, done, error) = match deltas.next().await {
+            Ok(Some(delta)) => (delta, false, None),
+            Ok(None) => (Bytes::new(), true, None),
+            Err(error) => (Bytes::new(), true, Some(error.to_string())),
         };
         window.sent(seq, delta.len());
         let _room = connection.room_for(delta.len()).await;
@@ -110,5 +126,42 @@ async fn send_body(
         if done {
             return;
         }
+    }
+}
+
+/// A body in pieces that are worth a message.
+struct Deltas {
+    response: Response,
+    /// Came while pieces were joined; told after them.
+    failure: Option<HttpError>,
+}
+
+impl Deltas {
+    /// What there is now, several pieces together if they are small.
+    async fn next(&mut self) -> Result<Option<Bytes>, HttpError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let Some(first) = self.response.chunk().await? else { return Ok(None) };
+        if first.len() >= JOINED_BYTES {
+            return Ok(Some(first));
+        }
+        let mut delta = BytesMut::from(first);
+        while delta.len() < JOINED_BYTES {
+            let more = tokio::select! {
+                biased;
+                more = self.response.chunk() => more,
+                () = std::future::ready(()) => break,
+            };
+            match more {
+                Ok(Some(piece)) => delta.extend_from_slice(&piece),
+                Ok(None) => break,
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    break;
+                }
+            }
+        }
+        Ok(Some(delta.freeze()))
     }
 }

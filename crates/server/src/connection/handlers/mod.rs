@@ -13,6 +13,7 @@ use exec_server_protocol::{
 
 mod files;
 mod http;
+mod observing;
 
 use super::reader::Reader;
 use super::responder::Responder;
@@ -74,7 +75,7 @@ impl Reader {
             }
             Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, responder),
             Call::FsCanonicalize(params) => {
-                self.file_call::<rpc::FsCanonicalize>(params, responder)
+                self.file_call::<rpc::FsCanonicalize>(params, responder);
             }
             Call::FsReadDirectory(params) => {
                 self.file_call::<rpc::FsReadDirectory>(params, responder);
@@ -95,10 +96,7 @@ impl Reader {
             Call::FsWriteBlock(params) => self.write_block(params, responder),
             Call::FsClose(params) => self.close_file(&params, responder),
             Call::FsWatch(params) => self.watch(params, responder),
-            Call::FsUnwatch(params) => {
-                drop(self.connection.files.watch_names.remove(&params.watch_id));
-                responder.answer::<rpc::FsUnwatch>(Ok(Empty {}));
-            }
+            Call::FsUnwatch(params) => self.unwatch(&params, responder),
             Call::FsSearch(params) => self.search(params, responder),
             Call::FsCancelSearch(params) => {
                 if let Some(cancelled) = self.connection.files.searches.get(&params.search_id) {
@@ -107,10 +105,7 @@ impl Reader {
                 responder.answer::<rpc::FsCancelSearch>(Ok(Empty {}));
             }
             Call::HttpRequest(params) => self.http_request(params, responder),
-            Call::HttpCancel(params) => {
-                drop(self.connection.bodies.cancel(&params.request_id));
-                responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
-            }
+            Call::HttpCancel(params) => self.http_cancel(&params.request_id, responder),
             Call::CommandExec(params) => self.start_legacy(session, params, responder),
             Call::CommandExecWrite(params) => self.write_legacy(session, params, responder),
             Call::CommandExecTerminate(params) => {

@@ -1,7 +1,7 @@
 //! What clients are told about operations on files that failed.
 
 use exec_server_host::fs::FsError;
-use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
+use exec_server_protocol::{ErrorCode, PathUri, RpcError, SandboxRequest};
 use std::io;
 
 pub(super) fn refusal(error: FsError) -> RpcError {
@@ -19,7 +19,8 @@ pub(super) fn refusal(error: FsError) -> RpcError {
             | io::ErrorKind::DirectoryNotEmpty
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::InvalidInput
-            | io::ErrorKind::CrossesDevices => RpcError::invalid_request(message),
+            | io::ErrorKind::CrossesDevices
+            | io::ErrorKind::ExecutableFileBusy => RpcError::invalid_request(message),
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::FileTooLarge => kinded(ErrorCode::InternalError, "storageFull"),
@@ -38,10 +39,15 @@ pub(super) fn refusal(error: FsError) -> RpcError {
 }
 
 /// A policy that cannot be enforced is never ignored.
-pub(super) fn check_sandbox(sandbox: Option<&SandboxRequest>) -> Result<(), RpcError> {
+pub(super) fn check_sandbox(
+    path: &PathUri,
+    sandbox: Option<&SandboxRequest>,
+) -> Result<(), RpcError> {
     if sandbox.is_none_or(SandboxRequest::asks_for_nothing) {
         return Ok(());
     }
-    let message = "this server cannot enforce a sandbox and does not touch files without it";
+    let path = path.as_path().display();
+    let message =
+        format!("{path}: this server cannot enforce a sandbox and does not touch files without it");
     Err(RpcError::invalid_request(message).with_kind("sandboxUnavailable"))
 }

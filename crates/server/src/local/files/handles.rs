@@ -1,6 +1,6 @@
 //! Files that stay open between requests. What is here blocks.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
 use exec_server_protocol::{
@@ -13,7 +13,7 @@ use super::operations::{check_mode, host_condition, symlinks, wire_metadata};
 const MAX_RESUME_KEY_BYTES: usize = 64;
 
 pub(crate) fn open(params: &FsOpenParams) -> Result<(OpenFile, FsMetadata), RpcError> {
-    check_sandbox(params.sandbox.as_ref())?;
+    check_sandbox(&params.path, params.sandbox.as_ref())?;
     let file =
         OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks)).map_err(refusal)?;
     let metadata = wire_metadata(file.metadata());
@@ -39,18 +39,40 @@ pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
     }
 }
 
-/// A file that is being written. Blocks may be written at once; the end waits for those that are under way.
+/// A file that is being written. Blocks may be written at once; the end waits for those that were asked for before it.
 #[derive(Debug)]
 pub(crate) struct Upload {
     written_before: u64,
     /// Taken at the end.
     file: RwLock<Option<NewFile>>,
+    expected_blocks: Mutex<usize>,
+    none_expected: Condvar,
+}
+
+/// A block that was asked for and is not written yet.
+#[derive(Debug)]
+pub(crate) struct ExpectedBlock(Arc<Upload>);
+
+impl ExpectedBlock {
+    pub(crate) fn write(self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
+        self.0.write_block(offset, bytes)
+    }
+}
+
+impl Drop for ExpectedBlock {
+    fn drop(&mut self) {
+        let mut expected = self.0.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        *expected -= 1;
+        if *expected == 0 {
+            self.0.none_expected.notify_all();
+        }
+    }
 }
 
 impl Upload {
     pub(crate) fn create(params: FsCreateParams) -> Result<Self, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
-        check_mode(params.mode)?;
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
+        check_mode(&params.path, params.mode)?;
         check_resume_key(params.resume_key.as_deref())?;
         let options = NewFileOptions {
             symlinks: symlinks(params.follow_symlinks),
@@ -59,7 +81,12 @@ impl Upload {
             resume_key: params.resume_key,
         };
         let file = NewFile::create(params.path.as_path(), options).map_err(refusal)?;
-        Ok(Self { written_before: file.written(), file: RwLock::new(Some(file)) })
+        Ok(Self {
+            written_before: file.written(),
+            file: RwLock::new(Some(file)),
+            expected_blocks: Mutex::new(0),
+            none_expected: Condvar::new(),
+        })
     }
 
     /// How much an earlier attempt with the same key has left.
@@ -67,7 +94,13 @@ impl Upload {
         self.written_before
     }
 
-    pub(crate) fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
+    /// From now on the end of the upload waits for this block.
+    pub(crate) fn expect_block(self: Arc<Self>) -> ExpectedBlock {
+        *self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        ExpectedBlock(self)
+    }
+
+    fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
         check_block_len(bytes.len() as u64)?;
         let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
         let file = file.as_ref().ok_or_else(closed)?;
@@ -96,6 +129,9 @@ impl Upload {
     }
 
     fn take(&self) -> Option<NewFile> {
+        let expected = self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = self.none_expected.wait_while(expected, |expected| *expected > 0);
+        drop(none.unwrap_or_else(PoisonError::into_inner));
         self.file.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -15,5 +15,5 @@ pub(crate) use pool::FilePool;
 pub(crate) use reading::Reading;
 pub(crate) use searching::Searching;
 pub use system::{LocalFile, LocalFileSystem, LocalNewFile, LocalSearch};
+pub(crate) use watching::Watches;
 pub use watching::{LocalChanges, LocalWatch};
-pub(crate) use watching::{Watches, Watching};

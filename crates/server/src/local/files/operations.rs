@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exec_server_host::fs::{self, FileKind, Symlinks, glob};
+use exec_server_host::fs::{self, FileKind, Stop, Symlinks, glob};
 use exec_server_protocol::{
     DirectoryEntry, Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams,
     FsGetMetadataParams, FsGlobParams, FsMetadata, FsPathResponse, FsReadDirectoryParams,
@@ -14,21 +14,23 @@ use exec_server_protocol::{
 
 use super::errors::{check_sandbox, refusal};
 
-/// Entries of a directory that one answer holds.
+/// Entries of a directory that one answer holds. With details they are more values, and a message has a limit of those.
 const MAX_DIRECTORY_ENTRIES: usize = 50_000;
+const MAX_DETAILED_ENTRIES: usize = 25_000;
 /// About the text of the answer to a walk.
 const MAX_WALK_BYTES: usize = 4 << 20;
 const MAX_MODE: u32 = 0o7777;
 
 /// A method that is nothing but one piece of blocking work.
 pub(crate) trait FileCall: Rpc<Params: Send + 'static, Response: Send + 'static> {
-    fn run(params: Self::Params) -> Result<Self::Response, RpcError>;
+    /// Long work looks now and then whether it is to stop.
+    fn run(params: Self::Params, stop: &Stop) -> Result<Self::Response, RpcError>;
 }
 
 impl FileCall for rpc::FsWriteFile {
-    fn run(params: FsWriteFileParams) -> Result<FsWriteFileResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
-        check_mode(params.mode)?;
+    fn run(params: FsWriteFileParams, _: &Stop) -> Result<FsWriteFileResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
+        check_mode(&params.path, params.mode)?;
         let condition = params.condition();
         let options = fs::WriteOptions {
             symlinks: symlinks(params.follow_symlinks),
@@ -49,8 +51,8 @@ impl FileCall for rpc::FsWriteFile {
 }
 
 impl FileCall for rpc::FsCreateDirectory {
-    fn run(params: FsCreateDirectoryParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsCreateDirectoryParams, _: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let recursive = params.recursive.unwrap_or(true);
         let symlinks = symlinks(params.follow_symlinks);
         done(fs::create_directory(params.path.as_path(), recursive, symlinks))
@@ -58,28 +60,30 @@ impl FileCall for rpc::FsCreateDirectory {
 }
 
 impl FileCall for rpc::FsGetMetadata {
-    fn run(params: FsGetMetadataParams) -> Result<FsMetadata, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsGetMetadataParams, _: &Stop) -> Result<FsMetadata, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let found = fs::metadata(params.path.as_path(), symlinks(params.follow_symlinks));
         found.map(|metadata| wire_metadata(&metadata)).map_err(refusal)
     }
 }
 
 impl FileCall for rpc::FsCanonicalize {
-    fn run(params: FsCanonicalizeParams) -> Result<FsPathResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsCanonicalizeParams, _: &Stop) -> Result<FsPathResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let path = fs::canonicalize(params.path.as_path()).map_err(refusal)?;
         Ok(FsPathResponse { path: uri(&path)? })
     }
 }
 
 impl FileCall for rpc::FsReadDirectory {
-    fn run(params: FsReadDirectoryParams) -> Result<FsReadDirectoryResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
-        let types = if params.details { fs::EntryTypes::Own } else { fs::EntryTypes::Followed };
+    fn run(params: FsReadDirectoryParams, _: &Stop) -> Result<FsReadDirectoryResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
+        let (types, max) = match params.details {
+            true => (fs::EntryTypes::Own, MAX_DETAILED_ENTRIES),
+            false => (fs::EntryTypes::Followed, MAX_DIRECTORY_ENTRIES),
+        };
         let directory = params.path.as_path();
-        let entries =
-            fs::read_directory(directory, types, MAX_DIRECTORY_ENTRIES).map_err(refusal)?;
+        let entries = fs::read_directory(directory, types, max).map_err(refusal)?;
         let entries = entries.into_iter().map(|entry| {
             Ok(DirectoryEntry {
                 path: uri(&directory.join(&entry.name))?,
@@ -97,23 +101,35 @@ impl FileCall for rpc::FsReadDirectory {
 }
 
 impl FileCall for rpc::FsWalk {
-    fn run(params: FsWalkParams) -> Result<FsWalkResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsWalkParams, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let options = params.options;
         let tree = fs::walk(
             params.path.as_path(),
             &fs::WalkOptions {
-                max_depth: bound("maxDepth", options.max_depth, WalkOptions::MAX_DEPTH)?,
+                max_depth: bound(
+                    &params.path,
+                    "maxDepth",
+                    options.max_depth,
+                    WalkOptions::MAX_DEPTH,
+                )?,
                 max_directories: bound(
+                    &params.path,
                     "maxDirectories",
                     options.max_directories,
                     WalkOptions::MAX_DIRECTORIES,
                 )?,
-                max_entries: bound("maxEntries", options.max_entries, WalkOptions::MAX_ENTRIES)?,
+                max_entries: bound(
+                    &params.path,
+                    "maxEntries",
+                    options.max_entries,
+                    WalkOptions::MAX_ENTRIES,
+                )?,
                 max_bytes: MAX_WALK_BYTES,
                 follow_directory_symlinks: options.follow_directory_symlinks,
                 prune_hidden_directories: options.prune_hidden_directories,
             },
+            stop,
         )
         .map_err(refusal)?;
         wire_tree(tree)
@@ -121,16 +137,21 @@ impl FileCall for rpc::FsWalk {
 }
 
 impl FileCall for rpc::FsGlob {
-    fn run(params: FsGlobParams) -> Result<FsWalkResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsGlobParams, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let options = glob::GlobOptions {
-            max_entries: bound("maxEntries", params.max_entries, WalkOptions::MAX_ENTRIES)?,
+            max_entries: bound(
+                &params.path,
+                "maxEntries",
+                params.max_entries,
+                WalkOptions::MAX_ENTRIES,
+            )?,
             max_bytes: MAX_WALK_BYTES,
             patterns: params.patterns,
             hidden: params.hidden,
             ignored: params.ignored,
         };
-        match glob::glob(params.path.as_path(), &options) {
+        match glob::glob(params.path.as_path(), &options, stop) {
             Ok(tree) => wire_tree(tree),
             Err(glob::GlobError::Fs(error)) => Err(refusal(error)),
             Err(error) => Err(RpcError::invalid_params(error.to_string())),
@@ -139,29 +160,29 @@ impl FileCall for rpc::FsGlob {
 }
 
 impl FileCall for rpc::FsRemove {
-    fn run(params: FsRemoveParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsRemoveParams, stop: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let options = fs::RemoveOptions {
             recursive: params.recursive.unwrap_or(true),
             force: params.force.unwrap_or(true),
             symlinks: symlinks(params.follow_symlinks),
         };
-        done(fs::remove(params.path.as_path(), &options))
+        done(fs::remove(params.path.as_path(), &options, stop))
     }
 }
 
 impl FileCall for rpc::FsCopy {
-    fn run(params: FsCopyParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsCopyParams, stop: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.source_path, params.sandbox.as_ref())?;
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
-        done(fs::copy(source, destination, params.recursive))
+        done(fs::copy(source, destination, params.recursive, stop))
     }
 }
 
 impl FileCall for rpc::FsRename {
-    fn run(params: FsRenameParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsRenameParams, _: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.source_path, params.sandbox.as_ref())?;
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
         let replace = match params.replace.unwrap_or(true) {
@@ -173,8 +194,8 @@ impl FileCall for rpc::FsRename {
 }
 
 impl FileCall for rpc::FsSymlink {
-    fn run(params: FsSymlinkParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsSymlinkParams, _: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let target = params.link_target().map_err(|error| {
             let path = params.path.as_path().display();
             RpcError::invalid_params(format!("{path}: {error}"))
@@ -184,17 +205,17 @@ impl FileCall for rpc::FsSymlink {
 }
 
 impl FileCall for rpc::FsReadLink {
-    fn run(params: FsReadLinkParams) -> Result<FsReadLinkResponse, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    fn run(params: FsReadLinkParams, _: &Stop) -> Result<FsReadLinkResponse, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let target = fs::read_link(params.path.as_path(), symlinks(params.follow_symlinks));
         target.map(|target| FsReadLinkResponse::new(&target)).map_err(refusal)
     }
 }
 
 impl FileCall for rpc::FsSetPermissions {
-    fn run(params: FsSetPermissionsParams) -> Result<Empty, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
-        check_mode(Some(params.mode))?;
+    fn run(params: FsSetPermissionsParams, _: &Stop) -> Result<Empty, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
+        check_mode(&params.path, Some(params.mode))?;
         let symlinks = symlinks(params.follow_symlinks);
         done(fs::set_permissions(params.path.as_path(), params.mode, symlinks))
     }
@@ -212,10 +233,11 @@ pub(super) fn host_condition(condition: WriteCondition) -> fs::Condition {
     fs::Condition { modified_at_ms, size, create_new }
 }
 
-pub(super) fn check_mode(mode: Option<u32>) -> Result<(), RpcError> {
+pub(super) fn check_mode(path: &PathUri, mode: Option<u32>) -> Result<(), RpcError> {
     match mode {
         Some(mode) if mode > MAX_MODE => {
-            Err(RpcError::invalid_params(format!("mode {mode:#o} exceeds {MAX_MODE:#o}")))
+            let path = path.as_path().display();
+            Err(RpcError::invalid_params(format!("{path}: mode {mode:#o} exceeds {MAX_MODE:#o}")))
         }
         _ => Ok(()),
     }
@@ -243,12 +265,12 @@ fn done(outcome: Result<(), fs::FsError>) -> Result<Empty, RpcError> {
     outcome.map(|()| Empty {}).map_err(refusal)
 }
 
-fn bound(name: &str, asked: Option<u64>, most: u64) -> Result<usize, RpcError> {
+fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<usize, RpcError> {
     let bound = asked.unwrap_or(most);
     if bound > most {
-        return Err(RpcError::invalid_params(format!(
-            "{name} {bound} exceeds the limit of {most}"
-        )));
+        let path = path.as_path().display();
+        let message = format!("{path}: {name} {bound} exceeds the limit of {most}");
+        return Err(RpcError::invalid_params(message));
     }
     Ok(usize::try_from(bound).unwrap_or(usize::MAX))
 }

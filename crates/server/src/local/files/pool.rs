@@ -29,13 +29,14 @@ pub(crate) struct FilePool {
 struct Shared {
     state: Mutex<State>,
     called: Condvar,
-    /// Told when nothing is queued or running.
+    /// Told when nothing is queued, running or announced.
     idle: Notify,
 }
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// Announced ones, too.
     running: usize,
     threads: usize,
     sleeping: usize,
@@ -53,7 +54,13 @@ impl FilePool {
         self.shared.call_thread(state);
     }
 
-    /// Waits until nothing is queued or running.
+    /// A job will come: until what is returned is dropped, the pool is not idle.
+    pub(crate) fn announce(&self) -> Announcement {
+        self.shared.lock().running += 1;
+        Announcement { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Waits until nothing is queued, running or announced.
     pub(crate) async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.shared.idle.notified());
@@ -63,6 +70,18 @@ impl FilePool {
             }
             idle.await;
         }
+    }
+}
+
+/// Of a job that waits outside the pool, for room for its answer.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        self.shared.done();
     }
 }
 
@@ -104,12 +123,16 @@ impl Shared {
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!("work on a file panicked");
             }
-            let mut state = self.lock();
-            state.running -= 1;
-            if state.is_idle() {
-                drop(state);
-                self.idle.notify_waiters();
-            }
+            self.done();
+        }
+    }
+
+    fn done(&self) {
+        let mut state = self.lock();
+        state.running -= 1;
+        if state.is_idle() {
+            drop(state);
+            self.idle.notify_waiters();
         }
     }
 
@@ -131,6 +154,11 @@ impl Shared {
             state.sleeping -= 1;
             if !state.call {
                 state.threads -= 1;
+                let is_last = state.threads == 0;
+                drop(state);
+                if is_last {
+                    exec_server_host::return_freed_memory();
+                }
                 return None;
             }
             (state.call, state.coming) = (false, false);
@@ -167,10 +195,29 @@ mod tests {
         let (pool, done) = (FilePool::default(), Arc::new(AtomicUsize::new(0)));
         for _ in 0..10_000 {
             let done = Arc::clone(&done);
-            pool.run(move || drop(done.fetch_add(1, Ordering::Relaxed)));
+            pool.run(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
         }
         pool.idle().await;
         assert_eq!(done.load(Ordering::Relaxed), 10_000);
+    }
+
+    #[tokio::test]
+    async fn a_pool_waits_for_jobs_that_were_announced() {
+        let pool = FilePool::default();
+        let (coming, idle) = (pool.announce(), pool.idle());
+        tokio::pin!(idle);
+        tokio::select! {
+            biased;
+            () = &mut idle => panic!("it did not wait"),
+            () = std::future::ready(()) => {}
+        }
+        let (sender, receiver) = sync_channel(1);
+        pool.run(move || sender.send(()).unwrap());
+        drop(coming);
+        idle.await;
+        receiver.try_recv().unwrap();
     }
 
     #[test]
@@ -178,7 +225,9 @@ mod tests {
         let (pool, barrier) = (FilePool::default(), Arc::new(Barrier::new(65)));
         for _ in 0..64 {
             let barrier = Arc::clone(&barrier);
-            pool.run(move || drop(barrier.wait()));
+            pool.run(move || {
+                barrier.wait();
+            });
         }
         let (sender, receiver) = sync_channel(1);
         pool.run(move || sender.send(()).unwrap());

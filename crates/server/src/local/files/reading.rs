@@ -1,13 +1,16 @@
 //! Whole files, in two steps: what is small is read at once, and what is large waits until there is room for it.
 
 use exec_server_host::fs::{FsError, OpenFile};
-use exec_server_protocol::{FsReadFileParams, MAX_FILE_BYTES, RpcError};
+use exec_server_protocol::{BytesResponse, FsReadFileParams, MAX_FILE_BYTES, RpcError};
 
 use super::errors::{check_sandbox, refusal};
 use super::operations::symlinks;
 
 /// What is read without asking whether there is room for the answer.
 const SMALL_BYTES: usize = 64 << 10;
+
+/// What is read at once of the rest.
+const PIECE_BYTES: usize = BytesResponse::UNIT << 16;
 
 /// A file that has been opened and read as far as it is small.
 #[derive(Debug)]
@@ -24,7 +27,7 @@ pub(crate) struct LargeFile {
 
 impl Reading {
     pub(crate) fn begin(params: &FsReadFileParams) -> Result<Self, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let file = OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks))
             .map_err(refusal)?;
         if file.metadata().size > MAX_FILE_BYTES {
@@ -53,15 +56,24 @@ impl LargeFile {
         }
     }
 
-    pub(crate) fn finish(mut self) -> Result<Vec<u8>, RpcError> {
+    /// Gives the content to `take`, from its beginning, in pieces: what is made of them is large, and the pieces need not be.
+    pub(crate) fn finish(self, mut take: impl FnMut(&[u8])) -> Result<(), RpcError> {
         let max = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
-        let left = (max + 1).saturating_sub(self.begun.len());
-        self.begun.reserve_exact(self.expected_bytes().min(max) + 1 - self.begun.len());
-        let is_whole = self.file.read_more(&mut self.begun, left).map_err(refusal)?;
-        if !is_whole || self.begun.len() > max {
-            let path = self.file.path().to_owned();
-            return Err(refusal(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+        // Read again, so that every piece but the last is a whole one.
+        let (mut piece, mut offset) = (self.begun, 0);
+        loop {
+            piece.clear();
+            let is_end =
+                self.file.read_from(offset as u64, &mut piece, PIECE_BYTES).map_err(refusal)?;
+            offset += piece.len();
+            if offset > max {
+                let path = self.file.path().to_owned();
+                return Err(refusal(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+            }
+            take(&piece);
+            if is_end {
+                return Ok(());
+            }
         }
-        Ok(self.begun)
     }
 }

@@ -14,6 +14,10 @@ use super::errors::{check_sandbox, refusal};
 
 /// A batch is sent when it is so large, or so old when the next match is found.
 const BATCH_BYTES: usize = 64 << 10;
+/// Of one line. A message has a limit of values, too.
+const MAX_SUBMATCHES: usize = 1000;
+/// About what one takes as text.
+const SUBMATCH_BYTES: usize = 24;
 const BATCH_AGE: Duration = Duration::from_millis(50);
 
 /// A search that has been checked and can run.
@@ -25,7 +29,7 @@ pub(crate) struct Searching {
 
 impl Searching {
     pub(crate) fn new(params: FsSearchParams) -> Result<Self, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let max_matches = params.max_matches.unwrap_or(FsSearchParams::DEFAULT_MATCHES);
         for (name, asked, most) in [
             ("maxMatches", max_matches, FsSearchParams::MAX_MATCHES),
@@ -33,7 +37,8 @@ impl Searching {
             ("after", params.after.into(), FsSearchParams::MAX_CONTEXT.into()),
         ] {
             if asked > most {
-                let message = format!("{name} {asked} exceeds the limit of {most}");
+                let path = params.path.as_path().display();
+                let message = format!("{path}: {name} {asked} exceeds the limit of {most}");
                 return Err(RpcError::invalid_params(message));
             }
         }
@@ -92,7 +97,11 @@ impl Batch {
         let Some(path) = PathUri::from_path(found.path) else { return };
         let lines =
             found.before.iter().chain(&found.after).map(|line| line.text.len()).sum::<usize>();
-        self.bytes += path.as_path().as_os_str().len() + found.text.len() + lines;
+        let submatches = found.submatches.len().min(MAX_SUBMATCHES);
+        self.bytes += path.as_path().as_os_str().len()
+            + found.text.len()
+            + lines
+            + submatches * SUBMATCH_BYTES;
         let submatch = |range: std::ops::Range<usize>| Submatch {
             start: range.start as u64,
             end: range.end as u64,
@@ -101,7 +110,7 @@ impl Batch {
             path,
             line_number: found.line_number,
             text: found.text,
-            submatches: found.submatches.into_iter().map(submatch).collect(),
+            submatches: found.submatches.into_iter().take(MAX_SUBMATCHES).map(submatch).collect(),
             before: lines_of(found.before),
             after: lines_of(found.after),
         });

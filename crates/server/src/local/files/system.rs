@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use exec_server_host::fs::OpenFile;
+use exec_server_host::fs::{OpenFile, Stop};
 use exec_server_protocol::{
     Base64Bytes, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, FsReadBlockResponse,
     FsReadFileParams, FsReadFileResponse, FsSearchParams, FsSearchResponse, FsWatchParams, Rpc,
@@ -43,7 +43,11 @@ impl LocalFileSystem {
         self.run(move || {
             let content = match Reading::begin(&params)? {
                 Reading::Done(content) => content,
-                Reading::Large(file) => file.finish()?,
+                Reading::Large(file) => {
+                    let mut content = Vec::with_capacity(file.expected_bytes());
+                    file.finish(|piece| content.extend_from_slice(piece))?;
+                    content
+                }
             };
             Ok(FsReadFileResponse { data_base64: content.into() })
         })
@@ -68,8 +72,8 @@ impl LocalFileSystem {
 
     /// Reports changes until it is dropped. The watch's id has no meaning here.
     pub async fn watch(&self, params: FsWatchParams) -> Result<LocalWatch, RpcError> {
-        let (pool, watches) = (self.pool.clone(), Arc::clone(&self.watches));
-        self.run(move || Ok(LocalWatch::new(watches.watch(&params)?, pool))).await
+        let watches = Arc::clone(&self.watches);
+        self.run(move || watches.watch(&params)).await
     }
 
     /// Begins a search, which ends when it is dropped. Its id has no meaning here.
@@ -91,7 +95,7 @@ impl LocalFileSystem {
     }
 
     async fn call<M: FileCall>(&self, params: M::Params) -> Result<M::Response, RpcError> {
-        self.run(move || M::run(params)).await
+        self.run(move || M::run(params, &Stop::never())).await
     }
 
     async fn run<T: Send + 'static>(
@@ -180,8 +184,8 @@ impl LocalNewFile {
     }
 
     pub async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), RpcError> {
-        let upload = Arc::clone(&self.upload);
-        run_on(&self.pool, move || upload.write_block(offset, &bytes)).await
+        let block = Arc::clone(&self.upload).expect_block();
+        run_on(&self.pool, move || block.write(offset, &bytes)).await
     }
 
     /// Gives the file its name.

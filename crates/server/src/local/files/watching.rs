@@ -7,7 +7,6 @@ use exec_server_protocol::{ChangeKind, FileChange, FsWatchParams, PathUri, RpcEr
 
 use super::errors::{check_sandbox, refusal};
 use super::operations::uri;
-use super::pool::FilePool;
 
 /// One queue of the kernel, made at the first watch: a user has few of them.
 #[derive(Debug, Default)]
@@ -17,11 +16,11 @@ pub(crate) struct Watches {
 
 impl Watches {
     /// Blocks while it looks through the tree.
-    pub(crate) fn watch(&self, params: &FsWatchParams) -> Result<Watching, RpcError> {
-        check_sandbox(params.sandbox.as_ref())?;
+    pub(crate) fn watch(&self, params: &FsWatchParams) -> Result<LocalWatch, RpcError> {
+        check_sandbox(&params.path, params.sandbox.as_ref())?;
         let depth = if params.recursive { WatchDepth::Tree } else { WatchDepth::Single };
         let watch = self.watcher()?.watch(params.path.as_path(), depth).map_err(refusal)?;
-        Ok(Watching { path: uri(watch.path())?, watch })
+        Ok(LocalWatch { path: uri(watch.path())?, watch })
     }
 
     fn watcher(&self) -> Result<Arc<Watcher>, RpcError> {
@@ -35,9 +34,9 @@ impl Watches {
     }
 }
 
-/// What happens below one path. Dropping it may block.
+/// What happens below one path, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub struct LocalWatch {
     path: PathUri,
     watch: watch::Watch,
 }
@@ -50,49 +49,18 @@ pub struct LocalChanges {
     pub rescan: bool,
 }
 
-impl Watching {
+impl LocalWatch {
     /// The canonical form of what is watched.
-    pub(crate) fn path(&self) -> &PathUri {
+    #[must_use]
+    pub fn path(&self) -> &PathUri {
         &self.path
     }
 
     /// `None` when no more can come. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<LocalChanges> {
+    pub async fn next(&mut self) -> Option<LocalChanges> {
         let watch::Changes { changes, rescan } = self.watch.next().await?;
         let changes = changes.into_iter().filter_map(wire_change).collect();
         Some(LocalChanges { changes, rescan })
-    }
-}
-
-/// A watch of this program.
-#[derive(Debug)]
-pub struct LocalWatch {
-    /// Taken when it is dropped.
-    watching: Option<Watching>,
-    pool: FilePool,
-}
-
-impl LocalWatch {
-    pub(super) fn new(watching: Watching, pool: FilePool) -> Self {
-        Self { watching: Some(watching), pool }
-    }
-
-    /// The canonical form of what is watched.
-    #[must_use]
-    pub fn path(&self) -> &PathUri {
-        self.watching.as_ref().expect("it is there until it is dropped").path()
-    }
-
-    /// `None` when no more can come. Cancel-safe.
-    pub async fn next(&mut self) -> Option<LocalChanges> {
-        self.watching.as_mut()?.next().await
-    }
-}
-
-impl Drop for LocalWatch {
-    fn drop(&mut self) {
-        let watching = self.watching.take();
-        self.pool.run(move || drop(watching));
     }
 }
 

@@ -1,0 +1,130 @@
+//! Where a source ends up, by the rules of cp(1).
+
+use std::ffi::OsStr;
+
+use exec_server_protocol::{FsMetadata, PathUri};
+
+/// What the last word of the command line means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// Into this directory.
+    Into(PathUri),
+    /// Under a name that something other than a directory has.
+    Over(PathUri),
+    /// Under a name that nothing has.
+    As {
+        path: PathUri,
+        /// It was written with a slash at its end.
+        is_for_directories: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unsuitable {
+    #[error("is not a directory, so only one file can be copied there")]
+    SeveralSources,
+    #[error("is not a directory")]
+    NotADirectory,
+    #[error("is a file, and cannot become a directory")]
+    File,
+    #[error("is not a directory; make it first, or leave out the slash")]
+    Missing,
+}
+
+impl Destination {
+    /// `found` is what has the name now.
+    pub(super) fn of(
+        path: PathUri,
+        has_slash: bool,
+        found: Option<&FsMetadata>,
+        sources: usize,
+    ) -> Result<Self, Unsuitable> {
+        match found {
+            Some(found) if found.is_directory => Ok(Self::Into(path)),
+            _ if sources > 1 => Err(Unsuitable::SeveralSources),
+            Some(_) if has_slash => Err(Unsuitable::NotADirectory),
+            Some(_) => Ok(Self::Over(path)),
+            None => Ok(Self::As { path, is_for_directories: has_slash }),
+        }
+    }
+
+    /// The path that a source gets. Without a name it stands for what is in it.
+    pub(super) fn path_of(
+        &self,
+        name: Option<&OsStr>,
+        is_directory: bool,
+    ) -> Result<PathUri, Unsuitable> {
+        match self {
+            Self::Into(directory) => Ok(match name {
+                Some(name) => {
+                    let path = directory.as_path().join(name);
+                    PathUri::from_path(path).expect("a name below an absolute path")
+                }
+                None => directory.clone(),
+            }),
+            Self::Over(_) if is_directory => Err(Unsuitable::File),
+            Self::As { is_for_directories: true, .. } if !is_directory => Err(Unsuitable::Missing),
+            Self::Over(path) | Self::As { path, .. } => Ok(path.clone()),
+        }
+    }
+
+    pub(super) fn path(&self) -> &PathUri {
+        match self {
+            Self::Into(path) | Self::Over(path) | Self::As { path, .. } => path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: bool = true;
+    const FILE: bool = false;
+
+    fn found(is_directory: bool) -> FsMetadata {
+        FsMetadata {
+            is_directory,
+            is_file: !is_directory,
+            is_symlink: false,
+            size: 0,
+            created_at_ms: 0,
+            modified_at_ms: 0,
+            mode: None,
+        }
+    }
+
+    /// `source` has the name `x`, and the destination is `/d`.
+    fn path(there: Option<bool>, has_slash: bool, source: bool) -> Result<String, Unsuitable> {
+        let there = there.map(found);
+        let destination = Destination::of("/d".parse().unwrap(), has_slash, there.as_ref(), 1)?;
+        let path = destination.path_of(Some(OsStr::new("x")), source)?;
+        Ok(path.as_path().display().to_string())
+    }
+
+    #[test]
+    fn a_directory_is_copied_into() {
+        for has_slash in [false, true] {
+            for source in [DIRECTORY, FILE] {
+                assert_eq!(path(Some(DIRECTORY), has_slash, source).unwrap(), "/d/x");
+            }
+        }
+        let into = Destination::Into("/d".parse().unwrap());
+        assert_eq!(into.path_of(None, DIRECTORY), Ok("/d".parse().unwrap()));
+        for there in [None, Some(found(FILE))] {
+            let several = Destination::of("/d".parse().unwrap(), false, there.as_ref(), 2);
+            assert_eq!(several, Err(Unsuitable::SeveralSources));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_the_name_of_the_copy() {
+        assert_eq!(path(None, false, FILE).unwrap(), "/d");
+        assert_eq!(path(None, false, DIRECTORY).unwrap(), "/d");
+        assert_eq!(path(None, true, DIRECTORY).unwrap(), "/d");
+        assert_eq!(path(None, true, FILE), Err(Unsuitable::Missing));
+        assert_eq!(path(Some(FILE), false, FILE).unwrap(), "/d");
+        assert_eq!(path(Some(FILE), true, FILE), Err(Unsuitable::NotADirectory));
+        assert_eq!(path(Some(FILE), false, DIRECTORY), Err(Unsuitable::File));
+    }
+}

@@ -1,0 +1,243 @@
+//! Directories and symlinks of a tree, made on the side where they are to be.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{
+    FsCreateDirectoryParams, FsGetMetadataParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
+    FsSetPermissionsParams, FsSymlinkParams, PathUri,
+};
+use futures_util::{StreamExt as _, stream};
+
+use super::side::Side;
+use super::transfer::{Links, PRESERVED_MODE, insist};
+use super::tree::Node;
+
+/// Directories or symlinks that are made at once.
+const AT_ONCE: usize = 16;
+
+/// What its owner needs to fill a directory.
+const FILLABLE: u32 = 0o700;
+
+/// A directory that was made here and that its owner is not to write, read or enter, once it is filled.
+#[derive(Debug)]
+pub(super) struct Closed {
+    path: PathUri,
+    mode: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Directories {
+    /// Those above before those below.
+    pub(super) to_close: Vec<Closed>,
+    /// Relative to the root; nothing can be put there.
+    pub(super) missing: HashSet<PathBuf>,
+}
+
+impl Directories {
+    /// Those that exist already are used as they are. Problems are told with the path that was to be made.
+    pub(super) async fn make(
+        side: &Side,
+        root: &PathUri,
+        nodes: &[Node],
+        mut tell: impl FnMut(&PathUri, ExecServerError),
+    ) -> Self {
+        let mut directories = Self::default();
+        let depth = |node: &Node| node.relative.components().count();
+        for level in nodes.chunk_by(|a, b| depth(a) == depth(b)) {
+            let (impossible, possible): (Vec<_>, Vec<_>) =
+                level.iter().partition(|node| directories.is_missing_above(&node.relative));
+            directories.missing.extend(impossible.iter().map(|node| node.relative.clone()));
+            let mut made = stream::iter(possible)
+                .map(async |node| {
+                    let path = below(root, &node.relative);
+                    let outcome = make(side, &path, node.mode, Links::Refused).await;
+                    (node, path, outcome)
+                })
+                .buffered(AT_ONCE);
+            while let Some((node, path, outcome)) = made.next().await {
+                match outcome {
+                    Ok(closed) => directories.to_close.extend(closed),
+                    Err(error) => {
+                        tell(&path, error);
+                        directories.missing.insert(node.relative.clone());
+                    }
+                }
+            }
+        }
+        directories
+    }
+
+    /// Whether there is no directory to put this in.
+    pub(super) fn is_missing_above(&self, relative: &Path) -> bool {
+        relative.parent().is_some_and(|parent| self.missing.contains(parent))
+    }
+}
+
+/// Makes a directory with its permissions, before there is anything in it: nobody is to see what is put there who may
+/// not see it in the end. One that exists stays what it is.
+pub(super) async fn make(
+    side: &Side,
+    path: &PathUri,
+    mode: Option<u32>,
+    links: Links,
+) -> Result<Option<Closed>, ExecServerError> {
+    let is_new = create(side, path, links).await?;
+    let Some(mode) = mode.filter(|_| is_new).map(|mode| mode & PRESERVED_MODE) else {
+        return Ok(None);
+    };
+    set_mode(side, path, mode | FILLABLE, links).await?;
+    let is_final = mode & FILLABLE == FILLABLE;
+    Ok((!is_final).then(|| Closed { path: path.clone(), mode }))
+}
+
+/// Says whether it was not there before.
+async fn create(side: &Side, path: &PathUri, links: Links) -> Result<bool, ExecServerError> {
+    let was_interrupted = Cell::new(false);
+    let act = async || {
+        let params = FsCreateDirectoryParams {
+            path: path.clone(),
+            recursive: Some(false),
+            follow_symlinks: links.on_the_wire(),
+            sandbox: None,
+        };
+        let outcome = side.files.create_directory(params).await;
+        if let Err(ExecServerError::Interrupted { .. }) = outcome {
+            was_interrupted.set(true);
+        }
+        outcome
+    };
+    match insist(act).await {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            let follow_symlinks = links.on_the_wire();
+            let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
+            match side.files.metadata(params).await {
+                // After a lost call it is most likely what that call has made.
+                Ok(found) if found.is_directory => Ok(was_interrupted.get()),
+                _ => Err(error),
+            }
+        }
+    }
+}
+
+async fn set_mode(
+    side: &Side,
+    path: &PathUri,
+    mode: u32,
+    links: Links,
+) -> Result<(), ExecServerError> {
+    let params = || FsSetPermissionsParams {
+        path: path.clone(),
+        mode,
+        follow_symlinks: links.on_the_wire(),
+        sandbox: None,
+    };
+    insist(async || side.files.set_permissions(params()).await).await
+}
+
+/// Closes directories that are filled, those below first: what is above may not let us through afterwards.
+pub(super) async fn close(
+    side: &Side,
+    mut directories: Vec<Closed>,
+    mut tell: impl FnMut(&PathUri, ExecServerError),
+) {
+    let depth = |closed: &Closed| closed.path.as_path().components().count();
+    directories.sort_by_key(|closed| std::cmp::Reverse(depth(closed)));
+    for level in directories.chunk_by(|a, b| depth(a) == depth(b)) {
+        let mut closed = stream::iter(level)
+            .map(async |closed| {
+                (closed, set_mode(side, &closed.path, closed.mode, Links::Refused).await)
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((closed, outcome)) = closed.next().await {
+            if let Err(error) = outcome {
+                tell(&closed.path, error);
+            }
+        }
+    }
+}
+
+/// Makes a symlink what it is on the other side. Another one of the same name, or a file, gives way in one step; a
+/// directory does not.
+pub(super) async fn link(
+    from: &Side,
+    source: &PathUri,
+    to: &Side,
+    path: &PathUri,
+) -> Result<(), ExecServerError> {
+    let target = from.files.read_link(read_link(source)).await?;
+    match insist(async || to.files.symlink(symlink(path, &target)).await).await {
+        Err(error) if error.kind() == Some("conflict") => {
+            if to.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
+                return Ok(());
+            }
+            replace_by_link(to, path, &target).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn replace_by_link(
+    side: &Side,
+    path: &PathUri,
+    target: &OsStr,
+) -> Result<(), ExecServerError> {
+    let name = format!(".exec-server-{}.tmp", uuid::Uuid::new_v4().simple());
+    let parent = path.as_path().parent().unwrap_or(path.as_path());
+    let temporary = PathUri::from_path(parent.join(name)).expect("a name below an absolute path");
+    side.files.symlink(symlink(&temporary, target)).await?;
+    let rename = FsRenameParams {
+        source_path: temporary.clone(),
+        destination_path: path.clone(),
+        replace: Some(true),
+        follow_symlinks: Links::Refused.on_the_wire(),
+        sandbox: None,
+    };
+    let Err(error) = side.files.rename(rename).await else { return Ok(()) };
+    // A lost call may have done it.
+    if side.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
+        return Ok(());
+    }
+    let remove = FsRemoveParams {
+        path: temporary,
+        recursive: Some(false),
+        force: Some(true),
+        follow_symlinks: Links::Refused.on_the_wire(),
+        sandbox: None,
+    };
+    let _ = side.files.remove(remove).await;
+    Err(error)
+}
+
+fn read_link(path: &PathUri) -> FsReadLinkParams {
+    FsReadLinkParams { path: path.clone(), follow_symlinks: None, sandbox: None }
+}
+
+fn symlink(path: &PathUri, target: &OsStr) -> FsSymlinkParams {
+    let mut params = FsSymlinkParams::new(path.clone(), target);
+    params.follow_symlinks = Links::Refused.on_the_wire();
+    params
+}
+
+pub(super) fn below(root: &PathUri, relative: &Path) -> PathUri {
+    let path = root.as_path().join(relative);
+    PathUri::from_path(path).expect("a relative path below an absolute one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_put_where_there_is_no_directory() {
+        let missing = HashSet::from([PathBuf::from("a/b")]);
+        let directories = Directories { to_close: Vec::new(), missing };
+        assert!(directories.is_missing_above(Path::new("a/b/c")));
+        assert!(!directories.is_missing_above(Path::new("a/b")));
+        assert!(!directories.is_missing_above(Path::new("x")));
+    }
+}

@@ -1,0 +1,302 @@
+//! `exec-server cp`: files and trees from one machine to another, or from one place of a server to another.
+//!
+//! Everything is listed first, then directories are made, files and symlinks copied several at once, and directories
+//! given their permissions. What fails is told, and does not keep the rest from being copied.
+
+mod bar;
+mod destination;
+mod directories;
+mod progress;
+mod resume;
+mod side;
+mod transfer;
+mod tree;
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use anyhow::Context as _;
+use exec_server_client::{ExecServerError, Violation};
+use exec_server_protocol::{
+    FsCanonicalizeParams, FsCopyParams, FsGetMetadataParams, FsMetadata, PathUri,
+};
+use futures_util::{StreamExt as _, stream};
+
+use self::destination::Destination;
+use self::directories::{Closed, Directories, below};
+use self::progress::{Progress, add};
+use self::side::{Place, Side, Sides};
+use self::transfer::{Job, Links, Transfer};
+use self::tree::Tree;
+use super::client::one_line;
+use super::servers::Servers;
+use crate::cli::files::Cp;
+use crate::exit_code::ExitStatus;
+
+/// Files and symlinks that are copied at once.
+const AT_ONCE: usize = 16;
+
+pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitStatus> {
+    let progress = Progress::new(cp.quiet, cp.verbose);
+    let copying = async {
+        let sides = Sides::new(servers);
+        let mut copy = Copying::begin(&sides, cp, &progress).await?;
+        for source in &cp.sources {
+            if copy.is_lost() {
+                copy.leave_out(1);
+                continue;
+            }
+            let outcome = match sides.locate(source).await {
+                Ok(place) => copy.add(&place).await.with_context(|| place.show()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                copy.tell(&error);
+            }
+        }
+        copy.perform().await;
+        anyhow::Ok(())
+    };
+    let outcome = progress.draw_during(copying).await;
+    progress.end(outcome.is_ok());
+    outcome?;
+    let problems = progress.counts.failed.get() + progress.counts.skipped.get();
+    let status = if problems == 0 { ExitStatus::SUCCESS } else { ExitStatus::FAILURE };
+    if cp.json {
+        return super::print_result((progress.json() + "\n").as_bytes(), status);
+    }
+    Ok(status)
+}
+
+/// What is to be copied, as far as it is known.
+struct Copying<'a> {
+    cp: &'a Cp,
+    progress: &'a Progress,
+    to: Rc<Side>,
+    destination: Destination,
+    /// Every path that is written. Two sources must not become one.
+    targets: HashSet<PathUri>,
+    files: Vec<Job>,
+    symlinks: Vec<(Rc<Side>, PathUri, PathUri)>,
+    to_close: Vec<Closed>,
+    /// A connection will not come back; that was said.
+    is_lost: Cell<bool>,
+    /// What failed without a word, for that reason.
+    left_out: Cell<u64>,
+}
+
+impl<'a> Copying<'a> {
+    async fn begin(sides: &Sides<'_>, cp: &'a Cp, progress: &'a Progress) -> anyhow::Result<Self> {
+        let place = sides.locate(&cp.destination).await?;
+        let found = match look(&place.side, &place.path).await {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == Some("notFound") => None,
+            Err(error) => return Err(anyhow::Error::new(error).context(place.show())),
+        };
+        let (path, sources) = (place.path.clone(), cp.sources.len());
+        let destination = Destination::of(path, place.has_slash, found.as_ref(), sources)
+            .with_context(|| place.show())?;
+        Ok(Self {
+            cp,
+            progress,
+            destination,
+            to: place.side,
+            targets: HashSet::new(),
+            files: Vec::new(),
+            symlinks: Vec::new(),
+            to_close: Vec::new(),
+            is_lost: Cell::new(false),
+            left_out: Cell::new(0),
+        })
+    }
+
+    /// Finds out what a source is. What can be done by one call is done.
+    async fn add(&mut self, source: &Place) -> anyhow::Result<()> {
+        let found = look(&source.side, &source.path).await?;
+        anyhow::ensure!(!found.is_directory || self.cp.recursive, "is a directory; use -r");
+        anyhow::ensure!(
+            found.is_directory || found.is_file,
+            "is neither a file nor a directory, and is not copied"
+        );
+        anyhow::ensure!(found.is_directory || !source.has_slash, "is not a directory");
+        let target = self.destination.path_of(source.name.as_deref(), found.is_directory);
+        let target = target.with_context(|| self.to.show(self.destination.path()))?;
+        let is_new = self.targets.insert(target.clone());
+        anyhow::ensure!(is_new, "another source has this name already");
+        if source.side.is(&self.to) {
+            return self.copy_there(source, &found, target).await;
+        }
+        if found.is_directory {
+            return self.add_tree(source, &found, target).await;
+        }
+        self.add_file(Job {
+            from: Rc::clone(&source.side),
+            source: source.path.clone(),
+            target,
+            size: found.size,
+            mode: found.mode,
+            links: Links::Followed,
+        });
+        Ok(())
+    }
+
+    /// Both are on one machine, which needs no help from us.
+    async fn copy_there(
+        &self,
+        source: &Place,
+        found: &FsMetadata,
+        target: PathUri,
+    ) -> anyhow::Result<()> {
+        let source_path = match found.is_symlink {
+            true => canonical(&self.to, &source.path).await?,
+            false => source.path.clone(),
+        };
+        self.progress.begin(source.show());
+        let counts = &self.progress.counts;
+        if found.is_directory {
+            self.progress.expect_unknown();
+        } else {
+            add(&counts.all_files, 1);
+            add(&counts.all_bytes, found.size);
+        }
+        let params = FsCopyParams {
+            source_path,
+            destination_path: target,
+            recursive: found.is_directory,
+            sandbox: None,
+        };
+        self.to.files.copy(params).await?;
+        if found.is_file {
+            add(&counts.files, 1);
+            add(&counts.bytes, found.size);
+        }
+        Ok(())
+    }
+
+    async fn add_tree(
+        &mut self,
+        source: &Place,
+        found: &FsMetadata,
+        target: PathUri,
+    ) -> anyhow::Result<()> {
+        let (from, counts) = (&source.side, &self.progress.counts);
+        // From here on no symlink leads anywhere: neither out of the one tree nor out of the other.
+        let source_root = canonical(from, &source.path).await?;
+        let closed = directories::make(&self.to, &target, found.mode, Links::Followed).await?;
+        self.to_close.extend(closed);
+        let root = canonical(&self.to, &target).await?;
+        let mut tree = Tree::list(from, &source_root, |more| add(&counts.found, more as u64)).await;
+        for (path, error) in tree.unreadable.drain(..) {
+            self.tell_of(from, &path, error.into_cause());
+        }
+        for node in &tree.others {
+            let path = from.show(&node.path);
+            self.progress.warn(&format!("{path}: neither a file nor a directory; skipped"));
+            add(&counts.skipped, 1);
+        }
+        let tell = |path: &PathUri, error| self.tell_of(&self.to, path, error);
+        let directories = Directories::make(&self.to, &root, &tree.directories, tell).await;
+        add(&counts.directories, 1 + (tree.directories.len() - directories.missing.len()) as u64);
+        let is_possible = |relative: &std::path::Path| !directories.is_missing_above(relative);
+        for node in tree.symlinks.into_iter().filter(|node| is_possible(&node.relative)) {
+            let target = below(&root, &node.relative);
+            self.symlinks.push((Rc::clone(from), node.path, target));
+        }
+        for node in tree.files.into_iter().filter(|node| is_possible(&node.relative)) {
+            self.add_file(Job {
+                from: Rc::clone(from),
+                target: below(&root, &node.relative),
+                source: node.path,
+                size: node.size,
+                mode: node.mode,
+                links: Links::Refused,
+            });
+        }
+        self.to_close.extend(directories.to_close);
+        Ok(())
+    }
+
+    fn add_file(&mut self, job: Job) {
+        add(&self.progress.counts.all_files, 1);
+        add(&self.progress.counts.all_bytes, job.size);
+        self.files.push(job);
+    }
+
+    async fn perform(mut self) {
+        let counts = &self.progress.counts;
+        let transfer = Transfer::new(Rc::clone(&self.to), self.progress, self.cp.no_resume);
+        let files = stream::iter(&self.files).for_each_concurrent(AT_ONCE, async |job| {
+            if self.is_lost() {
+                return self.leave_out(1);
+            }
+            match transfer.copy(job).await {
+                Ok(()) => add(&counts.files, 1),
+                Err(error) => self.tell_of(&job.from, &job.source, error.into_cause()),
+            }
+        });
+        files.await;
+        let make_link = async |(from, source, target): &(Rc<Side>, PathUri, PathUri)| {
+            if self.is_lost() {
+                return self.leave_out(1);
+            }
+            match directories::link(from, source, &self.to, target).await {
+                Ok(()) => add(&counts.symlinks, 1),
+                Err(error) => self.tell_of(from, source, error),
+            }
+        };
+        stream::iter(&self.symlinks).for_each_concurrent(AT_ONCE, make_link).await;
+        if !self.is_lost() {
+            let to_close = std::mem::take(&mut self.to_close);
+            let tell = |path: &PathUri, error| self.tell_of(&self.to, path, error);
+            directories::close(&self.to, to_close, tell).await;
+        }
+        match self.left_out.get() {
+            0 => {}
+            more => self.progress.warn(&format!("{more} more could not be copied")),
+        }
+    }
+
+    fn tell_of(&self, side: &Side, path: &PathUri, error: impl Into<anyhow::Error>) {
+        self.tell(&error.into().context(side.show(path)));
+    }
+
+    fn tell(&self, error: &anyhow::Error) {
+        if is_loss(error) && self.is_lost.replace(true) {
+            return self.leave_out(1);
+        }
+        self.progress.warn(&one_line(error));
+        add(&self.progress.counts.failed, 1);
+    }
+
+    /// Everything that is still to be done would fail for the same reason.
+    fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+
+    fn leave_out(&self, count: u64) {
+        add(&self.left_out, count);
+        add(&self.progress.counts.failed, count);
+    }
+}
+
+/// Whether it is the end of a connection, not of one call.
+fn is_loss(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    causes.any(|cause: &ExecServerError| match cause {
+        ExecServerError::Disconnected(_) | ExecServerError::Closed => true,
+        ExecServerError::ProtocolViolation(violation) => {
+            !matches!(**violation, Violation::LinkTarget(_))
+        }
+        _ => false,
+    })
+}
+
+async fn look(side: &Side, path: &PathUri) -> Result<FsMetadata, ExecServerError> {
+    let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
+    side.files.metadata(params).await
+}
+
+async fn canonical(side: &Side, path: &PathUri) -> Result<PathUri, ExecServerError> {
+    side.files.canonicalize(FsCanonicalizeParams { path: path.clone(), sandbox: None }).await
+}

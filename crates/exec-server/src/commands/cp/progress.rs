@@ -1,0 +1,248 @@
+//! How far a copy has come: counted for the summary, and shown to whoever sits at a terminal.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::time::MissedTickBehavior;
+
+use super::bar::Shown;
+use crate::program::say;
+use crate::terminal;
+
+/// Between two drawings.
+const REDRAW: Duration = Duration::from_millis(100);
+/// The rate is that of this long.
+const RECENT: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    started: Instant,
+    is_verbose: bool,
+    /// Somebody looks.
+    is_shown: bool,
+    is_drawn: Cell<bool>,
+    /// A server copies a tree by itself, and does not say how much that is.
+    is_uncounted: Cell<bool>,
+    pub(super) counts: Counts,
+    current: RefCell<String>,
+    /// When, and how much had been transferred.
+    recent: RefCell<VecDeque<(Instant, u64)>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) found: Cell<u64>,
+    pub(super) all_files: Cell<u64>,
+    pub(super) all_bytes: Cell<u64>,
+    pub(super) files: Cell<u64>,
+    pub(super) directories: Cell<u64>,
+    pub(super) symlinks: Cell<u64>,
+    /// Of all bytes those that are where they should be.
+    pub(super) bytes: Cell<u64>,
+    pub(super) transferred: Cell<u64>,
+    pub(super) resumed: Cell<u64>,
+    pub(super) skipped: Cell<u64>,
+    pub(super) failed: Cell<u64>,
+}
+
+pub(super) fn add(count: &Cell<u64>, more: u64) {
+    count.set(count.get() + more);
+}
+
+impl Progress {
+    pub(super) fn new(is_quiet: bool, is_verbose: bool) -> Self {
+        Self {
+            started: Instant::now(),
+            is_verbose,
+            is_shown: !is_quiet && io::stderr().is_terminal(),
+            is_drawn: Cell::new(false),
+            is_uncounted: Cell::new(false),
+            counts: Counts::default(),
+            current: RefCell::default(),
+            recent: RefCell::default(),
+        }
+    }
+
+    pub(super) async fn draw_during<T>(&self, work: impl Future<Output = T>) -> T {
+        if !self.is_shown {
+            return work.await;
+        }
+        let mut work = pin!(work);
+        // What takes no time needs no bar.
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + REDRAW, REDRAW);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                _ = ticks.tick() => self.draw_once(),
+            }
+        }
+    }
+
+    /// A file is being copied.
+    pub(super) fn begin(&self, name: String) {
+        if self.is_verbose {
+            self.tell(&name);
+        }
+        *self.current.borrow_mut() = name;
+    }
+
+    pub(super) fn expect_unknown(&self) {
+        self.is_uncounted.set(true);
+    }
+
+    /// What is worth a line at a terminal, or to whoever wants to know more.
+    pub(super) fn note(&self, text: &str) {
+        if self.is_verbose || self.is_shown {
+            self.tell(text);
+        }
+    }
+
+    pub(super) fn warn(&self, text: &str) {
+        self.clear();
+        say(text);
+    }
+
+    /// The bar goes; on a terminal a line of what was done stays.
+    pub(super) fn end(&self, is_done: bool) {
+        self.clear();
+        let elapsed = self.started.elapsed();
+        if is_done && (self.is_verbose || self.is_shown) {
+            self.tell(&match self.is_uncounted.get() {
+                true => format!("done in {:.1} s", elapsed.as_secs_f64()),
+                false => self.shown().done(elapsed),
+            });
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        let counts = &self.counts;
+        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut summary = json!({
+            "transferredBytes": counts.transferred.get(),
+            "resumedBytes": counts.resumed.get(),
+            "skipped": counts.skipped.get(),
+            "failed": counts.failed.get(),
+            "elapsedMs": elapsed,
+        });
+        if !self.is_uncounted.get() {
+            summary["files"] = counts.files.get().into();
+            summary["directories"] = counts.directories.get().into();
+            summary["symlinks"] = counts.symlinks.get().into();
+            summary["bytes"] = counts.bytes.get().into();
+        }
+        summary.to_string()
+    }
+
+    fn draw_once(&self) {
+        // One column less than there are: a full line would make some terminals begin another.
+        let columns = terminal::size_of_stderr().map_or(80, |(_, columns)| columns);
+        let line = self.shown().line(usize::from(columns).saturating_sub(1));
+        let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
+        self.is_drawn.set(true);
+    }
+
+    fn clear(&self) {
+        if self.is_drawn.replace(false) {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+
+    fn tell(&self, text: &str) {
+        self.clear();
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    fn shown(&self) -> Shown {
+        let counts = &self.counts;
+        Shown {
+            found: counts.found.get(),
+            files: counts.files.get(),
+            all_files: counts.all_files.get(),
+            bytes: counts.bytes.get(),
+            all_bytes: counts.all_bytes.get(),
+            transferred: counts.transferred.get(),
+            rate: self.rate(Instant::now()),
+            name: self.current.borrow().clone(),
+        }
+    }
+
+    /// Bytes in a second.
+    fn rate(&self, now: Instant) -> u64 {
+        let transferred = self.counts.transferred.get();
+        let mut recent = self.recent.borrow_mut();
+        recent.push_back((now, transferred));
+        while recent.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= RECENT) {
+            recent.pop_front();
+        }
+        let (then, before) = recent.front().copied().unwrap_or((now, transferred));
+        per_second(transferred - before, now.duration_since(then))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // Interrupted: it stays to be seen how far it came.
+        if self.is_drawn.get() {
+            let _ = writeln!(io::stderr());
+        }
+    }
+}
+
+pub(super) fn per_second(bytes: u64, time: Duration) -> u64 {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    bytes.saturating_mul(1000) / ms
+}
+
+/// Of one file. What it counted is taken back when the file begins anew.
+#[derive(Debug)]
+pub(super) struct FileProgress<'a> {
+    counts: &'a Counts,
+    counted: Cell<u64>,
+}
+
+impl<'a> FileProgress<'a> {
+    pub(super) fn new(counts: &'a Counts) -> Self {
+        Self { counts, counted: Cell::new(0) }
+    }
+
+    /// Everything before this place is copied.
+    pub(super) fn reached(&self, place: u64) {
+        let before = self.counted.replace(place);
+        let bytes = &self.counts.bytes;
+        bytes.set((bytes.get() + place).saturating_sub(before));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_begins_anew_is_not_counted_twice() {
+        let counts = Counts::default();
+        let (one, other) = (FileProgress::new(&counts), FileProgress::new(&counts));
+        one.reached(10);
+        other.reached(5);
+        one.reached(0);
+        one.reached(12);
+        assert_eq!(counts.bytes.get(), 17);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_late() {
+        let progress = Progress::new(true, false);
+        let start = Instant::now();
+        assert_eq!(progress.rate(start), 0);
+        for second in 1..=10 {
+            add(&progress.counts.transferred, 1000);
+            assert_eq!(progress.rate(start + Duration::from_secs(second)), 1000);
+        }
+        assert_eq!(progress.rate(start + Duration::from_secs(14)), 0);
+    }
+}

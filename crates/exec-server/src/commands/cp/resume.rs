@@ -1,0 +1,121 @@
+//! Going on where an interrupted copy has stopped.
+//!
+//! What was written is found by a key that is made of what was read: another file, or the same one changed, has another
+//! key. Nobody can read what was written before it has its name, so it cannot be compared with the source; pieces of
+//! the source are part of the key instead. Blocks are written several at once, so the last of what was found may have
+//! holes; that much is written again.
+
+use std::fmt::Write as _;
+
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{FsMetadata, MAX_BLOCK_BYTES, PathUri};
+use futures_util::future::try_join_all;
+use sha2::{Digest as _, Sha256};
+
+use crate::environment::OpenFile;
+
+/// Blocks of one file that are under way at once. A block is begun only when the one this many before it is written.
+pub(super) const WINDOW: usize = 8;
+pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
+const KEY_BYTES: usize = 8;
+/// Of the content: at the beginning, in the middle, and at the end.
+const SAMPLE: u64 = 16 << 10;
+
+/// Of a file that was opened at `path` of a side.
+pub(super) async fn key_of(
+    side: &str,
+    path: &PathUri,
+    file: &dyn OpenFile,
+) -> Result<String, ExecServerError> {
+    let found = file.metadata();
+    let read = |offset| file.read_block(offset, SAMPLE as usize);
+    let samples = try_join_all(sample_offsets(found.size).map(read)).await?;
+    Ok(key(side, path, found, samples.iter().map(|sample| &sample.chunk.0[..])))
+}
+
+fn sample_offsets(size: u64) -> [u64; 3] {
+    [0, size / 2, size.saturating_sub(SAMPLE)]
+}
+
+fn key<'a>(
+    side: &str,
+    path: &PathUri,
+    found: &FsMetadata,
+    samples: impl Iterator<Item = &'a [u8]>,
+) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut digest = Sha256::new();
+    // The side and the path end where a NUL byte is, which neither can have.
+    digest.update(side.as_bytes());
+    digest.update([0]);
+    digest.update(path.as_path().as_os_str().as_bytes());
+    digest.update([0]);
+    digest.update(found.size.to_le_bytes());
+    digest.update(found.modified_at_ms.to_le_bytes());
+    digest.update(found.created_at_ms.to_le_bytes());
+    for sample in samples {
+        digest.update((sample.len() as u64).to_le_bytes());
+        digest.update(sample);
+    }
+    let mut key = String::with_capacity(2 * KEY_BYTES);
+    for byte in digest.finalize().iter().take(KEY_BYTES) {
+        let _ = write!(key, "{byte:02x}");
+    }
+    key
+}
+
+/// Where to go on if `written` bytes are there. Invariant: everything before it was written.
+pub(super) fn start(written: u64) -> u64 {
+    let begun = written.div_ceil(BLOCK);
+    begun.saturating_sub(WINDOW as u64) * BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
+        FsMetadata {
+            is_directory: false,
+            is_file: true,
+            is_symlink: false,
+            size,
+            created_at_ms,
+            modified_at_ms,
+            mode: None,
+        }
+    }
+
+    #[test]
+    fn another_source_has_another_key() {
+        let key = |side: &str, path: &str, found: FsMetadata, samples: &[&[u8]]| {
+            super::key(side, &path.parse().unwrap(), &found, samples.iter().copied())
+        };
+        let found = metadata(1, 2, 3);
+        let one = key("", "/a", found, &[b"x", b"y"]);
+        assert_eq!(one.len(), 16);
+        assert_eq!(one, key("", "/a", found, &[b"x", b"y"]));
+        for other in [
+            key("ws://box:1", "/a", found, &[b"x", b"y"]),
+            key("", "/b", found, &[b"x", b"y"]),
+            key("", "/a", metadata(2, 2, 3), &[b"x", b"y"]),
+            key("", "/a", metadata(1, 3, 3), &[b"x", b"y"]),
+            key("", "/a", metadata(1, 2, 4), &[b"x", b"y"]),
+            key("", "/a", found, &[b"x", b"z"]),
+            key("", "/a", found, &[b"xy", b""]),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+
+    #[test]
+    fn what_may_have_holes_is_written_again() {
+        assert_eq!(start(0), 0);
+        assert_eq!(start(8 * BLOCK), 0);
+        assert_eq!(start(8 * BLOCK + 1), BLOCK);
+        assert_eq!(start(100 * BLOCK), 92 * BLOCK);
+        // The worst case: of the blocks begun only the last is there.
+        let last = 100 * BLOCK + 7;
+        assert!(start(last) <= (last.div_ceil(BLOCK) - WINDOW as u64) * BLOCK);
+    }
+}

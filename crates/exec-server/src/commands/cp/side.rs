@@ -1,0 +1,193 @@
+//! The machines between which is copied. All that is done to files is done through one trait, so that a copy does not
+//! care which side of it is here.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use exec_server_protocol::PathUri;
+
+use super::super::servers::{Servers, absolute, below, own_directory};
+use crate::environment::{Environment, ExecutorFileSystem, RemoteFileSystem};
+use crate::reach::{Origin, Target};
+use crate::remote_path::AnyPath;
+use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::terminal::escaped;
+
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) files: Arc<dyn ExecutorFileSystem>,
+    name: SideName,
+    /// Tells its files from those of other sides, in another run too.
+    pub(super) identity: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SideName {
+    Here,
+    /// By its environment.
+    Server(Option<String>),
+}
+
+/// A path on one of the sides.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) side: Rc<Side>,
+    pub(super) path: PathUri,
+    /// Its end was written as that of a directory.
+    pub(super) has_slash: bool,
+    /// What it is called in another directory; `None` if it stands for what is in it, as `.` does.
+    pub(super) name: Option<OsString>,
+}
+
+/// Each side once.
+pub(super) struct Sides<'a> {
+    servers: &'a Servers<'a>,
+    known: RefCell<Vec<Rc<Side>>>,
+}
+
+impl<'a> Sides<'a> {
+    pub(super) fn new(servers: &'a Servers<'a>) -> Self {
+        Self { servers, known: RefCell::default() }
+    }
+
+    pub(super) async fn locate(&self, written: &AnyPath) -> anyhow::Result<Place> {
+        match written {
+            AnyPath::Here(path) => {
+                let absolute = below(&own_directory()?, path)?;
+                Place::new(self.here(), path, &absolute)
+            }
+            AnyPath::There(there) => {
+                let environment = there.environment.as_deref();
+                if self.servers.target(environment)?.is_embedded() {
+                    let absolute = below(&own_directory()?, &there.path)?;
+                    return Place::new(self.here(), &there.path, &absolute);
+                }
+                let (target, client) = self.servers.reach(environment).await?;
+                let absolute = absolute(&there.path, &target, &client).await?;
+                let name = SideName::Server(there.environment.clone());
+                let identity = identity_of(&target);
+                let side = self.side(name, identity, || Arc::new(RemoteFileSystem::new(client)));
+                Place::new(side, &there.path, &absolute)
+            }
+        }
+    }
+
+    fn here(&self) -> Rc<Side> {
+        self.side(SideName::Here, String::new(), || {
+            Arc::new(Environment::local(ExecServerRuntimePaths::without_helpers()))
+        })
+    }
+
+    fn side(
+        &self,
+        name: SideName,
+        identity: String,
+        open: impl FnOnce() -> Arc<dyn ExecutorFileSystem>,
+    ) -> Rc<Side> {
+        let mut known = self.known.borrow_mut();
+        if let Some(side) = known.iter().find(|side| side.name == name) {
+            return Rc::clone(side);
+        }
+        let side = Rc::new(Side { files: open(), name, identity });
+        known.push(Rc::clone(&side));
+        side
+    }
+}
+
+impl Side {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    /// A path as a user would write it.
+    pub(super) fn show(&self, path: &PathUri) -> String {
+        format!("{}{}", self.name, escaped(path.as_path()))
+    }
+}
+
+/// Not as it was written: `:` is whatever server the command line names.
+fn identity_of(target: &Target) -> String {
+    match target {
+        Target::Embedded { .. } | Target::Server { origin: Origin::RuntimeFile, .. } => {
+            String::new()
+        }
+        Target::Server { server, origin } => match server.url() {
+            // A query may be a secret, and says nothing about the machine.
+            Some(url) => url.split('?').next().unwrap_or_default().to_owned(),
+            None => origin.to_string(),
+        },
+    }
+}
+
+impl fmt::Display for SideName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here => Ok(()),
+            Self::Server(None) => f.write_str(":"),
+            Self::Server(Some(environment)) => write!(f, "{environment}:"),
+        }
+    }
+}
+
+impl Place {
+    fn new(side: Rc<Side>, written: &Path, absolute: &PathUri) -> anyhow::Result<Self> {
+        let bytes = written.as_os_str().as_bytes();
+        let path = without_slash(absolute.as_path());
+        Ok(Self {
+            side,
+            path: PathUri::from_path(path).context("a path lost its root")?,
+            has_slash: bytes.ends_with(b"/"),
+            name: name_of(bytes),
+        })
+    }
+
+    pub(super) fn show(&self) -> String {
+        self.side.show(&self.path)
+    }
+}
+
+fn name_of(written: &[u8]) -> Option<OsString> {
+    let end = written.iter().rposition(|byte| *byte != b'/')? + 1;
+    let last = written[..end].rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let is_name = !matches!(last, b"" | b"." | b"..");
+    is_name.then(|| std::ffi::OsStr::from_bytes(last).to_owned())
+}
+
+fn without_slash(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+    Path::new(std::ffi::OsStr::from_bytes(&bytes[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_stands_last() {
+        for (written, name) in [
+            ("a", Some("a")),
+            ("a/b/", Some("b")),
+            ("/a//", Some("a")),
+            ("a/.", None),
+            ("..", None),
+            ("", None),
+            ("/", None),
+        ] {
+            assert_eq!(name_of(written.as_bytes()), name.map(OsString::from), "{written}");
+        }
+    }
+
+    #[test]
+    fn slashes_at_the_end_are_taken_off() {
+        for (path, without) in [("/a/b//", "/a/b"), ("/", "/"), ("//", "/"), ("/a", "/a")] {
+            assert_eq!(without_slash(Path::new(path)).as_os_str(), without);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! One file from one side to the other.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{
+    FsCreateParams, FsGetMetadataParams, FsMetadata, FsOpenParams, FsReadFileParams,
+    FsWriteFileParams, MAX_BLOCK_BYTES, PathUri,
+};
+use futures_util::{StreamExt as _, stream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+use super::bar::size;
+use super::progress::{FileProgress, Progress, add};
+use super::resume::{self, WINDOW};
+use super::side::Side;
+use crate::environment::{NewFile, OpenFile};
+
+/// A file up to this size is read and written in one message each.
+const SMALL: u64 = 256 << 10;
+/// Blocks and small files of all files together that are held at once.
+const HELD_BLOCKS: usize = 16;
+/// Losses of the connection without a single block in between.
+const MAX_LOSSES: usize = 5;
+/// How long somebody else may hold what was written before. A server needs a moment to notice that the connection is
+/// gone on which we held it ourselves.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Permission bits that are preserved. The others give rights on the strength of who owns the file, and that changes.
+pub(super) const PRESERVED_MODE: u32 = 0o777;
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) from: Rc<Side>,
+    pub(super) source: PathUri,
+    pub(super) target: PathUri,
+    pub(super) size: u64,
+    pub(super) mode: Option<u32>,
+    pub(super) links: Links,
+}
+
+/// What a symlink in the way means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    /// The user wrote the path.
+    Followed,
+    /// The path was found in a tree: a symlink that is there now was put there meanwhile.
+    Refused,
+}
+
+impl Links {
+    pub(super) fn on_the_wire(self) -> Option<bool> {
+        Some(self == Self::Followed)
+    }
+}
+
+pub(super) struct Transfer<'a> {
+    to: Rc<Side>,
+    progress: &'a Progress,
+    ignores_leftovers: bool,
+    held: Semaphore,
+}
+
+/// Why a file was not copied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CopyError {
+    #[error(transparent)]
+    Read(#[from] ExecServerError),
+    #[error(transparent)]
+    Written(ExecServerError),
+    #[error("became shorter while it was copied")]
+    Shorter,
+    #[error("changed while it was copied")]
+    Changed,
+    #[error("the server sent {got} bytes where at most {asked}, or the end, were due")]
+    OddBlock { asked: usize, got: usize },
+}
+
+impl CopyError {
+    /// As callers tell it: the call that failed is what there is to be said.
+    pub(super) fn into_cause(self) -> anyhow::Error {
+        match self {
+            Self::Read(error) | Self::Written(error) => error.into(),
+            other => other.into(),
+        }
+    }
+
+    /// Whether what was written would not be better for staying there: it could not be written for want of room, say,
+    /// or it is part of something that no longer exists.
+    fn spoils_the_draft(&self) -> bool {
+        match self {
+            Self::Read(_) => false,
+            Self::Written(error) => matches!(error, ExecServerError::Server(_)),
+            Self::Shorter | Self::Changed | Self::OddBlock { .. } => true,
+        }
+    }
+}
+
+impl<'a> Transfer<'a> {
+    pub(super) fn new(to: Rc<Side>, progress: &'a Progress, ignores_leftovers: bool) -> Self {
+        Self { to, progress, ignores_leftovers, held: Semaphore::new(HELD_BLOCKS) }
+    }
+
+    pub(super) async fn copy(&self, job: &Job) -> Result<(), CopyError> {
+        self.progress.begin(job.from.show(&job.source));
+        if job.size <= SMALL {
+            match self.copy_whole(job).await {
+                // It has grown meanwhile.
+                Err(error) if error.kind() == Some("fileTooLarge") => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+        self.copy_in_blocks(job).await
+    }
+
+    async fn copy_whole(&self, job: &Job) -> Result<(), ExecServerError> {
+        let _held = self.hold().await;
+        let mut params = FsReadFileParams::new(job.source.clone());
+        params.follow_symlinks = job.links.on_the_wire();
+        let content = job.from.files.read_file(params).await?;
+        let len = content.len() as u64;
+        let write = async || {
+            self.to
+                .files
+                .write_file(FsWriteFileParams {
+                    atomic: true,
+                    mode: job.mode.map(|mode| mode & PRESERVED_MODE),
+                    follow_symlinks: job.links.on_the_wire(),
+                    ..FsWriteFileParams::new(job.target.clone(), content.clone())
+                })
+                .await
+        };
+        insist(write).await?;
+        add(&self.progress.counts.transferred, len);
+        FileProgress::new(&self.progress.counts).reached(len);
+        Ok(())
+    }
+
+    /// Handles end with their connection, so after a loss both are opened again; what was written is found by its key.
+    async fn copy_in_blocks(&self, job: &Job) -> Result<(), CopyError> {
+        let progress = FileProgress::new(&self.progress.counts);
+        let (mut losses, mut furthest, mut has_changed, mut key) = (0, 0, false, None);
+        loop {
+            let mut reached = 0;
+            let attempt = self.attempt(job, &mut key, &mut reached, &progress).await;
+            if reached > furthest {
+                (losses, furthest) = (0, reached);
+            }
+            match attempt {
+                Err(
+                    CopyError::Read(ExecServerError::Interrupted { .. })
+                    | CopyError::Written(ExecServerError::Interrupted { .. }),
+                ) if losses < MAX_LOSSES => losses += 1,
+                Err(CopyError::Changed) if !has_changed => (has_changed, furthest) = (true, 0),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// `last_key` is that of the attempt before.
+    async fn attempt(
+        &self,
+        job: &Job,
+        last_key: &mut Option<String>,
+        reached: &mut u64,
+        progress: &FileProgress<'_>,
+    ) -> Result<(), CopyError> {
+        let params = FsOpenParams {
+            path: job.source.clone(),
+            handle_id: String::new(),
+            follow_symlinks: job.links.on_the_wire(),
+            details: true,
+            sandbox: None,
+        };
+        let file = job.from.files.open(params).await?;
+        let found = *file.metadata();
+        let key = resume::key_of(&job.from.identity, &job.source, &*file).await?;
+        let previous = last_key.replace(key.clone());
+        let is_first = previous.is_none();
+        if let Some(obsolete) = previous.filter(|previous| *previous != key) {
+            self.create(job, &obsolete).await?.discard().await?;
+        }
+        let mut new = self.create(job, &key).await?;
+        if new.written() > found.size || (is_first && self.ignores_leftovers && new.written() > 0) {
+            new.discard().await?;
+            new = self.create(job, &key).await?;
+        }
+        let start = resume::start(new.written());
+        if start > 0 {
+            add(&self.progress.counts.resumed, if is_first { start } else { 0 });
+            let (source, place, all) = (job.from.show(&job.source), size(start), size(found.size));
+            self.progress.note(&format!("{source}: resumed at {place} of {all}"));
+        }
+        progress.reached(start);
+        let copied = match self.blocks(&*file, &*new, start..found.size, reached, progress).await {
+            Ok(()) => look_again(job, &found).await,
+            failed => failed,
+        };
+        match copied {
+            Ok(()) => Ok(new.commit().await.map(drop)?),
+            Err(error) => {
+                if error.spoils_the_draft() {
+                    let _ = new.discard().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn create(&self, job: &Job, key: &str) -> Result<Box<dyn NewFile>, ExecServerError> {
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        loop {
+            let params = FsCreateParams {
+                mode: job.mode.map(|mode| mode & PRESERVED_MODE),
+                follow_symlinks: job.links.on_the_wire(),
+                resume_key: Some(key.to_owned()),
+                ..FsCreateParams::new(job.target.clone(), "")
+            };
+            match self.to.files.create(params).await {
+                Err(error) if error.kind() == Some("conflict") && Instant::now() < deadline => {
+                    sleep(RELEASE_INTERVAL).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Everything in `range`. What is appended meanwhile is not copied.
+    async fn blocks(
+        &self,
+        file: &dyn OpenFile,
+        new: &dyn NewFile,
+        range: Range<u64>,
+        reached: &mut u64,
+        progress: &FileProgress<'_>,
+    ) -> Result<(), CopyError> {
+        let end = range.end;
+        let block = |offset: u64| {
+            let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(MAX_BLOCK_BYTES);
+            self.block(file, new, offset, len)
+        };
+        let mut blocks = stream::iter(range.step_by(MAX_BLOCK_BYTES)).map(block).buffered(WINDOW);
+        while let Some(copied) = blocks.next().await {
+            let (place, is_whole) = copied?;
+            *reached = place;
+            progress.reached(place);
+            if !is_whole {
+                return Err(CopyError::Shorter);
+            }
+        }
+        drop(blocks);
+        if end > 0 {
+            return Ok(());
+        }
+        // Files of /proc and their like have no size, only an end.
+        loop {
+            let (place, is_whole) = self.block(file, new, *reached, MAX_BLOCK_BYTES).await?;
+            *reached = place;
+            progress.reached(place);
+            if !is_whole {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Up to where it was copied, and whether that is all of it.
+    async fn block(
+        &self,
+        file: &dyn OpenFile,
+        new: &dyn NewFile,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, bool), CopyError> {
+        let _held = self.hold().await;
+        let mut place = offset;
+        let end = offset + len as u64;
+        while place < end {
+            let asked = usize::try_from(end - place).unwrap_or(MAX_BLOCK_BYTES);
+            let read = file.read_block(place, asked).await?;
+            let bytes = read.chunk.0;
+            let got = bytes.len();
+            if got > asked || (got == 0 && !read.eof) {
+                return Err(CopyError::OddBlock { asked, got });
+            }
+            if got > 0 {
+                new.write_block(place, bytes).await.map_err(CopyError::Written)?;
+                add(&self.progress.counts.transferred, got as u64);
+                place += got as u64;
+            }
+            if read.eof {
+                break;
+            }
+        }
+        Ok((place, place == end))
+    }
+
+    async fn hold(&self) -> tokio::sync::SemaphorePermit<'_> {
+        self.held.acquire().await.expect("nobody closes it")
+    }
+}
+
+/// A file that is written to while it is read would become a mixture of what it was and what it is.
+async fn look_again(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
+    if before.size == 0 {
+        return Ok(());
+    }
+    let params = FsGetMetadataParams {
+        path: job.source.clone(),
+        follow_symlinks: job.links.on_the_wire(),
+        sandbox: None,
+    };
+    match job.from.files.metadata(params).await {
+        Ok(now) if !is_rewritten(before, &now) => Ok(()),
+        Ok(_) => Err(CopyError::Changed),
+        // What was opened was read to its end, whatever has become of its name.
+        Err(error) if error.kind() == Some("notFound") => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What was appended since was not read, and what took the name since is another file.
+fn is_rewritten(before: &FsMetadata, now: &FsMetadata) -> bool {
+    let births = [before.created_at_ms, now.created_at_ms];
+    let is_another = births[0] != births[1] && !births.contains(&0);
+    let has_grown = now.size > before.size;
+    let is_the_same = now.size == before.size && now.modified_at_ms == before.modified_at_ms;
+    !(is_another || has_grown || is_the_same)
+}
+
+/// Repeats what is harmless to do twice when the connection was lost in the middle of it.
+pub(super) async fn insist<T>(
+    act: impl AsyncFn() -> Result<T, ExecServerError>,
+) -> Result<T, ExecServerError> {
+    let mut losses = 0;
+    loop {
+        match act().await {
+            Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_and_another_file_are_no_change() {
+        let found = |size, modified_at_ms, created_at_ms| FsMetadata {
+            is_directory: false,
+            is_file: true,
+            is_symlink: false,
+            size,
+            created_at_ms,
+            modified_at_ms,
+            mode: None,
+        };
+        let before = found(10, 5, 1);
+        for (now, is_change) in [
+            (before, false),
+            (found(11, 6, 1), false),
+            (found(10, 6, 2), false),
+            (found(3, 6, 2), false),
+            (found(10, 6, 1), true),
+            (found(9, 6, 1), true),
+            (found(9, 5, 1), true),
+            // Where nobody knows when a file was born, it is the same one.
+            (found(10, 6, 0), true),
+        ] {
+            assert_eq!(is_rewritten(&before, &now), is_change, "{now:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `exec-server grep`: lines that match, found by the server and printed as they come.
+
+mod print;
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use exec_server_protocol::{
+    FsGetMetadataParams, FsSearchParams, FsSearchResponse, OutputStream, PathUri,
+};
+
+use super::failures::Failures;
+use super::servers::{Located, Servers};
+use crate::cli::files::{Grep, GrepOutput};
+use crate::exit_code::ExitStatus;
+use crate::foreground::Outputs;
+use crate::program::say;
+use crate::remote_path::ServerPath;
+use crate::terminal::{Names, Paint};
+use print::{Printer, Root};
+
+pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<ExitStatus> {
+    let mut outputs = Outputs::open();
+    let (mut failures, mut matches) = (Failures::default(), 0);
+    for path in &grep.paths {
+        match search(servers, grep, path, &mut outputs).await {
+            Ok(summary) => {
+                matches += summary.matches;
+                if let Some(problem) = unreadable(&summary) {
+                    failures.tell(&path.written, &problem);
+                }
+                if summary.truncated {
+                    say(&stopped(grep.max_matches, summary.matches));
+                }
+            }
+            Err(Problem::Search(error)) => failures.tell(&path.written, &error),
+            Err(Problem::Output(error)) => return ExitStatus::of_write_error(error),
+        }
+    }
+    if let Err(error) = outputs.finish().await {
+        return ExitStatus::of_write_error(error);
+    }
+    Ok(match (failures.status(), matches) {
+        (ExitStatus::SUCCESS, 0) => ExitStatus::FAILURE,
+        (ExitStatus::SUCCESS, _) => ExitStatus::SUCCESS,
+        _ => ExitStatus::USAGE,
+    })
+}
+
+enum Problem {
+    Search(anyhow::Error),
+    Output(io::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self::Search(error.into())
+    }
+}
+
+async fn search(
+    servers: &Servers<'_>,
+    grep: &Grep,
+    written: &ServerPath,
+    outputs: &mut Outputs,
+) -> Result<FsSearchResponse, Problem> {
+    let Located { client, path } = servers.locate(written).await?;
+    let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
+    let is_lone_file = grep.paths.len() == 1 && client.fs_get_metadata(params).await?.is_file;
+    let root = Root {
+        path: path.as_path().to_owned(),
+        written: PathBuf::from(&written.written),
+        is_named: !is_lone_file || matches!(grep.output, GrepOutput::Files),
+    };
+    let stdout = io::stdout();
+    let (names, paint) = (Names::for_stream(&stdout), Paint::for_stream(&stdout));
+    let has_context = grep.before + grep.after > 0;
+    let mut printer = Printer::new(root, grep.output, has_context, names, paint);
+    let mut results = client.search(params_of(grep, path)).await?;
+    loop {
+        let batch = tokio::select! {
+            batch = results.next() => batch,
+            error = outputs.failed() => return Err(Problem::Output(error)),
+        };
+        let (text, is_over) = match batch {
+            Some(batch) => (printer.matches(batch?), false),
+            None => (printer.end(), true),
+        };
+        if !text.is_empty() {
+            let written = outputs.write(OutputStream::Stdout, text.into()).await;
+            written.map_err(Problem::Output)?;
+        }
+        if is_over {
+            return Ok(results.summary().context("the server did not say how the search ended")?);
+        }
+    }
+}
+
+fn params_of(grep: &Grep, path: PathUri) -> FsSearchParams {
+    FsSearchParams {
+        literal: grep.literal,
+        ignore_case: grep.ignore_case,
+        word: grep.word,
+        globs: grep.globs.clone(),
+        hidden: grep.hidden,
+        ignored: grep.no_ignore,
+        before: grep.before,
+        after: grep.after,
+        max_matches: grep.max_matches,
+        ..FsSearchParams::new(path, grep.pattern.clone())
+    }
+}
+
+/// The limit of lines is not the only one: long ones fill what a server sends.
+fn stopped(max_matches: Option<u64>, matches: u64) -> String {
+    let lines = if matches == 1 { "line" } else { "lines" };
+    if matches < max_matches.unwrap_or(FsSearchParams::DEFAULT_MATCHES) {
+        return format!("stopped after {matches} {lines}, which is as much as the server sends");
+    }
+    format!("stopped after {matches} {lines}; see --max-matches")
+}
+
+fn unreadable(summary: &FsSearchResponse) -> Option<anyhow::Error> {
+    match summary.unreadable {
+        0 => None,
+        1 => Some(anyhow::anyhow!("a file or directory cannot be read")),
+        several => Some(anyhow::anyhow!("{several} files or directories cannot be read")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_that_was_reached_is_named() {
+        assert_eq!(stopped(Some(1), 1), "stopped after 1 line; see --max-matches");
+        assert_eq!(stopped(None, 10_000), "stopped after 10000 lines; see --max-matches");
+        let other = "stopped after 7 lines, which is as much as the server sends";
+        assert_eq!(stopped(None, 7), other);
+    }
+}

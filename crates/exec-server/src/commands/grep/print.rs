@@ -1,0 +1,293 @@
+//! Matches as `grep -rn` prints them.
+//!
+//! A match is held back until the next one is known: what is context after the one may be before the other, or the
+//! other itself, and no line is printed twice.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use exec_server_protocol::{PathUri, SearchLine, SearchMatch};
+
+use crate::cli::files::GrepOutput;
+use crate::program::turns_text_around;
+use crate::terminal::{Colour, Names, Paint};
+
+/// Where a search began, and how its user wrote that.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) path: PathBuf,
+    /// Empty: nobody did.
+    pub(super) written: PathBuf,
+    /// Lines begin with the name of their file.
+    pub(super) is_named: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Printer {
+    root: Root,
+    output: GrepOutput,
+    /// Groups of lines are separated.
+    has_context: bool,
+    names: Names,
+    paint: Paint,
+    held: Option<SearchMatch>,
+    /// The last line that was printed, and of which file.
+    last: Option<(PathUri, u64)>,
+    seen: HashSet<PathUri>,
+    /// In the order in which they were found.
+    counts: Vec<(PathUri, u64)>,
+}
+
+impl Printer {
+    pub(super) fn new(
+        root: Root,
+        output: GrepOutput,
+        has_context: bool,
+        names: Names,
+        paint: Paint,
+    ) -> Self {
+        Self {
+            root,
+            output,
+            has_context,
+            names,
+            paint,
+            held: None,
+            last: None,
+            seen: HashSet::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    pub(super) fn matches(&mut self, matches: Vec<SearchMatch>) -> Vec<u8> {
+        let mut text = Vec::new();
+        for found in matches {
+            match self.output {
+                GrepOutput::Json => {
+                    text.extend(serde_json::to_vec(&found).unwrap_or_default());
+                    text.push(b'\n');
+                }
+                GrepOutput::Files => self.file(found.path, &mut text),
+                GrepOutput::Counts => self.count(found.path),
+                GrepOutput::Lines => {
+                    if let Some(held) = self.held.take() {
+                        let is_same_file = held.path == found.path;
+                        let end = if is_same_file { found.line_number } else { u64::MAX };
+                        self.lines(&held, end, &mut text);
+                    }
+                    self.held = Some(found);
+                }
+            }
+        }
+        text
+    }
+
+    /// What was held back.
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        let mut text = Vec::new();
+        if let Some(held) = self.held.take() {
+            self.lines(&held, u64::MAX, &mut text);
+        }
+        for (path, count) in std::mem::take(&mut self.counts) {
+            self.name(&path, ':', &mut text);
+            text.extend(format!("{count}\n").into_bytes());
+        }
+        text
+    }
+
+    fn file(&mut self, path: PathUri, text: &mut Vec<u8>) {
+        if !self.seen.contains(&path) {
+            let name = self.names.of(self.root.name(path.as_path()));
+            self.painted(Colour::Magenta, &name, text);
+            text.push(b'\n');
+            self.seen.insert(path);
+        }
+    }
+
+    fn count(&mut self, path: PathUri) {
+        // Matches of one file come together, as a rule.
+        match self.counts.iter_mut().rev().find(|(counted, _)| *counted == path) {
+            Some((_, count)) => *count += 1,
+            None => self.counts.push((path, 1)),
+        }
+    }
+
+    /// The match and its context, except for lines that were printed and those from `end` on.
+    fn lines(&mut self, found: &SearchMatch, end: u64, text: &mut Vec<u8>) {
+        let last =
+            self.last.as_ref().filter(|(path, _)| *path == found.path).map(|(_, line)| *line);
+        let is_new = |line: &&SearchLine| last.is_none_or(|last| line.line_number > last);
+        let before: Vec<_> = found.before.iter().filter(is_new).collect();
+        let first = before.first().map_or(found.line_number, |line| line.line_number);
+        let is_apart = last.is_none_or(|last| first > last + 1);
+        if self.has_context && self.last.is_some() && is_apart {
+            self.painted(Colour::Dim, b"--", text);
+            text.push(b'\n');
+        }
+        for line in before {
+            self.context(&found.path, line, text);
+        }
+        self.head(&found.path, found.line_number, ':', text);
+        self.marked(found, text);
+        let mut printed = found.line_number;
+        for line in found.after.iter().filter(|line| line.line_number < end) {
+            self.context(&found.path, line, text);
+            printed = line.line_number;
+        }
+        self.last = Some((found.path.clone(), printed));
+    }
+
+    fn context(&self, path: &PathUri, line: &SearchLine, text: &mut Vec<u8>) {
+        self.head(path, line.line_number, '-', text);
+        text.extend(self.shown(&line.text).into_bytes());
+        text.push(b'\n');
+    }
+
+    fn head(&self, path: &PathUri, line: u64, separator: char, text: &mut Vec<u8>) {
+        self.name(path, separator, text);
+        self.painted(Colour::Green, line.to_string().as_bytes(), text);
+        self.painted(Colour::Dim, separator.to_string().as_bytes(), text);
+    }
+
+    fn name(&self, path: &PathUri, separator: char, text: &mut Vec<u8>) {
+        if self.root.is_named {
+            let name = self.names.of(self.root.name(path.as_path()));
+            self.painted(Colour::Magenta, &name, text);
+            self.painted(Colour::Dim, separator.to_string().as_bytes(), text);
+        }
+    }
+
+    /// The line with what matches in it painted.
+    fn marked(&self, found: &SearchMatch, text: &mut Vec<u8>) {
+        let mut rest = 0;
+        for submatch in &found.submatches {
+            let range = (usize::try_from(submatch.start), usize::try_from(submatch.end));
+            let (Ok(start), Ok(end)) = range else { continue };
+            // A line that was cut may end before what matched in it.
+            let (Some(between), Some(matched)) =
+                (found.text.get(rest..start), found.text.get(start..end))
+            else {
+                continue;
+            };
+            text.extend(self.shown(between).into_bytes());
+            let matched = self.shown(matched);
+            if !matched.is_empty() {
+                self.painted(Colour::Red, matched.as_bytes(), text);
+            }
+            rest = end;
+        }
+        text.extend(self.shown(found.text.get(rest..).unwrap_or_default()).into_bytes());
+        text.push(b'\n');
+    }
+
+    /// On a terminal, other people's files must not move the cursor.
+    fn shown(&self, line: &str) -> String {
+        let is_harmful =
+            |letter: char| (letter.is_control() && letter != '\t') || turns_text_around(letter);
+        match self.names {
+            Names::Raw => line.to_owned(),
+            Names::Escaped => line.replace(is_harmful, "\u{fffd}"),
+        }
+    }
+
+    fn painted(&self, colour: Colour, bytes: &[u8], text: &mut Vec<u8>) {
+        match (self.paint.is_wanted(), std::str::from_utf8(bytes)) {
+            (true, Ok(word)) => text.extend(self.paint.apply(Some(colour), word).into_bytes()),
+            _ => text.extend(bytes),
+        }
+    }
+}
+
+impl Root {
+    fn name(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(&self.path) {
+            Ok(rest) if rest.as_os_str().is_empty() => self.written.clone(),
+            Ok(rest) => self.written.join(rest),
+            Err(_) => path.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_protocol::Submatch;
+
+    use super::*;
+
+    fn line(line_number: u64) -> SearchLine {
+        SearchLine { line_number, text: format!("line {line_number}") }
+    }
+
+    fn found(path: &str, number: u64, context: u64) -> SearchMatch {
+        SearchMatch {
+            path: path.parse().unwrap(),
+            line_number: number,
+            text: line(number).text,
+            submatches: vec![Submatch { start: 0, end: 4 }],
+            before: (number.saturating_sub(context).max(1)..number).map(line).collect(),
+            after: (number + 1..=number + context).map(line).collect(),
+        }
+    }
+
+    fn printed(
+        output: GrepOutput,
+        context: bool,
+        named: bool,
+        matches: Vec<SearchMatch>,
+    ) -> String {
+        let root = Root { path: "/r".into(), written: "box:r".into(), is_named: named };
+        let paint = Paint::for_stream(&std::fs::File::open("/dev/null").unwrap());
+        let mut printer = Printer::new(root, output, context, Names::Raw, paint);
+        let mut text = Vec::new();
+        for found in matches {
+            text.extend(printer.matches(vec![found]));
+        }
+        text.extend(printer.end());
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn names_are_those_that_the_user_wrote() {
+        let matches = vec![found("/r/a", 1, 0), found("/r/b/c", 7, 0)];
+        let lines = printed(GrepOutput::Lines, false, true, matches.clone());
+        assert_eq!(lines, "box:r/a:1:line 1\nbox:r/b/c:7:line 7\n");
+        assert_eq!(printed(GrepOutput::Lines, false, false, matches), "1:line 1\n7:line 7\n");
+        let root =
+            |written: &str| Root { path: "/r".into(), written: written.into(), is_named: true };
+        assert_eq!(root("").name(Path::new("/r/a")), Path::new("a"));
+        assert_eq!(root("./").name(Path::new("/r/a")).as_os_str(), "./a");
+        assert_eq!(root("f").name(Path::new("/r")).as_os_str(), "f");
+    }
+
+    #[test]
+    fn no_line_of_context_is_printed_twice() {
+        let matches = vec![
+            found("/r/a", 2, 2),
+            found("/r/a", 3, 2),
+            found("/r/a", 6, 2),
+            found("/r/a", 20, 1),
+        ];
+        let text = printed(GrepOutput::Lines, true, false, matches);
+        let expected = "1-line 1\n2:line 2\n3:line 3\n4-line 4\n5-line 5\n6:line 6\n7-line 7\n8-line 8\n--\n\
+                        19-line 19\n20:line 20\n21-line 21\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn another_file_is_another_group() {
+        let matches = vec![found("/r/a", 2, 1), found("/r/b", 2, 1)];
+        let text = printed(GrepOutput::Lines, true, false, matches);
+        assert_eq!(text, "1-line 1\n2:line 2\n3-line 3\n--\n1-line 1\n2:line 2\n3-line 3\n");
+    }
+
+    #[test]
+    fn files_and_counts_are_told_once() {
+        let matches = vec![found("/r/a", 1, 0), found("/r/b", 1, 0), found("/r/a", 2, 0)];
+        assert_eq!(printed(GrepOutput::Files, false, true, matches.clone()), "box:r/a\nbox:r/b\n");
+        assert_eq!(
+            printed(GrepOutput::Counts, false, true, matches.clone()),
+            "box:r/a:2\nbox:r/b:1\n"
+        );
+        assert_eq!(printed(GrepOutput::Json, false, true, matches).lines().count(), 3);
+    }
+}

@@ -1,0 +1,208 @@
+//! `exec-server http`: a request that the server makes, and its response as it comes.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use exec_server_client::{ExecServerError, HttpBody};
+use exec_server_protocol::{
+    HttpRequestParams, HttpResponse, MAX_FILE_BYTES, OutputStream, RedirectPolicy,
+};
+
+use super::download::Download;
+use super::servers::Servers;
+use crate::cli::http::{Body, Request};
+use crate::exit_code::ExitStatus;
+use crate::foreground::Outputs;
+use crate::program::{printable, say};
+
+pub(super) async fn run(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
+    let Some(limit) = request.timeout else { return perform(servers, request).await };
+    // The server's own limit ends with the head: a body that is streamed may go on for ever.
+    match tokio::time::timeout(limit, perform(servers, request)).await {
+        Ok(outcome) => outcome,
+        Err(_) => anyhow::bail!("no response, or not all of it, within {limit:?}"),
+    }
+}
+
+async fn perform(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
+    let (head, body) = ask(servers, request).await?;
+    let mut outputs = Outputs::open();
+    let delivered = deliver(request, &head, body, &mut outputs).await;
+    if let Err(Problem::Output(error)) = delivered {
+        return ExitStatus::of_write_error(error);
+    }
+    // Of a response that broke off, too, what came is printed.
+    let printed = outputs.finish().await;
+    match (delivered, printed) {
+        (Err(Problem::Response(error)), _) => Err(error),
+        (Err(Problem::Output(error)), _) | (_, Err(error)) => ExitStatus::of_write_error(error),
+        (Ok(status), Ok(())) => Ok(status),
+    }
+}
+
+async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpResponse, HttpBody)> {
+    let body_base64 = match &request.body {
+        Some(body) => Some(read(body).await?.into()),
+        None => None,
+    };
+    let (_, client) = servers.reach(None).await?;
+    let timeout = request.timeout.map(|timeout| timeout.as_millis());
+    let params = HttpRequestParams {
+        headers: request.headers.clone(),
+        body_base64,
+        timeout_ms: timeout.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
+        redirect_policy: match request.follow_redirects {
+            true => RedirectPolicy::Follow,
+            false => RedirectPolicy::Stop,
+        },
+        ..HttpRequestParams::new(request.method.clone(), request.url.clone())
+    };
+    Ok(client.http_stream(params).await.map_err(without_id)?)
+}
+
+enum Problem {
+    Response(anyhow::Error),
+    Output(io::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self::Response(error.into())
+    }
+}
+
+/// The head goes to our output, the body there or to a file.
+async fn deliver(
+    request: &Request,
+    head: &HttpResponse,
+    mut body: HttpBody,
+    outputs: &mut Outputs,
+) -> Result<ExitStatus, Problem> {
+    if request.include_head {
+        let written = outputs.write(OutputStream::Stdout, text_of(head)).await;
+        written.map_err(Problem::Output)?;
+    }
+    if request.fail && head.status >= 400 {
+        say(&format!("the response has the status {}", head.status));
+        return Ok(ExitStatus::HTTP_FAILURE);
+    }
+    let mut file = match &request.output {
+        Some(path) => Some((open(path).await.with_context(|| cannot_write(path))?, path)),
+        None => None,
+    };
+    loop {
+        let piece = tokio::select! {
+            piece = body.next() => piece,
+            error = outputs.failed() => return Err(Problem::Output(error)),
+        };
+        let Some(piece) = piece else { break };
+        let piece = piece.map_err(without_id).context("the response broke off")?;
+        match &mut file {
+            Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
+            None => {
+                let written = outputs.write(OutputStream::Stdout, piece).await;
+                written.map_err(Problem::Output)?;
+            }
+        }
+    }
+    if let Some((file, path)) = file {
+        file.finish().with_context(|| cannot_write(path))?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+async fn open(path: &Path) -> io::Result<Download> {
+    let path = path.to_owned();
+    let opening = tokio::task::spawn_blocking(move || Download::open(&path));
+    opening.await.map_err(io::Error::other)?
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+fn text_of(head: &HttpResponse) -> Bytes {
+    let mut text = format!("HTTP {}\n", head.status);
+    for header in &head.headers {
+        text += &format!("{}: {}\n", printable(&header.name), printable(&header.value));
+    }
+    text.push('\n');
+    text.into()
+}
+
+/// Servers name the request by the number that we gave it, which means nothing to whoever made only one.
+fn without_id(error: ExecServerError) -> ExecServerError {
+    match error {
+        ExecServerError::Server(mut error) => {
+            let named = error.message.strip_prefix("http request \"");
+            if let Some((_, cause)) = named.and_then(|named| named.split_once("\": ")) {
+                error.message = cause.to_owned();
+            }
+            ExecServerError::Server(error)
+        }
+        other => other,
+    }
+}
+
+async fn read(body: &Body) -> anyhow::Result<Bytes> {
+    let (name, bytes) = match body {
+        Body::Text(bytes) => ("the body".to_owned(), Ok(bytes.clone())),
+        Body::File(path) => {
+            let name = path.display().to_string();
+            let path = path.clone();
+            (name, read_blocking(move || File::open(path).and_then(read_limited)).await)
+        }
+        Body::Stdin => {
+            let read = || read_limited(io::stdin().lock());
+            ("standard input".to_owned(), read_blocking(read).await)
+        }
+    };
+    let bytes = bytes.with_context(|| format!("cannot read {name}"))?;
+    anyhow::ensure!(
+        bytes.len() as u64 <= MAX_FILE_BYTES,
+        "{name} has more than {} MiB, and a body can have no more",
+        MAX_FILE_BYTES >> 20
+    );
+    Ok(bytes.into())
+}
+
+/// Not on a worker: whoever types our input, or writes to a FIFO, takes their time.
+async fn read_blocking(
+    read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+) -> io::Result<Vec<u8>> {
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
+}
+
+/// Enough to know that it is too much.
+fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_protocol::RpcError;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_not_named_by_its_number() {
+        let said = |message: &str| {
+            let error = ExecServerError::Server(RpcError::internal(message));
+            let ExecServerError::Server(error) = without_id(error) else { panic!() };
+            error.message
+        };
+        assert_eq!(said("http request \"1\": no route"), "no route");
+        assert_eq!(said("http request refused"), "http request refused");
+    }
+
+    #[tokio::test]
+    async fn a_body_has_a_limit() {
+        let error = read(&Body::File("/dev/zero".into())).await.unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero has more than 47 MiB, and a body can have no more");
+    }
+}

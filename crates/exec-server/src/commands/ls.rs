@@ -1,0 +1,315 @@
+//! `exec-server ls`: the names in directories, or files themselves.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use exec_server_client::{ExecServerClient, ExecServerError};
+use exec_server_protocol::{
+    DirectoryEntry, FsGetMetadataParams, FsMetadata, FsReadDirectoryParams, FsReadLinkParams,
+    PathUri,
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::json;
+
+use super::failures::Failures;
+use super::servers::{Located, Servers};
+use crate::cli::files::Ls;
+use crate::exit_code::ExitStatus;
+use crate::remote_path::ServerPath;
+use crate::terminal::Names;
+
+/// Symlinks whose targets are asked for at once.
+const LINKS_AT_ONCE: usize = 16;
+
+pub(super) async fn run(servers: &Servers<'_>, ls: &Ls) -> anyhow::Result<ExitStatus> {
+    let mut failures = Failures::default();
+    // As by ls(1): what is no directory comes first, all of it together.
+    let (mut lone, mut directories) = (Vec::new(), Vec::new());
+    for path in &ls.paths {
+        match list(servers, ls, path).await {
+            Ok(Listed::Lone(row)) => lone.push(row),
+            Ok(Listed::Directory(rows)) => directories.push((&path.written, rows)),
+            Err(error) => failures.tell(&path.written, &error),
+        }
+    }
+    sort(&mut lone);
+    if ls.json {
+        let found = lone.len() + directories.len();
+        if found == 0 {
+            return Ok(failures.status());
+        }
+        lone.extend(directories.into_iter().flat_map(|(_, rows)| rows));
+        return super::print_result(format!("{}\n", json(&lone)).as_bytes(), failures.status());
+    }
+    let names = Names::for_stream(&io::stdout());
+    let text_of = |rows: &[Row]| if ls.long { long(rows, names) } else { short(rows, names) };
+    let mut text = text_of(&lone);
+    for (written, rows) in directories {
+        if ls.paths.len() > 1 {
+            text.extend(if text.is_empty() { &b""[..] } else { b"\n" });
+            text.extend(names.of(written));
+            text.extend(b":\n");
+        }
+        text.extend(text_of(&rows));
+    }
+    super::print_result(&text, failures.status())
+}
+
+enum Listed {
+    Lone(Row),
+    Directory(Vec<Row>),
+}
+
+async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::Result<Listed> {
+    let Located { client, path } = servers.locate(written).await?;
+    let look = async |follow_symlinks| {
+        let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
+        client.fs_get_metadata(params).await
+    };
+    let metadata = match look(None).await {
+        // It may be a symlink that leads nowhere.
+        Err(error) if error.kind() == Some("notFound") => {
+            let itself = look(Some(false)).await.ok().filter(|found| found.is_symlink);
+            itself.ok_or(error)?
+        }
+        found => found?,
+    };
+    let is_directory = metadata.is_directory;
+    let mut rows = if is_directory {
+        let params = FsReadDirectoryParams { path, details: true, sandbox: None };
+        let entries = client.fs_read_directory(params).await?.entries;
+        entries
+            .into_iter()
+            .filter_map(Row::of_entry)
+            .filter(|row| ls.all || !row.is_hidden())
+            .collect()
+    } else {
+        vec![Row::of_file(written.written.clone(), path.clone(), &metadata)]
+    };
+    sort(&mut rows);
+    if ls.long || ls.json {
+        rows = with_targets(&client, rows).await.context("cannot read a symlink")?;
+    }
+    Ok(match rows.pop() {
+        Some(row) if !is_directory => Listed::Lone(row),
+        last => Listed::Directory(rows.into_iter().chain(last).collect()),
+    })
+}
+
+fn sort(rows: &mut [Row]) {
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    name: OsString,
+    path: PathUri,
+    kind: Kind,
+    mode: u32,
+    size: u64,
+    modified_at_ms: i64,
+    /// Of a symlink, if somebody wants to know.
+    target: Option<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    File,
+    Symlink,
+    Other,
+}
+
+impl Row {
+    fn of_entry(entry: DirectoryEntry) -> Option<Self> {
+        Some(Self {
+            name: entry.path.as_path().file_name()?.to_owned(),
+            kind: match (entry.is_symlink, entry.is_directory, entry.is_file) {
+                (Some(true), ..) => Kind::Symlink,
+                (_, true, _) => Kind::Directory,
+                (_, _, true) => Kind::File,
+                _ => Kind::Other,
+            },
+            mode: entry.mode.unwrap_or(0),
+            size: entry.size.unwrap_or(0),
+            modified_at_ms: entry.modified_at_ms.unwrap_or(0),
+            path: entry.path,
+            target: None,
+        })
+    }
+
+    fn of_file(name: OsString, path: PathUri, metadata: &FsMetadata) -> Self {
+        Self {
+            name,
+            path,
+            kind: match metadata {
+                FsMetadata { is_file: true, .. } => Kind::File,
+                FsMetadata { is_symlink: true, .. } => Kind::Symlink,
+                _ => Kind::Other,
+            },
+            mode: metadata.mode.unwrap_or(0),
+            size: metadata.size,
+            modified_at_ms: metadata.modified_at_ms,
+            target: None,
+        }
+    }
+
+    fn is_hidden(&self) -> bool {
+        self.name.as_encoded_bytes().starts_with(b".")
+    }
+}
+
+async fn with_targets(
+    client: &ExecServerClient,
+    rows: Vec<Row>,
+) -> Result<Vec<Row>, ExecServerError> {
+    let with_target = async |mut row: Row| {
+        if row.kind == Kind::Symlink {
+            let path = row.path.clone();
+            let params = FsReadLinkParams { path, follow_symlinks: None, sandbox: None };
+            match client.fs_read_link(params).await {
+                Ok(response) => row.target = response.link_target().ok(),
+                // It was removed, or replaced, since it was listed.
+                Err(ExecServerError::Server(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(row)
+    };
+    stream::iter(rows).map(with_target).buffered(LINKS_AT_ONCE).try_collect().await
+}
+
+fn short(rows: &[Row], names: Names) -> Vec<u8> {
+    let mut text = Vec::new();
+    for row in rows {
+        text.extend(names.of(&row.name));
+        text.push(b'\n');
+    }
+    text
+}
+
+fn long(rows: &[Row], names: Names) -> Vec<u8> {
+    let width = rows.iter().map(|row| row.size.to_string().len()).max().unwrap_or(0);
+    let mut text = Vec::new();
+    for row in rows {
+        let (mode, time) = (mode_string(row.kind, row.mode), time(row.modified_at_ms));
+        text.extend(format!("{mode} {:>width$} {time} ", row.size).into_bytes());
+        text.extend(names.of(&row.name));
+        if let Some(target) = &row.target {
+            text.extend(b" -> ");
+            text.extend(names.of(target));
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+fn json(rows: &[Row]) -> serde_json::Value {
+    let object = |row: &Row| {
+        let mut object = json!({
+            "name": row.name.to_string_lossy(),
+            "path": row.path,
+            "type": match row.kind {
+                Kind::Directory => "directory",
+                Kind::File => "file",
+                Kind::Symlink => "symlink",
+                Kind::Other => "other",
+            },
+            "mode": format!("{:04o}", row.mode),
+            "size": row.size,
+            "modifiedAtMs": row.modified_at_ms,
+        });
+        if let Some(target) = &row.target {
+            object["target"] = target.to_string_lossy().into();
+        }
+        object
+    };
+    rows.iter().map(object).collect()
+}
+
+/// As `ls -l` has it.
+fn mode_string(kind: Kind, mode: u32) -> String {
+    let mut letters = String::with_capacity(10);
+    letters.push(match kind {
+        Kind::Directory => 'd',
+        Kind::File => '-',
+        Kind::Symlink => 'l',
+        Kind::Other => '?',
+    });
+    for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        let is_special = mode & special != 0;
+        letters.push(if bits & 4 != 0 { 'r' } else { '-' });
+        letters.push(if bits & 2 != 0 { 'w' } else { '-' });
+        letters.push(match (bits & 1 != 0, is_special) {
+            (true, true) => mark,
+            (false, true) => mark.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    letters
+}
+
+/// In UTC: two machines need not agree on anything else.
+fn time(ms: i64) -> String {
+    let distance = Duration::from_millis(ms.unsigned_abs());
+    let epoch = SystemTime::UNIX_EPOCH;
+    let time = if ms < 0 { epoch.checked_sub(distance) } else { epoch.checked_add(distance) };
+    // What is before 1970 or after 9999 cannot be written.
+    let writable = time.filter(|_| (0..=253_402_300_799_000).contains(&ms));
+    writable.map_or_else(
+        || format!("{:<20}", "-"),
+        |time| humantime::format_rfc3339_seconds(time).to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    fn row(name: &[u8], kind: Kind, size: u64) -> Row {
+        Row {
+            name: OsStr::from_bytes(name).to_owned(),
+            path: "/x".parse().unwrap(),
+            kind,
+            mode: 0o644,
+            size,
+            modified_at_ms: 1_000,
+            target: None,
+        }
+    }
+
+    #[test]
+    fn modes_are_written_as_by_ls() {
+        assert_eq!(mode_string(Kind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(Kind::File, 0o4755), "-rwsr-xr-x");
+        assert_eq!(mode_string(Kind::File, 0o2640), "-rw-r-S---");
+        assert_eq!(mode_string(Kind::Symlink, 0o777), "lrwxrwxrwx");
+        assert_eq!(mode_string(Kind::Other, 0), "?---------");
+    }
+
+    #[test]
+    fn times_that_cannot_be_written_are_left_out() {
+        assert_eq!(time(1_000), "1970-01-01T00:00:01Z");
+        for odd in [-1, i64::MIN, i64::MAX] {
+            assert_eq!(time(odd).trim_end(), "-");
+            assert_eq!(time(odd).len(), time(0).len());
+        }
+    }
+
+    #[test]
+    fn columns_line_up_and_names_are_what_they_are() {
+        let mut link = row(b"l", Kind::Symlink, 3);
+        link.target = Some("a b".into());
+        let rows = [row(b"\xff\n", Kind::File, 1234), link];
+        let expected = b"-rw-r--r-- 1234 1970-01-01T00:00:01Z \xff\n\nlrw-r--r--    3 1970-01-01T00:00:01Z l -> a b\n";
+        assert_eq!(long(&rows, Names::Raw), expected);
+        assert_eq!(short(&rows, Names::Escaped), b"\\377\\n\nl\n");
+    }
+}

@@ -1,0 +1,34 @@
+//! `exec-server mkdir`: new directories.
+
+use exec_server_protocol::FsCreateDirectoryParams;
+
+use super::failures::Failures;
+use super::servers::{Located, Servers};
+use crate::exit_code::ExitStatus;
+use crate::remote_path::ServerPath;
+
+pub(super) async fn run(
+    servers: &Servers<'_>,
+    paths: &[ServerPath],
+    parents: bool,
+) -> anyhow::Result<ExitStatus> {
+    let mut failures = Failures::default();
+    for path in paths {
+        if let Err(error) = create(servers, path, parents).await {
+            failures.tell(&path.written, &error);
+        }
+    }
+    Ok(failures.status())
+}
+
+async fn create(servers: &Servers<'_>, path: &ServerPath, parents: bool) -> anyhow::Result<()> {
+    let Located { client, path } = servers.locate(path).await?;
+    let params = FsCreateDirectoryParams {
+        path,
+        recursive: Some(parents),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    client.fs_create_directory(params).await?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The servers that one command works on, each reached once and when it is needed, and what a path means there.
+
+use std::cell::RefCell;
+use std::future::ready;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+
+use anyhow::Context as _;
+use exec_server_client::ExecServerClient;
+use exec_server_protocol::{Empty, PathUri};
+
+use super::run::options;
+use crate::cli::client::ServerChoice;
+use crate::exit_code::ExitStatus;
+use crate::foreground::Signals;
+use crate::reach::{Reached, Target};
+use crate::remote_path::ServerPath;
+
+pub(super) struct Servers<'a> {
+    choice: &'a ServerChoice,
+    client_name: String,
+    known: RefCell<Vec<Known>>,
+}
+
+struct Known {
+    /// `None`: the one that the command line or the configuration chooses.
+    environment: Option<String>,
+    target: Rc<Target>,
+    reached: Reached,
+}
+
+/// A path on a server.
+#[derive(Debug)]
+pub(super) struct Located {
+    pub(super) client: ExecServerClient,
+    pub(super) path: PathUri,
+}
+
+impl<'a> Servers<'a> {
+    /// Does the work of a command. A signal ends it, and whatever the ending, no session is left behind.
+    pub(super) async fn work(
+        choice: &'a ServerChoice,
+        command: &str,
+        work: impl AsyncFnOnce(&Self) -> anyhow::Result<ExitStatus>,
+    ) -> anyhow::Result<ExitStatus> {
+        let mut signals = Signals::new().context("cannot listen for signals")?;
+        let client_name = format!("exec-server {command}");
+        let servers = Self { choice, client_name, known: RefCell::default() };
+        let mut work = pin!(work(&servers));
+        match signals.until_asked_to_end(work.as_mut()).await {
+            Ok(outcome) => {
+                let closing = async {
+                    for known in servers.known.take() {
+                        known.reached.close().await;
+                    }
+                };
+                let _ = signals.until_asked_to_end(closing).await;
+                outcome
+            }
+            Err(number) => {
+                // While the work still holds its files: a connection that ends leaves what can be resumed.
+                for known in servers.known.take() {
+                    known.reached.close_before(ready(())).await;
+                }
+                Ok(ExitStatus::of_signal(number))
+            }
+        }
+    }
+
+    pub(super) async fn locate(&self, path: &ServerPath) -> anyhow::Result<Located> {
+        let (target, client) = self.reach(path.environment.as_deref()).await?;
+        let path = absolute(&path.path, &target, &client).await?;
+        Ok(Located { client, path })
+    }
+
+    pub(super) fn target(&self, environment: Option<&str>) -> anyhow::Result<Target> {
+        Ok(match environment {
+            None => Target::find(self.choice)?,
+            Some(id) => Target::environment(id)?,
+        })
+    }
+
+    pub(super) async fn reach(
+        &self,
+        environment: Option<&str>,
+    ) -> anyhow::Result<(Rc<Target>, ExecServerClient)> {
+        let known = self.known.borrow().iter().find_map(|known| {
+            let is_it = known.environment.as_deref() == environment;
+            is_it.then(|| (Rc::clone(&known.target), known.reached.client.clone()))
+        });
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let target = Rc::new(self.target(environment)?);
+        let reached = target.connect(options(&self.client_name)).await?;
+        let found = (Rc::clone(&target), reached.client.clone());
+        let environment = environment.map(str::to_owned);
+        self.known.borrow_mut().push(Known { environment, target, reached });
+        Ok(found)
+    }
+}
+
+/// A relative path is relative to our directory where that is the server's too, else to the server's own.
+pub(super) async fn absolute(
+    path: &Path,
+    target: &Target,
+    client: &ExecServerClient,
+) -> anyhow::Result<PathUri> {
+    if let Some(absolute) = PathUri::from_path(path) {
+        return Ok(absolute);
+    }
+    let base = if target.is_ours() {
+        own_directory()?
+    } else {
+        let info = client.environment_info(Empty {}).await;
+        info.context("cannot ask the server for its directory")?.cwd.into_path()
+    };
+    below(&base, path)
+}
+
+pub(super) fn own_directory() -> anyhow::Result<PathBuf> {
+    std::env::current_dir().context("cannot find the current directory")
+}
+
+/// `.` and nothing mean the directory itself.
+pub(super) fn below(base: &Path, path: &Path) -> anyhow::Result<PathUri> {
+    let is_base = path.as_os_str().is_empty() || path.as_os_str() == ".";
+    let path = if is_base { base.to_owned() } else { base.join(path) };
+    PathUri::from_path(&path).with_context(|| format!("{path:?} cannot be a path"))
+}

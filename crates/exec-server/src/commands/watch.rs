@@ -1,0 +1,145 @@
+//! `exec-server watch`: changes as they happen.
+
+use std::io;
+
+use anyhow::Context as _;
+use exec_server_client::Changes;
+use exec_server_protocol::{
+    ChangeKind, FileChange, FsGetMetadataParams, FsWatchParams, OutputStream, PathUri,
+};
+use serde_json::json;
+
+use super::servers::{Located, Servers};
+use crate::exit_code::ExitStatus;
+use crate::foreground::Outputs;
+use crate::remote_path::ServerPath;
+use crate::terminal::{Names, escaped};
+
+pub(super) async fn run(
+    servers: &Servers<'_>,
+    path: &ServerPath,
+    recursive: bool,
+    json: bool,
+) -> anyhow::Result<ExitStatus> {
+    let Located { client, path } = servers.locate(path).await?;
+    let look = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
+    let is_directory = client.fs_get_metadata(look).await?.is_directory;
+    let params = FsWatchParams { path, watch_id: String::new(), recursive, sandbox: None };
+    let mut watch = client.watch(params).await?;
+    let names = Names::for_stream(&io::stdout());
+    let mut outputs = Outputs::open();
+    loop {
+        let changes = tokio::select! {
+            changes = watch.next() => changes,
+            error = outputs.failed() => return ExitStatus::of_write_error(error),
+        };
+        let changes = changes.context("the server ended the watch")??;
+        let text = if json { json_lines(&changes) } else { lines(&changes, names) };
+        if let Err(error) = outputs.write(OutputStream::Stdout, text.into()).await {
+            return ExitStatus::of_write_error(error);
+        }
+        if is_directory && is_removed(watch.path(), &changes) {
+            outputs.finish().await.or_else(|error| ExitStatus::of_write_error(error).map(drop))?;
+            anyhow::bail!("{} was removed", escaped(watch.path().as_path()));
+        }
+    }
+}
+
+/// Nothing more is heard of a directory that has lost its name, even if another gets it. A file is watched by its name.
+fn is_removed(root: &PathUri, Changes { changes, .. }: &Changes) -> bool {
+    let last = changes.iter().rfind(|change| change.path == *root);
+    last.is_some_and(|change| change.kind == ChangeKind::Removed)
+}
+
+fn lines(Changes { changes, rescan }: &Changes, names: Names) -> Vec<u8> {
+    let mut text = Vec::new();
+    for FileChange { path, kind, from } in changes {
+        text.extend(word(*kind).bytes());
+        text.push(b' ');
+        if let Some(from) = from {
+            text.extend(names.of(from.as_path()));
+            text.extend(b" -> ");
+        }
+        text.extend(names.of(path.as_path()));
+        text.push(b'\n');
+    }
+    if *rescan {
+        text.extend(b"rescan\n");
+    }
+    text
+}
+
+fn json_lines(Changes { changes, rescan }: &Changes) -> Vec<u8> {
+    let mut objects: Vec<_> = changes
+        .iter()
+        .map(|FileChange { path, kind, from }| {
+            let mut object = json!({"kind": word(*kind), "path": path});
+            if let Some(from) = from {
+                object["from"] = json!(from);
+            }
+            object
+        })
+        .collect();
+    if *rescan {
+        objects.push(json!({"kind": "rescan"}));
+    }
+    objects.iter().flat_map(|object| format!("{object}\n").into_bytes()).collect()
+}
+
+fn word(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Renamed => "renamed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes() -> Changes {
+        let change = |kind, path: &str, from: Option<&str>| FileChange {
+            path: path.parse().unwrap(),
+            kind,
+            from: from.map(|from| from.parse().unwrap()),
+        };
+        let changes = vec![
+            change(ChangeKind::Created, "file:///a%FF", None),
+            change(ChangeKind::Renamed, "/new", Some("/old")),
+        ];
+        Changes { changes, rescan: true }
+    }
+
+    #[test]
+    fn only_the_end_of_what_is_watched_is_the_end() {
+        let removed = |path: &str| Changes {
+            changes: vec![FileChange {
+                path: path.parse().unwrap(),
+                kind: ChangeKind::Removed,
+                from: None,
+            }],
+            rescan: false,
+        };
+        let root = "/a".parse().unwrap();
+        assert!(is_removed(&root, &removed("/a")));
+        assert!(!is_removed(&root, &removed("/a/b")) && !is_removed(&root, &changes()));
+    }
+
+    #[test]
+    fn a_line_says_what_happened_to_what() {
+        let raw = b"created /a\xff\nrenamed /old -> /new\nrescan\n";
+        assert_eq!(lines(&changes(), Names::Raw), raw);
+        assert!(lines(&changes(), Names::Escaped).starts_with(b"created /a\\377\n"));
+    }
+
+    #[test]
+    fn programs_get_one_object_a_line() {
+        let text = String::from_utf8(json_lines(&changes())).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], r#"{"kind":"created","path":"file:///a%FF"}"#);
+        assert_eq!(lines[1], r#"{"from":"file:///old","kind":"renamed","path":"file:///new"}"#);
+        assert_eq!(lines[2], r#"{"kind":"rescan"}"#);
+    }
+}

@@ -1,0 +1,62 @@
+//! An environment's files and HTTP: what stands behind it is opened at the first call, as for processes.
+
+use std::ffi::OsString;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{
+    DirectoryEntry, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadDirectoryParams,
+    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams,
+    FsWriteFileParams, FsWriteFileResponse, HttpRequestParams, HttpResponse, PathUri,
+};
+
+use super::file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
+use super::http::{HttpBody, HttpClient};
+use super::named::Environment;
+
+/// Writes a trait's methods that do the same with what is opened.
+macro_rules! through {
+    ($trait:ident by $open:ident { $($method:ident($params:ty) -> $result:ty;)* }) => {
+        #[async_trait]
+        impl $trait for Environment {
+            $(
+                async fn $method(&self, params: $params) -> Result<$result, ExecServerError> {
+                    self.$open().await?.$method(params).await
+                }
+            )*
+        }
+    };
+}
+
+through! {
+    ExecutorFileSystem by opened_files {
+        read_file(FsReadFileParams) -> Bytes;
+        write_file(FsWriteFileParams) -> FsWriteFileResponse;
+        create_directory(FsCreateDirectoryParams) -> ();
+        metadata(FsGetMetadataParams) -> FsMetadata;
+        canonicalize(FsCanonicalizeParams) -> PathUri;
+        read_directory(FsReadDirectoryParams) -> Vec<DirectoryEntry>;
+        walk(FsWalkParams) -> FsWalkResponse;
+        glob(FsGlobParams) -> FsWalkResponse;
+        remove(FsRemoveParams) -> ();
+        copy(FsCopyParams) -> ();
+        rename(FsRenameParams) -> ();
+        symlink(FsSymlinkParams) -> ();
+        read_link(FsReadLinkParams) -> OsString;
+        set_permissions(FsSetPermissionsParams) -> ();
+        open(FsOpenParams) -> Box<dyn OpenFile>;
+        create(FsCreateParams) -> Box<dyn NewFile>;
+        watch(FsWatchParams) -> Box<dyn FileWatch>;
+        search(FsSearchParams) -> Box<dyn FileSearch>;
+    }
+}
+
+through! {
+    HttpClient by opened_http {
+        request(HttpRequestParams) -> HttpResponse;
+        request_streamed(HttpRequestParams) -> (HttpResponse, HttpBody);
+    }
+}

@@ -1,0 +1,139 @@
+//! `fs/watch` and `fs/search`: what is told before, or long after, the answer.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use exec_server_protocol::{
+    ChangedNotification, Empty, FileChange, FsPathResponse, FsSearchParams, FsUnwatchParams,
+    FsWatchParams, PathUri, SearchResultsNotification, notification, rpc,
+};
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use super::super::files::WatchTask;
+use super::super::handle::ConnectionHandle;
+use super::super::reader::Reader;
+use super::super::responder::Responder;
+use super::files::closed;
+use crate::local::{LocalChanges, LocalWatch, Searching};
+
+/// How long a search waits for a client that does not read. It has a thread, and there are only so many.
+const READER_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Reader {
+    pub(super) fn watch(&mut self, params: FsWatchParams, responder: Responder) {
+        let claim = match self.connection.files.watch_names.claim(params.watch_id.clone()) {
+            Ok(claim) => claim,
+            Err(error) => return responder.fail(&error),
+        };
+        let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
+        let runtime = runtime::Handle::current();
+        self.shared.files.run(move || {
+            let (stop, stopped) = oneshot::channel();
+            let (end, ended) = oneshot::channel();
+            let watching = connection.files.watches.watch(&params).and_then(|watching| {
+                let task = WatchTask { stop, ended };
+                claim.fill(task).map_err(|_| closed(&params.watch_id))?;
+                claim.keep();
+                Ok(watching)
+            });
+            match watching {
+                Err(error) => responder.fail(&error),
+                Ok(watching) => {
+                    let path = watching.path().clone();
+                    responder.answer::<rpc::FsWatch>(Ok(FsPathResponse { path }));
+                    shared.spawn_on(&runtime, async move {
+                        report(watching, params.watch_id, &connection, stopped).await;
+                        // Whoever unwatches waits for it.
+                        drop(end);
+                    });
+                }
+            }
+        });
+    }
+
+    /// Answered when nothing more will be told.
+    pub(super) fn unwatch(&mut self, params: &FsUnwatchParams, responder: Responder) {
+        match self.connection.files.watch_names.remove(&params.watch_id) {
+            None => responder.answer::<rpc::FsUnwatch>(Ok(Empty {})),
+            Some(WatchTask { stop, ended }) => {
+                drop(stop);
+                self.work(responder, |responder| async move {
+                    let _ = ended.await;
+                    responder.answer::<rpc::FsUnwatch>(Ok(Empty {}));
+                });
+            }
+        }
+    }
+
+    pub(super) fn search(&mut self, params: FsSearchParams, responder: Responder) {
+        let search_id = params.search_id.clone();
+        let claimed = self.connection.files.searches.claim(search_id.clone());
+        let claim = match claimed {
+            Ok(claim) => claim,
+            Err(error) => return responder.fail(&error),
+        };
+        let cancelled = Arc::new(AtomicBool::new(false));
+        // The name was taken just now.
+        let _ = claim.fill(Arc::clone(&cancelled));
+        let connection = Arc::clone(&self.connection);
+        let runtime = runtime::Handle::current();
+        self.shared.searches.run(move || {
+            let send = |results| {
+                let found = SearchResultsNotification { search_id: search_id.clone(), results };
+                let text = notification("fs/searchResults", &found);
+                let room = runtime.block_on(async {
+                    tokio::time::timeout(READER_PATIENCE, connection.room_for(text.len())).await
+                });
+                let Ok(_room) = room else { return ControlFlow::Break(()) };
+                connection.outbox().push(text);
+                match connection.outbox().is_closed() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            let ended = Searching::new(params).and_then(|search| search.run(&cancelled, send));
+            drop(claim);
+            responder.answer::<rpc::FsSearch>(ended);
+        });
+    }
+}
+
+/// Tells a client what happens below a path, until it unwatches or is gone. A client that does not read gets, later, one
+/// change that says that some were lost.
+async fn report(
+    mut watching: LocalWatch,
+    watch_id: String,
+    connection: &ConnectionHandle,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    loop {
+        let changes = tokio::select! {
+            changes = watching.next() => changes,
+            _ = &mut stopped => None,
+        };
+        let Some(LocalChanges { changes, rescan }) = changes else { return };
+        let changed_paths = changed_paths(&changes);
+        let watch_id = watch_id.clone();
+        let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
+        let text = notification("fs/changed", &changed);
+        let _room = tokio::select! {
+            room = connection.room_for(text.len()) => room,
+            _ = &mut stopped => return,
+        };
+        connection.outbox().push(text);
+    }
+}
+
+fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
+    let mut paths: Vec<_> = changes
+        .iter()
+        .flat_map(|change| change.from.iter().chain([&change.path]))
+        .cloned()
+        .collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}

@@ -1,0 +1,299 @@
+//! `ls`, `cat`, `mkdir`, `rm`, `watch` and `grep`: files of a server, as its own user would handle them there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::tmux::Tmux;
+use crate::support::{Running, Server, random_file, run_program};
+
+/// A directory for the server's files, which is also the directory of the commands.
+struct Machine {
+    server: Server,
+    directory: TempDir,
+}
+
+struct Outcome {
+    code: Option<i32>,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { server: Server::start(), directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        let path = self.root().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = self.server.command(arguments);
+        command.current_dir(self.root());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        let output = self.command(arguments).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        Outcome { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+
+    /// The output of a command that must succeed.
+    fn text(&self, arguments: &[&str]) -> String {
+        let outcome = self.run(arguments);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+        String::from_utf8(outcome.stdout).unwrap()
+    }
+
+    /// The complaint of a command that must fail.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let outcome = self.run(arguments);
+        assert_eq!(outcome.code, Some(1), "{arguments:?}: {}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        outcome.stderr
+    }
+}
+
+#[test]
+fn ls_lists_names_in_order() {
+    let machine = Machine::new();
+    machine.write("dir/b", "12345");
+    machine.write("dir/.hidden", "");
+    machine.write("dir/A", "");
+    symlink("no/where", machine.root().join("dir/link")).unwrap();
+    fs::set_permissions(machine.root().join("dir/b"), PermissionsExt::from_mode(0o640)).unwrap();
+
+    assert_eq!(machine.text(&["ls", "dir"]), "A\nb\nlink\n");
+    assert_eq!(machine.text(&["ls", "-a", "dir"]), ".hidden\nA\nb\nlink\n");
+    assert_eq!(machine.text(&["ls", "dir/b"]), "dir/b\n");
+    assert_eq!(machine.text(&["ls"]), "dir\n");
+    let long = machine.text(&["ls", "-l", "dir"]);
+    let rows: Vec<_> = long.lines().collect();
+    assert!(rows[1].starts_with("-rw-r----- 5 20") && rows[1].ends_with("Z b"), "{long}");
+    assert!(rows[2].starts_with("lrwxrwxrwx ") && rows[2].ends_with(" link -> no/where"), "{long}");
+
+    let json: Value = serde_json::from_str(&machine.text(&["ls", "--json", "dir"])).unwrap();
+    assert_eq!(json[1]["name"], "b");
+    assert_eq!((&json[1]["type"], &json[1]["size"]), (&"file".into(), &5.into()));
+    assert_eq!((&json[2]["type"], &json[2]["target"]), (&"symlink".into(), &"no/where".into()));
+    let missing = machine.refused(&["ls", "nothing"]);
+    assert!(missing.contains("nothing") && missing.contains("No such file"), "{missing}");
+}
+
+#[test]
+fn names_are_bytes_for_programs_and_safe_for_people() {
+    let machine = Machine::new();
+    let odd = OsStr::from_bytes(b"odd\xff\x1b[31m");
+    fs::write(machine.root().join(odd), "content").unwrap();
+    assert_eq!(machine.run(&["ls"]).stdout, [odd.as_bytes(), b"\n"].concat());
+    let mut cat = machine.command(&["cat"]);
+    assert_eq!(cat.arg(odd).output().unwrap().stdout, b"content");
+
+    let tmux = Tmux::start(&machine.server);
+    tmux.line(&format!("$X ls {}", machine.root().display()));
+    tmux.wait_for("odd\\377\\033[31m");
+}
+
+#[test]
+fn cat_prints_bytes_whatever_their_number() {
+    let machine = Machine::new();
+    let large = fs::read(random_file(machine.root(), 5_000_001)).unwrap();
+    assert!(machine.run(&["cat", "random"]).stdout == large);
+    machine.write("small", "small\n");
+    machine.write("empty", "");
+    assert_eq!(machine.text(&["cat", "small", "empty", "small"]), "small\nsmall\n");
+    let status = machine.text(&["cat", "/proc/self/status"]);
+    assert!(status.contains("Name:\texec-server"), "{status}");
+
+    let partly = machine.run(&["cat", "missing", "small"]);
+    assert_eq!((partly.code, partly.stdout.as_slice()), (Some(1), &b"small\n"[..]));
+    assert!(partly.stderr.starts_with("exec-server: missing: cannot open "), "{}", partly.stderr);
+    assert!(!partly.stderr.contains("-320"), "numbers are for programs: {}", partly.stderr);
+    let directory = machine.refused(&["cat", "/"]);
+    assert!(directory.contains("is a directory"), "{directory}");
+}
+
+#[test]
+fn cat_ends_quietly_when_nobody_reads() {
+    let machine = Machine::new();
+    random_file(machine.root(), 5_000_000);
+    let mut cat = Running::start(machine.command(&["cat", "random"]));
+    cat.close_output();
+    let (status, _, errors) = cat.finish();
+    assert_eq!((status.code(), errors.as_str()), (Some(141), ""));
+}
+
+#[test]
+fn directories_are_made_and_removed() {
+    let machine = Machine::new();
+    let root = machine.root();
+    machine.text(&["mkdir", "a", "b"]);
+    assert!(machine.refused(&["mkdir", "a"]).contains("exists already"));
+    assert!(machine.refused(&["mkdir", "c/d"]).contains("No such file"));
+    machine.text(&["mkdir", "-p", "a", "c/d"]);
+    assert!(root.join("c/d").is_dir());
+
+    machine.write("a/file", "");
+    symlink(root.join("a"), root.join("link")).unwrap();
+    assert_eq!(
+        machine.refused(&["rm", "b"]),
+        "exec-server: b: is a directory; use -r to remove it with all that is in it\n"
+    );
+    machine.text(&["rm", "link"]);
+    assert!(root.join("a/file").exists(), "a symlink is removed, not its target");
+    machine.text(&["rm", "-r", "a", "b"]);
+    assert!(!root.join("a").exists() && !root.join("b").exists());
+    assert!(machine.refused(&["rm", "a"]).contains("No such file"));
+    machine.text(&["rm", "-f", "a"]);
+}
+
+#[test]
+fn what_fails_does_not_keep_the_rest_from_being_done() {
+    let machine = Machine::new();
+    machine.write("x", "");
+    let outcome = machine.run(&["rm", "one", "x", "two"]);
+    assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(1), 2));
+    assert!(!machine.root().join("x").exists());
+}
+
+#[test]
+fn changes_are_told_as_they_happen() {
+    let machine = Machine::new();
+    let root = machine.root().canonicalize().unwrap();
+    let shown = |name: &str| root.join(name).display().to_string();
+    let mut watch = Running::start(machine.command(&["watch", "-r", "."]));
+    // Nothing says that the watch has begun but what it tells.
+    machine.write("probe-0", "");
+    let mut probes = 0;
+    let first = loop {
+        if let Some(line) = watch.line_if_any() {
+            break line;
+        }
+        probes += 1;
+        machine.write(&format!("probe-{probes}"), "");
+    };
+    assert!(first.starts_with(&format!("created {}", shown("probe-"))), "{first}");
+    machine.write("new", "x");
+    until(&mut watch, &format!("created {}", shown("new")));
+    fs::rename(root.join("new"), root.join("newer")).unwrap();
+    until(&mut watch, &format!("renamed {} -> {}", shown("new"), shown("newer")));
+    fs::write(root.join("newer"), "y").unwrap();
+    until(&mut watch, &format!("modified {}", shown("newer")));
+    fs::remove_file(root.join("newer")).unwrap();
+    until(&mut watch, &format!("removed {}", shown("newer")));
+    watch.signal(Signal::INT);
+    assert_eq!(watch.finish().0.code(), Some(130));
+}
+
+fn until(watch: &mut Running, wanted: &str) {
+    while watch.line().trim_end() != wanted {}
+}
+
+fn with_text(machine: &Machine) {
+    machine.write("src/one.rs", "alpha\nbeta\ngamma\nbeta beta\n");
+    machine.write("src/deep/two.txt", "no\nBETA\n");
+    machine.write("src/.hidden", "beta\n");
+    machine.write("src/ignored.log", "beta\n");
+    machine.write("src/.ignore", "*.log\n");
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn grep_prints_what_grep_prints() {
+    let machine = Machine::new();
+    with_text(&machine);
+    let found = machine.text(&["grep", "beta", "src"]);
+    assert_eq!(found, "src/one.rs:2:beta\nsrc/one.rs:4:beta beta\n");
+    let anywhere = machine.text(&["grep", "-i", "^beta$"]);
+    assert_eq!(sorted(&anywhere), ["src/deep/two.txt:2:BETA", "src/one.rs:2:beta"]);
+    assert_eq!(machine.text(&["grep", "b.t", "src/one.rs"]), "2:beta\n4:beta beta\n");
+    assert_eq!(machine.text(&["grep", "-l", "beta", "src/one.rs"]), "src/one.rs\n");
+    assert_eq!(machine.text(&["grep", "-c", "beta", "src"]), "src/one.rs:2\n");
+    let context = machine.text(&["grep", "-C1", "gamma", "src/one.rs"]);
+    assert_eq!(context, "2-beta\n3:gamma\n4-beta beta\n");
+    let hidden = machine.text(&["grep", "--hidden", "--no-ignore", "-l", "beta", "src"]);
+    assert_eq!(sorted(&hidden), ["src/.hidden", "src/ignored.log", "src/one.rs"]);
+    let globbed = machine.text(&["grep", "-i", "-g", "*.txt", "beta", "src"]);
+    assert_eq!(globbed, "src/deep/two.txt:2:BETA\n");
+    let json = machine.text(&["grep", "--json", "gamma", "src"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["lineNumber"], &json["text"]), (&3.into(), &"gamma".into()));
+}
+
+#[test]
+fn the_exit_code_of_grep_says_what_was_found() {
+    let machine = Machine::new();
+    with_text(&machine);
+    let code = |arguments: &[&str]| {
+        let outcome = machine.run(arguments);
+        (outcome.code, outcome.stderr.lines().count())
+    };
+    assert_eq!(code(&["grep", "beta", "src"]), (Some(0), 0));
+    assert_eq!(code(&["grep", "-F", "b.t", "src"]), (Some(1), 0));
+    assert_eq!(code(&["grep", "(", "src"]), (Some(2), 1));
+    assert_eq!(code(&["grep", "beta", "nowhere"]), (Some(2), 1));
+    let truncated = machine.run(&["grep", "-m1", "beta", "src"]);
+    assert_eq!(
+        (truncated.code, truncated.stdout.as_slice()),
+        (Some(0), &b"src/one.rs:2:beta\n"[..])
+    );
+    assert!(truncated.stderr.contains("--max-matches"), "{}", truncated.stderr);
+}
+
+#[test]
+fn matches_are_coloured_on_a_terminal() {
+    let machine = Machine::new();
+    with_text(&machine);
+    let tmux = Tmux::start(&machine.server);
+    tmux.line(&format!("cd {}; $X grep gamma src", machine.root().display()));
+    tmux.wait_for("src/one.rs:3:gamma");
+    let screen = tmux.coloured_screen();
+    let red = screen.split_once("\x1b[31m").map(|(_, red)| red);
+    assert!(red.is_some_and(|red| red.contains("gamma")), "{screen}");
+}
+
+#[test]
+fn files_need_no_server_that_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("x"), "content").unwrap();
+    let path = |prefix: &str| format!("{prefix}{}", directory.path().join("x").display());
+    for prefix in ["", ":", "local:"] {
+        let outcome = run_program(&["cat", &path(prefix)]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "content"), "{prefix}");
+    }
+    let unknown = run_program(&["cat", "box:/x"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.stderr.contains("no environment \"box\" is defined"), "{}", unknown.stderr);
+}
+
+#[test]
+fn an_environment_is_named_before_the_colon() {
+    let machine = Machine::new();
+    machine.write("x", "content");
+    let environments = machine.root().join("environments.toml");
+    let text = format!("[[environments]]\nid = \"box\"\nurl = {:?}\n", machine.server.url());
+    fs::write(&environments, text).unwrap();
+    let mut cat = crate::support::command(crate::support::PROGRAM);
+    cat.arg("cat").arg(format!("box:{}", machine.root().join("x").display()));
+    cat.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+    assert_eq!(crate::support::run_command(cat).stdout, "content");
+}

@@ -1,0 +1,137 @@
+//! Many requests at once: in order where that was asked for, in bounded memory, and all of them done.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::{Scene, uri};
+use crate::support::{Client, Server, decoded, encoded, eventually};
+
+/// Whoever asked for one request at a time may send a write and the read that depends on it together.
+#[test]
+fn one_request_at_a_time_means_in_order() {
+    let scene = Scene::new();
+    let path = scene.uri("file");
+    let server = Server::with(&["--concurrent-requests", "1"]);
+    let mut client = server.client();
+    let mut reads = Vec::new();
+    for number in 0..200 {
+        let content = encoded(number.to_string());
+        client.request("fs/writeFile", json!({"path": path, "dataBase64": content}));
+        reads.push(client.request("fs/readFile", json!({"path": path})));
+    }
+    for (number, id) in reads.into_iter().enumerate() {
+        let content = decoded(&client.answer(id).unwrap()["dataBase64"]);
+        assert_eq!(content, number.to_string().into_bytes());
+    }
+}
+
+#[test]
+fn a_client_that_asks_for_much_and_reads_nothing_costs_little_memory() {
+    const BLOCK: usize = 1 << 20;
+    const BLOCKS: usize = 64;
+    let scene = Scene::new();
+    let content: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK).to_le_bytes()[0]).collect();
+    fs::write(scene.path("file"), &content).unwrap();
+    fs::write(scene.path("small"), &content[..BLOCK]).unwrap();
+    let server = Server::start();
+    let mut client = server.client();
+    client.call("fs/open", json!({"path": scene.uri("file"), "handleId": "h"}));
+    let before = server.resident_bytes();
+    let mut blocks = Vec::new();
+    let mut files = Vec::new();
+    for number in 0..BLOCKS {
+        let params = json!({"handleId": "h", "offset": number * BLOCK, "len": BLOCK});
+        blocks.push(client.request("fs/readBlock", params));
+        files.push(client.request("fs/readFile", json!({"path": scene.uri("small")})));
+    }
+    until_it_stops(&server, &mut server.client());
+    let grown = server.resident_bytes().saturating_sub(before);
+    println!("grew by {} KiB", grown >> 10);
+    assert!(grown <= 64 << 20, "grew by {grown} bytes");
+    for (number, id) in blocks.into_iter().enumerate() {
+        let block = client.answer(id).unwrap();
+        assert!(decoded(&block["chunk"]) == content[number * BLOCK..][..BLOCK], "{number}");
+    }
+    for id in files {
+        assert!(decoded(&client.answer(id).unwrap()["dataBase64"]) == content[..BLOCK]);
+    }
+}
+
+/// It has stopped when it had every opportunity to do more for its silent client, and did not.
+fn until_it_stops(server: &Server, other: &mut Client) {
+    let mut before = usize::MAX;
+    while before != server.resident_bytes() {
+        before = server.resident_bytes();
+        for _ in 0..50 {
+            other.call("environment/status", json!({}));
+        }
+    }
+}
+
+#[test]
+fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
+    const FILES: usize = 100;
+    let scene = Scene::new();
+    fs::write(scene.path("large"), vec![b'x'; 5 << 20]).unwrap();
+    let (mut server, mut client) = Server::stdio();
+    client.initialize(&json!({})).unwrap();
+    client.call("fs/create", json!({"path": scene.uri("uploaded"), "handleId": "up"}));
+    let block = json!({"handleId": "up", "offset": 0, "chunk": encoded("whole")});
+    client.call("fs/writeBlock", block);
+    client.call("fs/open", json!({"path": scene.uri("large"), "handleId": "in"}));
+
+    let mut piped = String::new();
+    let mut say = |id: String, method: &str, params: serde_json::Value| {
+        piped.push_str(&json!({"id": id, "method": method, "params": params}).to_string());
+        piped.push('\n');
+    };
+    for number in 0..FILES {
+        let path = scene.uri(&format!("file{number}"));
+        let content = encoded(number.to_string());
+        let atomic = number % 2 == 0;
+        let params = json!({"path": path, "dataBase64": content, "atomic": atomic});
+        say(format!("write{number}"), "fs/writeFile", params);
+    }
+    for number in 0..20 {
+        let params = json!({"handleId": "in", "offset": number << 18, "len": 1 << 20});
+        say(format!("block{number}"), "fs/readBlock", params);
+        say(format!("read{number}"), "fs/readFile", json!({"path": scene.uri("large")}));
+    }
+    let search = json!({"path": uri(&scene.root), "searchId": "s", "pattern": "x"});
+    say("search".to_owned(), "fs/search", search);
+    say("close".to_owned(), "fs/close", json!({"handleId": "up"}));
+    client.send_raw(piped.as_bytes());
+    client.finish();
+
+    let (mut answered, mut committed) = (0, false);
+    while let Some(message) = client.receive() {
+        if message.get("method").is_none() {
+            assert!(message.get("error").is_none(), "{message}");
+            answered += 1;
+            committed |= message["id"] == "close" && message["result"]["committed"] == true;
+        }
+    }
+    assert_eq!(answered, FILES + 40 + 2);
+    assert!(committed);
+    assert_eq!(server.wait().code(), Some(0));
+    for number in 0..FILES {
+        let content = fs::read(scene.path(&format!("file{number}"))).unwrap();
+        assert_eq!(content, number.to_string().into_bytes());
+    }
+    assert_eq!(fs::read(scene.path("uploaded")).unwrap(), b"whole");
+    let leftovers = scene.names().into_iter().filter(|name| name.starts_with('.'));
+    assert_eq!(leftovers.count(), 0);
+}
+
+#[test]
+fn an_upload_that_nobody_closes_ends_with_the_input() {
+    let scene = Scene::new();
+    let (mut server, mut client) = Server::stdio();
+    client.initialize(&json!({})).unwrap();
+    client.call("fs/create", json!({"path": scene.uri("new"), "handleId": "up"}));
+    client.finish();
+    while client.receive().is_some() {}
+    assert_eq!(server.wait().code(), Some(0));
+    eventually("nothing is left", || scene.names().is_empty());
+}

@@ -1,0 +1,148 @@
+//! FIFOs, sockets and devices: refused, never waited for, never touched.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, FileType, OFlags, mknodat};
+use serde_json::json;
+
+use super::{INVALID_REQUEST, Scene, calls_on, uri};
+use crate::support::machine::is_root;
+use crate::support::{Client, Server};
+
+/// A name for each kind; the device only if we may make one.
+fn special_files(scene: &Scene) -> Vec<&'static str> {
+    let make = |name, kind, device| mknodat(CWD, scene.path(name), kind, 0o666.into(), device);
+    make("fifo", FileType::Fifo, 0).unwrap();
+    drop(UnixListener::bind(scene.path("socket")).unwrap());
+    let mut names = vec!["fifo", "socket"];
+    let tty = rustix::fs::makedev(5, 0);
+    match is_root().then(|| make("device", FileType::CharacterDevice, tty)) {
+        Some(Ok(())) => names.push("device"),
+        _ => println!("no device is tried: only root can make one"),
+    }
+    names
+}
+
+#[test]
+fn the_content_of_a_special_file_is_refused_by_every_method_that_would_open_it() {
+    let scene = Scene::new();
+    let server = Server::start();
+    let mut client = server.client();
+    for name in special_files(&scene) {
+        for (method, mut params) in calls_on(&scene.uri(name)) {
+            let opens = ["readFile", "writeFile", "open", "create", "copy"];
+            if !opens.contains(&method.trim_start_matches("fs/")) {
+                continue;
+            }
+            if params["destinationPath"] == "/nonexistent/copy" {
+                params["destinationPath"] = scene.uri("copy").into();
+            } else if params["sourcePath"] == "/nonexistent/source" {
+                std::fs::write(scene.path("source"), "x").unwrap();
+                params["sourcePath"] = scene.uri("source").into();
+            }
+            let refused = client.refused(method, params);
+            assert_eq!(refused.code, INVALID_REQUEST, "{method} {name}: {refused:?}");
+            assert_eq!(refused.kind.as_deref(), Some("wrongFileKind"), "{method}: {refused:?}");
+        }
+        assert!(!scene.path("copy").exists());
+    }
+}
+
+#[test]
+fn devices_that_everybody_has_are_refused() {
+    let server = Server::start();
+    let mut client = server.client();
+    for device in ["/dev/zero", "/dev/null", "/dev/tty", "/dev/full"] {
+        for method in ["fs/readFile", "fs/open"] {
+            let refused = client.refused(method, json!({"path": device, "handleId": "h"}));
+            assert_eq!(refused.kind.as_deref(), Some("wrongFileKind"), "{method}: {refused:?}");
+        }
+    }
+}
+
+#[test]
+fn a_special_file_is_described_listed_and_left_out_of_trees() {
+    let scene = Scene::new();
+    let server = Server::start();
+    let mut client = server.client();
+    let names = special_files(&scene);
+    for name in &names {
+        let metadata = client.call("fs/getMetadata", json!({"path": scene.uri(name)}));
+        assert_eq!(metadata["isFile"], false, "{name}");
+        assert_eq!(metadata["isDirectory"], false, "{name}");
+        assert_eq!(metadata["isSymlink"], false, "{name}");
+    }
+    let root = uri(&scene.root);
+    let listed = client.call("fs/readDirectory", json!({"path": root}));
+    assert_eq!(listed["entries"].as_array().unwrap().len(), names.len());
+    let walked = client.call("fs/walk", json!({"path": root}));
+    assert_eq!(walked, json!({"entries": [], "errors": [], "truncated": false}));
+    let copy = Scene::new();
+    std::fs::write(scene.path("plain"), "x").unwrap();
+    client.call(
+        "fs/copy",
+        json!({"sourcePath": root, "destinationPath": copy.uri("tree"), "recursive": true}),
+    );
+    assert_eq!(super::names_in(&copy.path("tree")), ["plain"]);
+}
+
+/// Each request answers while nobody is at the other end of the FIFO, and with 20 of each under way the server serves others.
+#[test]
+fn no_request_on_a_special_file_is_ever_waited_for() {
+    let scene = Scene::new();
+    let names = special_files(&scene);
+    let server = Server::with(&["--concurrent-requests", "8"]);
+    for name in names {
+        let mut client = server.client();
+        // If anybody had opened the FIFO for writing, its reader would see the end of that.
+        let reader = reader(&scene.path(name));
+        // What makes the name something else comes last, and once.
+        let (last, calls): (Vec<_>, Vec<_>) = calls_on(&scene.uri(name))
+            .into_iter()
+            .partition(|(method, _)| ["fs/remove", "fs/rename"].contains(method));
+        let mut ids = Vec::new();
+        for round in 0..20 {
+            for (method, params) in &calls {
+                let mut params = params.clone();
+                for id in ["handleId", "watchId", "searchId"] {
+                    if params.get(id).is_some() {
+                        params[id] = format!("{round}").into();
+                    }
+                }
+                ids.push(client.request(method, params));
+            }
+        }
+        client.call("environment/status", json!({}));
+        for id in ids {
+            // Refused or not: it has answered.
+            let _ = client.answer(id);
+        }
+        assert_untouched(reader.as_ref());
+        for (method, params) in last {
+            let _ = client.try_call(method, params);
+        }
+        assert!(scene.path(name).symlink_metadata().is_err(), "{name} was not removed");
+        assert_lives(&mut client);
+    }
+}
+
+fn reader(path: &Path) -> Option<File> {
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
+    path.ends_with("fifo")
+        .then(|| File::options().read(true).custom_flags(nonblocking).open(path).unwrap())
+}
+
+fn assert_untouched(fifo: Option<&File>) {
+    let Some(fifo) = fifo else { return };
+    let mut watched = [PollFd::new(fifo, PollFlags::IN)];
+    let now = rustix::event::Timespec::default();
+    assert_eq!(poll(&mut watched, Some(&now)).unwrap(), 0, "somebody opened the FIFO");
+}
+
+fn assert_lives(client: &mut Client) {
+    assert_eq!(client.call("environment/status", json!({}))["status"], "ready");
+}

@@ -1,0 +1,253 @@
+//! Storage that is full, closed or cut off: the error reaches the caller, and what was there is still there.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{INTERNAL_ERROR, INVALID_REQUEST, Scene, read, uri, write};
+use crate::support::machine::is_root;
+use crate::support::{Client, Server, ServerBuilder, command, encoded, run_command};
+
+const SMALL: usize = 256 << 10;
+const TOO_MUCH: usize = 1 << 20;
+
+/// Runs a server for which a directory is a file system of 256 KiB, seen by nobody else. `None` where that is not allowed.
+fn server_with_small_storage(directory: &Path) -> Option<Server> {
+    let namespace = if is_root() { "-m" } else { "-Urm" };
+    let mount = format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display());
+    let mut attempt = command("unshare");
+    attempt.args([namespace, "sh", "-c", &mount]);
+    let outcome = run_command(attempt);
+    if outcome.code != Some(0) {
+        println!("skipped: a tmpfs cannot be mounted here: {}", outcome.stderr.trim());
+        return None;
+    }
+    let script = format!("{mount} && exec \"$@\"");
+    Some(ServerBuilder::new().through(&["unshare", namespace, "sh", "-c", &script, "sh"]).start())
+}
+
+fn listed(client: &mut Client, directory: &str) -> Vec<String> {
+    let listing = client.call("fs/readDirectory", json!({"path": directory, "details": true}));
+    let entries = listing["entries"].as_array().unwrap().iter();
+    entries.map(|entry| entry["fileName"].as_str().unwrap().to_owned()).collect()
+}
+
+fn expect_full(client: &mut Client, method: &str, params: Value) {
+    let refused = client.refused(method, params);
+    assert_eq!(refused.kind.as_deref(), Some("storageFull"), "{method}: {refused:?}");
+    assert_eq!(refused.code, INTERNAL_ERROR, "{refused:?}");
+    assert!(refused.message.contains("os error 28"), "{refused:?}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
+    let scene = Scene::new();
+    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let mut client = server.client();
+    let (root, old, new) = (uri(&scene.root), scene.uri("old"), scene.uri("new"));
+    write(&mut client, &old, "old content");
+    assert_eq!(scene.names(), [] as [&str; 0], "the storage is the server's own");
+    let much = encoded(vec![b'x'; TOO_MUCH]);
+
+    let atomic = json!({"path": old, "dataBase64": much, "atomic": true});
+    expect_full(&mut client, "fs/writeFile", atomic);
+    assert_eq!(read(&mut client, &old), b"old content");
+    assert_eq!(listed(&mut client, &root), ["old"]);
+
+    for atomic in [false, true] {
+        let params = json!({"path": new, "dataBase64": much, "atomic": atomic});
+        expect_full(&mut client, "fs/writeFile", params);
+        assert_eq!(listed(&mut client, &root), ["old"], "atomic: {atomic}");
+    }
+
+    client.call("fs/create", json!({"path": old, "handleId": "up"}));
+    expect_full(
+        &mut client,
+        "fs/writeBlock",
+        json!({"handleId": "up", "offset": 0, "chunk": much}),
+    );
+    // A file with a hole must not take its name.
+    let close = client.refused("fs/close", json!({"handleId": "up"}));
+    assert_eq!(close.kind.as_deref(), Some("storageFull"), "{close:?}");
+    assert_eq!(read(&mut client, &old), b"old content");
+    assert_eq!(listed(&mut client, &root), ["old"]);
+
+    // Nothing of all that still takes room.
+    let most = vec![b'y'; SMALL * 5 / 8];
+    write(&mut client, &new, &most);
+    let copy = json!({"sourcePath": new, "destinationPath": scene.uri("copy")});
+    expect_full(&mut client, "fs/copy", copy);
+    assert_eq!(listed(&mut client, &root), ["new", "old"]);
+    assert!(read(&mut client, &new) == most);
+
+    let in_place = json!({"path": old, "dataBase64": much});
+    expect_full(&mut client, "fs/writeFile", in_place);
+    client.call("fs/remove", json!({"path": new}));
+    write(&mut client, &old, "again");
+    assert_eq!(read(&mut client, &old), b"again");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
+    let scene = Scene::new();
+    let script = "ulimit -f 128 && exec \"$@\"";
+    let server = ServerBuilder::new().through(&["sh", "-c", script, "sh"]).start();
+    let mut client = server.client();
+    let params = json!({"path": scene.uri("f"), "dataBase64": encoded(vec![0; TOO_MUCH])});
+    let refused = client.refused("fs/writeFile", params);
+    assert_eq!(refused.kind.as_deref(), Some("storageFull"), "{refused:?}");
+    assert_eq!(scene.names(), [] as [&str; 0]);
+    write(&mut client, &scene.uri("f"), "fits");
+}
+
+/// There is nothing at the beginning of anybody's memory, and the kernel says so as a broken disk does.
+#[test]
+fn an_error_of_the_device_reaches_the_caller() {
+    if !is_root() {
+        return println!("skipped: only a server of root may open its memory");
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    let path = "/proc/self/mem";
+    client.call("fs/open", json!({"path": path, "handleId": "h"}));
+    for (method, params) in [
+        ("fs/readFile", json!({"path": path})),
+        ("fs/readBlock", json!({"handleId": "h", "offset": 0, "len": 1})),
+        ("fs/writeFile", json!({"path": path, "dataBase64": encoded("x")})),
+    ] {
+        let refused = client.refused(method, params);
+        assert_eq!(refused.code, INTERNAL_ERROR, "{method}: {refused:?}");
+        assert!(refused.message.contains("os error 5"), "{method}: {refused:?}");
+    }
+    client.call("environment/status", json!({}));
+}
+
+/// A server of an ordinary user, and a directory of that user's.
+fn server_of_an_ordinary_user(scene: &Scene) -> Server {
+    let mode = |name: &str, mode| {
+        std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    for directory in ["program", "sealed", "unreadable", "own"] {
+        std::fs::create_dir(scene.path(directory)).unwrap();
+    }
+    std::fs::write(scene.path("secret"), "hush").unwrap();
+    std::fs::write(scene.path("sealed/open"), "old").unwrap();
+    std::fs::write(scene.path("unreadable/file"), "x").unwrap();
+    std::fs::write(scene.path("own/file"), "x").unwrap();
+    mode("secret", 0o000);
+    mode("sealed/open", 0o666);
+    mode("sealed", 0o555);
+    mode("unreadable", 0o000);
+    mode("", 0o755);
+    let builder = ServerBuilder::new();
+    if !is_root() {
+        return builder.start();
+    }
+    let user = Some(65534);
+    for own in ["own", "own/file"] {
+        std::os::unix::fs::chown(scene.path(own), user, user).unwrap();
+    }
+    builder.with_user(65534, &scene.path("program")).start()
+}
+
+#[test]
+fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
+    let scene = Scene::new();
+    let server = server_of_an_ordinary_user(&scene);
+    let mut client = server.client();
+    let (secret, sealed) = (scene.uri("secret"), scene.uri("sealed/open"));
+    let (new, below) = (scene.uri("sealed/new"), scene.uri("unreadable/file"));
+    let content = encoded("new");
+    let own = scene.uri("own/file");
+    for (method, params) in [
+        ("fs/readFile", json!({"path": secret})),
+        ("fs/open", json!({"path": secret, "handleId": "a"})),
+        ("fs/writeFile", json!({"path": secret, "dataBase64": content})),
+        ("fs/writeFile", json!({"path": secret, "dataBase64": content, "atomic": true})),
+        ("fs/writeFile", json!({"path": sealed, "dataBase64": content, "atomic": true})),
+        ("fs/writeFile", json!({"path": new, "dataBase64": content})),
+        ("fs/create", json!({"path": sealed, "handleId": "b"})),
+        ("fs/createDirectory", json!({"path": new})),
+        ("fs/remove", json!({"path": sealed})),
+        ("fs/symlink", json!({"path": new, "target": "x"})),
+        ("fs/rename", json!({"sourcePath": sealed, "destinationPath": new})),
+        ("fs/rename", json!({"sourcePath": own, "destinationPath": new})),
+        ("fs/copy", json!({"sourcePath": secret, "destinationPath": scene.uri("own/copy")})),
+        ("fs/copy", json!({"sourcePath": own, "destinationPath": new})),
+        ("fs/readDirectory", json!({"path": scene.uri("unreadable")})),
+        ("fs/getMetadata", json!({"path": below})),
+        ("fs/canonicalize", json!({"path": below})),
+        ("fs/readFile", json!({"path": below})),
+        // What the server itself may not give away.
+        ("fs/readFile", json!({"path": "/proc/self/environ"})),
+        ("fs/open", json!({"path": "/proc/self/mem", "handleId": "c"})),
+    ] {
+        let refused = client.refused(method, params.clone());
+        assert_eq!(refused.kind.as_deref(), Some("permissionDenied"), "{method}: {refused:?}");
+        assert_eq!(refused.code, INVALID_REQUEST, "{method} {params}: {refused:?}");
+    }
+    if is_root() {
+        // The file is somebody else's.
+        let params = json!({"path": scene.uri("sealed/open"), "mode": 0o777});
+        let refused = client.refused("fs/setPermissions", params);
+        assert_eq!(refused.kind.as_deref(), Some("permissionDenied"), "{refused:?}");
+    }
+    // What the file itself allows, its directory cannot forbid.
+    write(&mut client, &sealed, "new");
+    assert_eq!(std::fs::read(scene.path("sealed/open")).unwrap(), b"new");
+    assert_eq!(super::names_in(&scene.path("own")), ["file"]);
+
+    let walked = client.call("fs/walk", json!({"path": uri(&scene.root)}));
+    let found = walked["entries"].as_array().unwrap();
+    assert!(found.iter().any(|entry| entry["path"] == own), "the walk goes on: {walked}");
+    let errors = walked["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 1, "{walked}");
+    assert_eq!(errors[0]["path"], scene.uri("unreadable"));
+    // So that the directory can be removed if we are an ordinary user ourselves.
+    for name in ["sealed", "unreadable"] {
+        std::fs::set_permissions(scene.path(name), Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Killed when so much of the new content has been written, whenever that is.
+#[test]
+fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one() {
+    const LEN: usize = 4 << 20;
+    let scene = Scene::new();
+    let (file, path) = (scene.path("file"), scene.uri("file"));
+    let mut left_old = 0;
+    for round in 0..8 {
+        std::fs::write(&file, vec![b'o'; LEN]).unwrap();
+        let old = std::fs::metadata(&file).unwrap().ino();
+        let server = Server::start();
+        let mut client = server.client();
+        let new = encoded(vec![b'n'; LEN]);
+        client.request("fs/writeFile", json!({"path": path, "dataBase64": new, "atomic": true}));
+        let enough = (LEN / 8 * round) as u64;
+        while temporary_bytes(&scene).is_none_or(|written| written < enough)
+            && std::fs::metadata(&file).unwrap().ino() == old
+        {
+            std::thread::yield_now();
+        }
+        server.signal(Signal::KILL);
+        drop(server);
+        let content = std::fs::read(&file).unwrap();
+        assert_eq!(content.len(), LEN, "round {round}");
+        assert!(content.iter().all(|byte| *byte == content[0]), "half of each, round {round}");
+        left_old += usize::from(content[0] == b'o');
+        for name in scene.names().iter().filter(|name| *name != "file") {
+            assert!(name.starts_with(".file.") && name.ends_with(".tmp"), "{name}");
+            std::fs::remove_file(scene.path(name)).unwrap();
+        }
+    }
+    println!("{left_old} of 8 were killed before the new file was there");
+}
+
+fn temporary_bytes(scene: &Scene) -> Option<u64> {
+    let names = scene.names();
+    let temporary = names.iter().find(|name| *name != "file")?;
+    std::fs::metadata(scene.path(temporary)).ok().map(|metadata| metadata.len())
+}

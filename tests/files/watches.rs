@@ -1,0 +1,135 @@
+//! Changes, told as they happen.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{Scene, uri};
+use crate::support::{Client, Server};
+
+fn watch(client: &mut Client, path: &str, recursive: bool) {
+    let params = json!({"path": path, "watchId": "w", "recursive": recursive});
+    assert_eq!(client.call("fs/watch", params)["path"], path);
+}
+
+/// Takes notifications until one tells of this path; returns that change.
+fn change_of(client: &mut Client, path: &str) -> Value {
+    loop {
+        let changed = client.notification();
+        let params = &changed["params"];
+        assert_eq!(changed["method"], "fs/changed");
+        assert_eq!(params["watchId"], "w");
+        let changes = params["changes"].as_array().unwrap();
+        if let Some(change) = changes.iter().find(|change| change["path"] == path) {
+            assert!(params["changedPaths"].as_array().unwrap().contains(&json!(path)), "{changed}");
+            return change.clone();
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_change_is_told_with_its_name() {
+    let scene = Scene::new();
+    let elsewhere = Scene::new();
+    let server = Server::start();
+    let mut client = server.client();
+    watch(&mut client, &uri(&scene.root), false);
+
+    fs::write(scene.path("a"), "1").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("a"))["kind"], "created");
+    fs::write(scene.path("a"), "2").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("a"))["kind"], "modified");
+    fs::rename(scene.path("a"), scene.path("b")).unwrap();
+    let renamed = json!({"path": scene.uri("b"), "kind": "renamed", "from": scene.uri("a")});
+    assert_eq!(change_of(&mut client, &scene.uri("b")), renamed);
+    fs::rename(scene.path("b"), elsewhere.path("b")).unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("b"))["kind"], "removed");
+    fs::rename(elsewhere.path("b"), scene.path("c")).unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("c"))["kind"], "created");
+    fs::remove_file(scene.path("c")).unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("c"))["kind"], "removed");
+
+    assert_eq!(client.call("fs/unwatch", json!({"watchId": "w"})), json!({}));
+    assert_eq!(client.call("fs/unwatch", json!({"watchId": "w"})), json!({}));
+}
+
+#[test]
+fn a_tree_is_watched_with_what_is_made_in_it() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path("a/b")).unwrap();
+    let server = Server::start();
+    let mut client = server.client();
+    watch(&mut client, &uri(&scene.root), true);
+    fs::write(scene.path("a/b/file"), "x").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("a/b/file"))["kind"], "created");
+    // Made at once, so that the watch of each directory comes too late for what is in it.
+    fs::create_dir_all(scene.path("c/d/e")).unwrap();
+    fs::write(scene.path("c/d/e/file"), "x").unwrap();
+    change_of(&mut client, &scene.uri("c/d/e/file"));
+    fs::write(scene.path("c/d/e/later"), "x").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("c/d/e/later"))["kind"], "created");
+    fs::rename(scene.path("c"), scene.path("a/moved")).unwrap();
+    let renamed = change_of(&mut client, &scene.uri("a/moved"));
+    assert_eq!((&renamed["kind"], &renamed["from"]), (&json!("renamed"), &json!(scene.uri("c"))));
+    fs::write(scene.path("a/moved/d/e/last"), "x").unwrap();
+    change_of(&mut client, &scene.uri("a/moved/d/e/last"));
+}
+
+#[test]
+fn a_file_stays_watched_when_it_is_replaced() {
+    let scene = Scene::new();
+    fs::write(scene.path("file"), "0").unwrap();
+    let server = Server::start();
+    let mut client = server.client();
+    watch(&mut client, &scene.uri("file"), false);
+    for round in 0..5 {
+        fs::write(scene.path("new"), round.to_string()).unwrap();
+        fs::rename(scene.path("new"), scene.path("file")).unwrap();
+        change_of(&mut client, &scene.uri("file"));
+        fs::write(scene.path("file"), "in place").unwrap();
+        change_of(&mut client, &scene.uri("file"));
+    }
+    fs::remove_file(scene.path("file")).unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("file"))["kind"], "removed");
+    fs::write(scene.path("file"), "again").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("file"))["kind"], "created");
+}
+
+#[test]
+fn changes_that_the_kernel_dropped_are_declared() {
+    let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let queue: usize = queue.trim().parse().unwrap();
+    if queue > 100_000 {
+        return println!("skipped: the kernel queues {queue} events");
+    }
+    let scene = Scene::new();
+    let server = Server::start();
+    let mut client = server.client();
+    fs::write(scene.path("one"), "x").unwrap();
+    watch(&mut client, &uri(&scene.root), false);
+    server.signal(Signal::STOP);
+    // Of two names only, so that nothing but the kernel's queue can be too small.
+    for _ in 0..queue / 2 + 1_000 {
+        fs::rename(scene.path("one"), scene.path("other")).unwrap();
+        fs::rename(scene.path("other"), scene.path("one")).unwrap();
+    }
+    server.signal(Signal::CONT);
+    while client.notification()["params"]["rescan"] != true {}
+    // It watches on, once it has emptied the queue.
+    let told = (0..).find(|number| {
+        let name = format!("after{number}");
+        fs::create_dir(scene.path(&name)).unwrap();
+        loop {
+            let changed = client.notification();
+            let paths = changed["params"]["changedPaths"].as_array().unwrap();
+            if paths.contains(&json!(scene.uri(&name))) {
+                return true;
+            }
+            if changed["params"]["rescan"] == true {
+                return false;
+            }
+        }
+    });
+    assert!(told.is_some());
+}
