@@ -142,6 +142,11 @@ fn bench_measures_everything_it_names() {
         "keystroke",
         "idle",
         "listening",
+        "getMetadata",
+        "readFile of 32 MiB",
+        "written in blocks",
+        "walk",
+        "search",
     ] {
         assert!(text.contains(name), "{name} is missing in {text}");
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::support::tmux::Tmux;
-use crate::support::{Running, Server, eventually, random_file, run_command};
+use crate::support::{PROGRAM, Running, Server, eventually, random_file, run_command};
 
 /// What is at a path, as far as a copy preserves it.
 #[derive(Debug, PartialEq, Eq)]
@@ -275,6 +276,22 @@ fn many_small_files_arrive() {
     assert_eq!(tree(&machines.there("tree")), tree(&machines.here("tree")));
 }
 
+#[test]
+fn only_what_is_known_is_counted() {
+    let machines = Machines::new();
+    fs::create_dir(machines.there("tree")).unwrap();
+    fs::write(machines.there("tree/file"), "12345").unwrap();
+    let summary = |arguments: &[&str]| -> Value {
+        let outcome = machines.server.run(&[&["cp", "--json"], arguments].concat());
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        serde_json::from_str(&outcome.stdout).unwrap()
+    };
+    let file = summary(&[&machines.remote("tree/file"), &machines.remote("copy")]);
+    assert_eq!((&file["files"], &file["bytes"]), (&1.into(), &5.into()));
+    let tree = summary(&["-r", &machines.remote("tree"), &machines.remote("copies")]);
+    assert_eq!((&tree["failed"], tree.get("files"), tree.get("bytes")), (&0.into(), None, None));
+}
+
 const LARGE: usize = 128 << 20;
 /// More than is ever written again.
 const HALFWAY: u64 = 32 << 20;
@@ -420,6 +437,18 @@ fn a_cut_costs_only_what_was_under_way() {
 }
 
 #[test]
+fn a_connection_that_stays_away_is_spoken_of() {
+    let copy = OnTheWay::new(Way::Up);
+    let mut running = copy.start(&[]);
+    copy.wait_until_halfway();
+    copy.proxy.refuse();
+    copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
+    assert_eq!(running.error_line(), "exec-server: connection lost, reconnecting…\n");
+    copy.proxy.resume();
+    copy.finish(running);
+}
+
+#[test]
 fn a_source_that_has_changed_is_copied_anew() {
     for options in [&[][..], &["--no-resume"]] {
         let copy = OnTheWay::new(Way::Up);
@@ -442,6 +471,135 @@ fn a_source_that_has_changed_is_copied_anew() {
         assert_eq!(summary["resumedBytes"], 0);
         assert!(fs::read(&copy.from).unwrap() == fs::read(&copy.to).unwrap(), "the copy differs");
     }
+}
+
+/// Writes the bytes of a file in another order, into the same file.
+fn turn_around(path: &Path) {
+    let mut content = fs::read(path).unwrap();
+    content.rotate_left(1 << 20);
+    let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all(&content).unwrap();
+}
+
+#[test]
+fn a_source_that_hides_its_change_is_copied_anew() {
+    let copy = OnTheWay::new(Way::Up);
+    let killed = copy.start(&[]);
+    copy.wait_until_halfway();
+    copy.proxy.black_hole();
+    killed.signal(Signal::KILL);
+    drop(killed);
+    copy.proxy.resume();
+    let modified = fs::metadata(&copy.from).unwrap().modified().unwrap();
+    turn_around(&copy.from);
+    fs::File::open(&copy.from).unwrap().set_modified(modified).unwrap();
+    let (status, out, errors) = copy.start(&[]).finish();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let summary: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(summary["resumedBytes"], 0);
+    assert!(fs::read(&copy.from).unwrap() == fs::read(&copy.to).unwrap(), "the copy is a mixture");
+}
+
+#[test]
+fn a_source_that_is_overwritten_meanwhile_is_copied_again() {
+    for way in [Way::Up, Way::Down] {
+        let copy = OnTheWay::new(way);
+        let running = copy.start(&[]);
+        copy.wait_until_halfway();
+        // So that it does not arrive before it is overwritten.
+        copy.proxy.black_hole();
+        turn_around(&copy.from);
+        copy.proxy.resume();
+        copy.finish(running);
+    }
+}
+
+#[test]
+fn a_source_that_becomes_shorter_is_no_copy() {
+    for way in [Way::Up, Way::Down] {
+        let copy = OnTheWay::new(way);
+        let running = copy.start(&[]);
+        copy.wait_until_halfway();
+        copy.proxy.black_hole();
+        fs::OpenOptions::new().write(true).open(&copy.from).unwrap().set_len(1 << 20).unwrap();
+        copy.proxy.resume();
+        let (status, _, errors) = running.finish();
+        assert_eq!(status.code(), Some(1), "{way:?}: {errors}");
+        assert!(errors.contains("random: became shorter while it was copied"), "{errors}");
+        assert!(!copy.to.exists());
+        assert_eq!(copy.partial_bytes(), None, "nothing is left of it");
+    }
+}
+
+#[test]
+fn a_private_directory_is_private_from_the_beginning() {
+    let mut copy = OnTheWay::new(Way::Up);
+    let machines = &copy.machines;
+    fs::create_dir_all(machines.here("tree/private")).unwrap();
+    fs::rename(&copy.from, machines.here("tree/private/random")).unwrap();
+    for directory in ["tree", "tree/private"] {
+        let mode = PermissionsExt::from_mode(0o700);
+        fs::set_permissions(machines.here(directory), mode).unwrap();
+    }
+    copy.arguments = [machines.local("tree"), machines.remote("copy")];
+    copy.to = machines.there("copy/private/random");
+    let modes = ["copy", "copy/private"].map(|name| machines.there(name));
+    let running = copy.start(&["-r"]);
+    eventually("the directories are there", || modes[1].exists());
+    copy.wait_until_halfway();
+    for path in &modes {
+        assert_eq!(look(path), Thing::Directory { mode: 0o700 });
+    }
+    drop(running);
+}
+
+#[test]
+fn a_symlink_does_not_replace_a_directory() {
+    let machines = Machines::new();
+    fs::create_dir(machines.here("tree")).unwrap();
+    symlink("target", machines.here("tree/name")).unwrap();
+    fs::create_dir_all(machines.there("tree/name")).unwrap();
+    let (code, error) = machines.cp(&["-r", &machines.local("tree/."), &machines.remote("tree")]);
+    assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
+    assert_eq!(fs::read_dir(machines.there("tree")).unwrap().count(), 1, "nothing is left");
+    assert!(machines.there("tree/name").is_dir());
+
+    fs::remove_dir(machines.there("tree/name")).unwrap();
+    fs::write(machines.there("tree/name"), "a file gives way").unwrap();
+    machines.copied(&["-r", &machines.local("tree/."), &machines.remote("tree")]);
+    assert_eq!(tree(&machines.there("tree")), tree(&machines.here("tree")));
+}
+
+#[test]
+fn the_end_of_a_server_is_told_once() {
+    const FILES: usize = 40;
+    let machines = Machines::new();
+    fs::create_dir(machines.here("tree")).unwrap();
+    for n in 0..FILES {
+        let file = fs::File::create(machines.here("tree").join(n.to_string())).unwrap();
+        file.set_len(64 << 20).unwrap();
+    }
+    let (pid, environments) = (machines.here("pid"), machines.here("environments.toml"));
+    let script = format!("echo $$ > {}; exec {PROGRAM} --listen stdio", pid.display());
+    let text =
+        format!("[[environments]]\nid = \"box\"\nprogram = \"sh\"\nargs = [\"-c\", {script:?}]\n");
+    fs::write(&environments, text).unwrap();
+    let mut cp = machines.server.command(&["cp", "-r", "--json", &machines.local("tree")]);
+    cp.arg(format!("box:{}", machines.there("copy").display()));
+    cp.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+    let running = Running::start(cp);
+    eventually("it has begun", || {
+        fs::read_dir(machines.there("copy")).is_ok_and(|mut entries| entries.next().is_some())
+    });
+    let pid = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    let (status, out, errors) = running.finish();
+    assert_eq!((status.code(), errors.lines().count()), (Some(1), 2), "{errors}");
+    assert!(errors.contains(" more could not be copied"), "{errors}");
+    let summary: Value = serde_json::from_str(&out).unwrap();
+    let count = |name: &str| summary[name].as_u64().unwrap();
+    assert_eq!(count("files") + count("failed"), FILES as u64, "{summary}");
 }
 
 #[test]

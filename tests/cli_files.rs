@@ -95,6 +95,46 @@ fn ls_lists_names_in_order() {
 }
 
 #[test]
+fn ls_takes_several_paths() {
+    let machine = Machine::new();
+    machine.write("one/a", "");
+    machine.write("two/b", "");
+    machine.write("file", "");
+    symlink("no/where", machine.root().join("dangling")).unwrap();
+    assert_eq!(
+        machine.text(&["ls", "one", "file", "two", "dangling"]),
+        "dangling\nfile\n\none:\na\n\ntwo:\nb\n"
+    );
+    let long = machine.text(&["ls", "-l", "dangling"]);
+    assert!(long.starts_with('l') && long.ends_with(" dangling -> no/where\n"), "{long}");
+    let json: Value = serde_json::from_str(&machine.text(&["ls", "--json", "one", "two"])).unwrap();
+    assert_eq!((&json[0]["name"], &json[1]["name"]), (&"a".into(), &"b".into()));
+    let partly = machine.run(&["ls", "missing", "file"]);
+    assert_eq!((partly.code, partly.stdout.as_slice()), (Some(1), &b"file\n"[..]));
+}
+
+#[test]
+fn a_listing_that_cannot_be_printed_is_not_a_success() {
+    let machine = Machine::new();
+    machine.write("file", "");
+    for arguments in [&["ls", "-l"][..], &["ls", "--json"], &["cp", "--json", "file", ":copy"]] {
+        let mut full = machine.command(arguments);
+        full.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let output = full.output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.starts_with("exec-server: cannot write the output: "), "{error}");
+        let mut unread = machine.command(arguments);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        unread.stdout(writer);
+        let output = unread.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.as_str()), (Some(141), ""), "{arguments:?}");
+    }
+}
+
+#[test]
 fn names_are_bytes_for_programs_and_safe_for_people() {
     let machine = Machine::new();
     let odd = OsStr::from_bytes(b"odd\xff\x1b[31m");
@@ -162,6 +202,17 @@ fn directories_are_made_and_removed() {
 }
 
 #[test]
+fn what_has_no_name_is_not_removed() {
+    let machine = Machine::new();
+    machine.write("a/file", "");
+    for path in [":", ".", "..", "a/.", "a/..", "./"] {
+        let error = machine.refused(&["rm", "-rf", path]);
+        assert!(!error.contains("::"), "{error}");
+        assert!(machine.root().join("a/file").exists(), "{path}");
+    }
+}
+
+#[test]
 fn what_fails_does_not_keep_the_rest_from_being_done() {
     let machine = Machine::new();
     machine.write("x", "");
@@ -197,6 +248,23 @@ fn changes_are_told_as_they_happen() {
     until(&mut watch, &format!("removed {}", shown("newer")));
     watch.signal(Signal::INT);
     assert_eq!(watch.finish().0.code(), Some(130));
+}
+
+#[test]
+fn a_watch_ends_with_what_it_watches() {
+    let machine = Machine::new();
+    let directory = machine.root().canonicalize().unwrap().join("directory");
+    fs::create_dir(&directory).unwrap();
+    let mut watch = Running::start(machine.command(&["watch", "directory"]));
+    let mut probes = 0;
+    while watch.line_if_any().is_none() {
+        probes += 1;
+        machine.write(&format!("directory/probe-{probes}"), "");
+    }
+    fs::remove_dir_all(&directory).unwrap();
+    let (status, _, error) = watch.finish();
+    let expected = format!("exec-server: {} was removed\n", directory.display());
+    assert_eq!((status.code(), error), (Some(1), expected));
 }
 
 fn until(watch: &mut Running, wanted: &str) {

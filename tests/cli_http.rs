@@ -107,6 +107,31 @@ fn a_response_goes_to_our_output() {
 }
 
 #[test]
+fn a_file_is_replaced_only_by_a_whole_body() {
+    let (server, web) = (Server::start(), Web::start());
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("body");
+    fs::write(&file, "before").unwrap();
+    let path = file.to_str().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = format!("http://{nobody}/");
+    for (arguments, code) in [
+        (["-f", "-o", path, &web.at("/missing")], 22),
+        (["-i", "-o", path, &web.at("/broken")], 1),
+        (["-i", "-o", path, &nowhere], 1),
+    ] {
+        let outcome = server.run(&[&["http"], &arguments[..]].concat());
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("request \""), "{}", outcome.stderr);
+        assert_eq!(fs::read(&file).unwrap(), b"before", "{arguments:?}");
+    }
+    assert_eq!(server.run(&["http", "-o", path, &web.at("/hello")]).code, Some(0));
+    assert_eq!(fs::read(&file).unwrap(), b"hello\n");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(server.run(&["http", "-o", "-", &web.at("/hello")]).stdout, "hello\n");
+}
+
+#[test]
 fn a_body_is_printed_as_it_comes() {
     let (server, web) = (Server::start(), Web::start());
     let mut slow = Running::start(server.command(&["http", &web.at("/slow")]));

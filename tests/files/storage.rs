@@ -107,11 +107,11 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
 #[test]
 fn an_error_of_the_device_reaches_the_caller() {
     if !is_root() {
-        return println!("skipped: only a server of root may open its memory");
+        return println!("skipped: only a server of root may open our memory");
     }
     let server = Server::start();
     let mut client = server.client();
-    let path = "/proc/self/mem";
+    let path = format!("/proc/{}/mem", std::process::id());
     client.call("fs/open", json!({"path": path, "handleId": "h"}));
     for (method, params) in [
         ("fs/readFile", json!({"path": path})),
@@ -123,6 +123,18 @@ fn an_error_of_the_device_reaches_the_caller() {
         assert!(refused.message.contains("os error 5"), "{method}: {refused:?}");
     }
     client.call("environment/status", json!({}));
+}
+
+#[test]
+fn the_server_does_not_show_itself() {
+    let server = Server::start();
+    let mut client = server.client();
+    for path in ["/proc/self/environ", "/proc/self/mem", "/proc/thread-self/environ"] {
+        let refused = client.refused("fs/readFile", json!({"path": path}));
+        assert_eq!(refused.kind.as_deref(), Some("permissionDenied"), "{refused:?}");
+    }
+    client.refused("fs/readFile", json!({"path": "/proc/self/fd/0"}));
+    client.call("fs/readFile", json!({"path": "/proc/meminfo"}));
 }
 
 /// A server of an ordinary user, and a directory of that user's.

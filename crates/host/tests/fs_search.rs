@@ -375,6 +375,23 @@ fn a_glob_is_bounded() {
 }
 
 #[test]
+fn a_glob_reads_a_bounded_number_of_directories() {
+    let root = tree(&[]);
+    for index in 0..10_000 {
+        fs::create_dir(root.path().join(index.to_string())).unwrap();
+    }
+    // Beside the root one fewer may be read than there are.
+    let found = glob(root.path(), &patterns(&["nothing"]), &Stop::never()).unwrap();
+    assert!(found.truncated && found.entries.is_empty());
+    fs::remove_dir(root.path().join("0")).unwrap();
+    assert!(!glob(root.path(), &patterns(&["nothing"]), &Stop::never()).unwrap().truncated);
+    let stop = Stop::new();
+    stop.request();
+    let abandoned = glob(root.path(), &patterns(&["nothing"]), &stop).unwrap_err();
+    assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
+}
+
+#[test]
 fn globs_of_bad_patterns_and_missing_roots_fail() {
     let root = tree(&[("file", "")]);
     assert!(matches!(

@@ -5,6 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::spare;
+
 /// Bytes that are standard, padded base64 on the wire.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Base64Bytes(pub Bytes);
@@ -43,9 +45,14 @@ impl<'de> Deserialize<'de> for Base64Bytes {
             }
 
             fn visit_bytes<E: de::Error>(self, text: &[u8]) -> Result<Base64Bytes, E> {
-                base64_simd::STANDARD.decode_to_vec(text).map(Base64Bytes::from).map_err(|_| {
-                    E::custom("invalid base64 (standard alphabet with padding expected)")
-                })
+                let mut bytes =
+                    spare::buffer(base64_simd::STANDARD.estimated_decoded_length(text.len()));
+                match base64_simd::STANDARD.decode_append(text, &mut bytes) {
+                    Ok(()) => Ok(bytes.into()),
+                    Err(_) => {
+                        Err(E::custom("invalid base64 (standard alphabet with padding expected)"))
+                    }
+                }
             }
         }
         // As bytes: the decoder refuses whatever is not of its alphabet, so nobody need look for UTF-8 and control

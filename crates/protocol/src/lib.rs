@@ -18,6 +18,7 @@ mod methods;
 mod nullable;
 mod path_uri;
 mod process;
+mod spare;
 
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
@@ -68,3 +69,4 @@ pub use process::{
     StartParams, StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse,
     WaitParams, WaitResponse, WriteParams, WriteResponse, WriteStatus,
 };
+pub use spare::{recycle, release_spare};

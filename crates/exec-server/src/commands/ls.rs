@@ -64,29 +64,21 @@ enum Listed {
 
 async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::Result<Listed> {
     let Located { client, path } = servers.locate(written).await?;
-    let look = async |follow_symlinks| {
-        let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
-        client.fs_get_metadata(params).await
-    };
-    let metadata = match look(None).await {
-        // It may be a symlink that leads nowhere.
-        Err(error) if error.kind() == Some("notFound") => {
-            let itself = look(Some(false)).await.ok().filter(|found| found.is_symlink);
-            itself.ok_or(error)?
+    let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
+    let found = client.fs_get_metadata(params).await;
+    let is_directory = found.as_ref().is_ok_and(|found| found.is_directory);
+    let name = written.written.clone();
+    let mut rows: Vec<Row> = match found {
+        Ok(_) if is_directory => {
+            let shown = |row: &Row| ls.all || !row.is_hidden();
+            entries(&client, path).await?.filter(shown).collect()
         }
-        found => found?,
-    };
-    let is_directory = metadata.is_directory;
-    let mut rows = if is_directory {
-        let params = FsReadDirectoryParams { path, details: true, sandbox: None };
-        let entries = client.fs_read_directory(params).await?.entries;
-        entries
-            .into_iter()
-            .filter_map(Row::of_entry)
-            .filter(|row| ls.all || !row.is_hidden())
-            .collect()
-    } else {
-        vec![Row::of_file(written.written.clone(), path.clone(), &metadata)]
+        Ok(found) => vec![Row::of_lone(name, path, &found)],
+        Err(error) if error.kind() == Some("notFound") => {
+            let dangling = dangling(&client, &path).await.ok_or(error)?;
+            vec![Row { name, ..dangling }]
+        }
+        Err(error) => return Err(error.into()),
     };
     sort(&mut rows);
     if ls.long || ls.json {
@@ -96,6 +88,23 @@ async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::R
         Some(row) if !is_directory => Listed::Lone(row),
         last => Listed::Directory(rows.into_iter().chain(last).collect()),
     })
+}
+
+async fn entries(
+    client: &ExecServerClient,
+    path: PathUri,
+) -> Result<impl Iterator<Item = Row> + use<>, ExecServerError> {
+    let params = FsReadDirectoryParams { path, details: true, sandbox: None };
+    let entries = client.fs_read_directory(params).await?.entries;
+    Ok(entries.into_iter().filter_map(Row::of_entry))
+}
+
+/// A symlink that leads nowhere. Only its directory says what it is itself.
+async fn dangling(client: &ExecServerClient, path: &PathUri) -> Option<Row> {
+    let parent = PathUri::from_path(path.as_path().parent()?)?;
+    let name = path.as_path().file_name()?;
+    let mut entries = entries(client, parent).await.ok()?;
+    entries.find(|row| row.name == name && row.kind == Kind::Symlink)
 }
 
 fn sort(rows: &mut [Row]) {
@@ -140,15 +149,11 @@ impl Row {
         })
     }
 
-    fn of_file(name: OsString, path: PathUri, metadata: &FsMetadata) -> Self {
+    fn of_lone(name: OsString, path: PathUri, metadata: &FsMetadata) -> Self {
         Self {
             name,
             path,
-            kind: match metadata {
-                FsMetadata { is_file: true, .. } => Kind::File,
-                FsMetadata { is_symlink: true, .. } => Kind::Symlink,
-                _ => Kind::Other,
-            },
+            kind: if metadata.is_file { Kind::File } else { Kind::Other },
             mode: metadata.mode.unwrap_or(0),
             size: metadata.size,
             modified_at_ms: metadata.modified_at_ms,

@@ -26,13 +26,17 @@ pub(super) struct Draft {
     parent: Parent,
     name: OsString,
     file: OwnedFd,
-    when_dropped: WhenDropped,
+    fate: Fate,
 }
 
+/// What becomes of its name when it is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WhenDropped {
-    Remove,
-    Leave,
+enum Fate {
+    Removed,
+    /// It can be resumed.
+    Kept,
+    /// It has the name that it was made for. Whatever has the draft's is somebody else's.
+    Published,
 }
 
 /// So much of the name is part of the draft's: it fits wherever names may have a hundred bytes more.
@@ -49,7 +53,7 @@ impl Draft {
                 Err(errno) => Err(FsError::os("create a temporary file for", path)(errno)),
             }
         })?;
-        Ok(Self { parent, name, file, when_dropped: WhenDropped::Remove })
+        Ok(Self { parent, name, file, fate: Fate::Removed })
     }
 
     /// The draft that was begun under this key, or a new one. It is left where it is when dropped.
@@ -61,7 +65,7 @@ impl Draft {
     ) -> Result<Self, FsError> {
         let name = draft_name(&parent.name, &word_of(&parent.name, key));
         let file = claim::persist(path, || open_or_create(path, &parent, &name, mode))?;
-        Ok(Self { parent, name, file, when_dropped: WhenDropped::Leave })
+        Ok(Self { parent, name, file, fate: Fate::Kept })
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -73,11 +77,14 @@ impl Draft {
     }
 
     pub(super) fn remove_when_dropped(&mut self) {
-        self.when_dropped = WhenDropped::Remove;
+        self.fate = Fate::Removed;
     }
 
     /// It may have been given to the owner of the file that it was to replace. Who resumes it expects their own.
     pub(super) fn take_back_ownership(&self) {
+        if self.fate == Fate::Published {
+            return;
+        }
         let _ = rustix::fs::fchown(&self.file, Some(rustix::process::geteuid()), None);
         let _ = rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR);
     }
@@ -90,15 +97,14 @@ impl Draft {
         } else {
             rustix::fs::renameat(directory, &self.name, directory, &self.parent.name)?;
         }
-        // Whatever has the draft's name from now on is somebody else's.
-        self.when_dropped = WhenDropped::Leave;
+        self.fate = Fate::Published;
         sync_directory(directory)
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if self.when_dropped == WhenDropped::Remove {
+        if self.fate == Fate::Removed {
             let _ = rustix::fs::unlinkat(&self.parent.directory, &self.name, AtFlags::empty());
         }
     }

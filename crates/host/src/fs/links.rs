@@ -12,14 +12,13 @@ use super::resolve::{self, Parent, Symlinks};
 
 /// The absolute path without symlinks, `.` and `..`. Everything on it exists.
 pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
-    let canonical = std::fs::canonicalize(path).map_err(|source| FsError::Os {
+    // The text of a link of the kernel names what it leads to, and no path does.
+    resolve::node(path, Symlinks::Follow)?;
+    std::fs::canonicalize(path).map_err(|source| FsError::Os {
         action: "resolve",
         path: path.to_owned(),
         source,
-    })?;
-    // The text of a link of the kernel names what it leads to, and no path does.
-    resolve::node(path, Symlinks::Follow)?;
-    Ok(canonical)
+    })
 }
 
 /// `symlinks` is about the path above the link.

@@ -94,6 +94,7 @@ struct Level {
 /// Why a directory was not read to its end.
 enum Halt {
     EnoughWaiting,
+    Abandoned,
     Failed(OsString, Errno),
 }
 
@@ -146,13 +147,13 @@ impl<'a> Removal<'a> {
 
     /// Removes at once what is not a directory.
     fn list(&mut self) -> Result<(), FsError> {
-        if self.stop.is_requested() {
-            return Err(Stop::abandoned(&self.trail.path()));
-        }
         let here = self.trail.here();
         let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
         let mut waiting = Vec::new();
         let outcome = self.listing.read(here, |name, listed| {
+            if self.stop.is_requested() {
+                return ControlFlow::Break(Halt::Abandoned);
+            }
             let unlinked = if listed == FileType::Directory {
                 Err(Errno::ISDIR)
             } else {
@@ -171,6 +172,9 @@ impl<'a> Removal<'a> {
         let listed = match outcome {
             Ok(ControlFlow::Continue(())) => true,
             Ok(ControlFlow::Break(Halt::EnoughWaiting)) => false,
+            Ok(ControlFlow::Break(Halt::Abandoned)) => {
+                return Err(Stop::abandoned(&self.trail.path()));
+            }
             Ok(ControlFlow::Break(Halt::Failed(name, errno))) => {
                 return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));
             }

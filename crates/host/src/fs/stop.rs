@@ -11,10 +11,15 @@ use super::error::FsError;
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// For work that goes on to its end.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For work that goes on to its end: nobody else has it.
     #[must_use]
     pub fn never() -> Self {
-        Self::default()
+        Self::new()
     }
 
     /// From now on, and for good.

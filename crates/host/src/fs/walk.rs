@@ -159,7 +159,10 @@ impl Walk<'_> {
         };
         match resolve::directory_below(root.as_fd(), way, symlinks) {
             Ok(directory) => self.directory(directory.as_fd(), path, scratch),
-            Err(errno) => self.error(path, "open the directory", errno),
+            Err(errno) => {
+                let error = resolve::explain("open the directory", &path, symlinks, errno);
+                self.error(path, &error)
+            }
         }
     }
 
@@ -178,7 +181,10 @@ impl Walk<'_> {
                     return ControlFlow::Continue(());
                 }
                 Ok(_) => {}
-                Err(errno) => return self.error(path, "look at", errno),
+                Err(errno) => {
+                    let error = FsError::os("look at", &path)(errno);
+                    return self.error(path, &error);
+                }
             }
         }
         scratch.names.clear();
@@ -187,7 +193,10 @@ impl Walk<'_> {
         self.list(&path, &scratch.names)?;
         match outcome {
             Ok(flow) => flow,
-            Err(errno) => self.error(path, "read the directory", errno),
+            Err(errno) => {
+                let error = FsError::os("read the directory", &path)(errno);
+                self.error(path, &error)
+            }
         }
     }
 
@@ -205,7 +214,11 @@ impl Walk<'_> {
                 Ok(Some(found)) => found,
                 // Left out, or gone since it was read.
                 Ok(None) | Err(Errno::NOENT) => return ControlFlow::Continue(()),
-                Err(errno) => return self.error(path.join(os_str(name)), "look at", errno),
+                Err(errno) => {
+                    let path = path.join(os_str(name));
+                    let error = FsError::os("look at", &path)(errno);
+                    return self.error(path, &error);
+                }
             };
             let hidden = name.to_bytes().first() == Some(&b'.');
             if hidden && found.is_directory() && self.options.prune_hidden_directories {
@@ -239,11 +252,11 @@ impl Walk<'_> {
         ControlFlow::Continue(())
     }
 
-    fn error(&mut self, path: PathBuf, action: &'static str, errno: Errno) -> ControlFlow<Stopped> {
+    fn error(&mut self, path: PathBuf, error: &FsError) -> ControlFlow<Stopped> {
         if self.tree.errors.len() == MAX_ERRORS {
             return ControlFlow::Break(Stopped::ByBound);
         }
-        let message = FsError::os(action, &path)(errno).to_string();
+        let message = error.to_string();
         self.pay(cost(&path) + message.len())?;
         self.tree.errors.push(TreeError { path, message });
         ControlFlow::Continue(())

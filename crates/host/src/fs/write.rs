@@ -179,3 +179,22 @@ pub(super) fn write_all_at(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_program_appends_meanwhile_is_overwritten_too() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        let parent = resolve::parent(&path, Symlinks::Follow).unwrap();
+        let claim = Claim::take(&path, &parent).unwrap().unwrap();
+        let none = Condition::default();
+        let existing = claim.admit(&path, Symlinks::Follow, &none).unwrap().unwrap();
+        std::fs::write(&path, "old and more").unwrap();
+        let written = overwrite(&path, existing, b"new", None, &none).unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), written.size), (b"new".to_vec(), 3));
+    }
+}

@@ -124,6 +124,7 @@ mod tests {
     use super::*;
     use crate::fs::claim::Claim;
     use crate::fs::resolve::{self, Symlinks};
+    use crate::fs::{self, RemoveOptions, Stop};
 
     fn place(path: &Path) -> Parent {
         resolve::parent(path, Symlinks::Follow).unwrap()
@@ -171,6 +172,61 @@ mod tests {
             assert!(claim.join().unwrap().is_none());
         });
         assert!(Claim::take(&path, &place(&path)).unwrap().is_some());
+    }
+
+    #[test]
+    fn whatever_changes_a_name_waits_for_its_writer() {
+        let root = tempfile::tempdir().unwrap();
+        let [path, other, link] = ["file", "other", "link"].map(|name| root.path().join(name));
+        std::fs::write(&other, "new").unwrap();
+        std::os::unix::fs::symlink("other", &link).unwrap();
+        let all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Follow };
+        let never = Stop::never();
+        let remove = || fs::remove(&path, &all, &never);
+        let copy = || fs::copy(&other, &path, false, &never);
+        let copy_link = || fs::copy(&link, &path, false, &never);
+        let rename = || fs::rename(&other, &path, fs::Replace::Yes, Symlinks::Follow);
+        let changes: [&(dyn Fn() -> Result<(), FsError> + Sync); 4] =
+            [&copy, &remove, &copy_link, &rename];
+        for (index, change) in changes.into_iter().enumerate() {
+            let place = place(&path);
+            let subject = Subject::place(place.directory.as_fd(), &place.name, &path).unwrap();
+            let before = rustix::fs::lstat(&path).map(|stat| stat.st_ino);
+            let held = WriteLock::name(&place, &path).unwrap();
+            std::thread::scope(|threads| {
+                let changed = threads.spawn(change);
+                while lock(&TABLE)[&subject].users < 2 {
+                    std::thread::yield_now();
+                }
+                let now = rustix::fs::lstat(&path).map(|stat| stat.st_ino);
+                assert_eq!(now, before, "{index}");
+                drop(held);
+                changed.join().unwrap().unwrap();
+            });
+            let now = rustix::fs::lstat(&path).map(|stat| stat.st_ino);
+            assert_ne!(now, before, "{index}");
+        }
+    }
+
+    #[test]
+    fn a_copy_over_a_file_waits_for_whoever_writes_it_by_another_name() {
+        let root = tempfile::tempdir().unwrap();
+        let [path, other, source] = ["file", "other", "source"].map(|name| root.path().join(name));
+        std::fs::write(&path, "old").unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        std::fs::write(&source, "new").unwrap();
+        let old = rustix::fs::stat(&path).unwrap();
+        let held = WriteLock::content(&old);
+        std::thread::scope(|threads| {
+            let copied = threads.spawn(|| fs::copy(&source, &other, false, &Stop::never()));
+            while lock(&TABLE)[&Subject::Content(Identity::from(&old))].users < 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), b"old");
+            drop(held);
+            copied.join().unwrap().unwrap();
+        });
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]

@@ -134,6 +134,37 @@ fn a_file_is_resumed_by_its_key() {
 }
 
 #[test]
+fn a_commit_that_fails_keeps_what_can_be_resumed() {
+    let scene = Scene::new();
+    let path = scene.file("file", "old", 0o644);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+    }
+    let condition = Condition { size: Some(3), ..Condition::default() };
+    let begin = |resume_key: Option<&str>| {
+        let resume_key = resume_key.map(ToOwned::to_owned);
+        let file =
+            NewFile::create(&path, NewFileOptions { condition, resume_key, ..Default::default() });
+        file.unwrap()
+    };
+    let (keyed, plain) = (begin(Some("key")), begin(None));
+    for file in [&keyed, &plain] {
+        file.write_block(0, b"new content").unwrap();
+    }
+    std::fs::write(&path, "changed").unwrap();
+    for file in [keyed, plain] {
+        let conflict = file.commit().unwrap_err();
+        assert!(matches!(conflict, FsError::Conflict { .. }), "{conflict}");
+    }
+    assert_eq!(scene.names().len(), 2, "{:?}", scene.names());
+    let again = resumed(&path, "key").unwrap();
+    assert_eq!(again.written(), 11);
+    again.commit().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"new content");
+    assert_eq!(scene.names(), ["file"]);
+}
+
+#[test]
 fn a_resumed_file_is_as_private_as_what_it_replaces() {
     let scene = Scene::new();
     let path = scene.path("file");

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use exec_server_host::fs::{
-    FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, set_permissions, write_file,
+    Condition, FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, Written,
+    metadata, set_permissions, write_file,
 };
 
 use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, denied, mode};
@@ -191,8 +192,23 @@ fn as_an_ordinary_user(directory: &Path) {
         set_permissions(&own, 0o640, Symlinks::Refuse).unwrap();
         assert_eq!((std::fs::read(&own).unwrap(), mode(&own)), (b"two".to_vec(), 0o640));
     }
+    every_write_of_somebody_elses_file_is_told_apart(&path("shared/writable"));
     // In place it stays root's file; replaced it cannot, and nobody gets more than before.
     write_file(&path("shared/writable"), b"x", &PLAIN).unwrap();
     assert_eq!(mode(&path("shared/writable")), 0o646);
     write_file(&path("shared/writable"), b"y", &ATOMIC).unwrap();
+}
+
+/// Only the owner may choose a time.
+fn every_write_of_somebody_elses_file_is_told_apart(path: &Path) {
+    let seen = metadata(path, Symlinks::Refuse).unwrap();
+    let mut last = Written { modified_at_ms: seen.modified_at_ms, size: seen.size };
+    for _ in 0..50 {
+        let Written { modified_at_ms, size } = last;
+        let condition =
+            Condition { modified_at_ms: Some(modified_at_ms), size: Some(size), create_new: false };
+        let next = write_file(path, b"writable", &WriteOptions { condition, ..PLAIN }).unwrap();
+        assert!(next.modified_at_ms > modified_at_ms, "{next:?} after {last:?}");
+        last = next;
+    }
 }

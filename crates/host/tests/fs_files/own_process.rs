@@ -20,8 +20,8 @@ fn read(path: &str) -> Result<Vec<u8>, FsError> {
 
 /// With the number of a thread that is not the first, and lives meanwhile.
 fn beside_a_thread(test: impl FnOnce(i32)) {
-    let (name, named) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
+    let (name, named) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel::<()>(1);
     std::thread::scope(|threads| {
         threads.spawn(move || {
             name.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();

@@ -1,5 +1,6 @@
 //! One file or symlink.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 
@@ -154,6 +155,7 @@ fn files_that_say_they_are_empty_and_other_file_systems() {
     let destination = scratch.at("destination");
     copy("/proc/self/status".as_ref(), &destination, false, &Stop::never()).unwrap();
     assert!(std::fs::read_to_string(&destination).unwrap().contains("VmSize"));
+    set_mode(&destination, 0o644);
     copy(&scratch.file("empty", ""), &destination, false, &Stop::never()).unwrap();
     assert_eq!(std::fs::read(&destination).unwrap(), b"");
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return };
@@ -181,4 +183,35 @@ fn a_user_is_refused_before_anything_is_changed() {
         assert_eq!(std::fs::read(&foreign).unwrap(), b"kept");
         copy(&readable, &scratch.at("copy"), false, &Stop::never()).unwrap();
     });
+}
+
+#[test]
+fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
+    let scratch = Scratch::new();
+    let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
+    // Eight bytes for each page that a process could have.
+    let endless = format!("/proc/{parent}/pagemap");
+    let destination = scratch.at("copy");
+    match copy(endless.as_ref(), &destination, false, &Stop::never()) {
+        Err(FsError::TooLarge { max, .. }) => assert_eq!(max, 64 << 20),
+        Err(FsError::Os { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            println!("skipped: this user may not read {endless}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!exists(&destination));
+}
+
+#[test]
+fn a_copy_that_nobody_waits_for_ends() {
+    let scratch = Scratch::new();
+    scratch.directory("tree");
+    let file = scratch.file("tree/file", "content");
+    let stop = Stop::new();
+    stop.request();
+    for source in [&file, &scratch.at("tree")] {
+        let abandoned = copy(source, &scratch.at("copy"), true, &stop).unwrap_err();
+        assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
+    }
+    assert!(!exists(scratch.at("copy/file")));
 }

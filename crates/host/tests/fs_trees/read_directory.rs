@@ -114,6 +114,9 @@ fn a_user_who_may_not_read_is_told() {
     scratch.file("closed/secret", "");
     let open = scratch.directory("open");
     scratch.symlink("../closed/secret", "open/link");
+    let listed = scratch.directory("listed");
+    scratch.file("listed/file", "");
+    set_mode(&listed, 0o744);
     set_mode(&scratch.path, 0o755);
     set_mode(&closed, 0o700);
     let _ = as_nobody(|| {
@@ -124,5 +127,9 @@ fn a_user_who_may_not_read_is_told() {
         assert!(refused.to_string().contains("closed: Permission denied"), "{refused}");
         let entries = read_directory(&open, EntryTypes::Followed, 9).unwrap();
         assert_eq!((entries[0].kind, entries[0].is_symlink), (FileKind::Unknown, true));
+        // Its names may be read, and nothing more.
+        let entries = read_directory(&listed, EntryTypes::Own, 9).unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!((entries[0].name.to_str(), entries[0].details), (Some("file"), None));
     });
 }

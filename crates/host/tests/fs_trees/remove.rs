@@ -168,3 +168,26 @@ fn the_entry_that_cannot_be_removed_is_named() {
         set_mode(path, 0o755);
     }
 }
+
+#[test]
+fn below_a_file_there_is_nothing_to_remove() {
+    let scratch = Scratch::new();
+    scratch.file("file", "content");
+    for below in ["file/below", "file/a/b"] {
+        remove(&scratch.at(below), &FORCE, &Stop::never()).unwrap();
+        remove(&scratch.at(below), &ALL, &Stop::never()).unwrap_err();
+    }
+    assert_eq!(std::fs::read(scratch.at("file")).unwrap(), b"content");
+}
+
+#[test]
+fn a_removal_that_nobody_waits_for_ends() {
+    let scratch = Scratch::new();
+    scratch.directory("top");
+    scratch.file("top/file", "");
+    let stop = Stop::new();
+    stop.request();
+    let abandoned = remove(&scratch.at("top"), &FORCE, &stop).unwrap_err();
+    assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
+    assert!(exists(scratch.at("top/file")));
+}

@@ -114,6 +114,29 @@ fn symlinks_to_directories_are_entered_once_if_at_all() {
 }
 
 #[test]
+fn a_name_costs_what_it_is_as_a_uri() {
+    let scratch = Scratch::new();
+    let odd = scratch.file("odd \u{fc}%name", "");
+    let plain = scratch.path.as_os_str().len() + "/oddname".len();
+    let max_bytes = plain + 4 * 3 + 48;
+    for (max_bytes, truncated) in [(max_bytes, false), (max_bytes - 1, true)] {
+        let options = WalkOptions { max_bytes, ..EVERYTHING };
+        let tree = walk(&scratch.path, &options, &Stop::never()).unwrap();
+        assert_eq!(tree.truncated, truncated);
+        assert_eq!(tree.entries.iter().any(|entry| entry.path == odd), !truncated);
+    }
+}
+
+#[test]
+fn a_walk_that_nobody_waits_for_ends() {
+    let scratch = sample();
+    let stop = Stop::new();
+    stop.request();
+    let abandoned = walk(&scratch.path, &EVERYTHING, &stop).unwrap_err();
+    assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
+}
+
+#[test]
 fn every_bound_ends_the_walk_and_says_so() {
     let scratch = sample();
     let whole = walk(&scratch.path, &EVERYTHING, &Stop::never()).unwrap();

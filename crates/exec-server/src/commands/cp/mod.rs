@@ -6,6 +6,7 @@
 mod bar;
 mod destination;
 mod directories;
+mod outage;
 mod progress;
 mod resume;
 mod side;
@@ -55,8 +56,10 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
                 copy.tell(&error);
             }
         }
-        copy.perform().await;
-        anyhow::Ok(())
+        tokio::select! {
+            () = copy.perform() => anyhow::Ok(()),
+            never = outage::remark(sides.connections(), |text| progress.warn(text)) => match never {},
+        }
     };
     let outcome = progress.draw_during(copying).await;
     progress.end(outcome.is_ok());

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use exec_server_client::ConnectionState;
 use exec_server_protocol::PathUri;
+use tokio::sync::watch;
 
 use super::super::servers::{Servers, absolute, below, own_directory};
 use crate::environment::{Environment, ExecutorFileSystem, RemoteFileSystem};
@@ -49,11 +51,17 @@ pub(super) struct Place {
 pub(super) struct Sides<'a> {
     servers: &'a Servers<'a>,
     known: RefCell<Vec<Rc<Side>>>,
+    connections: RefCell<Vec<watch::Receiver<ConnectionState>>>,
 }
 
 impl<'a> Sides<'a> {
     pub(super) fn new(servers: &'a Servers<'a>) -> Self {
-        Self { servers, known: RefCell::default() }
+        Self { servers, known: RefCell::default(), connections: RefCell::default() }
+    }
+
+    /// Of every side that is not here.
+    pub(super) fn connections(&self) -> Vec<watch::Receiver<ConnectionState>> {
+        self.connections.borrow().clone()
     }
 
     pub(super) async fn locate(&self, written: &AnyPath) -> anyhow::Result<Place> {
@@ -71,36 +79,37 @@ impl<'a> Sides<'a> {
                 let (target, client) = self.servers.reach(environment).await?;
                 let absolute = absolute(&there.path, &target, &client).await?;
                 let name = SideName::Server(there.environment.clone());
-                let identity = identity_of(&target);
-                let side = self.side(name, identity, || Arc::new(RemoteFileSystem::new(client)));
+                let side = self.side(&name, || {
+                    self.connections.borrow_mut().push(client.connection_state());
+                    let files = Arc::new(RemoteFileSystem::new(client));
+                    Side { files, name: name.clone(), identity: identity_of(&target) }
+                });
                 Place::new(side, &there.path, &absolute)
             }
         }
     }
 
     fn here(&self) -> Rc<Side> {
-        self.side(SideName::Here, String::new(), || {
-            Arc::new(Environment::local(ExecServerRuntimePaths::without_helpers()))
-        })
+        self.side(&SideName::Here, Side::here)
     }
 
-    fn side(
-        &self,
-        name: SideName,
-        identity: String,
-        open: impl FnOnce() -> Arc<dyn ExecutorFileSystem>,
-    ) -> Rc<Side> {
+    fn side(&self, name: &SideName, open: impl FnOnce() -> Side) -> Rc<Side> {
         let mut known = self.known.borrow_mut();
-        if let Some(side) = known.iter().find(|side| side.name == name) {
+        if let Some(side) = known.iter().find(|side| side.name == *name) {
             return Rc::clone(side);
         }
-        let side = Rc::new(Side { files: open(), name, identity });
+        let side = Rc::new(open());
         known.push(Rc::clone(&side));
         side
     }
 }
 
 impl Side {
+    pub(super) fn here() -> Self {
+        let files = Environment::local(ExecServerRuntimePaths::without_helpers());
+        Self { files: Arc::new(files), name: SideName::Here, identity: String::new() }
+    }
+
     pub(super) fn is(&self, other: &Self) -> bool {
         self.name == other.name
     }

@@ -76,7 +76,7 @@ pub(super) enum CopyError {
     Shorter,
     #[error("changed while it was copied")]
     Changed,
-    #[error("the server sent {got} bytes where at most {asked}, or the end, were due")]
+    #[error("a block of {got} bytes came where 1 to {asked}, or the end, were due")]
     OddBlock { asked: usize, got: usize },
 }
 
@@ -169,14 +169,7 @@ impl<'a> Transfer<'a> {
         reached: &mut u64,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
-        let params = FsOpenParams {
-            path: job.source.clone(),
-            handle_id: String::new(),
-            follow_symlinks: job.links.on_the_wire(),
-            details: true,
-            sandbox: None,
-        };
-        let file = job.from.files.open(params).await?;
+        let file = open(job).await?;
         let found = *file.metadata();
         let key = resume::key_of(&job.from.identity, &job.source, &*file).await?;
         let previous = last_key.replace(key.clone());
@@ -303,6 +296,17 @@ impl<'a> Transfer<'a> {
     }
 }
 
+async fn open(job: &Job) -> Result<Box<dyn OpenFile>, ExecServerError> {
+    let params = FsOpenParams {
+        path: job.source.clone(),
+        handle_id: String::new(),
+        follow_symlinks: job.links.on_the_wire(),
+        details: true,
+        sandbox: None,
+    };
+    job.from.files.open(params).await
+}
+
 /// A file that is written to while it is read would become a mixture of what it was and what it is.
 async fn look_again(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
     if before.size == 0 {
@@ -346,11 +350,65 @@ pub(super) async fn insist<T>(
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
+    use exec_server_protocol::FsReadBlockResponse;
+
     use super::*;
 
-    #[test]
-    fn growth_and_another_file_are_no_change() {
-        let found = |size, modified_at_ms, created_at_ms| FsMetadata {
+    /// A file of five blocks that says so, and something else after the first.
+    #[derive(Debug)]
+    struct Odd {
+        metadata: FsMetadata,
+        then: FsReadBlockResponse,
+    }
+
+    #[async_trait]
+    impl OpenFile for Odd {
+        fn metadata(&self) -> &FsMetadata {
+            &self.metadata
+        }
+
+        async fn read_block(
+            &self,
+            offset: u64,
+            len: usize,
+        ) -> Result<FsReadBlockResponse, ExecServerError> {
+            if offset > 0 {
+                return Ok(self.then.clone());
+            }
+            Ok(FsReadBlockResponse { chunk: bytes::Bytes::from(vec![1; len]).into(), eof: false })
+        }
+    }
+
+    async fn copy_odd(then: &[u8], eof: bool) -> Result<(), CopyError> {
+        let directory = tempfile::tempdir().unwrap();
+        let target = PathUri::from_path(directory.path().join("copy")).unwrap();
+        let side = Rc::new(Side::here());
+        let new = side.files.create(FsCreateParams::new(target, "")).await?;
+        let progress = Progress::new(true, false);
+        let transfer = Transfer::new(side, &progress, false);
+        let chunk = bytes::Bytes::copy_from_slice(then).into();
+        let odd = Odd { metadata: found(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
+        let size = 5 * MAX_BLOCK_BYTES as u64;
+        let progress = FileProgress::new(&progress.counts);
+        transfer.blocks(&odd, &*new, 0..size, &mut 0, &progress).await
+    }
+
+    #[tokio::test]
+    async fn a_file_that_ends_early_is_not_whole() {
+        for (then, eof) in [(&b""[..], true), (b"x", true)] {
+            let outcome = copy_odd(then, eof).await;
+            assert!(matches!(outcome, Err(CopyError::Shorter)), "{outcome:?}");
+        }
+        for then in [&b""[..], &[0; MAX_BLOCK_BYTES + 1]] {
+            let outcome = copy_odd(then, false).await;
+            assert!(matches!(outcome, Err(CopyError::OddBlock { .. })), "{outcome:?}");
+        }
+        copy_odd(&[0; MAX_BLOCK_BYTES], false).await.unwrap();
+    }
+
+    fn found(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
+        FsMetadata {
             is_directory: false,
             is_file: true,
             is_symlink: false,
@@ -358,7 +416,11 @@ mod tests {
             created_at_ms,
             modified_at_ms,
             mode: None,
-        };
+        }
+    }
+
+    #[test]
+    fn growth_and_another_file_are_no_change() {
         let before = found(10, 5, 1);
         for (now, is_change) in [
             (before, false),

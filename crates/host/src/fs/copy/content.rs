@@ -37,8 +37,10 @@ pub(super) fn copy(
         return Ok(());
     }
     if size == 0 {
-        // Files of /proc say so whatever they have, and some have no end.
-        return match stream(from, to, 0, MAX_UNSIZED_BYTES + 1, stop)? {
+        // Files of /proc say so whatever they have, and some have no end. They may be read in whole records only, so no
+        // byte is read alone.
+        let end = MAX_UNSIZED_BYTES + BUFFER_BYTES as u64;
+        return match stream(from, to, 0, end, stop)? {
             0..=MAX_UNSIZED_BYTES => Ok(()),
             _ => Err(Failed::TooLarge),
         };

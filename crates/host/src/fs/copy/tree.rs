@@ -191,6 +191,7 @@ impl TreeCopy<'_> {
     fn copy_entry(&self, name: &CStr) -> Result<Copied, FsError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.from.path_of(os_str(name));
+        self.stop.check(&path)?;
         let node = match rustix::fs::openat(self.from.here(), name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Copied::Done),
             node => node.map_err(FsError::os("open", &path))?,

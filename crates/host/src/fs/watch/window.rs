@@ -312,11 +312,13 @@ fn differences(names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
             Now::New if before == Before::Present => (ChangeKind::Modified, None),
             Now::New => (ChangeKind::Created, None),
             Now::Moved { from, modified } => {
-                if modified {
-                    let path = path.clone();
-                    changes.push(Change { path, kind: ChangeKind::Modified, from: None });
+                let moved =
+                    Change { path: path.clone(), kind: ChangeKind::Renamed, from: Some(from) };
+                changes.push(moved);
+                if !modified {
+                    continue;
                 }
-                (ChangeKind::Renamed, Some(from))
+                (ChangeKind::Modified, None)
             }
         };
         changes.push(Change { path, kind, from });
@@ -391,8 +393,8 @@ mod tests {
         let [from, to] = renamed("/a", "/b");
         assert_eq!(outcome([from]), ["Removed /a"]);
         assert_eq!(outcome([to]), ["Created /b"]);
-        assert_eq!(outcome([from, to, modified("/b")]), ["Modified /b", "Renamed /b <- /a"]);
-        assert_eq!(outcome([modified("/a"), from, to]), ["Modified /b", "Renamed /b <- /a"]);
+        assert_eq!(outcome([from, to, modified("/b")]), ["Renamed /b <- /a", "Modified /b"]);
+        assert_eq!(outcome([modified("/a"), from, to]), ["Renamed /b <- /a", "Modified /b"]);
         assert_eq!(outcome([from, to, created("/a")]), ["Modified /a", "Renamed /b <- /a"]);
         assert_eq!(outcome([from, to, removed("/b")]), ["Removed /a", "Removed /b"]);
     }

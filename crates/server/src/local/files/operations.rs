@@ -9,7 +9,7 @@ use exec_server_protocol::{
     FsReadDirectoryResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
     FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWriteFileParams,
     FsWriteFileResponse, PathUri, Rpc, RpcError, TreeEntry, TreeEntryKind, TreeError, WalkOptions,
-    WriteCondition, rpc,
+    WriteCondition, recycle, rpc,
 };
 
 use super::errors::{check_sandbox, refusal};
@@ -38,8 +38,9 @@ impl FileCall for rpc::FsWriteFile {
             mode: params.mode,
             condition: host_condition(condition),
         };
-        let written = fs::write_file(params.path.as_path(), &params.data_base64.0, &options)
-            .map_err(refusal)?;
+        let written = fs::write_file(params.path.as_path(), &params.data_base64.0, &options);
+        recycle(params.data_base64.0);
+        let written = written.map_err(refusal)?;
         Ok(match condition.is_none() {
             true => FsWriteFileResponse::default(),
             false => FsWriteFileResponse {

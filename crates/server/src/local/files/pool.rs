@@ -157,6 +157,7 @@ impl Shared {
                 let is_last = state.threads == 0;
                 drop(state);
                 if is_last {
+                    exec_server_protocol::release_spare();
                     exec_server_host::return_freed_memory();
                 }
                 return None;
