@@ -12,6 +12,7 @@ pub mod environment;
 mod exit_code;
 mod foreground;
 mod logging;
+mod outage;
 pub mod process;
 mod program;
 mod reach;

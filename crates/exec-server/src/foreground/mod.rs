@@ -4,7 +4,6 @@
 mod delivery;
 mod input;
 mod orders;
-mod outage;
 mod output;
 mod signals;
 mod stdin;
@@ -23,6 +22,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::outage;
 use crate::terminal::{self, RawMode};
 use delivery::deliver;
 use input::InputEnd;
@@ -119,7 +119,8 @@ impl Foreground {
             }
         };
         let performing = perform(client, process, queue, &is_blocked);
-        let remarking = outage::remark(client.connection_state());
+        let tell = |text: &str| show(&format!("exec-server: {text}\n"));
+        let remarking = outage::remark(client.connection_state(), tell);
         tokio::pin!(output, input, performing, remarking);
         let mut input_ended = false;
         let mut limit = TimeLimit::new(self.timeout);

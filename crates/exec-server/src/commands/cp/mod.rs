@@ -6,7 +6,6 @@
 mod bar;
 mod destination;
 mod directories;
-mod outage;
 mod progress;
 mod resume;
 mod side;
@@ -15,6 +14,7 @@ mod tree;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use anyhow::Context as _;
@@ -22,6 +22,7 @@ use exec_server_client::{ExecServerError, Violation};
 use exec_server_protocol::{
     FsCanonicalizeParams, FsCopyParams, FsGetMetadataParams, FsMetadata, PathUri,
 };
+use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 
 use self::destination::Destination;
@@ -34,6 +35,7 @@ use super::client::one_line;
 use super::servers::Servers;
 use crate::cli::files::Cp;
 use crate::exit_code::ExitStatus;
+use crate::outage;
 
 /// Files and symlinks that are copied at once.
 const AT_ONCE: usize = 16;
@@ -58,7 +60,7 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
         }
         tokio::select! {
             () = copy.perform() => anyhow::Ok(()),
-            never = outage::remark(sides.connections(), |text| progress.warn(text)) => match never {},
+            never = remark_outages(&sides, &progress) => match never {},
         }
     };
     let outcome = progress.draw_during(copying).await;
@@ -70,6 +72,13 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
         return super::print_result((progress.json() + "\n").as_bytes(), status);
     }
     Ok(status)
+}
+
+/// Of either machine. Never returns, also if there is no connection.
+async fn remark_outages(sides: &Sides<'_>, progress: &Progress) -> Infallible {
+    let tell = |text: &str| progress.warn(text);
+    join_all(sides.connections().into_iter().map(|state| outage::remark(state, tell))).await;
+    std::future::pending().await
 }
 
 /// What is to be copied, as far as it is known.

@@ -13,12 +13,15 @@ pub(crate) fn is_away(state: &ConnectionState) -> bool {
     matches!(state, ConnectionState::Recovering { .. })
 }
 
-/// One line for each loss that lasts, and nothing when it is over. Never returns.
-pub(crate) async fn remark(mut state: watch::Receiver<ConnectionState>) -> Infallible {
+/// Tells once of each loss that lasts, and nothing when it is over. Never returns.
+pub(crate) async fn remark(
+    mut state: watch::Receiver<ConnectionState>,
+    tell: impl Fn(&str),
+) -> Infallible {
     while let Ok(since) = state.wait_for(is_away).await.map(|state| away_since(&state)) {
         let back = state.wait_for(|state| !is_away(state));
         if timeout_at(since + PATIENCE, back).await.is_err() {
-            super::show("exec-server: connection lost, reconnecting…\n");
+            tell("connection lost, reconnecting…");
             let _ = state.wait_for(|state| !is_away(state)).await;
         }
     }

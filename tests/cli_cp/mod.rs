@@ -1,0 +1,289 @@
+//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal.
+
+mod interrupted;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Server, random_file, run_command};
+
+/// What is at a path, as far as a copy preserves it.
+#[derive(Debug, PartialEq, Eq)]
+enum Thing {
+    Directory { mode: u32 },
+    File { mode: u32, content: Vec<u8> },
+    Symlink { target: PathBuf },
+}
+
+fn look(path: &Path) -> Thing {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    let mode = metadata.permissions().mode() & 0o7777;
+    if metadata.is_symlink() {
+        Thing::Symlink { target: fs::read_link(path).unwrap() }
+    } else if metadata.is_dir() {
+        Thing::Directory { mode }
+    } else {
+        Thing::File { mode, content: fs::read(path).unwrap() }
+    }
+}
+
+/// A whole tree, the root under the empty path.
+fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
+    let mut things = BTreeMap::new();
+    let mut waiting = vec![PathBuf::new()];
+    while let Some(relative) = waiting.pop() {
+        let path =
+            if relative.as_os_str().is_empty() { root.to_owned() } else { root.join(&relative) };
+        let thing = look(&path);
+        if matches!(thing, Thing::Directory { .. }) {
+            let entries = fs::read_dir(&path).unwrap();
+            waiting.extend(entries.map(|entry| relative.join(entry.unwrap().file_name())));
+        }
+        things.insert(relative, thing);
+    }
+    things
+}
+
+/// A tree with one of everything.
+fn varied_tree(root: &Path) {
+    let set_mode = |name: &str, mode| {
+        fs::set_permissions(root.join(name), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for directory in ["empty", "a/b/c", "closed"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    fs::write(root.join("plain"), "plain\n").unwrap();
+    fs::write(root.join("script"), "#!/bin/sh\n").unwrap();
+    fs::write(root.join("nothing"), "").unwrap();
+    fs::write(root.join(".hidden"), "hidden").unwrap();
+    fs::write(root.join("a/b/c/deep"), "deep").unwrap();
+    fs::write(root.join("closed/file"), "in a closed directory").unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"a/odd\xff\xfe\nname")), "odd").unwrap();
+    fs::create_dir(root.join(OsStr::from_bytes(b"dir\xff"))).unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"dir\xff/in it")), "in it").unwrap();
+    fs::rename(random_file(&root.join("a"), 3_333_333), root.join("a/large")).unwrap();
+    symlink("plain", root.join("link")).unwrap();
+    symlink("../..", root.join("a/b/up")).unwrap();
+    symlink(OsStr::from_bytes(b"/no/\xff/where"), root.join("dangling")).unwrap();
+    set_mode("script", 0o755);
+    set_mode("plain", 0o600);
+    set_mode("a/b", 0o750);
+    set_mode("closed", 0o555);
+}
+
+struct Machines {
+    server: Server,
+    here: TempDir,
+    there: TempDir,
+}
+
+impl Machines {
+    fn new() -> Self {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Self { server: Server::start(), here, there }
+    }
+
+    fn here(&self, name: &str) -> PathBuf {
+        self.here.path().join(name)
+    }
+
+    fn there(&self, name: &str) -> PathBuf {
+        self.there.path().join(name)
+    }
+
+    /// A path of the server as it is written for cp.
+    fn remote(&self, name: &str) -> String {
+        format!(":{}", self.there(name).display())
+    }
+
+    fn local(&self, name: &str) -> String {
+        self.here(name).display().to_string()
+    }
+
+    /// Copies, and says the exit code and the complaints.
+    fn cp(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let outcome = self.server.run(&[&["cp"], arguments].concat());
+        assert_eq!(outcome.stdout, "");
+        (outcome.code, outcome.stderr)
+    }
+
+    fn copied(&self, arguments: &[&str]) {
+        assert_eq!(self.cp(arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+
+    fn refused(&self, arguments: &[&str], because: &str) {
+        let (code, error) = self.cp(arguments);
+        assert_eq!((code, error.lines().count()), (Some(1), 1), "{arguments:?}: {error}");
+        assert!(error.contains(because), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_tree_is_the_same_there_and_back_again() {
+    let machines = Machines::new();
+    fs::create_dir(machines.here("tree")).unwrap();
+    varied_tree(&machines.here("tree"));
+    let original = tree(&machines.here("tree"));
+
+    machines.copied(&["-r", &machines.local("tree"), &machines.remote("up")]);
+    assert_eq!(tree(&machines.there("up")), original);
+    machines.copied(&["-r", &machines.remote("up"), &machines.local("down")]);
+    assert_eq!(tree(&machines.here("down")), original);
+    machines.copied(&["-r", &machines.remote("up"), &machines.remote("beside")]);
+    assert_eq!(tree(&machines.there("beside")), original);
+    // Once more over itself: symlinks and directories that are there already are no obstacles.
+    fs::remove_file(machines.there("up/link")).unwrap();
+    symlink("elsewhere", machines.there("up/link")).unwrap();
+    machines.copied(&["-r", &machines.local("tree/."), &machines.remote("up")]);
+    assert_eq!(tree(&machines.there("up")), original);
+}
+
+#[test]
+fn a_tree_goes_from_one_server_to_another() {
+    let (machines, other) = (Machines::new(), Server::start());
+    fs::create_dir(machines.here("tree")).unwrap();
+    varied_tree(&machines.here("tree"));
+    let environment = |id: &str, server: &Server| {
+        format!("[[environments]]\nid = {id:?}\nurl = {:?}\n", server.url())
+    };
+    let file = machines.here("environments.toml");
+    let text = environment("one", &machines.server) + &environment("two", &other);
+    fs::write(&file, text).unwrap();
+    let mut cp = machines.server.command(&["cp", "-r"]);
+    cp.arg(format!("one:{}", machines.local("tree")));
+    cp.arg(format!("two:{}", machines.there("copy").display()));
+    cp.env("EXEC_SERVER_ENVIRONMENTS", &file);
+    let outcome = run_command(cp);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    assert_eq!(tree(&machines.there("copy")), tree(&machines.here("tree")));
+}
+
+#[test]
+fn destinations_are_those_of_cp() {
+    let machines = Machines::new();
+    fs::write(machines.here("a"), "a").unwrap();
+    fs::write(machines.here("b"), "b").unwrap();
+    fs::create_dir(machines.there("dir")).unwrap();
+    let (a, b) = (machines.local("a"), machines.local("b"));
+    let (dir, new) = (machines.remote("dir"), machines.remote("new"));
+
+    machines.copied(&[&a, &new]);
+    assert_eq!(fs::read(machines.there("new")).unwrap(), b"a");
+    machines.copied(&[&b, &new]);
+    assert_eq!(fs::read(machines.there("new")).unwrap(), b"b");
+    machines.copied(&[&a, &b, &dir]);
+    assert_eq!(fs::read(machines.there("dir/b")).unwrap(), b"b");
+    machines.copied(&[&a, &format!("{dir}/")]);
+
+    machines.refused(&[&a, &b, &new], "is not a directory");
+    machines.refused(&[&a, &machines.remote("missing/x")], "No such file");
+    machines.refused(&[&a, &machines.remote("missing/")], "is not a directory");
+    machines.refused(&[&machines.local("nothing"), &new], "No such file");
+    machines.refused(&[&dir, &machines.local("x")], "is a directory; use -r");
+    machines.refused(&["-r", &dir, &a], "cannot become a directory");
+    machines.refused(&[&a, &a, &dir], "another source has this name");
+    assert_eq!(fs::read(machines.there("new")).unwrap(), b"b", "what is refused changes nothing");
+}
+
+#[test]
+fn a_symlink_is_followed_where_it_is_named_and_only_there() {
+    let machines = Machines::new();
+    fs::create_dir_all(machines.here("real")).unwrap();
+    fs::write(machines.here("real/file"), "content").unwrap();
+    symlink("real/file", machines.here("to-file")).unwrap();
+    symlink("real", machines.here("to-directory")).unwrap();
+
+    machines.copied(&[&machines.local("to-file"), &machines.remote("file")]);
+    assert_eq!(look(&machines.there("file")), look(&machines.here("real/file")));
+    machines.copied(&["-r", &machines.local("to-directory"), &machines.remote("directory")]);
+    assert_eq!(tree(&machines.there("directory")), tree(&machines.here("real")));
+
+    // Nothing below a destination leads out of it.
+    let outside = machines.there("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::create_dir_all(machines.there("into/real")).unwrap();
+    symlink(&outside, machines.there("into/real/sub")).unwrap();
+    fs::create_dir(machines.here("real/sub")).unwrap();
+    fs::write(machines.here("real/sub/escapee"), "").unwrap();
+    let (code, error) = machines.cp(&["-r", &machines.local("real"), &machines.remote("into")]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("into/real/sub"), "{error}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    assert_eq!(fs::read(machines.there("into/real/file")).unwrap(), b"content");
+}
+
+#[test]
+fn what_is_no_file_is_skipped_and_said() {
+    let machines = Machines::new();
+    fs::create_dir(machines.here("tree")).unwrap();
+    fs::write(machines.here("tree/file"), "").unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    let path = machines.here("tree/fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, 0o600.into(), 0).unwrap();
+    machines.refused(&["-r", &machines.local("tree"), &machines.remote("tree")], "fifo: neither");
+    assert!(machines.there("tree/file").exists() && !machines.there("tree/fifo").exists());
+    machines.refused(&[&machines.local("tree/fifo"), &machines.remote("x")], "fifo: is neither");
+}
+
+#[test]
+fn bits_that_depend_on_the_owner_are_not_preserved() {
+    let machines = Machines::new();
+    fs::write(machines.here("program"), "").unwrap();
+    fs::set_permissions(machines.here("program"), PermissionsExt::from_mode(0o6755)).unwrap();
+    machines.copied(&[&machines.local("program"), &machines.remote("program")]);
+    let mode = fs::metadata(machines.there("program")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+#[test]
+fn files_without_a_size_are_copied_to_their_end() {
+    let machines = Machines::new();
+    machines.copied(&[":/proc/self/limits", &machines.local("limits")]);
+    let limits = fs::read_to_string(machines.here("limits")).unwrap();
+    assert!(limits.contains("Max open files"), "{limits}");
+}
+
+#[test]
+fn many_small_files_arrive() {
+    const FILES: usize = 500;
+    let machines = Machines::new();
+    for n in 0..FILES {
+        let directory = machines.here("tree").join((n % 10).to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(n.to_string()), n.to_string()).unwrap();
+    }
+    let outcome = machines.server.run(&[
+        "cp",
+        "-r",
+        "--json",
+        &machines.local("tree"),
+        &machines.remote("tree"),
+    ]);
+    let summary: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&summary["files"], &summary["directories"]), (&FILES.into(), &11.into()));
+    assert_eq!((&summary["failed"], &summary["resumedBytes"]), (&0.into(), &0.into()));
+    assert_eq!(tree(&machines.there("tree")), tree(&machines.here("tree")));
+}
+
+#[test]
+fn only_what_is_known_is_counted() {
+    let machines = Machines::new();
+    fs::create_dir(machines.there("tree")).unwrap();
+    fs::write(machines.there("tree/file"), "12345").unwrap();
+    let summary = |arguments: &[&str]| -> Value {
+        let outcome = machines.server.run(&[&["cp", "--json"], arguments].concat());
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        serde_json::from_str(&outcome.stdout).unwrap()
+    };
+    let file = summary(&[&machines.remote("tree/file"), &machines.remote("copy")]);
+    assert_eq!((&file["files"], &file["bytes"]), (&1.into(), &5.into()));
+    let tree = summary(&["-r", &machines.remote("tree"), &machines.remote("copies")]);
+    assert_eq!((&tree["failed"], tree.get("files"), tree.get("bytes")), (&0.into(), None, None));
+}
