@@ -35,11 +35,6 @@ const MAX_FORESIGHT: usize = 64 << 20;
 
 impl OpenFile {
     pub fn open(path: &Path, symlinks: Symlinks) -> Result<Self, FsError> {
-        if symlinks == Symlinks::Follow
-            && let Some(opened) = Self::open_seen(path)
-        {
-            return Ok(opened);
-        }
         let (node, metadata) = find(path, symlinks)?;
         if metadata.kind != FileKind::Regular {
             let (path, found) = (path.to_owned(), metadata.kind);
@@ -49,15 +44,6 @@ impl OpenFile {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = resolve::content("open", path, node.as_fd(), metadata.size, flags)?;
         Ok(Self { file, path: path.to_owned(), metadata })
-    }
-
-    /// The short way, for what is plainly a file. Files without a size may be anybody's, also the kernel's, and take the
-    /// other.
-    fn open_seen(path: &Path) -> Option<Self> {
-        let file = resolve::seen_regular(path)?;
-        let metadata = metadata::of_descriptor(file.as_fd(), path).ok()?;
-        let is_plain = metadata.kind == FileKind::Regular && metadata.size > 0;
-        is_plain.then(|| Self { file, path: path.to_owned(), metadata })
     }
 
     /// As it was when the file was opened.

@@ -68,15 +68,6 @@ pub(crate) fn own_node(path: &Path) -> Result<OwnedFd, FsError> {
         .map_err(|errno| explain("open", path, Symlinks::Follow, errno))
 }
 
-/// A name that was seen to be a regular file with content, opened for reading at once. What is opened is to be looked at: it
-/// may be something else by now, which a descriptor that does not wait has done no harm to.
-pub(crate) fn seen_regular(path: &Path) -> Option<OwnedFd> {
-    let seen = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    let is_regular = FileType::from_raw_mode(seen.st_mode) == FileType::RegularFile;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    if is_regular && seen.st_size > 0 { open(path, flags, Symlinks::Follow).ok() } else { None }
-}
-
 /// A directory, opened for listing.
 pub(crate) fn directory(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks)
