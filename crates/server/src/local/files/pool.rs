@@ -1,14 +1,15 @@
 //! Threads for work that blocks on storage.
 //!
 //! A job that hangs on a dead network file system keeps its thread and nobody else's. Jobs that take microseconds should not
-//! pay for a thread each, though: a thread that is awake takes one after the other, and the next thread is called only if none
-//! is on its way already. So while there is work a thread is always coming, and no more are awake than the work keeps busy.
+//! pay for a thread each, though, nor take the processors from those who send the answers: a thread that is awake takes one
+//! after the other, and no more work than there are processors while jobs need not wait. One more thread *watches* then, and
+//! works as soon as a job has waited for too long.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -16,8 +17,16 @@ use tokio::sync::Notify;
 const MAX_THREADS: usize = 512;
 /// How long a thread without work stays.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A job that waits for longer gets a thread more. One that runs for longer is slow because of its storage.
+const LONG: Duration = Duration::from_millis(1);
 
-type Job = Box<dyn FnOnce() + Send>;
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(2, usize::from).max(2));
+
+struct Job {
+    work: Box<dyn FnOnce() + Send>,
+    since: Instant,
+}
 
 /// Clones share the threads, which end by themselves when there is no work.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +38,8 @@ pub(crate) struct FilePool {
 struct Shared {
     state: Mutex<State>,
     called: Condvar,
+    /// Never notified: the thread that watches only lets time pass.
+    time: Condvar,
     /// Told when nothing is queued, running or announced.
     idle: Notify,
 }
@@ -38,6 +49,12 @@ struct State {
     jobs: VecDeque<Job>,
     /// Announced ones, too.
     running: usize,
+    /// Threads that are at a job.
+    busy: usize,
+    /// Threads that may be busy beyond one for each processor.
+    extra: usize,
+    /// A thread watches how long jobs wait.
+    watched: bool,
     threads: usize,
     sleeping: usize,
     /// A sleeping thread was called and has not woken yet.
@@ -50,7 +67,7 @@ impl FilePool {
     /// Runs a job as soon as a thread is free. Jobs have no order among each other.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
-        state.jobs.push_back(Box::new(job));
+        state.jobs.push_back(Job { work: Box::new(job), since: Instant::now() });
         self.shared.call_thread(state);
     }
 
@@ -81,13 +98,13 @@ pub(crate) struct Announcement {
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        self.shared.done();
+        self.shared.ended(self.shared.lock());
     }
 }
 
 impl Shared {
     fn call_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.jobs.is_empty() || state.coming {
+        if state.jobs.is_empty() || state.coming || (state.is_full() && state.watched) {
             return;
         }
         if state.sleeping > 0 {
@@ -120,15 +137,18 @@ impl Shared {
     fn work(self: &Arc<Self>) {
         self.lock().coming = false;
         while let Some(job) = self.next_job() {
-            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            let begun = Instant::now();
+            if catch_unwind(AssertUnwindSafe(job.work)).is_err() {
                 tracing::error!("work on a file panicked");
             }
-            self.done();
+            let mut state = self.lock();
+            state.left_job(begun.elapsed());
+            self.ended(state);
         }
     }
 
-    fn done(&self) {
-        let mut state = self.lock();
+    /// A job, or the announcement of one.
+    fn ended(&self, mut state: MutexGuard<'_, State>) {
         state.running -= 1;
         if state.is_idle() {
             drop(state);
@@ -140,10 +160,17 @@ impl Shared {
     fn next_job(self: &Arc<Self>) -> Option<Job> {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if !state.is_full()
+                && let Some(job) = state.jobs.pop_front()
+            {
                 state.running += 1;
+                state.busy += 1;
                 self.call_thread(state);
                 return Some(job);
+            }
+            if !state.jobs.is_empty() && !state.watched {
+                state = self.watch(state);
+                continue;
             }
             state.sleeping += 1;
             state = self
@@ -166,12 +193,44 @@ impl Shared {
         }
     }
 
+    /// Returns when jobs need no watch, or one more thread.
+    fn watch<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.watched = true;
+        while state.is_full()
+            && let Some(oldest) = state.jobs.front()
+        {
+            let left = LONG.saturating_sub(oldest.since.elapsed());
+            if left.is_zero() {
+                state.extra += 1;
+                break;
+            }
+            state =
+                self.time.wait_timeout(state, left).expect("no code panics while it holds the pool").0;
+        }
+        state.watched = false;
+        state
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics while it holds the pool")
     }
 }
 
 impl State {
+    /// Whether as many threads work as are useful, or more.
+    fn is_full(&self) -> bool {
+        self.busy >= *PROCESSORS + self.extra
+    }
+
+    fn left_job(&mut self, took: Duration) {
+        self.busy -= 1;
+        if self.busy == 0 {
+            self.extra = 0;
+        } else if took > LONG {
+            self.extra = self.extra.saturating_sub(1);
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.running == 0
     }
