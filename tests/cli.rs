@@ -93,14 +93,6 @@ fn what_config_prints_is_a_file_that_means_the_same() {
 }
 
 #[test]
-fn doctor_finds_what_it_looks_for() {
-    let outcome = run_program(&["doctor"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-    let json: Value = serde_json::from_str(&run_program(&["doctor", "--json"]).stdout).unwrap();
-    assert!(json.as_array().unwrap().iter().all(|check| check["works"] == true), "{json}");
-}
-
-#[test]
 fn the_log_tells_nothing_that_a_client_or_a_child_said() {
     let mut server = ServerBuilder::new()
         .arguments(&["--log", "trace", "--log-format", "json"])

@@ -73,7 +73,6 @@ fn what_this_server_cannot_enforce_is_refused() {
     let server = Server::start();
     let mut client = server.client();
     let unenforceable = [
-        ("sandbox", json!({"type": "read-only"})),
         ("enforceManagedNetwork", json!(true)),
         ("managedNetwork", json!({})),
         ("networkProxy", json!({"port": 1})),

@@ -174,7 +174,7 @@ async fn refusals_are_the_same_everywhere() {
         program("directory", &["/tmp"]),
         program("empty", &[]),
         shell("cwd", "true").with("cwd", "file:///no/such/directory"),
-        shell("sandbox", "true").with("sandbox", serde_json::json!({"type": "read-only"})),
+        shell("sandbox", "true").with("sandbox", serde_json::json!({"type": "unheard-of"})),
         shell(&"x".repeat(2000), "true"),
     ];
     let mut refusals = Vec::new();

@@ -20,6 +20,7 @@ pub(crate) fn apply(
         (None, Some(exit_code)) if response.exited => Some(MirrorEvent::Exited {
             exit_code,
             sandbox_denied: response.sandbox_denied,
+            denied: response.denied.clone(),
             details: response.exit,
         }),
         _ => None,
@@ -117,6 +118,7 @@ mod tests {
             closed: false,
             failure: None,
             sandbox_denied: false,
+            denied: None,
             dropped_bytes: 0,
             exit: None,
         }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use exec_server_protocol::{ExitDetails, OutputChunk};
+use exec_server_protocol::{Denial, ExitDetails, OutputChunk};
 use futures_core::Stream;
 use tokio::task::coop;
 
@@ -37,6 +37,8 @@ pub struct ProcessExit {
     pub exit_code: i32,
     /// It failed, and its failure looks like a denial of its sandbox.
     pub sandbox_denied: bool,
+    /// What seems to have been denied, from servers that report it.
+    pub denied: Option<Denial>,
     /// From servers that report it.
     pub details: Option<ExitDetails>,
 }

@@ -46,6 +46,7 @@ pub(crate) fn read_event(notification: &Notification<'_>) -> Result<Option<Notif
                 event: MirrorEvent::Exited {
                     exit_code: params.exit_code,
                     sandbox_denied: params.sandbox_denied,
+                    denied: params.denied,
                     details: params.exit,
                 },
                 dropped_bytes: params.dropped_bytes,

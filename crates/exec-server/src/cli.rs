@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod files;
 pub(crate) mod http;
+pub(crate) mod sandbox;
 mod signal;
 
 use std::ffi::OsString;
@@ -192,7 +193,10 @@ fn flags_of(levels: &[&ArgMatches]) -> Flags {
             .map(String::as_str)
             .collect();
         let last = *given.last()?;
-        let text = if setting.is_list() { given.join(",") } else { last.to_owned() };
+        let text = match setting.separator() {
+            Some(separator) => given.join(&separator.to_string()),
+            None => last.to_owned(),
+        };
         Some((setting, text))
     });
     Flags { values: values.collect(), config_file }

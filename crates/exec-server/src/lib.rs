@@ -19,6 +19,7 @@ mod reach;
 mod remote_path;
 mod runtime_file;
 mod runtime_paths;
+mod sandbox_terms;
 mod serve;
 mod server_url;
 mod terminal;
@@ -36,10 +37,11 @@ pub use exec_server_client::{
 };
 pub use exec_server_host as host;
 pub use exec_server_protocol as protocol;
-pub use exec_server_server::{Server, ServerConfig};
+pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
 pub use exec_server_transport::{
     Connection, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl,
 };
 pub use program::main;
 pub use runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
+pub use sandbox_terms::SandboxTerms;
 pub use serve::{ServeError, run_main};

@@ -18,6 +18,7 @@ use crate::environment::{
 };
 use crate::runtime_file;
 use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::sandbox_terms::SandboxTerms;
 use crate::serve::{self, ServeError};
 
 /// How long the end of a session may take before we go without waiting for it.
@@ -28,7 +29,7 @@ const HURRIED_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// Where a command does its work.
 #[derive(Debug)]
 pub(crate) enum Target {
-    Server { server: RemoteServer, origin: Origin },
+    Server { server: Box<RemoteServer>, origin: Origin },
     Embedded { origin: Origin },
 }
 
@@ -98,7 +99,7 @@ impl Target {
 
     fn at(url: &str, origin: Origin) -> Result<Self, ReachError> {
         match RemoteServer::at(url) {
-            Ok(server) => Ok(Self::Server { server, origin }),
+            Ok(server) => Ok(Self::Server { server: Box::new(server), origin }),
             Err(source) => Err(ReachError::Url { origin, source }),
         }
     }
@@ -108,9 +109,17 @@ impl Target {
         let environments = EnvironmentManager::from_user_file(paths)?;
         let origin = Origin::Environment { id: id.to_owned() };
         Ok(match environments.get(id)?.server() {
-            Some(server) => Self::Server { server: server.clone(), origin },
+            Some(server) => Self::Server { server: Box::new(server.clone()), origin },
             None => Self::Embedded { origin },
         })
+    }
+
+    /// What a process gets whose command line says nothing about a sandbox.
+    pub(crate) fn default_sandbox(&self) -> Option<&SandboxTerms> {
+        match self {
+            Self::Server { server, .. } => server.sandbox.as_ref(),
+            Self::Embedded { .. } => None,
+        }
     }
 
     pub(crate) fn is_embedded(&self) -> bool {

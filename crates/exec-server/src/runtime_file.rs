@@ -10,6 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use exec_server_transport::ListenUrl;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -53,10 +54,7 @@ impl RuntimeFile {
     }
 
     fn publish_in(path: &Path, url: &str) -> Result<Option<Self>, RuntimeFileError> {
-        match rustix::fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(io_error(path, error)),
-        }
+        make_directory(path)?;
         let directory = open_private_directory(path)?;
         let Some(mut file) = lock(&directory, path)? else {
             return Ok(None);
@@ -71,6 +69,18 @@ impl RuntimeFile {
             .and_then(|()| file.write_all(text.as_bytes()))
             .map_err(|source| RuntimeFileError::Io { path: path.join(FILE), source })?;
         Ok(Some(Self { directory, _file: file }))
+    }
+}
+
+/// Where servers of this user say that they run, if that can be made; publishing tells why not.
+pub(crate) fn make_runtime_directory() {
+    let _ = make_directory(&runtime_directory());
+}
+
+fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(io_error(path, error)),
     }
 }
 
@@ -97,7 +107,17 @@ fn running_server_in(path: &Path) -> Option<RunningServer> {
     if !is_owned || file.read_to_string(&mut text).is_err() {
         return None;
     }
-    serde_json::from_str(&text).ok()
+    let running: RunningServer = serde_json::from_str(&text).ok()?;
+    is_of_this_machine(&running.url).then_some(running)
+}
+
+/// Servers say nothing else. Whoever got at the file otherwise cannot send us away with it.
+fn is_of_this_machine(url: &str) -> bool {
+    match url.parse() {
+        Ok(ListenUrl::WebSocket(address)) => address.ip().is_loopback(),
+        Ok(ListenUrl::Unix(_)) => true,
+        _ => false,
+    }
 }
 
 /// The file with its lock, or `None` if another server holds it.
@@ -158,7 +178,7 @@ fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
     Ok(directory)
 }
 
-fn runtime_directory() -> PathBuf {
+pub(crate) fn runtime_directory() -> PathBuf {
     directory_for(std::env::var_os("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
 
@@ -203,6 +223,15 @@ mod tests {
         drop(file);
         assert_eq!(running_server_in(&path), None);
         assert!(!path.join(FILE).exists());
+    }
+
+    #[test]
+    fn nobody_is_sent_to_another_machine() {
+        for url in ["ws://203.0.113.7:80", "ws://evil.example:80", "wss://127.0.0.1:1", "stdio"] {
+            let (_parent, path) = directory();
+            let _file = RuntimeFile::publish_in(&path, url).unwrap().unwrap();
+            assert_eq!(running_server_in(&path), None, "{url}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use exec_server_host::process::launch::Launcher;
 #[cfg(target_os = "linux")]
 use exec_server_host::process::launch::{SPAWNER_ARG, run_spawner};
+use exec_server_host::sandbox::{PROBE_ARG, run_probe};
 
 /// Where a server finds the program that keeps its process trees.
 #[derive(Debug, Clone)]
@@ -45,13 +46,14 @@ impl ExecServerRuntimePaths {
     }
 }
 
-/// Call this before anything else in `main`. Returns `None` unless this process was started to be the
-/// spawner of a server; then it does that work and returns how it ended.
+/// Call this before anything else in `main`. Returns `None` unless this process was started to help a server, as its spawner or to
+/// find out what it can enforce sandboxes with; then it does that work and returns how it ended.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
+    let asked_for = std::env::args_os().nth(1)?;
     #[cfg(target_os = "linux")]
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == SPAWNER_ARG) {
+    if asked_for == SPAWNER_ARG {
         return Some(run_spawner());
     }
-    None
+    (asked_for == PROBE_ARG).then(run_probe)
 }

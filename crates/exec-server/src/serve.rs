@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use exec_server_server::{Server, ServerConfig};
+use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
 use exec_server_transport::{
     BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, stdio,
 };
@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::config::Settings;
-use crate::runtime_file::RuntimeFile;
+use crate::runtime_file::{RuntimeFile, make_runtime_directory, runtime_directory};
 use crate::runtime_paths::ExecServerRuntimePaths;
 
 /// How long connections have to say goodbye at the end.
@@ -32,6 +32,8 @@ pub enum ServeError {
     Signals(#[source] io::Error),
     #[error("cannot write the URL to standard output: {0}")]
     Announce(#[source] io::Error),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxUnavailable),
 }
 
 /// Runs a server with default settings until it is told to stop: what embedders call. The commands of `exec-server`
@@ -70,14 +72,16 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
                 ..ListenerOptions::default()
             };
             let listener = Listener::bind(&url, options).await?;
+            let config = protecting(settings, &listener);
+            let enforcing = start_enforcing(&config, paths).await?;
             // Before the announcement: whoever has read that may rely on the file.
             let _runtime_file = if settings.discoverable { publish(&listener) } else { None };
             announce(listener.local_url()).map_err(ServeError::Announce)?;
-            let server = start(&settings.server, paths)?;
+            let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
             Ok(listen(&server, listener, &mut signals).await)
         }
         ListenUrl::Stdio => {
-            let server = start(&settings.server, paths)?;
+            let server = start_checked(&settings.server, paths).await?;
             let mut connection = JoinSet::new();
             connection.spawn({
                 let server = server.clone();
@@ -89,7 +93,7 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
             }
         }
         ListenUrl::Off => {
-            let server = start(&settings.server, paths)?;
+            let server = start_checked(&settings.server, paths).await?;
             signals.next().await;
             Ok(shut_down(&server, &mut signals).await)
         }
@@ -109,6 +113,42 @@ fn publish(listener: &Listener) -> Option<RuntimeFile> {
             None
         }
     }
+}
+
+/// A sandbox that could replace what leads to this server could lead its user elsewhere.
+fn protecting(settings: &Settings, listener: &Listener) -> ServerConfig {
+    let mut config = settings.server.clone();
+    if settings.discoverable {
+        // What is missing when a policy is made is not protected by it.
+        make_runtime_directory();
+    }
+    config.protected_paths.push(runtime_directory());
+    if let ListenUrl::Unix(path) = listener.local_url() {
+        config.protected_paths.extend(std::path::absolute(path));
+    }
+    config
+}
+
+async fn start_checked(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+) -> Result<Server, ServeError> {
+    let enforcing = start_enforcing(config, paths).await?;
+    enforcing.map_or_else(|| start(config, paths), Ok)
+}
+
+/// Where a sandbox is required, nobody is let in before it is known that it can be enforced. Otherwise nothing is asked: a server
+/// listens before it does anything else.
+async fn start_enforcing(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+) -> Result<Option<Server>, ServeError> {
+    if config.sandbox.require.is_none() {
+        return Ok(None);
+    }
+    let server = start(config, paths)?;
+    server.check_sandbox().await?;
+    Ok(Some(server))
 }
 
 /// A server in this process, with nothing to serve yet.

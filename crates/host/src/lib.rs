@@ -8,6 +8,7 @@ pub mod fs;
 pub mod http;
 mod own_process;
 pub mod process;
+pub mod sandbox;
 
 pub use own_process::{
     protect_own_memory, raise_descriptor_limit, return_freed_memory, survive_file_size_limit,

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test without the test attribute")]
 
+mod sandboxed;
 mod support;
 
 use std::ffi::OsString;
@@ -16,7 +17,8 @@ use exec_server_host::process::launch::{
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::latency::compare_with_a_bare_spawn;
+use support::confinement::{Confinement, by_bubblewrap, confine};
+use support::latency::{compare_sandboxes, compare_with_a_bare_spawn};
 use support::{Running, shell};
 
 fn main() -> ExitCode {
@@ -25,6 +27,13 @@ fn main() -> ExitCode {
     }
     if std::env::args().nth(1).as_deref() == Some(SERVER_ARG) {
         be_a_server();
+    }
+    if let [_, mode, workspace, detail] = &std::env::args().collect::<Vec<_>>()[..] {
+        match mode.as_str() {
+            sandboxed::SERVER_ARG => sandboxed::be_a_server(workspace.as_ref(), detail),
+            sandboxed::SLOW_SERVER_ARG => sandboxed::be_a_slow_server(workspace.as_ref(), detail),
+            _ => {}
+        }
     }
     // One at a time: some tests count the descriptors of this process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
@@ -46,6 +55,23 @@ macro_rules! kept {
 macro_rules! plain {
     ($($test:ident),* $(,)?) => {
         [$(Trial::test(concat!("plain::", stringify!($test)), || run(Launcher::plain, $test))),*]
+    };
+}
+
+/// Runs a test once in each way to confine what it starts.
+macro_rules! confined {
+    ($($test:ident),* $(,)?) => {
+        Vec::from([$(
+            Trial::test(concat!("direct::", stringify!($test)), || {
+                run_confined(Confinement::Direct, $test)
+            }),
+            Trial::test(concat!("namespaces::", stringify!($test)), || {
+                run_confined(Confinement::Namespaces, $test)
+            }),
+            Trial::test(concat!("bubblewrap::", stringify!($test)), || {
+                run_confined(Confinement::Bubblewrap, $test)
+            }),
+        )*])
     };
 }
 
@@ -94,8 +120,35 @@ fn trials() -> Vec<Trial> {
         kill_on_exit_ends_what_is_left,
         concurrent_starts_do_not_mix,
     ]);
+    trials.extend(confined![
+        exit_codes_are_exact,
+        fatal_signals_are_reported,
+        failures_name_their_subject,
+        arguments_that_are_too_long_are_refused,
+        large_requests_arrive_whole,
+        programs_are_looked_up_in_their_own_path,
+        a_child_has_exactly_three_descriptors,
+        a_leaked_descriptor_of_the_server_stays_there,
+        the_environment_is_exactly_what_was_asked,
+        signal_dispositions_are_the_defaults,
+        stdin_reaches_the_program,
+        a_terminal_has_size_and_controls_the_session,
+        a_terminal_signals_its_foreground,
+        signals_reach_the_group,
+        daemons_die_with_kill_all,
+        a_runner_that_forks_and_exits_dies,
+        kill_on_exit_ends_what_is_left,
+        a_grandchild_outlives_its_leader,
+        dropping_kills_the_tree,
+        a_cancelled_launch_leaves_nothing,
+        a_killed_keeper_loses_the_tree_and_the_tree_dies,
+        a_killed_spawner_is_replaced,
+        many_runs_leave_no_trace,
+        concurrent_starts_do_not_mix,
+    ]);
+    trials.extend(sandboxed::trials());
     trials.extend(
-        kept![a_fork_bomb_dies, compare_with_a_bare_spawn]
+        kept![a_fork_bomb_dies, compare_with_a_bare_spawn, compare_sandboxes]
             .map(|trial| trial.with_ignored_flag(true)),
     );
     trials
@@ -105,6 +158,17 @@ fn run(launcher: fn() -> Launcher, test: impl AsyncFnOnce(Launcher)) -> Result<(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { test(launcher()).await });
     Ok(())
+}
+
+/// In a sandbox where everything can be read and a temporary workspace can be written.
+fn run_confined(confinement: Confinement, test: impl AsyncFnOnce(Launcher)) -> Result<(), Failed> {
+    if !confinement.is_available() {
+        println!("SKIPPED: bubblewrap is not installed");
+        return Ok(());
+    }
+    let workspace = tempfile::tempdir()?;
+    let _confined = confine(confinement.ordinary(workspace.path()));
+    run(|| Launcher::with_spawner(std::env::current_exe().unwrap()).unwrap(), test)
 }
 
 async fn exit_codes_are_exact(launcher: Launcher) {
@@ -137,7 +201,9 @@ async fn fatal_signals_are_reported(launcher: Launcher) {
     ] {
         let script = format!("ulimit -c 0; kill -{number} $$; sleep 1000");
         let exit = Running::start(&launcher, shell(&script)).await.exit().await;
-        assert_eq!((exit.code, exit.signal), (128 + number, Some(number)));
+        // Bubblewrap turns a signal into an exit code.
+        let signal = (!by_bubblewrap()).then_some(number);
+        assert_eq!((exit.code, exit.signal), (128 + number, signal));
     }
 }
 
@@ -367,10 +433,12 @@ async fn a_fork_bomb_dies(launcher: Launcher) {
 }
 
 async fn kill_on_exit_ends_what_is_left(launcher: Launcher) {
-    let script = "sleep 1000 & echo pid $!; exit 4";
+    let script = "sleep 1000 & echo pid $!; read x; exit 4";
+    let io = Io::Pipes { stdin: true };
     let mut running =
-        Running::start(&launcher, Command { kill_on_exit: true, ..shell(script) }).await;
+        Running::start(&launcher, Command { io, kill_on_exit: true, ..shell(script) }).await;
     let pids = running.wait_for_pids(1).await;
+    running.close_stdin();
     assert_eq!(running.exit().await.code, 4);
     running.emptied().await;
     support::assert_gone(&pids);

@@ -66,6 +66,13 @@ impl RpcError {
         Self::new(ErrorCode::InternalError, message)
     }
 
+    /// Says what the error is about.
+    #[must_use]
+    pub fn about(mut self, subject: &str) -> Self {
+        self.message = one_line(format!("{subject}: {}", self.message));
+        self
+    }
+
     /// Adds the stable word that programs branch on.
     #[must_use]
     pub fn with_kind(mut self, kind: &str) -> Self {

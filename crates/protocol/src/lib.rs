@@ -18,6 +18,7 @@ mod methods;
 mod nullable;
 mod path_uri;
 mod process;
+mod sandbox;
 mod spare;
 
 pub use base64::Base64Bytes;
@@ -65,8 +66,13 @@ pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
     ExitDetails, ExitedNotification, ListParams, ListResponse, OnFull, OutputChunk,
     OutputNotification, OutputStream, ProcessIdParams, ProcessSummary, ReadParams, ReadResponse,
-    ResizeParams, SandboxRequest, SandboxType, SignalName, SignalParams, SnapshotResponse,
-    StartParams, StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse,
-    WaitParams, WaitResponse, WriteParams, WriteResponse, WriteStatus,
+    ResizeParams, SandboxType, SignalName, SignalParams, SnapshotResponse, StartParams,
+    StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse, WaitParams,
+    WaitResponse, WriteParams, WriteResponse, WriteStatus,
+};
+pub use sandbox::{
+    Denial, Enforcement, ExternalNetwork, FileSystemPermissions, MissingPath, NetworkPermission,
+    Permissions, Sandbox, SandboxAccess, SandboxEntry, SandboxEntryPath, SandboxMode,
+    SandboxProfile, SandboxRequest, SandboxSyntaxError, SpecialPath,
 };
 pub use spare::{recycle, release_spare};

@@ -373,21 +373,4 @@ mod tests {
             assert!(error.message.starts_with(name), "{}", error.message);
         }
     }
-
-    #[test]
-    fn sandboxes_that_ask_for_nothing() {
-        for (text, nothing) in [
-            (r#"{"type":"danger-full-access"}"#, true),
-            (r#"{"permissions":{"type":"disabled"},"cwd":"file:///"}"#, true),
-            (r#"{"type":"read-only"}"#, false),
-            (r#"{"type":"external-sandbox"}"#, false),
-            (r#"{"permissions":{"type":"managed"}}"#, false),
-            (r#"{}"#, false),
-            (r#"{"type":"read-only","permissions":{"type":"disabled"}}"#, false),
-            (r#"{"type":"danger-full-access","permissions":{"type":"managed"}}"#, false),
-        ] {
-            let request: crate::SandboxRequest = serde_json::from_str(text).unwrap();
-            assert_eq!(request.asks_for_nothing(), nothing, "{text}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{Base64Bytes, PathUri, nullable};
+use crate::{Base64Bytes, Denial, Enforcement, PathUri, SandboxRequest, nullable};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -93,36 +93,6 @@ impl StartParams {
     }
 }
 
-/// A sandbox object as it was sent.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SandboxRequest(pub Box<RawValue>);
-
-impl SandboxRequest {
-    /// Whether the object asks for no restriction at all: seed form `danger-full-access`, or profile
-    /// form with `disabled` permissions. Anything else, also what is not understood, asks for one.
-    #[must_use]
-    pub fn asks_for_nothing(&self) -> bool {
-        #[derive(Deserialize)]
-        struct BothForms<'a> {
-            r#type: Option<&'a str>,
-            #[serde(borrow)]
-            permissions: Option<Permissions<'a>>,
-        }
-        #[derive(Deserialize)]
-        struct Permissions<'a> {
-            r#type: &'a str,
-        }
-        match serde_json::from_str(self.0.get()) {
-            Ok(BothForms { r#type: Some("danger-full-access"), permissions: None }) => true,
-            Ok(BothForms { r#type: None, permissions: Some(permissions) }) => {
-                permissions.r#type == "disabled"
-            }
-            _ => false,
-        }
-    }
-}
-
 /// How the child's environment is made from the server's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -180,6 +150,9 @@ pub struct TerminalSize {
 pub struct StartResponse {
     pub process_id: String,
     pub sandbox_type: SandboxType,
+    /// What is active; absent without a sandbox (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,6 +187,9 @@ pub struct ReadResponse {
     /// Why the server lost track of the process.
     pub failure: Option<String>,
     pub sandbox_denied: bool,
+    /// What seems to have been denied (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denial>,
     /// Size of the gap between `afterSeq` and what is returned.
     #[serde(default, skip_serializing_if = "is_default")]
     pub dropped_bytes: u64,
@@ -436,6 +412,9 @@ pub struct ExitedNotification {
     pub exit_code: i32,
     #[serde(default)]
     pub sandbox_denied: bool,
+    /// What seems to have been denied (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denial>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub dropped_bytes: u64,
     #[serde(flatten)]

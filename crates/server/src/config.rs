@@ -1,5 +1,6 @@
 //! What the operator decides. Values only: reading flags, environment and files is the binary's work.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Limits and permissions of one server.
@@ -26,6 +27,28 @@ pub struct ServerConfig {
     pub allow_prepared_exec: bool,
     /// Ordinary requests of one connection that run at once; 1 is strictly serial.
     pub concurrent_requests: usize,
+    /// The most that any request may have.
+    pub sandbox: SandboxCeiling,
+    /// What no sandbox may change, such as the files by which others find this server.
+    pub protected_paths: Vec<PathBuf>,
+}
+
+/// What holds for every request, whatever it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxCeiling {
+    /// `None`: requests may have what the server itself has.
+    pub require: Option<SandboxLevel>,
+    /// Where requests may write under [`SandboxLevel::WorkspaceWrite`], besides the temporary directories. Without any, the
+    /// server's own working directory.
+    pub writable_roots: Vec<PathBuf>,
+    /// Whether requests may use the network.
+    pub network: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxLevel {
+    ReadOnly,
+    WorkspaceWrite,
 }
 
 impl Default for ServerConfig {
@@ -41,6 +64,8 @@ impl Default for ServerConfig {
             allow_direct_exec: true,
             allow_prepared_exec: true,
             concurrent_requests: 64,
+            sandbox: SandboxCeiling::default(),
+            protected_paths: Vec::new(),
         }
     }
 }

@@ -6,14 +6,15 @@
 
 mod config;
 mod connection;
+mod guests;
 mod local;
 mod server;
 mod sessions;
 
-pub use config::ServerConfig;
+pub use config::{SandboxCeiling, SandboxLevel, ServerConfig};
 pub use local::{
     Followed, FollowedEvent, Follower, LocalBody, LocalChanges, LocalFile, LocalFileSystem,
     LocalHttp, LocalNewFile, LocalProcess, LocalSearch, LocalWatch,
 };
-pub use server::Server;
+pub use server::{SandboxUnavailable, Server};
 pub use sessions::LocalSession;

@@ -1,6 +1,7 @@
 //! The server as a whole: what all connections share, and how it ends.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use exec_server_host::http::HttpClient;
 use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
+use exec_server_host::sandbox::SandboxError;
 use exec_server_protocol::{RpcError, TerminateMode};
 use exec_server_transport::Connection;
 use tokio::runtime;
@@ -16,7 +18,8 @@ use tokio::time::Instant;
 
 use crate::ServerConfig;
 use crate::connection::{self, Confirms, ConnectionHandle, ConnectionId, FAREWELL};
-use crate::local::{FilePool, LocalProcess, Started};
+use crate::guests::Guests;
+use crate::local::{FilePool, FileWork, LocalProcess, Sandboxes, StartContext, Started};
 use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
@@ -24,6 +27,11 @@ use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
+
+/// The operator requires a sandbox that this machine cannot enforce.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the sandbox that `sandbox.require` asks for cannot be enforced here: {0}")]
+pub struct SandboxUnavailable(Arc<SandboxError>);
 
 /// Serves connections. Clones are the same server.
 #[derive(Debug, Clone)]
@@ -36,9 +44,13 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
+    /// The way to those threads for requests about files.
+    pub(crate) file_work: FileWork,
     /// Apart, because a search waits for its reader.
-    pub(crate) searches: FilePool,
+    pub(crate) searches: FileWork,
     pub(crate) http: HttpClient,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) guests: Arc<Guests>,
     pub(crate) sessions: Sessions,
     pub(crate) connections: Connections,
     next_connection: AtomicU64,
@@ -50,18 +62,36 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
         let sessions = Sessions::new(config.max_sessions);
+        let executable = launcher.executable().map(Path::to_owned);
+        let sandboxes = Arc::new(Sandboxes::new(&config, executable));
+        let files = FilePool::default();
         let shared = Shared {
             config,
             launcher,
-            files: FilePool::default(),
-            searches: FilePool::default(),
+            file_work: FileWork::new(files.clone(), Arc::clone(&sandboxes)),
+            searches: FileWork::new(FilePool::default(), Arc::clone(&sandboxes)),
+            files,
             http: HttpClient::default(),
+            sandboxes,
+            guests: Arc::default(),
             sessions,
             connections: Connections::default(),
             next_connection: AtomicU64::new(1),
             background: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether what the operator requires of every request can be enforced on this machine. A server that cannot must not
+    /// serve.
+    pub async fn check_sandbox(&self) -> Result<(), SandboxUnavailable> {
+        let sandboxes = Arc::clone(&self.shared.sandboxes);
+        let checked = self.shared.files.compute(move || sandboxes.check_ceiling()).await;
+        match checked {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(SandboxUnavailable(error)),
+            None => Err(SandboxUnavailable(Arc::new(SandboxError::NoThread))),
+        }
     }
 
     /// Serves a connection to its end.
@@ -130,8 +160,27 @@ impl Server {
 }
 
 impl Shared {
+    pub(crate) fn start_context(&self) -> StartContext<'_> {
+        StartContext {
+            launcher: &self.launcher,
+            config: &self.config,
+            sandboxes: &self.sandboxes,
+            guests: &self.guests,
+            pool: &self.files,
+        }
+    }
+
     pub(crate) fn next_connection(&self) -> ConnectionId {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Requests of the server itself count as the client's.
+    pub(crate) fn check_http(&self) -> Result<(), RpcError> {
+        if self.sandboxes.allows_network() {
+            return Ok(());
+        }
+        let message = "the operator's sandbox allows no network (`sandbox.network`)";
+        Err(RpcError::invalid_request(message).with_kind("sandboxDenied"))
     }
 
     fn living_processes(&self) -> Vec<Arc<LocalProcess>> {

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +22,21 @@ pub struct Connection {
     pub outgoing: Outgoing,
     pub prober: Prober,
     pub kind: TransportKind,
+    /// Who is at the other end of a socket, as far as the kernel says.
+    pub peer: Option<Peer>,
+}
+
+/// The other end of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    Tcp {
+        /// Its address.
+        remote: SocketAddr,
+        /// The address that it connected to.
+        local: SocketAddr,
+    },
+    /// The process that connected. It may have passed the socket on since.
+    Unix { pid: Option<i32> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,11 +223,13 @@ impl Connection {
             outgoing: Outgoing(OutgoingTransport::Lines(writer)),
             prober: Prober(ProberTransport::Stdio),
             kind: TransportKind::Stdio,
+            peer: None,
         }
     }
 
     pub(crate) fn from_websocket(
         kind: TransportKind,
+        peer: Option<Peer>,
         reader: WebSocketReader,
         writer: WebSocketWriter,
         prober: WebSocketProber,
@@ -221,6 +239,7 @@ impl Connection {
             outgoing: Outgoing(OutgoingTransport::WebSocket(writer)),
             prober: Prober(ProberTransport::WebSocket(prober)),
             kind,
+            peer,
         }
     }
 
@@ -234,6 +253,7 @@ impl Connection {
             outgoing: Outgoing(OutgoingTransport::Memory(writer)),
             prober: Prober(ProberTransport::Memory(prober)),
             kind: TransportKind::Memory,
+            peer: None,
         }
     }
 }

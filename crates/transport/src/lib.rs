@@ -15,7 +15,7 @@ mod websocket;
 mod write_buffer;
 
 pub use connection::{
-    Connection, Incoming, MalformedMessage, Outgoing, Prober, Received, TransportKind,
+    Connection, Incoming, MalformedMessage, Outgoing, Peer, Prober, Received, TransportKind,
 };
 pub use dial::{DialError, DialOptions, DialUrl, DialUrlParseError, NotWebSocket, dial};
 pub use exec_server_protocol::MAX_MESSAGE_BYTES;

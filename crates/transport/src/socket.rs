@@ -3,7 +3,7 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::connection::TransportKind;
+use crate::connection::{Peer, TransportKind};
 use crate::write_buffer::ByteSink;
 
 /// Where a connection's bytes come from.
@@ -22,6 +22,9 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
 
     /// Sets options. A socket that refuses them was reset already, as its first use will show.
     fn prepare(&self);
+
+    /// `None` when the socket has been reset meanwhile.
+    fn peer(&self) -> Option<Peer>;
 }
 
 impl Socket for TcpStream {
@@ -38,6 +41,10 @@ impl Socket for TcpStream {
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(self).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
     }
+
+    fn peer(&self) -> Option<Peer> {
+        Some(Peer::Tcp { remote: self.peer_addr().ok()?, local: self.local_addr().ok()? })
+    }
 }
 
 impl Socket for UnixStream {
@@ -50,6 +57,10 @@ impl Socket for UnixStream {
 
     /// The kernel's default buffer of some 200 KiB is what we would ask for.
     fn prepare(&self) {}
+
+    fn peer(&self) -> Option<Peer> {
+        Some(Peer::Unix { pid: self.peer_cred().ok()?.pid() })
+    }
 }
 
 #[cfg(test)]
@@ -62,4 +73,8 @@ impl Socket for tokio::io::DuplexStream {
     }
 
     fn prepare(&self) {}
+
+    fn peer(&self) -> Option<Peer> {
+        None
+    }
 }

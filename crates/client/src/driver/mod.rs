@@ -97,7 +97,7 @@ struct Link {
 
 enum Event {
     Command(Command),
-    Dialled(Generation, Result<Connection, ConnectError>),
+    Dialled(Generation, Box<Result<Connection, ConnectError>>),
     Received(Received),
     /// The connection ended.
     Ended,
@@ -178,7 +178,7 @@ impl Driver {
             received = waiting::receive(incoming) => received.map_or(Event::Ended, Event::Received),
             written = waiting::write(outgoing) => Event::Written(written),
             Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
-            (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, dialled),
+            (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, Box::new(dialled)),
             () = self.shared.room.notified() => Event::Room,
             () = self.shared.bell.rung() => Event::Rung,
             () = waiting::sleep_until(timeout) => Event::Timeout,
@@ -188,7 +188,7 @@ impl Driver {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Command(command) => self.start_call(command),
-            Event::Dialled(generation, dialled) => self.dialled(generation, dialled),
+            Event::Dialled(generation, dialled) => self.dialled(generation, *dialled),
             Event::Received(Received::Message(message)) => self.receive(&message),
             Event::Received(Received::Malformed(malformed)) => {
                 self.break_off(Violation::from(malformed).into());

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use exec_server_protocol::{ExitDetails, OutputStream, ReadResponse};
+use exec_server_protocol::{Denial, ExitDetails, OutputStream, ReadResponse};
 use tokio::sync::{Notify, watch};
 
 use crate::ExecServerError;
@@ -21,8 +21,16 @@ use state::{CAPACITY, State, Subscriber, WORTHWHILE_ROOM};
 /// What is appended to a mirror.
 #[derive(Debug, Clone)]
 pub enum MirrorEvent {
-    Output { stream: OutputStream, chunk: Bytes },
-    Exited { exit_code: i32, sandbox_denied: bool, details: Option<ExitDetails> },
+    Output {
+        stream: OutputStream,
+        chunk: Bytes,
+    },
+    Exited {
+        exit_code: i32,
+        sandbox_denied: bool,
+        denied: Option<Denial>,
+        details: Option<ExitDetails>,
+    },
     Closed,
 }
 
@@ -323,7 +331,7 @@ mod tests {
     }
 
     fn exited() -> MirrorEvent {
-        MirrorEvent::Exited { exit_code: 3, sandbox_denied: false, details: None }
+        MirrorEvent::Exited { exit_code: 3, sandbox_denied: false, denied: None, details: None }
     }
 
     /// What is there for a subscriber now.

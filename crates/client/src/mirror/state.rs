@@ -99,11 +99,12 @@ impl State {
                 self.next = seq + 1;
                 return Offer::Accepted;
             }
-            MirrorEvent::Exited { exit_code, sandbox_denied, details } => {
+            MirrorEvent::Exited { exit_code, sandbox_denied, denied, details } => {
                 self.exit = Some(ProcessExit {
                     seq,
                     exit_code: *exit_code,
                     sandbox_denied: *sandbox_denied,
+                    denied: denied.clone(),
                     details: *details,
                 });
             }
@@ -195,6 +196,7 @@ impl State {
             closed: self.closed,
             failure: self.failure.as_ref().map(ToString::to_string),
             sandbox_denied: self.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
+            denied: self.exit.as_ref().and_then(|exit| exit.denied.clone()),
             dropped_bytes,
             exit: self.exit.as_ref().and_then(|exit| exit.details),
         }

@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_protocol::{
-    Base64Bytes, Empty, ExecMode, InitializeParams, OnFull, PathUri, Rpc, StartParams, WriteParams,
-    rpc,
+    Base64Bytes, Empty, ExecMode, FsReadFileParams, InitializeParams, OnFull, PathUri, Rpc,
+    SandboxRequest, StartParams, WriteParams, rpc,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -59,7 +59,16 @@ impl Client {
 
     /// Runs a program from its start to its close, and returns how much it wrote.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
-        self.start(program, Stdio::Pipes)?;
+        self.run_in(program, None)
+    }
+
+    /// The same in a sandbox.
+    pub(super) fn run_in(
+        &mut self,
+        program: &Program,
+        sandbox: Option<&SandboxRequest>,
+    ) -> anyhow::Result<u64> {
+        self.start_in(program, Stdio::Pipes, sandbox)?;
         let mut written = 0;
         loop {
             match self.next_event()? {
@@ -72,6 +81,15 @@ impl Client {
 
     /// Asks for a start without waiting for the answer. Returns the process's id.
     pub(super) fn start(&mut self, program: &Program, stdio: Stdio) -> anyhow::Result<String> {
+        self.start_in(program, stdio, None)
+    }
+
+    fn start_in(
+        &mut self,
+        program: &Program,
+        stdio: Stdio,
+        sandbox: Option<&SandboxRequest>,
+    ) -> anyhow::Result<String> {
         self.last_process += 1;
         let process_id = self.last_process.to_string();
         self.request::<rpc::ProcessStart>(&StartParams {
@@ -83,7 +101,7 @@ impl Client {
             pipe_stdin: false,
             arg0: None,
             env_policy: None,
-            sandbox: None,
+            sandbox: sandbox.cloned(),
             enforce_managed_network: None,
             managed_network: None,
             network_proxy: None,
@@ -93,6 +111,40 @@ impl Client {
             mode: ExecMode::Direct,
         })?;
         Ok(process_id)
+    }
+
+    /// Reads so many files, with `depth` requests under way, and checks that each has `bytes`.
+    pub(super) fn read_files<'a>(
+        &mut self,
+        depth: usize,
+        count: usize,
+        request: impl Fn(usize) -> (&'a str, Option<&'a SandboxRequest>),
+        bytes: usize,
+    ) -> anyhow::Result<()> {
+        let mut sent = 0;
+        for answered in 0..count {
+            while sent < count && sent - answered < depth {
+                let (path, sandbox) = request(sent);
+                self.request::<rpc::FsReadFile>(&FsReadFileParams {
+                    path: PathUri::from_path(path).context("the path is not absolute")?,
+                    follow_symlinks: None,
+                    sandbox: sandbox.cloned(),
+                })?;
+                sent += 1;
+            }
+            let message: FileMessage<'_> = serde_json::from_slice(self.socket.receive_message()?)
+                .context("the server sent something unexpected")?;
+            if let Some(error) = message.error {
+                bail!("the server refused a request: {error}");
+            }
+            let text = message.result.context("the server sent no answer")?.data_base64;
+            self.decoded.clear();
+            base64_simd::STANDARD
+                .decode_append(text, &mut self.decoded)
+                .context("the server sent bytes that are not base64")?;
+            ensure!(self.decoded.len() == bytes, "a file was not read whole");
+        }
+        Ok(())
     }
 
     /// Sends input without waiting for the answer.
@@ -159,6 +211,21 @@ impl Client {
         self.socket.send(&serde_json::to_vec(&request)?)?;
         Ok(())
     }
+}
+
+#[derive(Deserialize)]
+struct FileMessage<'a> {
+    #[serde(borrow)]
+    result: Option<FileContent<'a>>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FileContent<'a> {
+    /// As bytes, because the decoder checks them anyway.
+    data_base64: &'a [u8],
 }
 
 #[derive(Deserialize)]

@@ -17,6 +17,7 @@ mod program;
 mod rate;
 mod report;
 mod samples;
+mod sandbox;
 mod server;
 mod usage;
 mod websocket;
@@ -86,7 +87,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 12] = [
+const MEASUREMENTS: [(&str, Measure); 14] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -99,6 +100,8 @@ const MEASUREMENTS: [(&str, Measure); 12] = [
     ("files in blocks", files::measure_blocks),
     ("a walk over files", files::measure_walk),
     ("a search through files", files::measure_search),
+    ("sandboxed starts", sandbox::measure_starts),
+    ("sandboxed files", sandbox::measure_files),
 ];
 
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it does

@@ -36,6 +36,7 @@ pub(super) enum Unit {
     Bytes,
     BytesPerSecond,
     CpuSecondsPerGib,
+    Count,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -105,6 +106,7 @@ impl Unit {
             Self::Bytes => format!("{:.1} MiB", value / MIB),
             Self::BytesPerSecond => format!("{:.0} MiB/s", value / MIB),
             Self::CpuSecondsPerGib => format!("{value:.2} s/GiB"),
+            Self::Count => format!("{value:.0}"),
         }
     }
 }

@@ -11,6 +11,11 @@ pub(super) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     parse_resident(&status).with_context(|| format!("{path} does not tell resident memory"))
 }
 
+pub(super) fn threads(pid: u32) -> anyhow::Result<usize> {
+    let path = format!("/proc/{pid}/task");
+    Ok(fs::read_dir(&path).with_context(|| format!("cannot list {path}"))?.count())
+}
+
 /// User and system time of all threads, without those of children.
 pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/stat");

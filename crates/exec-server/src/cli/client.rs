@@ -9,6 +9,7 @@ use exec_server_protocol::SignalName;
 
 use super::files::{self, FileAction};
 use super::http::{self, Request};
+use super::sandbox::{self, SandboxChoice};
 use super::signal::parse_signal;
 use super::switch;
 use crate::server_url::ServerUrl;
@@ -30,7 +31,7 @@ pub(crate) struct ServerChoice {
 #[derive(Debug)]
 pub(crate) enum Action {
     Run(Run),
-    Shell { command: Vec<OsString> },
+    Shell { command: Vec<OsString>, sandbox: SandboxChoice },
     Ps { all: bool, json: bool },
     Logs { name: String, follow: bool, json: bool },
     Attach { name: String },
@@ -51,6 +52,9 @@ pub(crate) struct Run {
     pub(crate) variables: Vec<Variable>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) name: Option<String>,
+    pub(crate) sandbox: SandboxChoice,
+    /// Say also to whoever is no terminal what we notice.
+    pub(crate) verbose: bool,
     pub(crate) detach: Option<Detach>,
 }
 
@@ -85,6 +89,7 @@ pub(super) fn commands() -> Vec<clap::Command> {
                 "After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.\n\
                  The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.",
             )
+            .args(sandbox::arguments())
             .arg(command_argument().help("Run this instead of the login shell")),
         client_command("ps", "List the processes of the server")
             .arg(switch("all", "Show finished processes too").short('a'))
@@ -131,6 +136,7 @@ fn run() -> clap::Command {
             switch("no_terminal", "Give it none (the default)").short('T').long("no-tty").overrides_with("terminal"),
             switch("no_stdin", "Do not read standard input").short('n').long("no-stdin"),
             switch("interactive", "With --detach, keep standard input open for attach").short('i'),
+            switch("verbose", "Say what the sandbox seems to have denied, also if nobody sits at a terminal").short('v'),
         ])
         .args([
             Arg::new("cwd")
@@ -167,6 +173,7 @@ fn run() -> clap::Command {
                 .help("With --detach, how long it may live unattended [default: until the server stops]"),
             switch("json", "With --detach, print JSON").requires("detach"),
         ])
+        .args(sandbox::arguments())
         .arg(command_argument().required(true).num_args(1..).help("The command and its arguments"))
 }
 
@@ -210,7 +217,7 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCom
     let the_name = || names().pop().unwrap_or_default();
     let action = match name {
         "run" => Action::Run(parse_run(matches)?),
-        "shell" => Action::Shell { command: words(matches) },
+        "shell" => Action::Shell { command: words(matches), sandbox: sandbox::parse(matches)? },
         "ps" => Action::Ps { all: flag("all"), json: flag("json") },
         "logs" => Action::Logs { name: the_name(), follow: flag("follow"), json: flag("json") },
         "attach" => Action::Attach { name: the_name() },
@@ -240,6 +247,8 @@ fn parse_run(matches: &ArgMatches) -> Result<Run, String> {
         // As for `timeout`, zero is no limit.
         timeout: timeout.filter(|timeout| !timeout.is_zero()),
         name: matches.get_one("name").cloned(),
+        sandbox: sandbox::parse(matches)?,
+        verbose: matches.get_flag("verbose"),
         detach: matches.get_flag("detach").then(|| Detach {
             ttl: matches.get_one("ttl").copied(),
             keep_stdin: matches.get_flag("interactive"),
@@ -342,7 +351,7 @@ mod tests {
         assert_eq!(run_of("run -- -odd").command, ["-odd"]);
         assert_eq!(run_of("run a -- b").command, ["a", "--", "b"]);
         assert!(refused("run").contains("COMMAND"));
-        let Action::Shell { command } = parsed("shell").action else { panic!() };
+        let Action::Shell { command, .. } = parsed("shell").action else { panic!() };
         assert!(command.is_empty());
     }
 

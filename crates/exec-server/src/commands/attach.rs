@@ -1,6 +1,6 @@
 //! `exec-server attach`: back to a process that was started with `run --detach`.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use exec_server_client::ExecServerClientConnectOptions;
@@ -51,6 +51,7 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
         terminal: listed.process.tty,
         on_signal: if listed.process.tty { OnSignal::Leave } else { OnSignal::ForwardButHangup },
         gaps: OnGap::Remark,
+        tells_denials: io::stderr().is_terminal(),
         timeout: None,
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;

@@ -57,7 +57,7 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
     let server = &command.server;
     match &command.action {
         Action::Run(run) => Box::pin(run::run(server, run)).await,
-        Action::Shell { command } => Box::pin(shell::run(server, command)).await,
+        Action::Shell { command, sandbox } => Box::pin(shell::run(server, command, sandbox)).await,
         Action::Attach { name } => Box::pin(attach::run(server, name)).await,
         Action::Ps { all, json } => {
             with_listing(server, "exec-server ps", async |_, listed| {

@@ -26,7 +26,7 @@ fn toml_text(configuration: &Configuration) -> String {
     const WIDEST_COLUMN: usize = 60;
     let assignment = |setting: &Setting| {
         let value = setting.show(&configuration.settings);
-        format!("{} = {value}", setting.key)
+        format!("{} = {value}", setting.place_in_file().1)
     };
     let widths = SETTINGS.iter().map(|setting| assignment(setting).chars().count());
     let column = widths.filter(|width| *width <= WIDEST_COLUMN).max().unwrap_or(0);
@@ -36,6 +36,10 @@ fn toml_text(configuration: &Configuration) -> String {
         if !text.is_empty() {
             text.push('\n');
         }
+        // What follows a table's header belongs to the table, so those groups come last.
+        if let Some(section) = group.iter().find_map(|setting| setting.place_in_file().0) {
+            writeln!(text, "[{section}]").expect("a String accepts every write");
+        }
         for setting in group {
             let source = configuration.source(setting);
             writeln!(text, "{:column$}  # {source}", assignment(setting))
@@ -43,7 +47,6 @@ fn toml_text(configuration: &Configuration) -> String {
         }
     }
     if let Some((url, source)) = &configuration.server_url {
-        // After everything else: what follows a table's header belongs to the table.
         let (section, key) = SERVER_URL_KEY.split_once('.').expect("the key is in a table");
         let assignment = format!("{key} = {}", toml::Value::from(url.as_written()));
         writeln!(text, "\n[{section}]\n{assignment:column$}  # {source}")
@@ -98,6 +101,8 @@ mod tests {
             variable("EXEC_SERVER_DETACHED_SESSION_TTL", "1h 1500ms"),
             variable("EXEC_SERVER_SPILL_OUTPUT_BYTES_PER_PROCESS", "9223372036854775807"),
             variable("EXEC_SERVER_ALLOW_DIRECT_EXEC", "false"),
+            variable("EXEC_SERVER_SANDBOX_REQUIRE", "workspace-write"),
+            variable("EXEC_SERVER_SANDBOX_WRITABLE_ROOTS", "/srv/a b:/srv/\"c\","),
             variable("EXEC_SERVER_URL", "unix:///tmp/\"quoted\""),
         ];
         let directory = tempfile::tempdir().unwrap();
@@ -127,8 +132,9 @@ mod tests {
         let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap();
         assert!(line("max_sessions = 7 ").ends_with("  # EXEC_SERVER_MAX_SESSIONS"), "{text}");
         assert!(line("log = \"info\" ").ends_with("  # default"), "{text}");
-        let settings = text.lines().filter(|line| !line.is_empty());
+        let settings = text.lines().filter(|line| line.contains(" = "));
         assert_eq!(settings.count(), SETTINGS.len());
+        assert!(text.contains("\n[sandbox]\nrequire = \"none\" "), "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
 
 use std::future::ready;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -39,6 +39,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         stdin: !run.no_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
+        sandbox: &run.sandbox,
     };
     let foreground = Foreground {
         stdin: match (run.no_stdin, run.terminal) {
@@ -49,6 +50,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         terminal: run.terminal,
         on_signal: OnSignal::Forward,
         gaps: OnGap::Fail,
+        tells_denials: run.verbose || io::stderr().is_terminal(),
         timeout: run.timeout,
     };
     in_foreground(&target, reached, wanted, foreground, signals).await
@@ -188,6 +190,7 @@ async fn start_detached(
         stdin: detach.keep_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
+        sandbox: &run.sandbox,
     };
     if let Err(error) = client.start(wanted.params(target, client).await?).await {
         return not_started(&program, error).map(Some);

@@ -9,11 +9,16 @@ use exec_server_protocol::{Empty, OnFull};
 use super::run::{in_foreground, options, size};
 use super::starting::{Wanted, generated_name, words};
 use crate::cli::client::ServerChoice;
+use crate::cli::sandbox::SandboxChoice;
 use crate::exit_code::ExitStatus;
 use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::reach::Target;
 
-pub(crate) async fn run(choice: &ServerChoice, command: &[OsString]) -> anyhow::Result<ExitStatus> {
+pub(crate) async fn run(
+    choice: &ServerChoice,
+    command: &[OsString],
+    sandbox: &SandboxChoice,
+) -> anyhow::Result<ExitStatus> {
     let target = Target::find(choice)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let prepared = signals.until_asked_to_end(async {
@@ -35,12 +40,14 @@ pub(crate) async fn run(choice: &ServerChoice, command: &[OsString]) -> anyhow::
         stdin: true,
         terminal: Some(size()),
         on_full: OnFull::Block,
+        sandbox,
     };
     let foreground = Foreground {
         stdin: Some(Source::with_escapes(StreamEnd::EndsInput)),
         terminal: true,
         on_signal: OnSignal::Leave,
         gaps: OnGap::Fail,
+        tells_denials: true,
         timeout: None,
     };
     in_foreground(&target, reached, wanted, foreground, signals).await

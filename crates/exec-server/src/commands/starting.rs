@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
-use exec_server_protocol::{EnvPolicy, OnFull, StartParams, TerminalSize};
+use exec_server_protocol::{
+    EnvPolicy, FsCanonicalizeParams, OnFull, PathUri, SandboxRequest, StartParams, TerminalSize,
+};
 use uuid::Uuid;
 
 use super::servers::absolute;
 use crate::cli::client::Variable;
+use crate::cli::sandbox::{SandboxChoice, SandboxFlags};
 use crate::exit_code::ExitStatus;
 use crate::reach::Target;
+use crate::sandbox_terms::SandboxTerms;
 
 /// What is wanted, in the words of the command line.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) stdin: bool,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
+    pub(crate) sandbox: &'a SandboxChoice,
 }
 
 impl Wanted<'_> {
@@ -48,8 +53,10 @@ impl Wanted<'_> {
                 Variable::Copied { name } => copy_variable(&mut env, name),
             }
         }
+        let (cwd, sandbox) = sandboxed(self.sandbox, cwd, target, client).await?;
         Ok(StartParams {
             env,
+            sandbox,
             env_policy,
             tty: self.terminal.is_some(),
             size: self.terminal,
@@ -59,6 +66,48 @@ impl Wanted<'_> {
             ..StartParams::new(self.process_id, self.argv, cwd)
         })
     }
+}
+
+/// The working directory, under which name it is part of the sandbox, and that.
+async fn sandboxed(
+    choice: &SandboxChoice,
+    cwd: PathUri,
+    target: &Target,
+    client: &ExecServerClient,
+) -> anyhow::Result<(PathUri, Option<SandboxRequest>)> {
+    let terms = match choice {
+        SandboxChoice::Flags(flags) => Some(terms(flags, target, client).await?),
+        SandboxChoice::None => None,
+        SandboxChoice::Unsaid => target.default_sandbox().cloned(),
+    };
+    let Some(terms) = terms else { return Ok((cwd, None)) };
+    let cwd = without_parents(cwd, client).await?;
+    let request = terms.request(&cwd);
+    Ok((cwd, Some(request)))
+}
+
+async fn terms(
+    flags: &SandboxFlags,
+    target: &Target,
+    client: &ExecServerClient,
+) -> anyhow::Result<SandboxTerms> {
+    let SandboxFlags { level, writable, deny, network } = flags;
+    let mut directories = Vec::new();
+    for directory in writable {
+        let directory = absolute(Path::new(directory), target, client).await?;
+        directories.push(without_parents(directory, client).await?);
+    }
+    Ok(SandboxTerms { level: *level, writable: directories, deny: deny.clone(), network: *network })
+}
+
+/// A policy has no `..`, and only the server knows where one leads.
+async fn without_parents(path: PathUri, client: &ExecServerClient) -> anyhow::Result<PathUri> {
+    if !path.as_path().components().any(|component| component == Component::ParentDir) {
+        return Ok(path);
+    }
+    let shown = path.as_path().display().to_string();
+    let real = client.fs_canonicalize(FsCanonicalizeParams { path, sandbox: None }).await;
+    Ok(real.with_context(|| format!("cannot find {shown}"))?.path)
 }
 
 /// A name that nobody chose: short enough to type.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::kind::Mismatch;
+use super::resolve::Source;
 
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
@@ -20,10 +21,16 @@ pub(crate) enum ConfigError {
     FileValue { at: Position, key: &'static str, mismatch: Mismatch },
     #[error("{variable}: {mismatch}")]
     VariableValue { variable: String, mismatch: Mismatch },
+    #[error("unknown environment variable {variable:?}{}", suggestion(.similar.as_deref()))]
+    UnknownVariable { variable: String, similar: Option<String> },
     #[error("{variable}: the value is not valid UTF-8")]
     VariableNotUnicode { variable: String },
     #[error("--{flag}: {mismatch}")]
     FlagValue { flag: String, mismatch: Mismatch },
+    #[error(
+        "{origin}: {key} means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
+    )]
+    NoCeiling { key: &'static str, origin: Source },
 }
 
 /// A line of a file.

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Position};
 use super::kind::Raw;
-use super::table::CLIENT_SECTION;
+use super::table::SECTIONS;
 
 /// Names the file when `--config` does not.
 pub(crate) const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
@@ -46,8 +46,8 @@ impl ConfigFile {
         }
     }
 
-    /// Calls `take` with the key, the value and the place of each entry, in the order of the file. Entries of the
-    /// clients' table have dotted keys.
+    /// Calls `take` with the key, the value and the place of each entry, in the order of the file. Entries of a
+    /// table of ours have dotted keys.
     pub(super) fn for_each_entry(
         &self,
         mut take: impl FnMut(&str, Raw<'_>, Position) -> Result<(), ConfigError>,
@@ -59,9 +59,10 @@ impl ConfigFile {
         let mut entries = Vec::new();
         for (key, value) in document.get_ref() {
             match value.get_ref() {
-                DeValue::Table(section) if key.get_ref() == CLIENT_SECTION => {
+                DeValue::Table(section) if SECTIONS.contains(&&**key.get_ref()) => {
                     entries.extend(section.iter().map(|(inner, value)| {
-                        (inner.span().start, format!("{CLIENT_SECTION}.{}", inner.get_ref()), value)
+                        let dotted = format!("{}.{}", key.get_ref(), inner.get_ref());
+                        (inner.span().start, dotted, value)
                     }));
                 }
                 _ => entries.push((key.span().start, key.get_ref().to_string(), value)),

@@ -2,8 +2,10 @@
 //! Knows neither the settings nor where a value came from.
 
 use std::fmt;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use exec_server_server::SandboxLevel;
 use thiserror::Error;
 use toml::de::DeValue;
 
@@ -19,14 +21,30 @@ pub(super) struct Field<T> {
 /// What a setting accepts, and the field that holds it.
 #[derive(Debug)]
 pub(super) enum Kind {
-    Text { field: Field<String>, expected: &'static str, check: fn(&str) -> Result<(), String> },
-    List { field: Field<Vec<String>>, example: &'static str },
-    Count { field: Field<usize>, least: usize },
+    Text {
+        field: Field<String>,
+        expected: &'static str,
+        check: fn(&str) -> Result<(), String>,
+    },
+    List {
+        field: Field<Vec<String>>,
+        example: &'static str,
+    },
+    /// Directories that exist on the server's machine, or will.
+    Paths {
+        field: Field<Vec<PathBuf>>,
+        example: &'static str,
+    },
+    Count {
+        field: Field<usize>,
+        least: usize,
+    },
     Bytes(Field<u64>),
     Duration(Field<Duration>),
     Milliseconds(Field<Duration>),
     Switch(Field<bool>),
     LogFormat(Field<LogFormat>),
+    SandboxLevel(Field<Option<SandboxLevel>>),
 }
 
 /// A value as it was written. Flags and variables are text; only the file has types.
@@ -49,7 +67,22 @@ pub(crate) enum Mismatch {
 const LONGEST_DAYS: u64 = 365;
 const LONGEST: Duration = Duration::from_secs(LONGEST_DAYS * 24 * 60 * 60);
 
+const SANDBOX_LEVELS: [(&str, Option<SandboxLevel>); 3] = [
+    ("read-only", Some(SandboxLevel::ReadOnly)),
+    ("workspace-write", Some(SandboxLevel::WorkspaceWrite)),
+    ("none", None),
+];
+
 impl Kind {
+    /// What stands between the items of a list in a text; of paths it is what `PATH` has.
+    pub(super) fn separator(&self) -> Option<char> {
+        match self {
+            Self::List { .. } => Some(','),
+            Self::Paths { .. } => Some(':'),
+            _ => None,
+        }
+    }
+
     /// Stores the value, or leaves the settings as they were.
     pub(super) fn assign(&self, settings: &mut Settings, raw: Raw<'_>) -> Result<(), Mismatch> {
         let accepted = match self {
@@ -60,6 +93,11 @@ impl Kind {
                 field.put(settings, raw.text().map(str::to_owned))
             }
             Self::List { field, .. } => field.put(settings, raw.list()),
+            Self::Paths { field, .. } => {
+                let checked =
+                    |texts: Vec<String>| texts.iter().map(|text| exact_path(text)).collect();
+                field.put(settings, raw.paths().map(checked).transpose()?)
+            }
             Self::Count { field, least } => {
                 let count = raw.whole_number().and_then(|number| usize::try_from(number).ok());
                 field.put(settings, count.filter(|count| count >= least))
@@ -73,6 +111,10 @@ impl Kind {
             Self::Switch(field) => field.put(settings, raw.boolean()),
             Self::LogFormat(field) => {
                 field.put(settings, raw.text().and_then(|name| name.parse().ok()))
+            }
+            Self::SandboxLevel(field) => {
+                let named = |name| SANDBOX_LEVELS.iter().find(|(known, _)| *known == name);
+                field.put(settings, raw.text().and_then(named).map(|(_, level)| *level))
             }
         };
         if accepted {
@@ -93,6 +135,16 @@ impl Kind {
             Self::Milliseconds(field) => integer(field.of(settings).as_millis()),
             Self::Switch(field) => (*field.of(settings)).into(),
             Self::LogFormat(field) => field.of(settings).as_str().into(),
+            Self::Paths { field, .. } => {
+                // Every channel is text, so nothing is lost.
+                let paths = field.of(settings).iter().map(|path| path.to_string_lossy());
+                paths.map(|path| toml::Value::from(&*path)).collect::<Vec<_>>().into()
+            }
+            Self::SandboxLevel(field) => {
+                let level = field.of(settings);
+                let named = SANDBOX_LEVELS.iter().find(|(_, known)| known == level);
+                named.map_or("none", |(name, _)| *name).into()
+            }
         }
     }
 
@@ -111,6 +163,12 @@ impl Kind {
             }
             Self::Switch(_) => "true or false".to_owned(),
             Self::LogFormat(_) => LogFormat::ALL.map(LogFormat::as_str).join(" or "),
+            Self::Paths { example, .. } => {
+                format!("a list of absolute paths such as [{example:?}]")
+            }
+            Self::SandboxLevel(_) => {
+                SANDBOX_LEVELS.map(|(name, _)| format!("{name:?}")).join(" or ")
+            }
         }
     }
 }
@@ -154,6 +212,14 @@ impl<'a> Raw<'a> {
         }
     }
 
+    /// An empty one is not passed over: who wrote it meant some directory, and must not get another.
+    fn paths(self) -> Option<Vec<String>> {
+        match self {
+            Self::Text(text) => Some(text.split(':').map(str::to_owned).collect()),
+            Self::Toml(_) => self.list(),
+        }
+    }
+
     /// Invariant: never above `i64::MAX`, the largest that TOML can show again.
     fn whole_number(self) -> Option<u64> {
         let number = match self {
@@ -182,6 +248,22 @@ impl<'a> Raw<'a> {
         let duration = humantime::parse_duration(text).ok()?;
         (duration <= LONGEST).then_some(duration)
     }
+}
+
+/// One that means the same wherever the server was started, and says so without being resolved.
+fn exact_path(text: &str) -> Result<PathBuf, Mismatch> {
+    let path = Path::new(text);
+    let refused = |reason: &str| Err(Mismatch::Refused(format!("{text:?} {reason}")));
+    if !path.is_absolute() {
+        return refused("is not an absolute path");
+    }
+    if path.components().any(|component| component == Component::ParentDir) {
+        return refused("must not contain \"..\"");
+    }
+    if text.contains('\0') {
+        return refused("cannot be a path");
+    }
+    Ok(path.to_owned())
 }
 
 /// On one line, and short enough for an error message.

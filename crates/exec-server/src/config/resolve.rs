@@ -6,15 +6,22 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 
+use exec_server_host::sandbox::WITHOUT_VARIABLE;
+
 use super::Settings;
 use super::error::{ConfigError, Position, UnknownVariable, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    CLIENT_SECTION, ENVIRONMENTS_VARIABLE, SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting,
-    VARIABLE_PREFIX,
+    ENVIRONMENTS_VARIABLE, Group, SANDBOX_REQUIRE_KEY, SECTIONS, SERVER_URL_KEY,
+    SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
 };
 use crate::server_url::ServerUrl;
+
+/// What variables about sandboxes have after our prefix.
+const SANDBOX_VARIABLES: &str = "SANDBOX";
+/// Ours, and of no concern here.
+const READ_ELSEWHERE: [&str; 2] = [ENVIRONMENTS_VARIABLE, WITHOUT_VARIABLE];
 
 /// The settings in force, and where each came from.
 #[derive(Debug)]
@@ -61,6 +68,16 @@ fn resolve(
     variables: &BTreeMap<String, String>,
     file: Option<&ConfigFile>,
 ) -> Result<Configuration, ConfigError> {
+    let configuration = lay_over(flags, variables, file)?;
+    configuration.check_ceiling()?;
+    Ok(configuration)
+}
+
+fn lay_over(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+    file: Option<&ConfigFile>,
+) -> Result<Configuration, ConfigError> {
     let mut configuration = Configuration {
         settings: Settings::default(),
         server_url: None,
@@ -91,12 +108,12 @@ impl Configuration {
                 None if key == SERVER_URL_KEY => {
                     self.assign_server_url(raw, source).map_err(wrong(SERVER_URL_KEY))
                 }
-                None if key == CLIENT_SECTION => {
-                    let expected = format!("a table such as [{CLIENT_SECTION}]");
-                    let found = raw.to_string();
-                    Err(wrong(CLIENT_SECTION)(Mismatch::Unexpected { expected, found }))
-                }
                 None => {
+                    if let Some(section) = SECTIONS.iter().find(|section| **section == key) {
+                        let expected = format!("a table such as [{section}]");
+                        let found = raw.to_string();
+                        return Err(wrong(section)(Mismatch::Unexpected { expected, found }));
+                    }
                     let known = SETTINGS.iter().map(|setting| setting.key);
                     let known = known.chain([SERVER_URL_KEY]).map(str::to_owned);
                     let similar = most_similar(key, known);
@@ -115,10 +132,12 @@ impl Configuration {
                     |mismatch| ConfigError::VariableValue { variable: name.clone(), mismatch },
                 )?;
             } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
-                self.unknown_variables.push(UnknownVariable {
-                    name: name.clone(),
-                    similar: similar_variable(suffix),
-                });
+                let (name, similar) = (name.clone(), similar_variable(suffix));
+                // Whoever wrote it believes that there is a sandbox.
+                if suffix.starts_with(SANDBOX_VARIABLES) {
+                    return Err(ConfigError::UnknownVariable { variable: name, similar });
+                }
+                self.unknown_variables.push(UnknownVariable { name, similar });
             }
         }
         Ok(())
@@ -151,6 +170,18 @@ impl Configuration {
             }
         }
         Ok(())
+    }
+
+    /// Whoever limits what a sandbox may do believes that there is one.
+    fn check_ceiling(&self) -> Result<(), ConfigError> {
+        if self.sources.contains_key(SANDBOX_REQUIRE_KEY) {
+            return Ok(());
+        }
+        let mut limits = SETTINGS.iter().filter(|setting| setting.group == Group::Sandbox);
+        match limits.find_map(|setting| Some((setting.key, self.sources.get(setting.key)?))) {
+            Some((key, origin)) => Err(ConfigError::NoCeiling { key, origin: origin.clone() }),
+            None => Ok(()),
+        }
     }
 
     fn assign_variable(
@@ -204,7 +235,8 @@ impl fmt::Display for Source {
 fn similar_variable(suffix: &str) -> Option<String> {
     let known = SETTINGS.iter().map(Setting::variable);
     let known = known
-        .chain([CONFIG_VARIABLE, SERVER_URL_VARIABLE, ENVIRONMENTS_VARIABLE].map(str::to_owned));
+        .chain([CONFIG_VARIABLE, SERVER_URL_VARIABLE].map(str::to_owned))
+        .chain(READ_ELSEWHERE.map(str::to_owned));
     let suffixes = known.filter_map(|name| name.strip_prefix(VARIABLE_PREFIX).map(str::to_owned));
     most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
 }
@@ -220,7 +252,7 @@ fn relevant_variables(
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX) || is_customary(name))
-        .filter(|(name, _)| name != CONFIG_VARIABLE && name != ENVIRONMENTS_VARIABLE)
+        .filter(|(name, _)| name != CONFIG_VARIABLE && !READ_ELSEWHERE.contains(&&**name))
         .map(|(name, value)| match value.into_string() {
             Ok(value) => Ok((name, value)),
             Err(_) => Err(ConfigError::VariableNotUnicode { variable: name }),
@@ -230,6 +262,8 @@ fn relevant_variables(
 
 #[cfg(test)]
 mod tests {
+    use exec_server_server::{SandboxCeiling, SandboxLevel};
+
     use super::*;
     use crate::cli::{self, Command};
 
@@ -244,13 +278,24 @@ mod tests {
         variables: &[(&str, &str)],
         text: &str,
     ) -> Result<Configuration, String> {
+        let configuration = laid_over(arguments, variables, text)?;
+        configuration.check_ceiling().map_err(|error| error.to_string())?;
+        Ok(configuration)
+    }
+
+    /// Settings one by one, also those that mean nothing alone.
+    fn laid_over(
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        text: &str,
+    ) -> Result<Configuration, String> {
         let arguments = std::iter::once(&"exec-server").chain(arguments);
         let Ok(Command::Serve { flags }) = cli::parse(arguments.map(Into::into)) else {
             panic!("bad arguments");
         };
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let variables = variables.iter().map(owned).collect();
-        resolve(&flags, &variables, Some(&file(text))).map_err(|error| error.to_string())
+        lay_over(&flags, &variables, Some(&file(text))).map_err(|error| error.to_string())
     }
 
     fn error(text: &str) -> String {
@@ -268,6 +313,10 @@ mod tests {
             ("listen", _) => "stdio".to_owned(),
             ("log", _) => "warn".to_owned(),
             ("log_format", _) => "json".to_owned(),
+            ("sandbox.require", _) => "workspace-write".to_owned(),
+            ("sandbox.writable_roots", _) => {
+                return ("/a:/b".to_owned(), "[\"/a\", \"/b\"]".to_owned());
+            }
             (_, toml::Value::String(_)) => "2m".to_owned(),
             (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
             (_, toml::Value::Boolean(value)) => (!value).to_string(),
@@ -302,14 +351,14 @@ mod tests {
         for setting in SETTINGS {
             let (text, literal) = sample(setting);
             let flag = format!("--{}", setting.flag());
-            let by_flag = resolved(&[&flag, &text], &[], "").unwrap();
+            let by_flag = laid_over(&[&flag, &text], &[], "").unwrap();
             assert_only_changed(&by_flag, setting, &Source::Flag(setting.flag()));
 
-            let by_variable = resolved(&[], &[(&setting.variable(), &text)], "").unwrap();
+            let by_variable = laid_over(&[], &[(&setting.variable(), &text)], "").unwrap();
             assert_only_changed(&by_variable, setting, &Source::Variable(setting.variable()));
             assert_eq!(by_variable.unknown_variables, []);
 
-            let by_file = resolved(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
+            let by_file = laid_over(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
             let at = Position { path: PATH.into(), line: 2 };
             assert_only_changed(&by_file, setting, &Source::File(at));
         }
@@ -373,7 +422,13 @@ mod tests {
             "config.toml:3: unknown key \"max_sesions\" (did you mean \"max_sessions\"?)"
         );
         assert_eq!(error("zebra = 1"), "config.toml:1: unknown key \"zebra\"");
-        assert_eq!(error("\nsandbox.mode = 1"), "config.toml:2: unknown key \"sandbox\"");
+        assert!(
+            error("\nsandbox.mode = 1").starts_with("config.toml:2: unknown key \"sandbox.mode\"")
+        );
+        assert_eq!(
+            error("[sandbox]\nwritable_root = []"),
+            "config.toml:2: unknown key \"sandbox.writable_root\" (did you mean \"sandbox.writable_roots\"?)"
+        );
         assert_eq!(error("\"two\\nlines\" = 1"), "config.toml:1: unknown key \"two\\nlines\"");
     }
 
@@ -394,6 +449,94 @@ mod tests {
             Some("ws://a:1 config.toml:4")
         );
         assert_eq!(url(&[], ""), None);
+    }
+
+    #[test]
+    fn a_ceiling_is_a_table_of_the_file() {
+        let text = "log = \"off\"\n[sandbox]\nrequire = \"workspace-write\"\nwritable_roots = [\"/srv/a\", \"/srv/b\"]\n\
+                    network = true\n[exec_server]\nurl = \"ws://a:1\"";
+        let ceiling = resolved(&[], &[], text).unwrap().settings.server.sandbox;
+        assert_eq!(
+            ceiling,
+            SandboxCeiling {
+                require: Some(SandboxLevel::WorkspaceWrite),
+                writable_roots: vec!["/srv/a".into(), "/srv/b".into()],
+                network: true,
+            }
+        );
+        let arguments = [
+            "--sandbox-require",
+            "read-only",
+            "--sandbox-writable-root",
+            "/c",
+            "--sandbox-writable-root=/d,e",
+            "--sandbox-network",
+            "false",
+        ];
+        let ceiling = resolved(&arguments, &[], text).unwrap().settings.server.sandbox;
+        assert_eq!(ceiling.require, Some(SandboxLevel::ReadOnly));
+        assert_eq!(ceiling.writable_roots, [PathBuf::from("/c"), "/d,e".into()]);
+        assert!(!ceiling.network);
+    }
+
+    #[test]
+    fn mistakes_about_the_ceiling_are_named_with_their_place() {
+        let levels = "expected \"read-only\" or \"workspace-write\" or \"none\"";
+        let paths = "expected a list of absolute paths such as [\"/srv/work\"]";
+        for (text, expected) in [
+            ("sandbox = 3", "1: sandbox: expected a table such as [sandbox], found 3".to_owned()),
+            (
+                "[sandbox]\nrequire = \"read-write\"",
+                format!("2: sandbox.require: {levels}, found \"read-write\""),
+            ),
+            ("[sandbox]\nrequire = true", format!("2: sandbox.require: {levels}, found true")),
+            (
+                "[sandbox]\nwritable_roots = \"/a\"",
+                format!("2: sandbox.writable_roots: {paths}, found \"/a\""),
+            ),
+            (
+                "[sandbox]\nwritable_roots = [\"\"]",
+                format!("2: sandbox.writable_roots: {paths}, found [\"\"]"),
+            ),
+            (
+                "[sandbox]\n\nwritable_roots = [\"/a\", \"work\"]",
+                "3: sandbox.writable_roots: \"work\" is not an absolute path".to_owned(),
+            ),
+            (
+                "[sandbox]\nwritable_roots = [\"/a/../b\"]",
+                "2: sandbox.writable_roots: \"/a/../b\" must not contain \"..\"".to_owned(),
+            ),
+            (
+                "[sandbox]\nwritable_roots = [\"/a\\u0000\"]",
+                "2: sandbox.writable_roots: \"/a\\0\" cannot be a path".to_owned(),
+            ),
+            (
+                "[sandbox]\nnetwork = \"no\"",
+                "2: sandbox.network: expected true or false, found \"no\"".to_owned(),
+            ),
+        ] {
+            assert_eq!(error(text), format!("config.toml:{expected}"));
+        }
+        assert_eq!(
+            resolved(&["--sandbox-writable-root", ""], &[], "").unwrap_err(),
+            "--sandbox-writable-root: \"\" is not an absolute path"
+        );
+    }
+
+    /// Who only says `network = false` believes that it is off.
+    #[test]
+    fn the_limits_of_a_ceiling_need_one() {
+        let advice = "means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
+        assert_eq!(
+            error("[sandbox]\nnetwork = false"),
+            format!("config.toml:2: sandbox.network {advice}")
+        );
+        assert_eq!(
+            resolved(&["--sandbox-writable-root", "/a"], &[], "").unwrap_err(),
+            format!("--sandbox-writable-root: sandbox.writable_roots {advice}")
+        );
+        let variables = [("EXEC_SERVER_SANDBOX_REQUIRE", "none")];
+        assert!(resolved(&[], &variables, "[sandbox]\nnetwork = false").is_ok());
     }
 
     #[test]
@@ -489,6 +632,15 @@ mod tests {
         );
     }
 
+    #[test]
+    fn one_that_was_to_restrict_is_not_passed_over() {
+        let error = resolved(&[], &[("EXEC_SERVER_SANDBOX_REQUIER", "read-only")], "").unwrap_err();
+        assert_eq!(
+            error,
+            "unknown environment variable \"EXEC_SERVER_SANDBOX_REQUIER\" (did you mean \"EXEC_SERVER_SANDBOX_REQUIRE\"?)"
+        );
+    }
+
     #[cfg(unix)]
     #[test]
     fn only_our_variables_must_be_text() {
@@ -509,5 +661,11 @@ mod tests {
         let configuration = load(&Flags::default(), environment).unwrap();
         assert_eq!(configuration.settings.listen, "off");
         assert_eq!(configuration.unknown_variables, []);
+    }
+
+    #[test]
+    fn variables_that_are_read_elsewhere_are_known() {
+        let environment = READ_ELSEWHERE.map(|name| (name.into(), "a".into()));
+        assert_eq!(load(&Flags::default(), environment).unwrap().unknown_variables, []);
     }
 }

@@ -13,13 +13,16 @@ pub(super) const VARIABLE_PREFIX: &str = "EXEC_SERVER_";
 /// One row of the table.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// The name in the file, from which those of the flag and of the variable are made.
+    /// The name in the file, from which those of the flag and of the variable are made. What stands before a dot is a
+    /// table of the file.
     pub(crate) key: &'static str,
     pub(crate) group: Group,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
     /// A variable of general custom, asked when flags, our own variable and the file say nothing.
     pub(super) customary_variable: Option<&'static str>,
+    /// What a flag that is given once for each item is called, where the key names them all.
+    flag_of_item: Option<&'static str>,
     kind: Kind,
 }
 
@@ -31,6 +34,7 @@ pub(crate) enum Group {
     Sessions,
     Permissions,
     Logging,
+    Sandbox,
 }
 
 impl Group {
@@ -41,23 +45,37 @@ impl Group {
             Self::Sessions => "Sessions",
             Self::Permissions => "Permissions",
             Self::Logging => "Logging",
+            Self::Sandbox => "Sandbox",
         }
     }
 }
 
 impl Setting {
-    /// `max_sessions` is `max-sessions` on the command line.
+    /// `max_sessions` is `max-sessions` on the command line, and `sandbox.network` is `sandbox-network`.
     pub(crate) fn flag(&self) -> String {
-        self.key.replace('_', "-")
+        self.flag_of_item.unwrap_or(self.key).replace(['_', '.'], "-")
     }
 
     /// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
     pub(crate) fn variable(&self) -> String {
-        format!("{VARIABLE_PREFIX}{}", self.key.to_ascii_uppercase())
+        format!("{VARIABLE_PREFIX}{}", self.key.replace('.', "_").to_ascii_uppercase())
+    }
+
+    /// The table of the file that it is in, if it is in one, and its name there.
+    pub(crate) fn place_in_file(&self) -> (Option<&'static str>, &'static str) {
+        match self.key.split_once('.') {
+            Some((section, name)) => (Some(section), name),
+            None => (None, self.key),
+        }
     }
 
     pub(crate) fn is_list(&self) -> bool {
-        matches!(self.kind, Kind::List { .. })
+        self.separator().is_some()
+    }
+
+    /// What stands between the items of a list in a text.
+    pub(crate) fn separator(&self) -> Option<char> {
+        self.kind.separator()
     }
 
     /// The value in these settings, as the file would have it.
@@ -76,7 +94,12 @@ impl Setting {
         kind: Kind,
         help: &'static str,
     ) -> Self {
-        Self { key, group, help, value_name, customary_variable: None, kind }
+        Self { key, group, help, value_name, customary_variable: None, flag_of_item: None, kind }
+    }
+
+    const fn each_by_flag(mut self, flag: &'static str) -> Self {
+        self.flag_of_item = Some(flag);
+        self
     }
 
     const fn or_variable(mut self, name: &'static str) -> Self {
@@ -99,10 +122,13 @@ pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// Ours too, and read elsewhere: it names the file of environments.
 pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
+/// The tables of the file. A key in them is written with a dot.
+pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "sandbox"];
+pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
 
-/// In the order in which they are shown. Rows of one group stand together.
+/// In the order in which they are shown. Rows of one group stand together, and those in tables of the file come last.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new(
         Group::Listener,
@@ -227,5 +253,27 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "FORMAT",
         Kind::LogFormat(field!(log_format)),
         "How log lines look: human or json",
+    ),
+    Setting::new(
+        Group::Sandbox,
+        SANDBOX_REQUIRE_KEY,
+        "LEVEL",
+        Kind::SandboxLevel(field!(server.sandbox.require)),
+        "The most that any client may have: read-only, workspace-write, or none for what the server has",
+    ),
+    Setting::new(
+        Group::Sandbox,
+        "sandbox.writable_roots",
+        "DIR",
+        Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
+        "With workspace-write, let clients write below this directory rather than the server's own",
+    )
+    .each_by_flag("sandbox.writable_root"),
+    Setting::new(
+        Group::Sandbox,
+        "sandbox.network",
+        "BOOL",
+        Kind::Switch(field!(server.sandbox.network)),
+        "Whether clients of a server that requires a sandbox may use the network",
     ),
 ];

@@ -14,6 +14,7 @@ use toml::Spanned;
 use self::EnvironmentsFileMistake as Mistake;
 use super::named::LOCAL_ENVIRONMENT_ID;
 use super::remote::RemoteServer;
+use super::sandbox_table::{SandboxTable, SandboxTableMistake};
 
 /// Names the file.
 pub(super) const FILE_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
@@ -65,6 +66,8 @@ pub enum EnvironmentsFileMistake {
     Url { id: String, source: DialUrlParseError },
     #[error("environment {id:?}: {key} must be more than 0 and at most a year")]
     Timeout { id: String, key: &'static str },
+    #[error("environment {id:?}: sandbox: {source}")]
+    Sandbox { id: String, source: SandboxTableMistake },
 }
 
 /// Where to look, and whether somebody said so.
@@ -148,6 +151,7 @@ struct EnvironmentText {
     connect_timeout_sec: Option<Spanned<f64>>,
     initialize_timeout_sec: Option<Spanned<f64>>,
     token_file: Option<Spanned<PathBuf>>,
+    sandbox: Option<SandboxTable>,
 }
 
 fn yes() -> bool {
@@ -207,6 +211,11 @@ impl EnvironmentText {
         let connect_timeout = timeout("connect_timeout_sec", &self.connect_timeout_sec)?;
         let initialize_timeout = timeout("initialize_timeout_sec", &self.initialize_timeout_sec)?;
         let token_file = self.token_file.as_ref().map(|file| directory.join(file.get_ref()));
+        let sandbox = self.sandbox.as_ref().map(SandboxTable::check).transpose();
+        let sandbox = sandbox.map_err(|(offset, source)| Misplaced {
+            offset,
+            mistake: Mistake::Sandbox { id: id.clone(), source },
+        })?;
         let mut server = match (&self.url, &self.program) {
             (Some(url), None) => self.listening(url)?,
             (None, Some(program)) => self.launched(program, directory)?,
@@ -222,6 +231,7 @@ impl EnvironmentText {
         server.connect_timeout = connect_timeout;
         server.initialize_timeout = initialize_timeout;
         server.token_file = token_file;
+        server.sandbox = sandbox;
         Ok(server)
     }
 
@@ -279,7 +289,11 @@ fn positive(id: &str, key: &'static str, seconds: &Spanned<f64>) -> Result<Durat
 
 #[cfg(test)]
 mod tests {
+    use exec_server_protocol::PathUri;
+    use exec_server_server::SandboxLevel;
+
     use super::*;
+    use crate::sandbox_terms::SandboxTerms;
 
     fn read(text: &str) -> Result<EnvironmentsFile, String> {
         let directory = tempfile::tempdir().unwrap();
@@ -317,6 +331,12 @@ mod tests {
             args = ["far", "exec-server", "--listen", "stdio"]
             env = { LANG = "C" }
             cwd = "/tmp"
+
+            [environments.sandbox]
+            mode = "workspace-write"
+            writable = ["/srv"]
+            deny = ["**/*.pem"]
+            network = true
             "#,
         )
         .unwrap();
@@ -331,6 +351,16 @@ mod tests {
         assert_eq!(command.program, Path::new("ssh"));
         assert_eq!((command.args.len(), command.env.len()), (4, 1));
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/tmp")));
+        assert_eq!(near.sandbox, None);
+        assert_eq!(
+            far.sandbox,
+            Some(SandboxTerms {
+                level: SandboxLevel::WorkspaceWrite,
+                writable: vec![PathUri::from_path("/srv").unwrap()],
+                deny: vec!["**/*.pem".to_owned()],
+                network: true,
+            })
+        );
     }
 
     #[test]
@@ -342,6 +372,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_line() {
         let one = "[[environments]]\nid = \"a\"\n";
+        let boxed = &format!("{one}url = \"ws://a\"\n[environments.sandbox]\n");
         for (text, expected) in [
             ("defualt = \"a\"", "1: unknown field `defualt`"),
             ("\ninclude_local = 3", "2: invalid type"),
@@ -377,6 +408,24 @@ mod tests {
                 "4: environment \"a\": initialize_timeout_sec must be more than 0",
             ),
             (&format!("{one}url = \"ws://a\"\nconnect_timeout_sec = nan"), "4: environment \"a\""),
+            (&format!("{boxed}network = true"), "4: missing field `mode`"),
+            (&format!("{boxed}mode = \"none\""), "5: unknown variant `none`"),
+            (
+                &format!("{boxed}mode = \"read-only\"\nwriteable = []"),
+                "6: unknown field `writeable`",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\nwritable = [\"/a\"]"),
+                "6: environment \"a\": sandbox: writable needs mode = \"workspace-write\"",
+            ),
+            (
+                &format!("{boxed}mode = \"workspace-write\"\nwritable = [\n\"/a\",\n\"b\"]"),
+                "8: environment \"a\": sandbox: \"b\" is not an absolute path",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny = [\"\"]"),
+                "6: environment \"a\": sandbox: a pattern to deny must not be empty",
+            ),
         ] {
             let found = error(text);
             assert!(found.starts_with(expected), "{text}\nexpected {expected}\n   found {found}");

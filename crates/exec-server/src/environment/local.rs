@@ -193,8 +193,9 @@ impl Pump {
     async fn bring(&self, Followed { seq, dropped_bytes, event }: Followed) {
         let event = match event {
             FollowedEvent::Output { stream, chunk } => MirrorEvent::Output { stream, chunk },
-            FollowedEvent::Exited { exit_code, sandbox_denied, details } => {
-                MirrorEvent::Exited { exit_code, sandbox_denied, details: Some(details) }
+            FollowedEvent::Exited { exit_code, denied, details } => {
+                let sandbox_denied = denied.is_some();
+                MirrorEvent::Exited { exit_code, sandbox_denied, denied, details: Some(details) }
             }
             FollowedEvent::Closed => MirrorEvent::Closed,
             // Subscribers get the exit that follows; the reason is in what `read` answers.

@@ -49,6 +49,7 @@ mod named;
 mod remote;
 mod remote_files;
 mod remote_http;
+mod sandbox_table;
 
 pub use backend::{ExecBackend, ExecProcess};
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};
@@ -64,3 +65,4 @@ pub use named::{Environment, LOCAL_ENVIRONMENT_ID};
 pub use remote::{RemoteProcess, RemoteServer};
 pub use remote_files::RemoteFileSystem;
 pub use remote_http::RemoteHttpClient;
+pub use sandbox_table::SandboxTableMistake;

@@ -139,7 +139,14 @@ impl Shared {
 
 #[async_trait]
 impl ExecBackend for Environment {
-    async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
+    async fn start(
+        &self,
+        mut params: StartParams,
+    ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
+        if params.sandbox.is_none() {
+            let terms = self.server().and_then(|server| server.sandbox.as_ref());
+            params.sandbox = terms.map(|terms| terms.request(&params.cwd));
+        }
         match self.opened().await? {
             Opened::Local(backend) => backend.start(params).await,
             Opened::Remote(backend) => backend.start(params).await,

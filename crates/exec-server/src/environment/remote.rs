@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use super::backend::{ExecBackend, ExecProcess};
 use super::remote_files::RemoteFileSystem;
 use super::remote_http::RemoteHttpClient;
+use crate::sandbox_terms::SandboxTerms;
 
 /// A server and how to reach it.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct RemoteServer {
     pub initialize_timeout: Option<Duration>,
     /// Holds the bearer token. Read at every connect, so that it may be renewed.
     pub token_file: Option<PathBuf>,
+    /// The sandbox of processes whose start names none.
+    pub sandbox: Option<SandboxTerms>,
 }
 
 #[derive(Clone)]
@@ -57,7 +60,13 @@ impl RemoteServer {
     }
 
     fn new(address: Address) -> Self {
-        Self { address, connect_timeout: None, initialize_timeout: None, token_file: None }
+        Self {
+            address,
+            connect_timeout: None,
+            initialize_timeout: None,
+            token_file: None,
+            sandbox: None,
+        }
     }
 
     /// Where it listens, with a query if there is one; that may be a secret.

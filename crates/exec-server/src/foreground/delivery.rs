@@ -3,19 +3,22 @@
 use std::cell::Cell;
 
 use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
+use exec_server_protocol::Denial;
 
 use super::output::Outputs;
 use super::{Ending, OnGap, show};
+use crate::program::printable;
 
 /// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
 pub(super) async fn deliver(
     process_id: &str,
     mut events: ProcessEvents,
     gaps: OnGap,
+    tells_denials: bool,
     is_blocked: &Cell<bool>,
 ) -> Ending {
     let mut outputs = Outputs::open();
-    let mut exit_code = None;
+    let mut exited = None;
     loop {
         let event = tokio::select! {
             event = events.next() => event,
@@ -37,7 +40,7 @@ pub(super) async fn deliver(
             Some(ExecProcessEvent::Gap { dropped_bytes }) => {
                 show(&format!("[{dropped_bytes} bytes left out]\n"));
             }
-            Some(ExecProcessEvent::Exited(exit)) => exit_code = Some(exit.exit_code),
+            Some(ExecProcessEvent::Exited(exit)) => exited = Some(exit),
             Some(ExecProcessEvent::Failed(error)) => {
                 let _ = outputs.finish().await;
                 return Ending::Lost(error);
@@ -45,9 +48,24 @@ pub(super) async fn deliver(
             Some(ExecProcessEvent::Closed { .. }) | None => break,
         }
     }
-    match (outputs.finish().await, exit_code) {
+    match (outputs.finish().await, exited) {
         (Err(error), _) => Ending::OutputFailed(error),
-        (Ok(()), Some(code)) => Ending::Exited { code },
+        (Ok(()), Some(exit)) => {
+            if exit.sandbox_denied && tells_denials {
+                let denied = denied(exit.denied.unwrap_or_default());
+                show(&format!("exec-server: the sandbox seems to have denied {denied}\n"));
+            }
+            Ending::Exited { code: exit.exit_code }
+        }
         (Ok(()), None) => Ending::Lost(ExecServerError::Closed),
+    }
+}
+
+/// The program's own words, which must not move the cursor.
+fn denied(denial: Denial) -> String {
+    match (denial.path, denial.call) {
+        (Some(path), _) => printable(&path),
+        (None, Some(call)) => format!("the system call {}", printable(&call)),
+        (None, None) => "something".to_owned(),
     }
 }

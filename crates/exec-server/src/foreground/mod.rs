@@ -45,6 +45,8 @@ pub(crate) struct Foreground {
     pub(crate) terminal: bool,
     pub(crate) on_signal: OnSignal,
     pub(crate) gaps: OnGap,
+    /// Whether to say what a sandbox seems to have denied.
+    pub(crate) tells_denials: bool,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -109,7 +111,8 @@ impl Foreground {
         let is_away = || outage::is_away(&state.borrow());
         let (orders, queue) = mpsc::channel(ORDERS);
         let is_blocked = Cell::new(false);
-        let output = deliver(process.process_id(), events, self.gaps, &is_blocked);
+        let output =
+            deliver(process.process_id(), events, self.gaps, self.tells_denials, &is_blocked);
         let input = async {
             match self.stdin {
                 Some(source) => {

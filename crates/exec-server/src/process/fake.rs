@@ -65,7 +65,12 @@ impl FakeProcess {
     }
 
     pub(crate) fn exit(&self, exit_code: i32) {
-        self.append(MirrorEvent::Exited { exit_code, sandbox_denied: false, details: None });
+        self.append(MirrorEvent::Exited {
+            exit_code,
+            sandbox_denied: false,
+            denied: None,
+            details: None,
+        });
     }
 
     pub(crate) fn close(&self) {

@@ -10,6 +10,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::condition::Condition;
+use super::confinement::{self, Need};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::resolve::{self, Identity, Parent, Symlinks};
@@ -42,16 +43,19 @@ pub(super) fn find(
     if names_directory {
         return Err(not_a_file(path));
     }
-    let mut place = resolve::parent(path, symlinks)?;
     if symlinks == Symlinks::Refuse || last == LastLink::Kept {
-        return Ok(Some(place));
+        return resolve::parent(path, symlinks, Need::Write).map(Some);
     }
+    let mut place =
+        resolve::parent(path, symlinks, Need::Read).map_err(|error| as_write(path, error))?;
     for followed in 0..=MAX_LINKS {
         match rustix::fs::readlinkat(&place.directory, &place.name, Vec::new()) {
             Ok(target) => place = step(path, &place, OsStr::from_bytes(target.as_bytes()))?,
-            Err(Errno::INVAL | Errno::NOENT) if followed == 0 => return Ok(Some(place)),
             Err(Errno::INVAL | Errno::NOENT) => {
-                return Ok(leads_to(path, &place)?.then_some(place));
+                // That the way may be read says nothing about where it ends.
+                confinement::expect(place.directory.as_fd(), &place.name, Need::Write, path)?;
+                let is_there = followed == 0 || leads_to(path, &place)?;
+                return Ok(is_there.then_some(place));
             }
             Err(errno) => return Err(FsError::os("open", path)(errno)),
         }
@@ -70,17 +74,29 @@ fn step(path: &Path, from: &Parent, target: &OsStr) -> Result<Parent, FsError> {
     };
     let above = Path::new(OsStr::from_bytes(above));
     let directory =
-        resolve::directory_of_target(from.directory.as_fd(), above).map_err(|errno| {
-            resolve::explain("open the directory of", path, Symlinks::Follow, errno)
+        resolve::directory_of_target(from.directory.as_fd(), above).map_err(|unresolved| {
+            let action = "open the directory of";
+            as_write(path, resolve::explain(action, path, Symlinks::Follow, unresolved))
         })?;
-    Ok(Parent { directory, name: OsStr::from_bytes(name).to_owned() })
+    let name = OsStr::from_bytes(name).to_owned();
+    confinement::expect(directory.as_fd(), &name, Need::Pass, path)
+        .map_err(|error| as_write(path, error))?;
+    Ok(Parent { directory, name })
+}
+
+/// How far the way to it may be read is nobody's business.
+fn as_write(path: &Path, error: FsError) -> FsError {
+    match error {
+        FsError::Denied { .. } => FsError::denied(path, Need::Write),
+        other => other,
+    }
 }
 
 /// Whether the kernel comes to the same place. It knows links that text does not describe (below `/proc`), and refuses some
 /// that others have planted (`fs.protected_symlinks`).
 fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
     let here = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
-    match (resolve::node(path, Symlinks::Follow), here) {
+    match (resolve::node(path, Symlinks::Follow, Need::Write), here) {
         (Ok(node), Ok(here)) => {
             let there = Identity::of(node.as_fd()).map_err(FsError::os("look at", path))?;
             Ok(Identity::from(&here) == there)

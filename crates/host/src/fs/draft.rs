@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::claim;
+use super::confinement::{self, Need};
 use super::error::FsError;
 use super::kind::FileKind;
-
 use super::rename::without_replacing;
 use super::resolve::{self, Identity, Parent};
 
@@ -47,6 +47,7 @@ impl Draft {
     pub(super) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
         let (name, file) = claim::persist(path, || {
             let name = draft_name(&parent.name, &random_word());
+            confinement::expect(parent.directory.as_fd(), &name, Need::Change, path)?;
             match create(&parent, &name, mode) {
                 Ok(file) => Ok(Some((name, file))),
                 Err(Errno::EXIST) => Ok(None),
@@ -64,6 +65,7 @@ impl Draft {
         mode: Mode,
     ) -> Result<Self, FsError> {
         let name = draft_name(&parent.name, &word_of(&parent.name, key));
+        confinement::expect(parent.directory.as_fd(), &name, Need::Change, path)?;
         let file = claim::persist(path, || open_or_create(path, &parent, &name, mode))?;
         Ok(Self { parent, name, file, fate: Fate::Kept })
     }
@@ -134,7 +136,7 @@ fn open_or_create(
         },
         Err(errno) => Err(errno),
     };
-    let file = opened.map_err(FsError::os("open the temporary file of", path))?;
+    let file = opened.map_err(FsError::opening("open the temporary file of", path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -216,7 +218,7 @@ mod tests {
     use crate::fs::Symlinks;
 
     fn draft(path: &Path) -> Draft {
-        let parent = resolve::parent(path, Symlinks::Follow).unwrap();
+        let parent = resolve::parent(path, Symlinks::Follow, Need::Change).unwrap();
         Draft::create(path, parent, Mode::from_raw_mode(0o600)).unwrap()
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::confinement::Need;
 use super::kind::FileKind;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,12 @@ pub enum FsError {
     /// What was asked for makes no sense for this path.
     #[error("{path} {why}", path = .path.display())]
     Unsuitable { path: PathBuf, why: &'static str },
+    /// Opening it would have to wait for the holder of the lease.
+    #[error("{path} is leased by another process", path = .path.display())]
+    Leased { path: PathBuf },
+    /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
+    #[error("the sandbox does not allow {path} to be {done}", path = .path.display())]
+    Denied { path: PathBuf, done: &'static str },
 }
 
 impl FsError {
@@ -39,6 +46,22 @@ impl FsError {
             }
             _ => Self::Os { action, path: path.to_owned(), source: errno.into() },
         }
+    }
+
+    /// The same where a file is opened without waiting for whoever holds a lease of it.
+    pub(super) fn opening(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
+        move |errno| match errno {
+            Errno::AGAIN => Self::Leased { path: path.to_owned() },
+            _ => Self::os(action, path)(errno),
+        }
+    }
+
+    pub(super) fn denied(path: &Path, need: Need) -> Self {
+        let done = match need {
+            Need::Pass | Need::Read => "read",
+            Need::Write | Need::MakeDirectory | Need::Change => "changed",
+        };
+        Self::Denied { path: path.to_owned(), done }
     }
 
     pub(crate) fn already_exists(path: &Path) -> Self {

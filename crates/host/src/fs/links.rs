@@ -7,23 +7,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::confinement::Need;
 use super::error::FsError;
 use super::resolve::{self, Parent, Symlinks};
 
 /// The absolute path without symlinks, `.` and `..`. Everything on it exists.
 pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
-    // The text of a link of the kernel names what it leads to, and no path does.
-    resolve::node(path, Symlinks::Follow)?;
-    std::fs::canonicalize(path).map_err(|source| FsError::Os {
-        action: "resolve",
-        path: path.to_owned(),
-        source,
-    })
+    resolve::real_path(path)
 }
 
 /// `symlinks` is about the path above the link.
 pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
-    let Parent { directory, name } = resolve::parent(path, symlinks)?;
+    let Parent { directory, name } = resolve::parent(path, symlinks, Need::Read)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&directory, &name, flags, Mode::empty())
         .map_err(FsError::os("open", path))?;
@@ -40,7 +35,7 @@ pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
 
 /// Makes `path` a symlink to `target`, which is not looked at.
 pub fn symlink(target: &OsStr, path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
-    let Parent { directory, name } = resolve::parent(path, symlinks)?;
+    let Parent { directory, name } = resolve::parent(path, symlinks, Need::Change)?;
     rustix::fs::symlinkat(target, &directory, &name).map_err(|errno| match errno {
         Errno::EXIST => FsError::already_exists(path),
         _ => FsError::os("create the symlink", path)(errno),

@@ -1,11 +1,14 @@
 //! The names in an open directory, as the kernel gives them: in no order, and in one buffer for many directories.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
+
+use super::resolve;
 
 /// Some hundreds of names for each system call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -62,14 +65,10 @@ pub(super) fn own_type(
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// What a symlink leads to; `None` if that is nothing.
+/// What a symlink leads to; `None` if that is nothing, or nothing that may be known.
 pub(super) fn followed_type(
     directory: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<FileType>, Errno> {
-    match rustix::fs::statat(directory, name, AtFlags::empty()) {
-        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+    resolve::type_of_target(directory, OsStr::from_bytes(name.to_bytes()))
 }

@@ -6,8 +6,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::confinement::{Need, is_confined};
 use super::error::FsError;
 use super::kind::FileKind;
+use super::open_file;
 use super::resolve::{self, Symlinks};
 
 /// Times are milliseconds since 1970, rounded down.
@@ -26,7 +28,10 @@ pub struct Metadata {
 
 pub fn metadata(path: &Path, symlinks: Symlinks) -> Result<Metadata, FsError> {
     if symlinks == Symlinks::Refuse {
-        return of_descriptor(resolve::node(path, symlinks)?.as_fd(), path);
+        return of_descriptor(resolve::node(path, symlinks, Need::Read)?.as_fd(), path);
+    }
+    if is_confined() {
+        return open_file::find(path, symlinks).map(|(_, metadata)| metadata);
     }
     let own = look(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(FsError::os("look at", path))?;
     if own.kind != FileKind::Symlink {

@@ -1,10 +1,13 @@
 //! Files of this machine. Every function here may block, and none knows who asks: the caller chooses the thread.
 //!
 //! Paths are absolute. `resolve` is the only place that follows them, with `destination` for what is at the end of the
-//! path of a write; a policy that restricts what may be reached has one place to stand.
+//! path of a write; on a thread that is kept to a policy `confined_way` follows them instead. Whatever then works on a name in an
+//! open directory asks `confinement` for that name.
 
 mod claim;
 mod condition;
+mod confined_way;
+mod confinement;
 mod copy;
 mod create_directory;
 mod destination;
@@ -26,6 +29,7 @@ mod rename;
 mod resolve;
 pub mod search;
 mod stop;
+mod survey;
 mod trail;
 mod walk;
 pub mod watch;
@@ -33,6 +37,7 @@ mod write;
 mod write_lock;
 
 pub use condition::{Condition, Written};
+pub use confinement::{Confinement, ConfinementError, is_confined};
 pub use copy::copy;
 pub use create_directory::create_directory;
 pub use error::FsError;

@@ -1,6 +1,7 @@
 //! A file that is written in blocks and takes its name when it is complete. Until then the name stands for what it stood
 //! for before.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 
 use super::claim::{self, Claim};
 use super::condition::{Arrival, Condition, Written, distinguish};
+use super::confinement::{self, Need};
 use super::destination::{self, LastLink};
 use super::draft::Draft;
 use super::error::FsError;
@@ -125,6 +127,7 @@ impl NewFile {
     /// `None` if somebody changed the name meanwhile.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
+        expect_change(path, self.draft.parent())?;
         let Some(claim) = Claim::take(path, self.draft.parent())? else { return Ok(None) };
         let old = claim.admit(path, self.symlinks, &self.condition)?;
         if let Some(old) = old {
@@ -155,6 +158,7 @@ fn find(
     let Some(parent) = destination::find(path, symlinks, LastLink::under(condition))? else {
         return Ok(None);
     };
+    expect_change(path, &parent)?;
     let Some(claim) = Claim::take(path, &parent)? else { return Ok(None) };
     let old = claim.admit(path, symlinks, condition)?;
     if let Some(old) = old {
@@ -162,6 +166,11 @@ fn find(
     }
     let replaces = old.is_some();
     Ok(Some((parent, replaces)))
+}
+
+/// Asked again at the end: the directory may be elsewhere by then.
+fn expect_change(path: &Path, parent: &Parent) -> Result<(), FsError> {
+    confinement::expect(parent.directory.as_fd(), &parent.name, Need::Change, path)
 }
 
 fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {

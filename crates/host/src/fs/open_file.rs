@@ -7,6 +7,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::confinement::Need;
 use super::error::FsError;
 use super::kind::FileKind;
 use super::metadata::{self, Metadata};
@@ -137,20 +138,20 @@ impl OpenFile {
     }
 }
 
-/// Most paths do not end in a symlink: then one look tells everything.
-fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata), FsError> {
+/// A node and what it is; whether the name itself is a symlink, too. Most paths do not end in one: then one look tells everything.
+pub(super) fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata), FsError> {
     let look = |node: OwnedFd| {
         let metadata = metadata::of_descriptor(node.as_fd(), path)?;
         Ok((node, metadata))
     };
     if symlinks == Symlinks::Refuse {
-        return look(resolve::node(path, symlinks)?);
+        return look(resolve::node(path, symlinks, Need::Read)?);
     }
-    let (own, metadata) = look(resolve::own_node(path)?)?;
+    let (own, metadata) = look(resolve::own_node(path, Need::Read)?)?;
     if metadata.kind != FileKind::Symlink {
         return Ok((own, metadata));
     }
-    let (target, metadata) = look(resolve::node(path, symlinks)?)?;
+    let (target, metadata) = look(resolve::node(path, symlinks, Need::Read)?)?;
     Ok((target, Metadata { is_symlink: true, ..metadata }))
 }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
+use super::confinement::{Need, View};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::listing::{Listing, followed_type, own_type};
@@ -44,8 +45,12 @@ pub struct EntryDetails {
 /// The entries of a directory, sorted by the bytes of their names. One that goes away meanwhile may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
     let directory = resolve::directory(path, Symlinks::Follow)?;
+    let mut view = View::of(directory.as_fd()).map_err(FsError::os("look at", path))?;
     let mut entries = Vec::new();
     let outcome = Listing::new().read(directory.as_fd(), |name, listed| {
+        if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+            return ControlFlow::Continue(());
+        }
         let entry = match types {
             EntryTypes::Followed => followed(directory.as_fd(), name, listed),
             EntryTypes::Own => own(directory.as_fd(), name, listed),

@@ -3,16 +3,19 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
+use super::confinement::{Need, View, is_confined};
 use super::error::FsError;
 use super::listing::Listing;
 use super::resolve::{self, Parent, Symlinks};
 use super::stop::Stop;
+use super::survey::{self, Site};
 use super::trail::Trail;
 use super::write_lock::WriteLock;
 
@@ -33,7 +36,7 @@ pub struct RemoveOptions {
 
 /// Removes a name, and what is below it. Stops at the first entry that cannot be removed, which the error names.
 pub fn remove(path: &Path, options: &RemoveOptions, stop: &Stop) -> Result<(), FsError> {
-    let parent = match resolve::parent(path, options.symlinks) {
+    let parent = match resolve::parent(path, options.symlinks, Need::Change) {
         Err(error) if options.force && is_nowhere(&error) => return Ok(()),
         parent => parent?,
     };
@@ -57,7 +60,14 @@ fn remove_existing(
     stop: &Stop,
 ) -> Result<(), FsError> {
     match unlink_name(path, &parent)? {
-        Err(Errno::ISDIR) if options.recursive => Removal::new(path, parent, stop).run(),
+        Err(Errno::ISDIR) if options.recursive => {
+            if is_confined() {
+                let (directory, name) = (parent.directory.as_fd(), &parent.name);
+                let site = Site::of(directory, name, Need::Change, path)?;
+                survey::expect(directory, name, &[site], path, stop)?;
+            }
+            Removal::new(path, parent, stop).run()
+        }
         Err(Errno::ISDIR) => {
             rustix::fs::unlinkat(&parent.directory, &parent.name, AtFlags::REMOVEDIR)
                 .map_err(FsError::os("remove the directory", path))
@@ -95,6 +105,7 @@ struct Level {
 enum Halt {
     EnoughWaiting,
     Abandoned,
+    Denied,
     Failed(OsString, Errno),
 }
 
@@ -149,10 +160,16 @@ impl<'a> Removal<'a> {
     fn list(&mut self) -> Result<(), FsError> {
         let here = self.trail.here();
         let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
+        let mut view =
+            View::of(here).map_err(|errno| FsError::os("look at", &self.trail.path())(errno))?;
         let mut waiting = Vec::new();
         let outcome = self.listing.read(here, |name, listed| {
             if self.stop.is_requested() {
                 return ControlFlow::Break(Halt::Abandoned);
+            }
+            // It has come since the tree was looked through.
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Change) {
+                return ControlFlow::Break(Halt::Denied);
             }
             let unlinked = if listed == FileType::Directory {
                 Err(Errno::ISDIR)
@@ -174,6 +191,9 @@ impl<'a> Removal<'a> {
             Ok(ControlFlow::Break(Halt::EnoughWaiting)) => false,
             Ok(ControlFlow::Break(Halt::Abandoned)) => {
                 return Err(Stop::abandoned(&self.trail.path()));
+            }
+            Ok(ControlFlow::Break(Halt::Denied)) => {
+                return Err(FsError::denied(&self.trail.path(), Need::Change));
             }
             Ok(ControlFlow::Break(Halt::Failed(name, errno))) => {
                 return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));

@@ -7,8 +7,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 
+use super::confinement::{Need, in_force};
 use super::error::FsError;
-use super::resolve::{self, Symlinks};
+use super::resolve::{self, Parent, Symlinks};
+use super::stop::Stop;
+use super::survey::{self, Site};
 use super::write_lock::WriteLock;
 
 /// Whether what is at the destination may go.
@@ -26,8 +29,9 @@ pub fn rename(
     replace: Replace,
     symlinks: Symlinks,
 ) -> Result<(), FsError> {
-    let from = resolve::parent(source, symlinks)?;
-    let to = resolve::parent(destination, symlinks)?;
+    let from = resolve::parent(source, symlinks, Need::Change)?;
+    let to = resolve::parent(destination, symlinks, Need::Change)?;
+    expect_movable(source, &from, destination, &to)?;
     // A conditional write that has looked at one of the names is to find the same when it writes.
     let _names = WriteLock::names([(&from, source), (&to, destination)])?;
     let (old, new) = (from.directory.as_fd(), to.directory.as_fd());
@@ -36,6 +40,28 @@ pub fn rename(
         Replace::No => without_replacing(old, &from.name, new, &to.name),
     }
     .map_err(|errno| explain(source, destination, errno))
+}
+
+/// A directory takes along what is in it. A rule stays where it is: so nothing that has less access than the rest may be moved
+/// away from its rule, nor anything to where a rule forbids it.
+fn expect_movable(
+    source: &Path,
+    from: &Parent,
+    destination: &Path,
+    to: &Parent,
+) -> Result<(), FsError> {
+    let Some(confinement) = in_force() else { return Ok(()) };
+    let sites = [
+        Site::of(from.directory.as_fd(), &from.name, Need::Change, source)?,
+        Site::of(to.directory.as_fd(), &to.name, Need::Change, destination)?,
+    ];
+    // The directories may be elsewhere since they were found.
+    for (site, path) in sites.iter().zip([source, destination]) {
+        if !confinement.has(&site.place, site.need) {
+            return Err(FsError::denied(path, site.need));
+        }
+    }
+    survey::expect(from.directory.as_fd(), &from.name, &sites, source, &Stop::never())
 }
 
 /// Fails with `EEXIST` if the new name is taken.

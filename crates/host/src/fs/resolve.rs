@@ -7,16 +7,18 @@
 //! Links of the kernel, as `/proc/self/fd/3`, are not followed in either mode: those of this process lead to files that have no
 //! other name, of other clients too. Where the kernel lacks `openat2` they are.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use super::confined_way::Unresolved;
+use super::confinement::{self, Confinement, Need};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::procfs;
@@ -57,25 +59,39 @@ impl From<&Stat> for Identity {
 }
 
 /// What a path names, whatever it is, without touching it.
-pub(crate) fn node(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
-    open(path, OFlags::PATH, symlinks).map_err(|errno| explain("open", path, symlinks, errno))
+pub(super) fn node(path: &Path, symlinks: Symlinks, need: Need) -> Result<OwnedFd, FsError> {
+    open(path, OFlags::PATH, symlinks, need)
+        .map_err(|unresolved| explain("open", path, symlinks, unresolved))
 }
 
 /// Like [`node`], but a symlink at the end is not followed: it is the node.
-pub(crate) fn own_node(path: &Path) -> Result<OwnedFd, FsError> {
+pub(super) fn own_node(path: &Path, need: Need) -> Result<OwnedFd, FsError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
-    open(path, flags, Symlinks::Follow)
-        .map_err(|errno| explain("open", path, Symlinks::Follow, errno))
+    open(path, flags, Symlinks::Follow, need)
+        .map_err(|unresolved| explain("open", path, Symlinks::Follow, unresolved))
 }
 
 /// A directory, opened for listing.
-pub(crate) fn directory(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
-    open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks)
-        .map_err(|errno| explain("open the directory", path, symlinks, errno))
+pub(super) fn directory(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks, Need::Read)
+        .map_err(|unresolved| explain("open the directory", path, symlinks, unresolved))
 }
 
 /// A directory by its way down from one that is open, however long that is.
-pub(crate) fn directory_below(
+pub(super) fn directory_below(
+    root: BorrowedFd<'_>,
+    way: &Path,
+    symlinks: Symlinks,
+) -> Result<OwnedFd, Unresolved> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Some(confinement) = confinement::in_force() else {
+        return Ok(directory_below_freely(root, way, symlinks)?);
+    };
+    let path = confinement::real_path(root)?.join(way);
+    Ok(confinement.open(&path, flags, symlinks, Need::Read)?.node)
+}
+
+fn directory_below_freely(
     root: BorrowedFd<'_>,
     way: &Path,
     symlinks: Symlinks,
@@ -116,16 +132,37 @@ fn directory_below_by_components(
     rustix::fs::openat(here, ".", flags, Mode::empty())
 }
 
-/// The directory that has, or will have, the last component of a path as an entry. That component is never followed.
-pub(crate) fn parent(path: &Path, symlinks: Symlinks) -> Result<Parent, FsError> {
+/// The directory that has, or will have, the last component of a path as an entry. That component is never followed; it is
+/// what is needed.
+pub(super) fn parent(path: &Path, symlinks: Symlinks, need: Need) -> Result<Parent, FsError> {
     let (Some(above), Some(name), false) = (path.parent(), path.file_name(), ends_in_dot(path))
     else {
         let why = "is not a name in a directory";
         return Err(FsError::Unsuitable { path: path.to_owned(), why });
     };
-    let directory = open(above, OFlags::PATH | OFlags::DIRECTORY, symlinks)
-        .map_err(|errno| explain("open the directory of", path, symlinks, errno))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let directory = match confinement::in_force() {
+        None => open_freely(above, flags, symlinks).map_err(Unresolved::from),
+        Some(confinement) => parent_within(&confinement, above, name, symlinks, need),
+    };
+    let directory = directory
+        .map_err(|unresolved| explain("open the directory of", path, symlinks, unresolved))?;
     Ok(Parent { directory, name: name.to_owned() })
+}
+
+fn parent_within(
+    confinement: &Confinement,
+    above: &Path,
+    name: &OsStr,
+    symlinks: Symlinks,
+    need: Need,
+) -> Result<OwnedFd, Unresolved> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let denied = Unresolved::Denied(need);
+    let found = confinement.open(above, flags, symlinks, Need::Pass).map_err(|unresolved| {
+        if matches!(unresolved, Unresolved::Denied(_)) { denied } else { unresolved }
+    })?;
+    if confinement.has(&found.place.join(name), need) { Ok(found.node) } else { Err(denied) }
 }
 
 /// `Path` leaves such an end out, but whoever removes or renames `a/.` does not mean the name `a`.
@@ -136,12 +173,57 @@ fn ends_in_dot(path: &Path) -> bool {
 }
 
 /// A directory that a symlink in `from` names.
-pub(crate) fn directory_of_target(from: BorrowedFd<'_>, above: &Path) -> Result<OwnedFd, Errno> {
-    follow(from, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
+pub(super) fn directory_of_target(
+    from: BorrowedFd<'_>,
+    above: &Path,
+) -> Result<OwnedFd, Unresolved> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Some(confinement) = confinement::in_force() else { return Ok(follow(from, above, flags)?) };
+    let path = confinement::real_path(from)?.join(above);
+    Ok(confinement.open(&path, flags, Symlinks::Follow, Need::Pass)?.node)
+}
+
+/// What the symlink `name` leads to; `None` if that is nothing, or nothing that may be known.
+pub(super) fn type_of_target(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+) -> Result<Option<FileType>, Errno> {
+    let stat = match confinement::in_force() {
+        None => rustix::fs::statat(directory, name, AtFlags::empty()).map_err(Unresolved::from),
+        Some(confinement) => {
+            let path = confinement::real_path(directory)?.join(name);
+            confinement
+                .open(&path, OFlags::PATH, Symlinks::Follow, Need::Read)
+                .and_then(|found| Ok(rustix::fs::fstat(found.node)?))
+        }
+    };
+    match stat {
+        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Err(Unresolved::Os(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => Ok(None),
+        Err(Unresolved::Os(errno)) => Err(errno),
+        Err(Unresolved::Denied(_) | Unresolved::KernelLink) => Ok(None),
+    }
+}
+
+/// The absolute path without symlinks, `.` and `..`. Everything on it exists.
+pub(super) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
+    let Some(confinement) = confinement::in_force() else {
+        // The text of a link of the kernel names what it leads to, and no path does.
+        node(path, Symlinks::Follow, Need::Read)?;
+        return std::fs::canonicalize(path).map_err(|source| FsError::Os {
+            action: "resolve",
+            path: path.to_owned(),
+            source,
+        });
+    };
+    let found = confinement
+        .open(path, OFlags::PATH, Symlinks::Follow, Need::Read)
+        .map_err(|unresolved| explain("resolve", path, Symlinks::Follow, unresolved))?;
+    Ok(found.place.into_owned())
 }
 
 /// A regular file, to be read or written. `size` is what it said of itself when it was looked at.
-pub(crate) fn content(
+pub(super) fn content(
     action: &'static str,
     path: &Path,
     node: BorrowedFd<'_>,
@@ -153,17 +235,21 @@ pub(crate) fn content(
         let source = io::Error::new(io::ErrorKind::PermissionDenied, why);
         return Err(FsError::Os { action, path: path.to_owned(), source });
     }
-    reopen(node, flags).map_err(FsError::os(action, path))
+    reopen(node, flags).map_err(FsError::opening(action, path))
 }
 
 /// The same file through a descriptor of its own, now with access to what is in it. For what a client may have named,
 /// [`content`] is the way, unless it is a directory.
-pub(crate) fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+///
+/// `EAGAIN`: somebody has a lease of the file, which would keep its opener for as long as the kernel lets it, and again the
+/// next time.
+pub(super) fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let link = format!("/proc/self/fd/{}", node.as_raw_fd());
-    rustix::fs::open(link, flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    rustix::fs::open(link, flags, Mode::empty())
 }
 
-pub(crate) fn expect_kind(
+pub(super) fn expect_kind(
     path: &Path,
     stat: &Stat,
     expected: FileKind,
@@ -176,7 +262,14 @@ pub(crate) fn expect_kind(
     Err(FsError::WrongKind { path: path.to_owned(), found, wanted })
 }
 
-fn open(path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd, Errno> {
+fn open(path: &Path, flags: OFlags, symlinks: Symlinks, need: Need) -> Result<OwnedFd, Unresolved> {
+    match confinement::in_force() {
+        None => Ok(open_freely(path, flags, symlinks)?),
+        Some(confinement) => Ok(confinement.open(path, flags, symlinks, need)?.node),
+    }
+}
+
+fn open_freely(path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd, Errno> {
     let mut flags = flags | OFlags::CLOEXEC;
     // `openat2` refuses flags that mean nothing beside O_PATH, where `openat` ignores them.
     flags.set(OFlags::NOCTTY, !flags.contains(OFlags::PATH));
@@ -199,7 +292,7 @@ fn follow(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Err
 }
 
 /// Old kernels lack it, and filters of containers may forbid it, with an error that a file could give as well.
-fn has_openat2() -> bool {
+pub(super) fn has_openat2() -> bool {
     static HAS_OPENAT2: OnceLock<bool> = OnceLock::new();
     *HAS_OPENAT2.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -245,24 +338,31 @@ fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>)
 }
 
 /// The same errno says three things: a symlink that is refused, one of the kernel's, or a chain of them without an end.
-pub(crate) fn explain(
+pub(super) fn explain(
     action: &'static str,
     path: &Path,
     symlinks: Symlinks,
-    errno: Errno,
+    unresolved: Unresolved,
 ) -> FsError {
-    match (errno, symlinks) {
-        (Errno::LOOP, Symlinks::Refuse) => FsError::Symlink { path: path.to_owned() },
-        (Errno::LOOP, Symlinks::Follow) if !is_endless(path) => {
-            let why = "leads through a link of the kernel, which is not followed";
-            FsError::Unsuitable { path: path.to_owned(), why }
+    let kernel_link = || {
+        let why = "leads through a link of the kernel, which is not followed";
+        FsError::Unsuitable { path: path.to_owned(), why }
+    };
+    match (unresolved, symlinks) {
+        (Unresolved::Denied(need), _) => FsError::denied(path, need),
+        (Unresolved::KernelLink, _) => kernel_link(),
+        (Unresolved::Os(Errno::LOOP), Symlinks::Refuse) => {
+            FsError::Symlink { path: path.to_owned() }
         }
-        _ => FsError::os(action, path)(errno),
+        (Unresolved::Os(Errno::LOOP), Symlinks::Follow) if !is_endless(path) => kernel_link(),
+        (Unresolved::Os(errno), _) => FsError::os(action, path)(errno),
     }
 }
 
+/// A thread that is kept to a policy has told a link of the kernel from a chain of links by itself.
 fn is_endless(path: &Path) -> bool {
-    rustix::fs::statat(CWD, path, AtFlags::empty()).err() == Some(Errno::LOOP)
+    confinement::is_confined()
+        || rustix::fs::statat(CWD, path, AtFlags::empty()).err() == Some(Errno::LOOP)
 }
 
 #[cfg(test)]
@@ -281,13 +381,14 @@ mod tests {
     #[test]
     fn a_parent_has_a_name_in_it() {
         for unsuitable in ["/", "/tmp/..", "/tmp/.", "/tmp/./", "/.", ".", ".."] {
-            let refused = parent(Path::new(unsuitable), Symlinks::Follow);
+            let refused = parent(Path::new(unsuitable), Symlinks::Follow, Need::Read);
             assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{unsuitable}");
         }
         for (path, name) in [("/tmp/a", "a"), ("/tmp/a/", "a"), ("/tmp/..a", "..a"), ("/a.", "a.")]
         {
             for symlinks in [Symlinks::Follow, Symlinks::Refuse] {
-                assert_eq!(parent(Path::new(path), symlinks).unwrap().name, name, "{symlinks:?}");
+                let parent = parent(Path::new(path), symlinks, Need::Read).unwrap();
+                assert_eq!(parent.name, name, "{symlinks:?}");
             }
         }
     }
@@ -298,7 +399,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::os::unix::fs::symlink("b", root.path().join("a/link")).unwrap();
         let open_root = directory(root.path(), Symlinks::Follow).unwrap();
-        for way in [directory_below, directory_below_by_components] {
+        for way in [directory_below_freely, directory_below_by_components] {
             let open = |path: &str, symlinks| {
                 let directory = way(open_root.as_fd(), Path::new(path), symlinks)?;
                 Identity::of(directory.as_fd())

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use super::confinement::{Need, View};
 use super::error::FsError;
 use super::listing::{Listing, followed_type, own_type};
 use super::resolve::{self, Identity, Symlinks};
@@ -159,8 +160,8 @@ impl Walk<'_> {
         };
         match resolve::directory_below(root.as_fd(), way, symlinks) {
             Ok(directory) => self.directory(directory.as_fd(), path, scratch),
-            Err(errno) => {
-                let error = resolve::explain("open the directory", &path, symlinks, errno);
+            Err(unresolved) => {
+                let error = resolve::explain("open the directory", &path, symlinks, unresolved);
                 self.error(path, &error)
             }
         }
@@ -209,7 +210,11 @@ impl Walk<'_> {
     ) -> Result<ControlFlow<Stopped>, Errno> {
         let room = self.options.max_entries - self.tree.entries.len();
         let Scratch { listing, names } = scratch;
+        let mut view = View::of(directory)?;
         listing.read(directory, |name, listed| {
+            if !view.allows(os_str(name), Need::Read) {
+                return ControlFlow::Continue(());
+            }
             let found = match find(directory, name, listed) {
                 Ok(Some(found)) => found,
                 // Left out, or gone since it was read.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::claim::{self, Claim, Existing};
 use super::condition::{Arrival, Condition, Written, distinguish};
+use super::confinement::{self, Need};
 use super::destination::{self, LastLink};
 use super::error::FsError;
 use super::metadata::size;
@@ -59,6 +60,7 @@ fn write_in_place(
     if let Some(existing) = claim.admit(path, *symlinks, condition)? {
         return overwrite(path, existing, content, mode, condition).map(Some);
     }
+    confinement::expect(parent.directory.as_fd(), &parent.name, Need::Change, path)?;
     match create(&parent, mode) {
         Ok(file) => fill_new(path, &parent, file, content, mode).map(Some),
         Err(Errno::EXIST) if condition.create_new => Err(FsError::already_exists(path)),
@@ -189,7 +191,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();
-        let parent = resolve::parent(&path, Symlinks::Follow).unwrap();
+        let parent = resolve::parent(&path, Symlinks::Follow, Need::Change).unwrap();
         let claim = Claim::take(&path, &parent).unwrap().unwrap();
         let none = Condition::default();
         let existing = claim.admit(&path, Symlinks::Follow, &none).unwrap().unwrap();

@@ -123,11 +123,12 @@ mod tests {
 
     use super::*;
     use crate::fs::claim::Claim;
+    use crate::fs::confinement::Need;
     use crate::fs::resolve::{self, Symlinks};
     use crate::fs::{self, RemoveOptions, Stop};
 
     fn place(path: &Path) -> Parent {
-        resolve::parent(path, Symlinks::Follow).unwrap()
+        resolve::parent(path, Symlinks::Follow, Need::Change).unwrap()
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! A process from its start to the death of its last descendant: one task owns it, others hold a handle.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
+use super::denial::{self, Denial, Ending};
 use super::launch::{
     ChildStdio, Command, ExitRecord, Io, LaunchError, Launched, Launcher, PtyMaster, PtySize,
     Signal, Tree, TreeControl, TreeEvent,
@@ -13,9 +15,14 @@ use super::launch::{
 use super::log::{Log, LogLimits, Stream};
 use super::output::{Output, Source};
 use super::stdin::{OfferError, Sink, StdinClosed, StdinQueue, Ticket};
+use crate::sandbox::{Network, Plan, SandboxError};
 
 /// Whether the program could be started.
 pub type StartOutcome = oneshot::Receiver<Result<(), LaunchError>>;
+
+/// Finds out how to sandbox a program, before it is started.
+pub type SandboxPlan =
+    Pin<Box<dyn Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + 'static>>;
 
 /// A handle to a process. Dropping the last one kills the whole tree.
 #[derive(Debug)]
@@ -32,8 +39,14 @@ struct Shared {
     control: Mutex<Control>,
     /// When a graceful end turns into a kill.
     kill_at: watch::Sender<Option<tokio::time::Instant>>,
+    /// Whether the start has come to an end, good or bad.
+    decided: watch::Sender<bool>,
     /// Whether the last descendant is dead.
     gone: watch::Sender<bool>,
+    /// Of the sandbox, if there is one; set before the program runs.
+    network: Arc<OnceLock<Network>>,
+    /// Set before the exit is recorded.
+    denial: OnceLock<Denial>,
 }
 
 /// How the tree can be reached.
@@ -69,9 +82,15 @@ pub enum Terminate {
 const MAX_EARLY_ORDERS: usize = 1024;
 
 impl Process {
-    /// Starts a program. The handle works at once: input and orders wait for the program to run.
+    /// Starts a program, once it is known how to sandbox it. The handle works at once: input and orders wait for the program
+    /// to run.
     #[must_use]
-    pub fn start(launcher: Launcher, command: Command, limits: LogLimits) -> (Self, StartOutcome) {
+    pub fn start(
+        launcher: Launcher,
+        command: Command,
+        plan: Option<SandboxPlan>,
+        limits: LogLimits,
+    ) -> (Self, StartOutcome) {
         let (tty, has_stdin) = match command.io {
             Io::Pty(_) => (true, true),
             Io::Pipes { stdin } => (false, stdin),
@@ -81,11 +100,15 @@ impl Process {
             stdin: StdinQueue::new(has_stdin),
             control: Mutex::new(Control::Starting { orders: Vec::new() }),
             kill_at: watch::Sender::new(None),
+            decided: watch::Sender::new(false),
             gone: watch::Sender::new(false),
+            network: Arc::default(),
+            denial: OnceLock::new(),
         });
         let (outcome, started) = oneshot::channel();
         // Not kept: the task ends by itself when the tree is gone, which dropping the handle causes.
-        tokio::spawn(own(Arc::clone(&shared), launcher, command, outcome));
+        let task = own(Arc::clone(&shared), launcher, command, plan, outcome);
+        tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
     }
 
@@ -180,6 +203,18 @@ impl Process {
         let _ = gone.wait_for(|gone| *gone).await;
     }
 
+    /// What the sandbox seems to have denied to a process that failed.
+    #[must_use]
+    pub fn denial(&self) -> Option<&Denial> {
+        self.shared.denial.get()
+    }
+
+    #[must_use]
+    pub fn whereabouts(&self) -> Whereabouts {
+        let network = Arc::clone(&self.shared.network);
+        Whereabouts { shared: Arc::downgrade(&self.shared), network }
+    }
+
     /// Living processes below this one.
     pub async fn descendants(&self) -> usize {
         let tree = match &*self.shared.control() {
@@ -188,6 +223,59 @@ impl Process {
         };
         // A keeper that does not answer is not worth the wait.
         tokio::time::timeout(COUNT_PATIENCE, tree.descendants()).await.unwrap_or(0)
+    }
+}
+
+/// Where a process can be found while it lives, for those who do not hold it.
+#[derive(Debug, Clone)]
+pub struct Whereabouts {
+    shared: Weak<Shared>,
+    network: Arc<OnceLock<Network>>,
+}
+
+/// Who keeps a sandboxed tree that has a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// It has no network, or is gone.
+    No,
+    /// Its program may run already.
+    Starting,
+    KeptBy(u32),
+    /// It runs, and its keeper could not say who it is.
+    Somewhere,
+}
+
+impl Whereabouts {
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.upgrade().is_none_or(|shared| *shared.gone.borrow())
+    }
+
+    /// True from before its program runs, and for ever.
+    #[must_use]
+    pub fn has_network(&self) -> bool {
+        self.network.get() == Some(&Network::Enabled)
+    }
+
+    #[must_use]
+    pub fn guest(&self) -> Guest {
+        let Some(shared) = self.shared.upgrade() else { return Guest::No };
+        if !self.has_network() {
+            return Guest::No;
+        }
+        match &*shared.control() {
+            Control::Starting { .. } => Guest::Starting,
+            Control::Running { tree, .. } => tree.keeper().map_or(Guest::Somewhere, Guest::KeptBy),
+            Control::Over => Guest::No,
+        }
+    }
+
+    /// Waits until its program runs, or will not.
+    pub async fn decided(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut decided = shared.decided.subscribe();
+        // The sender lives in `shared`, so this cannot fail while we wait.
+        let _ = decided.wait_for(|decided| *decided).await;
     }
 }
 
@@ -207,8 +295,11 @@ impl Shared {
 
     fn order(&self, order: Order) {
         match &mut *self.control() {
-            // Nothing before a kill matters, and a kill is never dropped.
-            Control::Starting { orders } if matches!(order, Order::Kill) => *orders = vec![order],
+            // Nothing before a kill matters, and a kill is never dropped. It ends the start as well, if that can still be ended.
+            Control::Starting { orders } if matches!(order, Order::Kill) => {
+                *orders = vec![order];
+                self.kill_at.send_replace(Some(tokio::time::Instant::now()));
+            }
             Control::Starting { orders } if orders.len() < MAX_EARLY_ORDERS => orders.push(order),
             Control::Starting { .. } | Control::Over => {}
             Control::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
@@ -223,10 +314,13 @@ impl Shared {
             }
         }
         *control = Control::Running { tree, pty };
+        drop(control);
+        self.decided.send_replace(true);
     }
 
     fn over(&self) {
         *self.control() = Control::Over;
+        self.decided.send_replace(true);
         self.stdin.close();
         self.gone.send_replace(true);
     }
@@ -257,10 +351,27 @@ fn carry_out(order: Order, tree: &TreeControl, pty: Option<&PtyMaster>) {
 async fn own(
     shared: Arc<Shared>,
     launcher: Launcher,
-    command: Command,
+    mut command: Command,
+    plan: Option<SandboxPlan>,
     outcome: oneshot::Sender<Result<(), LaunchError>>,
 ) {
-    match launcher.launch(command).await {
+    let mut kill_at = shared.kill_at.subscribe();
+    let launched = async {
+        if let Some(plan) = plan {
+            let plan = tokio::select! {
+                plan = plan => plan?,
+                () = deadline(&mut kill_at) => {
+                    return Err(LaunchError::Terminated { program: command.program().into() });
+                }
+            };
+            command.sandbox = Some(plan);
+        }
+        if let Some(plan) = &command.sandbox {
+            let _ = shared.network.set(plan.network);
+        }
+        launcher.launch_unless(deadline(&mut kill_at), command).await
+    };
+    match launched.await {
         Ok(launched) => {
             let owner = Owner::new(shared, launched);
             // Whoever started it may have gone; the handle's drop then ends the process.
@@ -302,7 +413,8 @@ impl Owner {
         };
         shared.run(launched.tree.control(), pty);
         shared.stdin.connect(input);
-        Self { shared, tree: launched.tree, tree_gone: false, outputs, started: Instant::now() }
+        let (tree, started) = (launched.tree, Instant::now());
+        Self { shared, tree, tree_gone: false, outputs, started }
     }
 
     async fn run(mut self) {
@@ -336,7 +448,8 @@ impl Owner {
                 for output in self.outputs.iter_mut().flatten() {
                     output.drain_pending(log).await;
                 }
-                log.append_exit(exit);
+                self.look_for_denial(&exit);
+                self.shared.log.append_exit(exit);
             }
             TreeEvent::Emptied => self.tree_ended().await,
             TreeEvent::Lost => {
@@ -346,6 +459,16 @@ impl Owner {
                 }
                 self.tree_ended().await;
             }
+        }
+    }
+
+    fn look_for_denial(&self, exit: &ExitRecord) {
+        let Some(network) = self.shared.network.get().filter(|_| exit.code != 0) else { return };
+        let ending = Ending { code: exit.code, signal: exit.signal };
+        let said = self.shared.log.snapshot();
+        let denial = denial::recognise(ending, &said, *network == Network::Restricted);
+        if let Some(denial) = denial {
+            let _ = self.shared.denial.set(denial);
         }
     }
 

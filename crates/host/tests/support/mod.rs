@@ -1,5 +1,6 @@
 //! What the launch tests need: a started program to talk to, and a look at the process table.
 
+pub(crate) mod confinement;
 pub(crate) mod latency;
 
 use std::fs;
@@ -15,7 +16,7 @@ use exec_server_host::process::launch::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A command that runs `script` in a shell, with nothing but a `PATH`.
+/// A command that runs `script` in a shell, with nothing but a `PATH`, confined as the test wants it.
 pub(crate) fn shell(script: &str) -> Command {
     Command {
         argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
@@ -24,12 +25,14 @@ pub(crate) fn shell(script: &str) -> Command {
         env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         io: Io::Pipes { stdin: false },
         kill_on_exit: false,
+        sandbox: confinement::current(),
     }
 }
 
 pub(crate) struct Running {
     pub(crate) pid: u32,
     pub(crate) control: TreeControl,
+    keeper: u32,
     tree: Tree,
     stdio: ChildStdio,
     seen: BytesMut,
@@ -40,7 +43,9 @@ impl Running {
     pub(crate) async fn start(launcher: &Launcher, command: Command) -> Self {
         let Launched { pid, stdio, tree } = launcher.launch(command).await.unwrap();
         let control = tree.control();
-        Self { pid, control, tree, stdio, seen: BytesMut::new(), exit: None }
+        // A program that has ended already tells nobody its id.
+        let keeper = status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap_or(0);
+        Self { pid, control, keeper, tree, stdio, seen: BytesMut::new(), exit: None }
     }
 
     pub(crate) async fn next_event(&mut self) -> TreeEvent {
@@ -74,8 +79,14 @@ impl Running {
         }
     }
 
-    /// Waits for lines `pid N`.
+    /// Waits for lines `pid N`, and says which processes they name here.
     pub(crate) async fn wait_for_pids(&mut self, count: usize) -> Vec<u32> {
+        let pids = self.wait_for_plain_pids(count).await;
+        if confinement::has_pid_namespace() { self.outside(&pids) } else { pids }
+    }
+
+    /// The same for somebody who is certainly outside.
+    pub(crate) async fn wait_for_plain_pids(&mut self, count: usize) -> Vec<u32> {
         loop {
             let text = self.text();
             let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
@@ -89,6 +100,18 @@ impl Running {
             }
             assert_ne!(self.read_more().await, 0, "ended before {count} pids: {text:?}");
         }
+    }
+
+    /// What processes of the tree, which told their own ids, are called here.
+    fn outside(&self, pids: &[u32]) -> Vec<u32> {
+        let inner = |pid: u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            ids.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        let tree = descendants_of(self.keeper);
+        let outer = |pid: &u32| tree.iter().copied().find(|other| inner(*other) == Some(*pid));
+        pids.iter().map(|pid| outer(pid).unwrap_or_else(|| panic!("{pid} is not there"))).collect()
     }
 
     pub(crate) async fn type_in(&mut self, bytes: &[u8]) {
@@ -200,6 +223,16 @@ pub(crate) fn kill(pid: u32) {
 
 pub(crate) fn parent_of(pid: u32) -> u32 {
     status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap()
+}
+
+pub(crate) fn descendants_of(ancestor: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        entry.unwrap().file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+    });
+    let parent = |pid: &u32| status_field(&format!("/proc/{pid}/status"), "PPid:");
+    let is_below =
+        |pid: &u32| std::iter::successors(parent(pid), parent).any(|above| above == ancestor);
+    pids.filter(is_below).collect()
 }
 
 pub(crate) fn watch(pids: &[u32]) -> Vec<OwnedFd> {

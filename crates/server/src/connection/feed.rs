@@ -184,18 +184,20 @@ impl Feed {
                 "command/exec/exited",
                 &ExecExitedNotification { process_id: process_id.to_owned(), exit_code: exit.code },
             )),
-            Event::Exited(exit) => outgoing.push(&notification(
-                "process/exited",
-                &ExitedNotification {
+            Event::Exited(exit) => {
+                let denied = self.process.denial();
+                let exited = ExitedNotification {
                     process_id: process_id.to_owned(),
                     session_id: observed,
                     seq: entry.seq,
                     exit_code: exit.code,
-                    sandbox_denied: false,
+                    sandbox_denied: denied.is_some(),
+                    denied,
                     dropped_bytes: *dropped,
                     exit: Some(exit_details(exit)),
-                },
-            )),
+                };
+                outgoing.push(&notification("process/exited", &exited));
+            }
             Event::Closed if legacy => {}
             Event::Closed => outgoing.push(&notification(
                 "process/closed",
@@ -226,7 +228,6 @@ impl Watcher for Feed {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use exec_server_host::process::launch::Launcher;
 
     use super::*;
 
@@ -237,7 +238,7 @@ pub(super) mod tests {
         let start = r#"{"processId":"p","argv":["/bin/sh","-c","echo a"],"cwd":"/"}"#;
         let start = serde_json::from_str(start).unwrap();
         let config = crate::ServerConfig::default();
-        let started = LocalProcess::start(&Launcher::plain(), &config, start).unwrap();
+        let started = LocalProcess::start_plain(&config, start);
         let process = Arc::new(started.process);
         process.log().wait_closed().await;
         let owner = Audience::Owner { confirms: Confirms::ByReceipt };

@@ -8,7 +8,7 @@ use exec_server_protocol::{ErrorCode, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, R
 use tokio::sync::oneshot;
 
 use super::named::{NameRules, Named};
-use crate::local::{FilePool, Upload, Watches};
+use crate::local::{Upload, Watches};
 
 const MAX_HANDLES: usize = 128;
 const MAX_WATCHES: usize = 1000;
@@ -82,21 +82,16 @@ impl ConnectionFiles {
     }
 
     /// The connection is over. Uploads that nobody can finish are removed.
-    pub(super) fn end(&self, pool: &FilePool) {
+    pub(super) fn end(&self) {
         self.stop.request();
         self.cancel_searches();
         drop(self.watch_names.end());
-        let handles = self.handles.end();
-        if handles.is_empty() {
-            return;
-        }
-        pool.run(move || {
-            for handle in handles {
-                if let Handle::Writing(upload) = handle {
-                    upload.abandon();
-                }
+        for handle in self.handles.end() {
+            if let Handle::Writing(upload) = handle {
+                let lane = upload.lane().clone();
+                lane.run(move |_| upload.abandon());
             }
-        });
+        }
     }
 }
 

@@ -17,7 +17,7 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_transport::{Connection, TransportKind};
+use exec_server_transport::{CloseCode, Connection, TransportKind};
 
 pub(crate) use feed::{Audience, Confirms};
 pub(crate) use handle::{ConnectionHandle, ConnectionId};
@@ -32,7 +32,13 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
 /// there is nobody to come back.
 pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
-    let Connection { incoming, outgoing, prober, kind } = connection;
+    let Connection { incoming, mut outgoing, prober, kind, peer } = connection;
+    let is_socket = matches!(kind, TransportKind::WebSocket | TransportKind::Unix);
+    if is_socket && shared.guests.may_include(peer, &shared.files).await {
+        tracing::warn!("refused a connection that may come from inside a sandbox of this server");
+        outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
+        return;
+    }
     let outbox = Arc::new(Outbox::default());
     let handle = Arc::new(ConnectionHandle::new(shared.next_connection(), outbox, prober));
     let _registered = shared.connections.register(&handle);
@@ -62,7 +68,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     }
     handle.lose_session();
     handle.outbox().close();
-    handle.files.end(&shared.files);
+    handle.files.end();
     if let Err(error) = writer.await {
         tracing::error!(%error, "the writer of a connection failed");
     }

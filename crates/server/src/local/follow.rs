@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_server_host::process::{Budget, Cursor, Delivered, Event, Page};
-use exec_server_protocol::{ExitDetails, OutputStream};
+use exec_server_protocol::{Denial, ExitDetails, OutputStream};
 
 use super::process::{LocalProcess, exit_details, wire_stream};
 
@@ -48,7 +48,8 @@ pub enum FollowedEvent {
     Failed(String),
     Exited {
         exit_code: i32,
-        sandbox_denied: bool,
+        /// What its sandbox seems to have denied.
+        denied: Option<Denial>,
         details: ExitDetails,
     },
     /// The last event.
@@ -111,7 +112,7 @@ impl Follower {
                     }
                     FollowedEvent::Exited {
                         exit_code: exit.code,
-                        sandbox_denied: false,
+                        denied: self.process.denial(),
                         details: exit_details(&exit),
                     }
                 }
@@ -144,7 +145,6 @@ impl fmt::Debug for Follower {
 
 #[cfg(test)]
 mod tests {
-    use exec_server_host::process::launch::Launcher;
 
     use super::*;
 
@@ -153,7 +153,7 @@ mod tests {
         let start = r#"{"processId":"p","argv":["/bin/echo","a"],"cwd":"/"}"#;
         let start = serde_json::from_str(start).unwrap();
         let config = crate::ServerConfig::default();
-        let started = LocalProcess::start(&Launcher::plain(), &config, start).unwrap();
+        let started = LocalProcess::start_plain(&config, start);
         let process = Arc::new(started.process);
         let log = process.log();
         log.wait_closed().await;

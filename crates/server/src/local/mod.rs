@@ -7,11 +7,13 @@ mod http;
 mod list;
 mod names;
 mod process;
+mod sandbox;
 mod start;
 
 pub(crate) use environment::environment_info;
 pub(crate) use files::{
-    FileCall, FilePool, Reading, Searching, Upload, Watches, check_block_len, open, read_block,
+    Admitted, FileCall, FilePool, FileWork, Reading, Searching, Upload, Watches, check_block_len,
+    open, read_block,
 };
 pub use files::{LocalChanges, LocalFile, LocalFileSystem, LocalNewFile, LocalSearch, LocalWatch};
 pub use follow::{Followed, FollowedEvent, Follower};
@@ -22,4 +24,5 @@ pub(crate) use names::check_name;
 pub use process::LocalProcess;
 pub(crate) use process::{Started, Vocabulary, Written};
 pub(crate) use process::{exit_details, wire_stream};
-pub(crate) use start::start_error;
+pub(crate) use sandbox::Sandboxes;
+pub(crate) use start::{StartContext, start_error};

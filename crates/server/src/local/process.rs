@@ -1,20 +1,27 @@
 //! One process as the protocol sees it.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exec_server_host::process::launch::{Command, ExitRecord, Launcher, PtySize, Signal};
+use exec_server_host::process::launch::{Command, ExitRecord, PtySize, Signal};
 use exec_server_host::process::{
-    Budget, Cursor, Event, Log, LogLimits, OfferError, Process, StartOutcome, StdinClosed, Stream,
-    Terminate, Ticket,
+    Budget, Cursor, Event, Log, LogLimits, OfferError, Process, SandboxPlan, StartOutcome,
+    StdinClosed, Stream, Terminate, Ticket,
 };
+use exec_server_host::sandbox::{Access, Plan, Policy, SandboxError};
 use exec_server_protocol::{
-    Base64Bytes, ExitDetails, OutputChunk, OutputStream, ReadParams, ReadResponse, RpcError,
-    SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams, WaitResponse,
-    WriteParams, WriteResponse, WriteStatus,
+    Base64Bytes, Denial, Enforcement, ExitDetails, OutputChunk, OutputStream, ReadParams,
+    ReadResponse, RpcError, SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams,
+    WaitResponse, WriteParams, WriteResponse, WriteStatus,
 };
 
+use tokio::sync::oneshot;
+
 use super::names::check_name;
+use super::sandbox::Asked;
+use super::start::StartContext;
 
 /// The names by which a process's notifications go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct LocalProcess {
     pub(super) argv: Vec<String>,
     vocabulary: Vocabulary,
     pub(super) process: Process,
+    /// Set before a sandboxed program runs.
+    sandbox: Arc<OnceLock<Arc<Plan>>>,
     /// Closed, with nothing left running; its session keeps count.
     over: AtomicBool,
     /// Nobody wants it any more; see [`Self::abandon`].
@@ -58,18 +67,36 @@ const READ_BUDGET: Budget = Budget { bytes: 16 << 20, events: 50_000 };
 
 impl LocalProcess {
     pub(super) fn spawn(
-        launcher: &Launcher,
+        context: StartContext<'_>,
         command: Command,
+        asked: Option<Asked>,
         limits: LogLimits,
         (id, argv, vocabulary): (String, Vec<String>, Vocabulary),
     ) -> Started {
-        let (process, outcome) = Process::start(launcher.clone(), command, limits);
+        let sandbox = Arc::new(OnceLock::new());
+        let (registered, is_registered) = oneshot::channel::<()>();
+        let plan = asked.map(|asked| {
+            let planned = planned(context, asked, command.cwd.clone(), Arc::clone(&sandbox));
+            let plan = async {
+                let plan = planned.await;
+                let _ = is_registered.await;
+                plan
+            };
+            Box::pin(plan) as SandboxPlan
+        });
+        let is_sandboxed = plan.is_some();
+        let (process, outcome) = Process::start(context.launcher.clone(), command, plan, limits);
+        if is_sandboxed {
+            context.guests.register(process.whereabouts());
+        }
+        drop(registered);
         Started {
             process: Self {
                 id,
                 argv,
                 vocabulary,
                 process,
+                sandbox,
                 over: AtomicBool::new(false),
                 abandoned: AtomicBool::new(false),
                 received: AtomicU64::new(0),
@@ -89,6 +116,24 @@ impl LocalProcess {
 
     pub(crate) fn log(&self) -> &Log {
         self.process.log()
+    }
+
+    /// What holds it; `None` without a sandbox.
+    pub(crate) fn enforcement(&self) -> Option<Enforcement> {
+        let active = self.sandbox.get()?.enforcement();
+        Some(Enforcement {
+            landlock: active.landlock,
+            seccomp: active.seccomp,
+            pid_namespace: active.pid_namespace,
+            network_namespace: active.network_namespace,
+            bubblewrap: active.bubblewrap,
+        })
+    }
+
+    /// What the sandbox seems to have denied; known from the exit on.
+    pub(crate) fn denial(&self) -> Option<Denial> {
+        let denial = self.process.denial()?.clone();
+        Some(Denial { path: denial.path, call: denial.call })
     }
 
     pub(crate) fn note_received(&self, seq: u64) {
@@ -164,6 +209,7 @@ impl LocalProcess {
             _ => page.progress.next_seq,
         };
         let exit = page.progress.exit;
+        let denied = self.denial();
         ReadResponse {
             chunks,
             next_seq,
@@ -171,7 +217,8 @@ impl LocalProcess {
             exit_code: exit.map(|exit| exit.code),
             closed: page.progress.closed,
             failure: page.progress.failure,
-            sandbox_denied: false,
+            sandbox_denied: denied.is_some(),
+            denied,
             dropped_bytes: page.dropped,
             exit: exit.map(|exit| exit_details(&exit)),
         }
@@ -297,6 +344,36 @@ fn stdin_refusal(process_id: &str, error: OfferError) -> RpcError {
         }
         OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
     }
+}
+
+/// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
+fn planned(
+    context: StartContext<'_>,
+    asked: Asked,
+    cwd: PathBuf,
+    sandbox: Arc<OnceLock<Arc<Plan>>>,
+) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {
+    let sandboxes = Arc::clone(context.sandboxes);
+    let planned = context.pool.compute(move || {
+        let policy = sandboxes.policy(&asked)?;
+        check_cwd(&policy, &cwd)?;
+        let plan = Arc::new(sandboxes.plan(&policy)?);
+        let _ = sandbox.set(Arc::clone(&plan));
+        Ok(plan)
+    });
+    // Only a pool that cannot start a thread gives a job up.
+    async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
+}
+
+/// Landlock lets a process enter any directory, and whether it could would tell what is there.
+fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
+    let is_readable = |path: &Path| policy.access(path) >= Access::Read;
+    let allowed = match std::fs::canonicalize(cwd) {
+        Ok(real) => is_readable(&real),
+        Err(_) => is_readable(cwd),
+    };
+    let refused = || SandboxError::WorkingDirectory { path: cwd.to_owned() };
+    if allowed || !policy.restricts_files() { Ok(()) } else { Err(refused()) }
 }
 
 fn write_status(accepted: Result<(), StdinClosed>) -> WriteStatus {

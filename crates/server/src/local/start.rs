@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::sync::Arc;
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
 use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
@@ -11,20 +12,38 @@ use exec_server_protocol::{
     EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
 };
 
+use super::files::FilePool;
 use super::names::check_name;
 use super::process::{LocalProcess, Started, Vocabulary, pty_size};
+use super::sandbox::{Sandboxes, refusal as sandbox_refusal};
 use crate::ServerConfig;
+use crate::guests::Guests;
 
 const DEFAULT_SIZE: PtySize = PtySize { rows: 24, cols: 80 };
+
+/// What a start needs of the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StartContext<'a> {
+    pub(crate) launcher: &'a Launcher,
+    pub(crate) config: &'a ServerConfig,
+    pub(crate) sandboxes: &'a Arc<Sandboxes>,
+    pub(crate) guests: &'a Arc<Guests>,
+    /// For what blocks.
+    pub(crate) pool: &'a FilePool,
+}
 
 impl LocalProcess {
     /// Checks what a client asks for and starts it.
     pub(crate) fn start(
-        launcher: &Launcher,
-        config: &ServerConfig,
+        context: StartContext<'_>,
         params: StartParams,
     ) -> Result<Started, RpcError> {
+        let config = context.config;
         check_permitted(config, &params)?;
+        let asked = context
+            .sandboxes
+            .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
+            .map_err(|error| error.about(&format!("process {:?}", params.process_id)))?;
         let env = match &params.env_policy {
             Some(policy) => environment(policy, &params.env).map_err(|error| {
                 RpcError::invalid_params(format!("process {:?}: {error}", params.process_id))
@@ -45,6 +64,7 @@ impl LocalProcess {
                 false => Io::Pipes { stdin: params.pipe_stdin },
             },
             kill_on_exit: params.kill_on_exit,
+            sandbox: None,
         };
         let limits = LogLimits {
             memory_bytes: config.retained_output_bytes_per_process,
@@ -52,15 +72,25 @@ impl LocalProcess {
             on_full,
         };
         let identity = (params.process_id, params.argv, Vocabulary::Current);
-        Ok(Self::spawn(launcher, command, limits, identity))
+        Ok(Self::spawn(context, command, asked, limits, identity))
+    }
+
+    /// Without keepers, for tests of what comes after the start.
+    #[cfg(test)]
+    pub(crate) fn start_plain(config: &ServerConfig, params: StartParams) -> Started {
+        let sandboxes = Arc::new(Sandboxes::new(config, None));
+        let (launcher, pool) = (&Launcher::plain(), &FilePool::default());
+        let (sandboxes, guests) = (&sandboxes, &Arc::default());
+        let context = StartContext { launcher, config, sandboxes, guests, pool };
+        Self::start(context, params).unwrap()
     }
 
     /// The same for the v0 name.
     pub(crate) fn start_legacy(
-        launcher: &Launcher,
-        config: &ServerConfig,
+        context: StartContext<'_>,
         params: ExecParams,
     ) -> Result<Started, RpcError> {
+        let config = context.config;
         check_argv(&params.process_id, &params.argv)?;
         check_mode(config, &params.process_id, ExecMode::Direct)?;
         let retained = config.retained_output_bytes_per_process;
@@ -72,6 +102,7 @@ impl LocalProcess {
             env: pairs(&params.env),
             io: if params.tty { Io::Pty(DEFAULT_SIZE) } else { Io::Pipes { stdin: false } },
             kill_on_exit: false,
+            sandbox: None,
         };
         let limits = LogLimits {
             memory_bytes: cap.map_or(retained, |cap| cap.min(retained)),
@@ -79,7 +110,9 @@ impl LocalProcess {
             on_full: OnFull::Block,
         };
         let identity = (params.process_id, params.argv, Vocabulary::Legacy);
-        Ok(Self::spawn(launcher, command, limits, identity))
+        // It cannot ask for a sandbox, and has the ceiling all the same.
+        let asked = context.sandboxes.read(None, None)?;
+        Ok(Self::spawn(context, command, asked, limits, identity))
     }
 }
 
@@ -99,8 +132,15 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
         | LaunchError::NulByte { .. }
         | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, "badCommand"),
         LaunchError::Resources { .. } => (ErrorCode::InternalError, "outOfResources"),
+        LaunchError::NoSandbox(error) => {
+            return sandbox_refusal(error).about(&format!("process {process_id:?}"));
+        }
+        LaunchError::Sandbox { .. } | LaunchError::SandboxWithoutKeeper => {
+            (ErrorCode::InvalidRequest, "sandboxUnavailable")
+        }
         LaunchError::SpawnerUnavailable { .. }
         | LaunchError::KeeperLost { .. }
+        | LaunchError::Terminated { .. }
         | LaunchError::Setup { .. } => (ErrorCode::InternalError, "cannotStart"),
     };
     RpcError::new(code, format!("process {process_id:?}: {error}")).with_kind(kind)
@@ -126,12 +166,6 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
             "process {id:?}: this server has no managed networking and does not start without it"
         ))
         .with_kind("managedNetworkUnavailable"));
-    }
-    if params.sandbox.as_ref().is_some_and(|sandbox| !sandbox.asks_for_nothing()) {
-        return Err(RpcError::invalid_request(format!(
-            "process {id:?}: this server cannot enforce a sandbox and does not start without it"
-        ))
-        .with_kind("sandboxUnavailable"));
     }
     Ok(())
 }

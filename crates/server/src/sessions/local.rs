@@ -39,7 +39,7 @@ impl LocalSession {
     pub async fn start(&self, params: StartParams) -> Result<Arc<LocalProcess>, RpcError> {
         let shared = &self.shared;
         let id = params.process_id.clone();
-        let start = || LocalProcess::start(&shared.launcher, &shared.config, params);
+        let start = || LocalProcess::start(shared.start_context(), params);
         let (process, outcome) = shared.admit(&self.session, self.holder, &id, start)?;
         let unclaimed = Unclaimed(Some(Arc::clone(&process)));
         let (report, started) = oneshot::channel();
@@ -74,12 +74,14 @@ impl LocalSession {
     /// The files of this machine.
     pub fn file_system(&self) -> Result<LocalFileSystem, RpcError> {
         self.check_held()?;
-        Ok(LocalFileSystem::new(self.shared.files.clone()))
+        let shared = &self.shared;
+        Ok(LocalFileSystem::new(shared.file_work.clone(), shared.searches.clone()))
     }
 
     /// HTTP requests from this machine.
     pub fn http(&self) -> Result<LocalHttp, RpcError> {
         self.check_held()?;
+        self.shared.check_http()?;
         Ok(LocalHttp::new(self.shared.http.clone()))
     }
 

@@ -295,19 +295,3 @@ async fn a_connection_has_1000_watches() {
     }
     assert_eq!(kind(&client.call("fs/watch", watch(1000)).await.unwrap_err()), "tooManyOpen");
 }
-
-#[tokio::test]
-async fn a_sandbox_that_cannot_be_enforced_is_refused() {
-    let (_server, mut client) = open_client().await;
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("file");
-    let mut write = json!({
-        "path": uri(&path), "dataBase64": "aGk=", "sandbox": {"type": "read-only"},
-    });
-    let error = client.call("fs/writeFile", write.clone()).await.unwrap_err();
-    assert_eq!(kind(&error), "sandboxUnavailable");
-    assert!(!path.exists());
-    write["sandbox"] = json!({"type": "danger-full-access"});
-    client.call("fs/writeFile", write).await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"hi");
-}

@@ -56,7 +56,7 @@ async fn collect(follower: &mut Follower) -> (Vec<u8>, Vec<FollowedEvent>) {
 
 fn exit_code(event: &FollowedEvent) -> i32 {
     match event {
-        FollowedEvent::Exited { exit_code, sandbox_denied: false, .. } => *exit_code,
+        FollowedEvent::Exited { exit_code, denied: None, .. } => *exit_code,
         other => panic!("not an exit: {other:?}"),
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod client;
+mod confined_files;
 mod dispatch;
 mod files;
 mod http;

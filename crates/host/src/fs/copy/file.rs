@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::content::{self, Failed, MAX_UNSIZED_BYTES};
 use super::{Place, Source};
+use crate::fs::confinement::Need;
 use crate::fs::error::FsError;
 use crate::fs::kind::FileKind;
 use crate::fs::metadata::size;
@@ -52,7 +53,15 @@ struct Output {
 fn open_output(source: &Source, place: &Place<'_>) -> Result<Output, FsError> {
     let mode = Mode::from_raw_mode(source.stat.st_mode & 0o777);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let creatable = place.expect(Need::Change);
     for _ in 0..ATTEMPTS {
+        if let Err(denied) = creatable {
+            return match place.node() {
+                Ok(node) => open_existing(source, place, &node, mode),
+                Err(error) if error.is_not_found() => Err(denied),
+                Err(error) => Err(error),
+            };
+        }
         match rustix::fs::openat(place.directory, place.name, flags, mode) {
             Ok(file) => {
                 // The umask may have taken some.

@@ -4,6 +4,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::{Place, Source};
+use crate::fs::confinement::Need;
 use crate::fs::error::FsError;
 use crate::fs::kind::FileKind;
 use crate::fs::resolve::{self, Identity};
@@ -15,6 +16,7 @@ const ATTEMPTS: usize = 8;
 pub(super) fn copy(source: &Source, place: &Place<'_>) -> Result<(), FsError> {
     let target = rustix::fs::readlinkat(&source.node, "", Vec::new())
         .map_err(FsError::os("read the symlink", &source.path))?;
+    place.expect(Need::Change)?;
     let _place = WriteLock::place(place.directory, place.name, &place.path)?;
     for _ in 0..ATTEMPTS {
         match rustix::fs::symlinkat(&target, place.directory, place.name) {

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
+use super::confinement::{self, Need};
 use super::error::FsError;
 use super::resolve::{self, Symlinks};
 use super::stop::Stop;
@@ -33,15 +34,15 @@ pub fn copy(
     recursive: bool,
     stop: &Stop,
 ) -> Result<(), FsError> {
-    let source = Source::new(source.to_owned(), resolve::own_node(source)?)?;
+    let source = Source::new(source.to_owned(), resolve::own_node(source, Need::Read)?)?;
     match source.file_type() {
         FileType::RegularFile => {
-            let parent = resolve::parent(destination, Symlinks::Follow)?;
+            let parent = resolve::parent(destination, Symlinks::Follow, Need::Read)?;
             let place = Place::named(destination, parent.directory.as_fd(), &parent.name);
             file::copy(&source, &place, stop)
         }
         FileType::Symlink => {
-            let parent = resolve::parent(destination, Symlinks::Follow)?;
+            let parent = resolve::parent(destination, Symlinks::Follow, Need::Change)?;
             link::copy(&source, &Place::named(destination, parent.directory.as_fd(), &parent.name))
         }
         FileType::Directory if recursive => tree::copy(&source, destination, stop),
@@ -89,11 +90,17 @@ impl<'a> Place<'a> {
         Self { path: path.to_owned(), directory, name, symlinks: Symlinks::Follow }
     }
 
+    /// Whether this thread may do so much to the name itself.
+    fn expect(&self, need: Need) -> Result<(), FsError> {
+        confinement::expect(self.directory, self.name, need, &self.path)
+    }
+
     /// What has the name already.
     fn node(&self) -> Result<OwnedFd, FsError> {
         if self.symlinks == Symlinks::Follow {
-            return resolve::node(&self.path, Symlinks::Follow);
+            return resolve::node(&self.path, Symlinks::Follow, Need::Write);
         }
+        self.expect(Need::Write)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(self.directory, self.name, flags, Mode::empty())
             .map_err(FsError::os("open", &self.path))

@@ -10,11 +10,13 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Place, Source, file, link};
+use crate::fs::confinement::{self, Need};
 use crate::fs::error::FsError;
 use crate::fs::kind::FileKind;
 use crate::fs::listing::Listing;
 use crate::fs::resolve::{self, Identity, Symlinks};
 use crate::fs::stop::Stop;
+use crate::fs::survey::{self, Site};
 use crate::fs::trail::{Trail, open_directory};
 
 /// Until it is filled, a new directory is its owner's alone, who may always fill it.
@@ -23,7 +25,7 @@ const MODE_WHILE_FILLED: Mode = Mode::RWXU;
 pub(super) fn copy(source: &Source, destination: &Path, stop: &Stop) -> Result<(), FsError> {
     let from = resolve::reopen(source.node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(FsError::os("open the directory", &source.path))?;
-    let (to, is_new) = open_root(source, destination)?;
+    let (to, is_new) = open_root(source, destination, stop)?;
     let root = Identity::of(to.as_fd()).map_err(FsError::os("look at", destination))?;
     let mut copy = TreeCopy {
         stop,
@@ -36,19 +38,30 @@ pub(super) fn copy(source: &Source, destination: &Path, stop: &Stop) -> Result<(
 }
 
 /// The destination, existing or new. That the source is not around it is known before anything is made.
-fn open_root(source: &Source, destination: &Path) -> Result<(OwnedFd, bool), FsError> {
-    match resolve::node(destination, Symlinks::Follow) {
+fn open_root(source: &Source, destination: &Path, stop: &Stop) -> Result<(OwnedFd, bool), FsError> {
+    match resolve::node(destination, Symlinks::Follow, Need::Write) {
         Ok(node) => {
             let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", destination))?;
             resolve::expect_kind(destination, &stat, FileKind::Directory, "a directory")?;
             refuse_inside(source, destination, node.as_fd())?;
+            expect_copyable(
+                source,
+                || Site::open(node.as_fd(), Need::MakeDirectory, destination),
+                stop,
+            )?;
             let root = resolve::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
                 .map_err(FsError::os("open the directory", destination))?;
             Ok((root, false))
         }
         Err(error) if error.is_not_found() => {
-            let parent = resolve::parent(destination, Symlinks::Follow)?;
+            let parent = resolve::parent(destination, Symlinks::Follow, Need::MakeDirectory)?;
             refuse_inside(source, destination, parent.directory.as_fd())?;
+            let (above, name) = (parent.directory.as_fd(), &parent.name);
+            expect_copyable(
+                source,
+                || Site::of(above, name, Need::MakeDirectory, destination),
+                stop,
+            )?;
             rustix::fs::mkdirat(&parent.directory, &parent.name, MODE_WHILE_FILLED)
                 .map_err(FsError::os("create the directory", destination))?;
             let root = open_directory(parent.directory.as_fd(), &parent.name)
@@ -57,6 +70,20 @@ fn open_root(source: &Source, destination: &Path) -> Result<(OwnedFd, bool), FsE
         }
         Err(error) => Err(error),
     }
+}
+
+/// Nothing in the source that may not be read, and nothing that would go where nothing may be made.
+fn expect_copyable(
+    source: &Source,
+    destination: impl FnOnce() -> Result<Site, FsError>,
+    stop: &Stop,
+) -> Result<(), FsError> {
+    if !confinement::is_confined() {
+        return Ok(());
+    }
+    let node = source.node.as_fd();
+    let sites = [Site::open(node, Need::Read, &source.path)?, destination()?];
+    survey::expect(node, OsStr::new("."), &sites, &source.path, stop)
 }
 
 fn refuse_inside(
@@ -127,6 +154,7 @@ impl TreeCopy<'_> {
 
     /// Both sides of a directory; says whether the copy is new. `None`: the source has gone.
     fn enter(&mut self, name: &OsStr) -> Result<Option<bool>, FsError> {
+        self.expect(name)?;
         match self.from.enter(name) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(None),
@@ -143,6 +171,13 @@ impl TreeCopy<'_> {
         };
         self.to.enter(name).map_err(|errno| self.not_entered(name, errno))?;
         Ok(Some(is_new))
+    }
+
+    /// It may have come since the tree was looked through. If it is not a directory more is asked when it is copied.
+    fn expect(&self, name: &OsStr) -> Result<(), FsError> {
+        let path = self.from.path_of(name);
+        confinement::expect(self.from.here(), name, Need::Read, &path)?;
+        confinement::expect(self.to.here(), name, Need::MakeDirectory, &self.to.path_of(name))
     }
 
     fn not_entered(&self, name: &OsStr, errno: Errno) -> FsError {
@@ -192,6 +227,7 @@ impl TreeCopy<'_> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.from.path_of(os_str(name));
         self.stop.check(&path)?;
+        self.expect(os_str(name))?;
         let node = match rustix::fs::openat(self.from.here(), name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Copied::Done),
             node => node.map_err(FsError::os("open", &path))?,
@@ -250,9 +286,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (from, to) = (root.path().join("from"), root.path().join("to"));
         std::fs::create_dir_all(from.join("sub")).unwrap();
-        let source = Source::new(from.clone(), resolve::own_node(&from).unwrap()).unwrap();
+        let source =
+            Source::new(from.clone(), resolve::own_node(&from, Need::Read).unwrap()).unwrap();
         let opened = resolve::directory(&from, Symlinks::Follow).unwrap();
-        let (destination, is_new) = open_root(&source, &to).unwrap();
+        let (destination, is_new) = open_root(&source, &to, &Stop::never()).unwrap();
         let stop = Stop::never();
         let mut copy = TreeCopy {
             stop: &stop,

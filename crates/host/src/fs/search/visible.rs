@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::rules::{self, Rules};
 use crate::fs::FsError;
+use crate::fs::confinement::{self, Need, View};
 use crate::fs::listing::{Listing, followed_type, own_type};
 use crate::fs::metadata::size;
 use crate::fs::procfs;
@@ -78,8 +79,7 @@ pub(in crate::fs) fn walk(
     visit: &mut dyn FnMut(Found<'_>) -> Next,
 ) -> Result<(), FsError> {
     let directory = resolve::directory(root, Symlinks::Follow)?;
-    let failed = |source| FsError::Os { action: "look at", path: root.to_owned(), source };
-    let root = root.canonicalize().map_err(failed)?;
+    let root = real_root(root, directory.as_fd())?;
     let above = if visibility.ignored { Vec::new() } else { rules::above(&root) };
     let mut walk =
         Walk { root: &root, visibility, visit, above, levels: Vec::new(), listing: Listing::new() };
@@ -88,11 +88,22 @@ pub(in crate::fs) fn walk(
     Ok(())
 }
 
+fn real_root(root: &Path, directory: BorrowedFd<'_>) -> Result<PathBuf, FsError> {
+    if confinement::is_confined() {
+        return confinement::real_path(directory).map_err(FsError::os("look at", root));
+    }
+    let failed = |source| FsError::Os { action: "look at", path: root.to_owned(), source };
+    root.canonicalize().map_err(failed)
+}
+
 /// A regular file in an open directory, for reading. `None` if the name stands for anything else; that is not opened.
 pub(super) fn open_regular(
     directory: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<OwnedFd>, Errno> {
+    if !View::of(directory)?.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+        return Ok(None);
+    }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(directory, name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&node)?;
@@ -211,7 +222,11 @@ impl Walk<'_> {
 
     fn list(&mut self, directory: BorrowedFd<'_>) -> Result<Vec<Name>, Obstacle> {
         let mut names: Vec<Name> = Vec::new();
+        let mut view = View::of(directory)?;
         let read = self.listing.read(directory, |name, listed| {
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+                return ControlFlow::Continue(());
+            }
             if names.len() == MAX_DIRECTORY_NAMES {
                 return ControlFlow::Break(());
             }

@@ -1,14 +1,18 @@
 //! Where the changes of one watch wait for its owner.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
 use super::window::{Happened, Settled, Unsettled, Window};
 use super::{Changes, WatchDepth};
+use crate::sandbox::{Access, Policy};
 
 #[derive(Debug)]
 pub(super) struct Inbox {
+    /// Of whoever watches: what they may not read they do not hear of.
+    policy: Option<Policy>,
     state: Mutex<State>,
     news: Notify,
 }
@@ -20,11 +24,15 @@ enum State {
 }
 
 impl Inbox {
-    pub(super) fn new(depth: WatchDepth) -> Self {
-        Self { state: Mutex::new(State::Open(Window::new(depth))), news: Notify::new() }
+    pub(super) fn new(depth: WatchDepth, policy: Option<Policy>) -> Self {
+        let state = Mutex::new(State::Open(Window::new(depth)));
+        Self { policy, state, news: Notify::new() }
     }
 
     pub(super) fn put(&self, happened: Happened<'_>) {
+        if happened.path().is_some_and(|path| !self.admits(path)) {
+            return;
+        }
         let mut state = self.lock();
         if let State::Open(window) = &mut *state {
             let was_empty = window.is_empty();
@@ -60,7 +68,8 @@ impl Inbox {
         }
     }
 
-    pub(super) fn settle(&self, settled: Settled) {
+    pub(super) fn settle(&self, mut settled: Settled) {
+        settled.listed.retain(|path| self.admits(path));
         if let State::Open(window) = &mut *self.lock() {
             window.settle(settled);
         }
@@ -71,6 +80,10 @@ impl Inbox {
             State::Open(window) => window.take(),
             State::Closed => None,
         }
+    }
+
+    fn admits(&self, path: &Path) -> bool {
+        self.policy.as_ref().is_none_or(|policy| policy.access(path) >= Access::Read)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -14,12 +14,12 @@ mod routes;
 mod window;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use rustix::fs::FileType;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -28,7 +28,8 @@ use self::inbox::Inbox;
 use self::kernel::{Kernel, Wish};
 use self::routes::{Routes, Scope};
 use self::window::{RootState, Settled, Unsettled};
-use super::{FsError, links};
+use super::confinement::{self, Need};
+use super::{FsError, resolve};
 
 /// How long after a first change further ones are waited for.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -110,7 +111,12 @@ struct Released {
 }
 
 impl Watcher {
+    /// Starts a thread, so this is not for one that is confined.
     pub fn new() -> Result<Self, FsError> {
+        if confinement::is_confined() {
+            let why = "cannot be opened by a thread that is kept to a sandbox";
+            return Err(FsError::Unsuitable { path: PathBuf::from("inotify"), why });
+        }
         let routes = Arc::new(Routes::default());
         let deliver = Arc::clone(&routes);
         let kernel = Kernel::new(move |event| deliver.deliver(&event))?;
@@ -127,11 +133,13 @@ impl Watcher {
     ///
     /// A file may be removed, made again and replaced by another; the watch is for its name. A directory that is removed ends
     /// the watch with `Removed` and `rescan`, unless another takes its place at once, or where somebody watches.
+    ///
+    /// On a thread that is kept to a policy, the watch is too: what may not be read is not told.
     pub fn watch(&self, path: &Path, depth: WatchDepth) -> Result<Watch, FsError> {
-        let failed =
-            |source: io::Error| FsError::Os { action: "watch", path: path.to_owned(), source };
-        let root = links::canonicalize(path)?;
-        let is_directory = fs::symlink_metadata(&root).map_err(failed)?.is_dir();
+        let root = resolve::real_path(path)?;
+        let node = resolve::own_node(&root, Need::Read)?;
+        let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let (scope, wish) = match (is_directory, root.parent()) {
             (false, Some(parent)) => {
                 (Scope::File, Wish { directory: parent.to_owned(), depth: WatchDepth::Single })
@@ -144,7 +152,9 @@ impl Watcher {
                 (scope, Wish { directory: root.clone(), depth })
             }
         };
-        let inbox = Arc::new(Inbox::new(if is_directory { depth } else { WatchDepth::Single }));
+        let depth = if is_directory { depth } else { WatchDepth::Single };
+        let policy = confinement::in_force().map(|confinement| confinement.policy().clone());
+        let inbox = Arc::new(Inbox::new(depth, policy));
         let shared = Arc::downgrade(&self.shared);
         self.shared.routes.add(&root, scope, &inbox);
         let watch = Watch { root, wish, inbox, shared, progress: Progress::Waiting };

@@ -197,7 +197,7 @@ mod tests {
     use crate::fs::watch::{ChangeKind, WatchDepth};
 
     fn watched(routes: &Routes, root: &str, scope: Scope) -> Arc<Inbox> {
-        let inbox = Arc::new(Inbox::new(WatchDepth::Single));
+        let inbox = Arc::new(Inbox::new(WatchDepth::Single, None));
         routes.add(Path::new(root), scope, &inbox);
         inbox
     }

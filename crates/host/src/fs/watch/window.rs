@@ -49,6 +49,20 @@ pub(super) enum Happened<'a> {
     Overflowed,
 }
 
+impl<'a> Happened<'a> {
+    /// What it happened to, if it is not about the watch as a whole.
+    pub(super) fn path(&self) -> Option<&'a Path> {
+        match *self {
+            Self::Created { path, .. }
+            | Self::Modified { path }
+            | Self::Removed { path }
+            | Self::MovedFrom { path, .. }
+            | Self::MovedTo { path, .. } => Some(path),
+            Self::RootGone { .. } | Self::RootBack { .. } | Self::Lost | Self::Overflowed => None,
+        }
+    }
+}
+
 /// What has to be looked at on the disk before the window can be taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Unsettled {

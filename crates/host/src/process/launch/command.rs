@@ -3,8 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::{LaunchError, StringPlace};
+use crate::sandbox::Plan;
 
 /// A program to start.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Command {
     pub io: Io,
     /// When the program exits, kill what it left running.
     pub kill_on_exit: bool,
+    /// How it is confined.
+    pub sandbox: Option<Arc<Plan>>,
 }
 
 /// What the program's descriptors 0, 1 and 2 are.
@@ -38,7 +42,7 @@ pub struct PtySize {
 }
 
 impl Command {
-    pub(super) fn program(&self) -> &OsStr {
+    pub(in crate::process) fn program(&self) -> &OsStr {
         self.argv.first().map_or(OsStr::new(""), OsString::as_os_str)
     }
 

@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::command::Command;
+use crate::sandbox::SandboxError;
+use crate::sandbox::SandboxStep;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -26,6 +29,8 @@ pub enum LaunchError {
     NulByte { place: StringPlace, text: OsString },
     #[error("environment name {name:?} is empty or contains '='")]
     EnvironmentName { name: OsString },
+    #[error(transparent)]
+    NoSandbox(#[from] Arc<SandboxError>),
     /// Descriptors, processes, terminals or memory ran out; a later attempt may succeed.
     #[error("out of system resources: {}", Reason(source))]
     Resources { source: io::Error },
@@ -34,8 +39,14 @@ pub enum LaunchError {
     /// It was killed at the very moment of the start; the program may have run for an instant.
     #[error("the keeper of {program:?} died before it reported the start")]
     KeeperLost { program: OsString },
+    #[error("{program:?} was terminated before it ran")]
+    Terminated { program: OsString },
     #[error("descriptors and terminal could not be prepared: {}", Reason(source))]
     Setup { source: io::Error },
+    #[error("the sandbox could not be put up: {step}{}: {}", Place(path.as_deref()), StepReason(*step, source))]
+    Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
+    #[error("a sandbox needs keepers, and this server starts programs without them")]
+    SandboxWithoutKeeper,
 }
 
 /// Where in a [`Command`] a string stands.
@@ -62,6 +73,14 @@ impl fmt::Display for StringPlace {
 impl LaunchError {
     pub(super) fn from_setup(source: io::Error) -> Self {
         if is_exhaustion(&source) { Self::Resources { source } } else { Self::Setup { source } }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn from_sandbox(command: &Command, step: SandboxStep, source: io::Error) -> Self {
+        let mounts = command.sandbox.as_ref().map_or(&[][..], |plan| &plan.mounts);
+        let path = step.mount().and_then(|index| mounts.get(index));
+        let path = path.map(|mount| mount.path().to_owned());
+        Self::Sandbox { step, path, source }
     }
 
     pub(super) fn from_chdir(command: &Command, source: io::Error) -> Self {
@@ -103,6 +122,14 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
+struct Place<'a>(Option<&'a Path>);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |path| write!(f, " {}", path.display()))
+    }
+}
+
 /// The common reasons in our own words, the others in the system's.
 struct Reason<'a>(&'a io::Error);
 
@@ -113,6 +140,20 @@ impl fmt::Display for Reason<'_> {
             io::ErrorKind::NotADirectory => f.write_str("not a directory"),
             io::ErrorKind::PermissionDenied => f.write_str("permission denied"),
             _ => self.0.fmt(f),
+        }
+    }
+}
+
+/// A placeholder is given up when its lock is not to be had, which the system has no good word for.
+struct StepReason<'a>(SandboxStep, &'a io::Error);
+
+impl fmt::Display for StepReason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1.kind()) {
+            (SandboxStep::Placeholder { .. }, io::ErrorKind::WouldBlock) => f.write_str(
+                "another process keeps that directory locked (`fuser` tells which); end it, or remove the directory",
+            ),
+            _ => Reason(self.1).fmt(f),
         }
     }
 }
@@ -128,5 +169,28 @@ mod tests {
             source: io::Error::from_raw_os_error(libc::ENOTDIR),
         };
         assert_eq!(error.to_string(), "working directory /etc/passwd: not a directory");
+    }
+
+    #[test]
+    fn a_failed_step_of_a_sandbox_names_its_place() {
+        let error = LaunchError::Sandbox {
+            step: SandboxStep::Mount { mount: 0 },
+            path: Some("/w/.git".into()),
+            source: io::Error::from_raw_os_error(libc::ENOENT),
+        };
+        let text = "the sandbox could not be put up: covering /w/.git: does not exist";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn a_placeholder_that_is_locked_says_what_to_do() {
+        let error = LaunchError::Sandbox {
+            step: SandboxStep::Placeholder { mount: 0 },
+            path: Some("/tmp/.git".into()),
+            source: io::Error::from_raw_os_error(libc::EAGAIN),
+        };
+        let text = error.to_string();
+        assert!(text.contains("making a placeholder at /tmp/.git: another process"), "{text}");
+        assert!(text.ends_with("or remove the directory"), "{text}");
     }
 }

@@ -20,7 +20,7 @@ mod stdio;
 mod tree;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 
@@ -87,6 +87,15 @@ impl Launcher {
         Self { mechanism: Mechanism::ProcessGroups }
     }
 
+    /// The program that runs as the spawner.
+    pub fn executable(&self) -> Option<&Path> {
+        match &self.mechanism {
+            #[cfg(target_os = "linux")]
+            Mechanism::Keepers(spawner) => Some(spawner.executable()),
+            Mechanism::ProcessGroups => None,
+        }
+    }
+
     pub fn teardown(&self) -> Teardown {
         match self.mechanism {
             #[cfg(target_os = "linux")]
@@ -99,12 +108,26 @@ impl Launcher {
     ///
     /// Cancel safe: a future dropped half way leaves nothing running.
     pub async fn launch(&self, command: Command) -> Result<Launched, LaunchError> {
+        self.launch_unless(std::future::pending(), command).await
+    }
+
+    /// The same until `unwanted` resolves. A sandbox may take long to put up; then that ends, and what there was of it is gone when this
+    /// returns [`LaunchError::Terminated`]. A program that was already about to run is killed and reported as any other.
+    pub async fn launch_unless(
+        &self,
+        unwanted: impl Future<Output = ()>,
+        command: Command,
+    ) -> Result<Launched, LaunchError> {
         command.validate()?;
         let (child_ends, stdio) = stdio::open(command.io).map_err(LaunchError::from_setup)?;
         let (pid, tree) = match &self.mechanism {
             #[cfg(target_os = "linux")]
-            Mechanism::Keepers(spawner) => spawner.launch(&command, child_ends).await?,
-            Mechanism::ProcessGroups => plain::launch(&command, child_ends)?,
+            Mechanism::Keepers(spawner) => spawner.launch(&command, child_ends, unwanted).await?,
+            Mechanism::ProcessGroups => {
+                // Nothing in it waits.
+                drop(unwanted);
+                plain::launch(&command, child_ends)?
+            }
         };
         Ok(Launched { pid, stdio, tree })
     }

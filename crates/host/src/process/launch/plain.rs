@@ -28,6 +28,9 @@ const GROUP_CHECK: Duration = Duration::from_millis(250);
 const EVENTS: usize = 2;
 
 pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), LaunchError> {
+    if command.sandbox.is_some() {
+        return Err(LaunchError::SandboxWithoutKeeper);
+    }
     require_directory(command)?;
     // Before the start, or an early death would go unnoticed.
     let deaths = signal(SignalKind::child()).map_err(LaunchError::from_setup)?;

@@ -113,6 +113,15 @@ impl TreeControl {
         self.leader
     }
 
+    /// The process that keeps the tree, if there is one and it said who it is.
+    pub fn keeper(&self) -> Option<u32> {
+        match &self.target {
+            #[cfg(target_os = "linux")]
+            Target::Kept(link) => link.keeper(),
+            Target::Group(_) => None,
+        }
+    }
+
     /// Signals the program's process group; nothing happens when the program has ended.
     pub fn signal(&self, signal: Signal) {
         match &self.target {

@@ -21,8 +21,9 @@ impl Reader {
     pub(super) fn file_call<M: FileCall>(&mut self, params: M::Params, responder: Responder) {
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
-        self.shared.files.run(move || {
-            let answer = responder.encode::<M>(M::run(params, &connection.files.stop));
+        self.shared.file_work.run(params, move |admitted| {
+            let done = admitted.and_then(|admitted| M::run(admitted, &connection.files.stop));
+            let answer = responder.encode::<M>(done);
             if answer.len() <= SMALL_BYTES {
                 return answer.send();
             }
@@ -38,18 +39,25 @@ impl Reader {
     pub(super) fn read_file(&mut self, params: FsReadFileParams, responder: Responder) {
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
-        self.shared.files.run(move || {
-            let file = match Reading::begin(&params) {
-                Ok(Reading::Done(content)) => {
+        self.shared.file_work.run(params, move |admitted| {
+            let begun = admitted.and_then(|admitted| {
+                let reading = Reading::begin(&admitted)?;
+                Ok((reading, admitted.lane))
+            });
+            let (file, lane) = match begun {
+                Ok((Reading::Done(content), _)) => {
                     return responder.answer_bytes("dataBase64", &content, "");
                 }
-                Ok(Reading::Large(file)) => file,
+                Ok((Reading::Large(file), lane)) => (file, lane),
                 Err(error) => return responder.fail(&error),
             };
-            let (pool, coming) = (shared.files.clone(), shared.files.announce());
+            let coming = lane.announce();
             shared.spawn_on(&runtime, async move {
                 let room = connection.room_for(file.expected_bytes()).await;
-                pool.run(move || {
+                lane.run(move |kept| {
+                    if let Err(error) = kept {
+                        return responder.fail(&error);
+                    }
                     let expected = file.expected_bytes();
                     responder.answer_pieces("dataBase64", expected, |answer| {
                         file.finish(|piece| answer.append(piece))
@@ -66,8 +74,10 @@ impl Reader {
             Ok(claim) => claim,
             Err(error) => return responder.fail(&error),
         };
-        self.shared.files.run(move || {
-            let response = open(&params).and_then(|(file, metadata)| {
+        self.shared.file_work.run(params, move |admitted| {
+            let response = admitted.and_then(|admitted| {
+                let (file, metadata) = open(&admitted)?;
+                let params = admitted.params;
                 claim
                     .fill(Handle::Reading(Arc::new(file)))
                     .map_err(|_| closed(&params.handle_id))?;
@@ -113,9 +123,9 @@ impl Reader {
             Ok(claim) => claim,
             Err(error) => return responder.fail(&error),
         };
-        self.shared.files.run(move || {
-            let handle_id = params.handle_id.clone();
-            let response = Upload::create(params).and_then(|upload| {
+        let handle_id = params.handle_id.clone();
+        self.shared.file_work.run(params, move |admitted| {
+            let response = admitted.and_then(Upload::create).and_then(|upload| {
                 let size = Some(upload.written_before());
                 claim.fill(Handle::Writing(Arc::new(upload))).map_err(|_| closed(&handle_id))?;
                 claim.keep();
@@ -129,9 +139,10 @@ impl Reader {
         match self.connection.files.writing(&params.handle_id) {
             Err(error) => responder.fail(&error),
             Ok(upload) => {
+                let lane = upload.lane().clone();
                 let block = upload.expect_block();
-                self.shared.files.run(move || {
-                    let written = block.write(params.offset, &params.chunk.0);
+                lane.run(move |kept| {
+                    let written = kept.and_then(|()| block.write(params.offset, &params.chunk.0));
                     responder.answer::<rpc::FsWriteBlock>(written.map(|()| Empty {}));
                 });
             }
@@ -142,16 +153,22 @@ impl Reader {
     pub(super) fn close_file(&mut self, params: &FsCloseParams, responder: Responder) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.files.handles.remove(&params.handle_id) {
-            Some(Handle::Writing(upload)) => self.shared.files.run(move || {
-                if discard {
-                    upload.discard();
-                } else if keep {
-                    upload.abandon();
-                } else {
-                    return responder.answer::<rpc::FsClose>(upload.commit());
-                }
-                responder.answer::<rpc::FsClose>(Ok(FsCloseResponse::default()));
-            }),
+            Some(Handle::Writing(upload)) => {
+                let lane = upload.lane().clone();
+                lane.run(move |kept| {
+                    let ended = kept.and_then(|()| {
+                        if discard {
+                            upload.discard();
+                        } else if keep {
+                            upload.abandon();
+                        } else {
+                            return upload.commit();
+                        }
+                        Ok(FsCloseResponse::default())
+                    });
+                    responder.answer::<rpc::FsClose>(ended);
+                });
+            }
             Some(Handle::Reading(file)) => {
                 self.shared.files.run(move || drop(file));
                 responder.answer::<rpc::FsClose>(Ok(FsCloseResponse::default()));

@@ -21,6 +21,9 @@ const JOINED_BYTES: usize = 64 << 10;
 
 impl Reader {
     pub(super) fn http_request(&mut self, params: HttpRequestParams, responder: Responder) {
+        if let Err(error) = self.shared.check_http() {
+            return responder.fail(&error.about(&format!("http request {:?}", params.request_id)));
+        }
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         if !params.stream_response {
             return self.work(responder, move |responder| async move {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use exec_server_protocol::{
-    Call, CloseStdinResponse, Empty, EnvironmentStatus, ExecParams, ExecResponse,
+    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentStatus, ExecParams, ExecResponse,
     ExecWriteResponse, ObserveParams, ReadParams, RpcError, SandboxType, SessionListResponse,
     SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
     TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
@@ -135,9 +135,14 @@ impl Reader {
     fn start(&mut self, session: &Arc<Session>, params: StartParams, responder: Responder) {
         let id = params.process_id.clone();
         let shared = Arc::clone(&self.shared);
-        let start = || LocalProcess::start(&shared.launcher, &shared.config, params);
-        self.start_with(session, id, start, responder, |process_id, responder| {
-            let response = StartResponse { process_id, sandbox_type: SandboxType::None };
+        let start = || LocalProcess::start(shared.start_context(), params);
+        self.start_with(session, id, start, responder, |process, responder| {
+            let enforcement = process.enforcement();
+            let response = StartResponse {
+                process_id: process.id().to_owned(),
+                sandbox_type: sandbox_type(enforcement.as_ref()),
+                enforcement,
+            };
             responder.answer::<rpc::ProcessStart>(Ok(response));
         });
     }
@@ -145,8 +150,9 @@ impl Reader {
     fn start_legacy(&mut self, session: &Arc<Session>, params: ExecParams, responder: Responder) {
         let id = params.process_id.clone();
         let shared = Arc::clone(&self.shared);
-        let start = || LocalProcess::start_legacy(&shared.launcher, &shared.config, params);
-        self.start_with(session, id, start, responder, |process_id, responder| {
+        let start = || LocalProcess::start_legacy(shared.start_context(), params);
+        self.start_with(session, id, start, responder, |process, responder| {
+            let process_id = process.id().to_owned();
             let (exit_code, stdout, stderr) = (None, None, None);
             let response = ExecResponse { process_id, running: true, exit_code, stdout, stderr };
             responder.answer::<rpc::CommandExec>(Ok(response));
@@ -161,14 +167,15 @@ impl Reader {
         process_id: String,
         start: impl FnOnce() -> Result<Started, RpcError>,
         responder: Responder,
-        answer: impl FnOnce(String, Responder) + Send + 'static,
+        answer: impl FnOnce(&LocalProcess, Responder) + Send + 'static,
     ) {
         match self.shared.admit(session, self.connection.id(), &process_id, start) {
             Err(error) => responder.fail(&error),
             Ok((process, outcome)) => {
+                let started = Arc::clone(&process);
                 self.shared.look_after(Arc::clone(session), process, outcome, move |outcome| {
                     match outcome {
-                        Ok(()) => answer(process_id, responder),
+                        Ok(()) => answer(&started, responder),
                         Err(error) => responder.fail(&start_error(&process_id, &error)),
                     }
                 });
@@ -323,4 +330,12 @@ fn find(session: &Session, process_id: &str) -> Result<Arc<LocalProcess>, RpcErr
         RpcError::invalid_request(format!("process {process_id:?} is not known in this session"))
             .with_kind("unknownProcess")
     })
+}
+
+fn sandbox_type(enforcement: Option<&Enforcement>) -> SandboxType {
+    match enforcement {
+        None => SandboxType::None,
+        Some(_) if cfg!(target_os = "macos") => SandboxType::MacosSeatbelt,
+        Some(_) => SandboxType::LinuxSeccomp,
+    }
 }

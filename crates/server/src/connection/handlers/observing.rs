@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exec_server_protocol::{
     ChangedNotification, Empty, FileChange, FsPathResponse, FsSearchParams, FsUnwatchParams,
-    FsWatchParams, PathUri, SearchResultsNotification, notification, rpc,
+    FsWatchParams, PathUri, RpcError, SearchResultsNotification, notification, rpc,
 };
 use tokio::runtime;
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ use super::super::handle::ConnectionHandle;
 use super::super::reader::Reader;
 use super::super::responder::Responder;
 use super::files::closed;
-use crate::local::{LocalChanges, LocalWatch, Searching};
+use crate::local::{Admitted, LocalChanges, LocalWatch, Searching};
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
 const READER_PATIENCE: Duration = Duration::from_secs(60);
@@ -30,12 +30,16 @@ impl Reader {
         };
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
-        self.shared.files.run(move || {
+        let watch_id = params.watch_id.clone();
+        let watches = Arc::clone(&connection.files.watches);
+        let work = self.shared.file_work.clone();
+        let watch = move |admitted: Result<Admitted<FsWatchParams>, RpcError>| {
             let (stop, stopped) = oneshot::channel();
             let (end, ended) = oneshot::channel();
-            let watching = connection.files.watches.watch(&params).and_then(|watching| {
+            let watching = admitted.and_then(|admitted| {
+                let watching = connection.files.watches.watch(&admitted)?;
                 let task = WatchTask { stop, ended };
-                claim.fill(task).map_err(|_| closed(&params.watch_id))?;
+                claim.fill(task).map_err(|_| closed(&watch_id))?;
                 claim.keep();
                 Ok(watching)
             });
@@ -45,12 +49,16 @@ impl Reader {
                     let path = watching.path().clone();
                     responder.answer::<rpc::FsWatch>(Ok(FsPathResponse { path }));
                     shared.spawn_on(&runtime, async move {
-                        report(watching, params.watch_id, &connection, stopped).await;
+                        report(watching, watch_id, &connection, stopped).await;
                         // Whoever unwatches waits for it.
                         drop(end);
                     });
                 }
             }
+        };
+        self.shared.files.run(move || match watches.prepare() {
+            Ok(()) => work.run(params, watch),
+            Err(error) => watch(Err(error)),
         });
     }
 
@@ -80,7 +88,7 @@ impl Reader {
         let _ = claim.fill(Arc::clone(&cancelled));
         let connection = Arc::clone(&self.connection);
         let runtime = runtime::Handle::current();
-        self.shared.searches.run(move || {
+        self.shared.searches.run(params, move |admitted| {
             let send = |results| {
                 let found = SearchResultsNotification { search_id: search_id.clone(), results };
                 let text = notification("fs/searchResults", &found);
@@ -94,7 +102,8 @@ impl Reader {
                     false => ControlFlow::Continue(()),
                 }
             };
-            let ended = Searching::new(params).and_then(|search| search.run(&cancelled, send));
+            let ended =
+                admitted.and_then(Searching::new).and_then(|search| search.run(&cancelled, send));
             drop(claim);
             responder.answer::<rpc::FsSearch>(ended);
         });

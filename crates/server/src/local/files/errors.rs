@@ -1,7 +1,7 @@
 //! What clients are told about operations on files that failed.
 
 use exec_server_host::fs::FsError;
-use exec_server_protocol::{ErrorCode, PathUri, RpcError, SandboxRequest};
+use exec_server_protocol::{ErrorCode, RpcError};
 use std::io;
 
 pub(super) fn refusal(error: FsError) -> RpcError {
@@ -34,20 +34,7 @@ pub(super) fn refusal(error: FsError) -> RpcError {
         }
         FsError::TooManyEntries { .. } => kinded(ErrorCode::InvalidRequest, "tooManyEntries"),
         FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, "conflict"),
-        FsError::Unsuitable { .. } => RpcError::invalid_request(message),
+        FsError::Unsuitable { .. } | FsError::Leased { .. } => RpcError::invalid_request(message),
+        FsError::Denied { .. } => kinded(ErrorCode::InvalidRequest, "sandboxDenied"),
     }
-}
-
-/// A policy that cannot be enforced is never ignored.
-pub(super) fn check_sandbox(
-    path: &PathUri,
-    sandbox: Option<&SandboxRequest>,
-) -> Result<(), RpcError> {
-    if sandbox.is_none_or(SandboxRequest::asks_for_nothing) {
-        return Ok(());
-    }
-    let path = path.as_path().display();
-    let message =
-        format!("{path}: this server cannot enforce a sandbox and does not touch files without it");
-    Err(RpcError::invalid_request(message).with_kind("sandboxUnavailable"))
 }

@@ -7,13 +7,15 @@ use exec_server_protocol::{
     FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
 };
 
-use super::errors::{check_sandbox, refusal};
+use super::errors::refusal;
 use super::operations::{check_mode, host_condition, symlinks, wire_metadata};
+use super::work::{Admitted, Lane};
 
 const MAX_RESUME_KEY_BYTES: usize = 64;
 
-pub(crate) fn open(params: &FsOpenParams) -> Result<(OpenFile, FsMetadata), RpcError> {
-    check_sandbox(&params.path, params.sandbox.as_ref())?;
+pub(crate) fn open(
+    Admitted { params, .. }: &Admitted<FsOpenParams>,
+) -> Result<(OpenFile, FsMetadata), RpcError> {
     let file =
         OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks)).map_err(refusal)?;
     let metadata = wire_metadata(file.metadata());
@@ -42,6 +44,7 @@ pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
 /// A file that is being written. Blocks may be written at once; the end waits for those that were asked for before it.
 #[derive(Debug)]
 pub(crate) struct Upload {
+    lane: Lane,
     written_before: u64,
     /// Taken at the end.
     file: RwLock<Option<NewFile>>,
@@ -70,8 +73,9 @@ impl Drop for ExpectedBlock {
 }
 
 impl Upload {
-    pub(crate) fn create(params: FsCreateParams) -> Result<Self, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    pub(crate) fn create(
+        Admitted { params, lane }: Admitted<FsCreateParams>,
+    ) -> Result<Self, RpcError> {
         check_mode(&params.path, params.mode)?;
         check_resume_key(params.resume_key.as_deref())?;
         let options = NewFileOptions {
@@ -82,11 +86,17 @@ impl Upload {
         };
         let file = NewFile::create(params.path.as_path(), options).map_err(refusal)?;
         Ok(Self {
+            lane,
             written_before: file.written(),
             file: RwLock::new(Some(file)),
             expected_blocks: Mutex::new(0),
             none_expected: Condvar::new(),
         })
+    }
+
+    /// Where it is written and ended: the policy that it was begun under holds to its end.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// How much an earlier attempt with the same key has left.

@@ -1,5 +1,6 @@
 //! Files, for connections and for this program alike. [`LocalFileSystem`] is the program's way in.
 
+mod confined;
 mod errors;
 mod handles;
 mod operations;
@@ -8,6 +9,7 @@ mod reading;
 mod searching;
 mod system;
 mod watching;
+mod work;
 
 pub(crate) use handles::{Upload, check_block_len, open, read_block};
 pub(crate) use operations::FileCall;
@@ -17,3 +19,4 @@ pub(crate) use searching::Searching;
 pub use system::{LocalFile, LocalFileSystem, LocalNewFile, LocalSearch};
 pub(crate) use watching::Watches;
 pub use watching::{LocalChanges, LocalWatch};
+pub(crate) use work::{Admitted, FileWork};

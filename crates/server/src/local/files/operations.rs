@@ -12,7 +12,8 @@ use exec_server_protocol::{
     WriteCondition, recycle, rpc,
 };
 
-use super::errors::{check_sandbox, refusal};
+use super::errors::refusal;
+use super::work::{Admitted, Sandboxed};
 
 /// Entries of a directory that one answer holds. With details they are more values, and a message has a limit of those.
 const MAX_DIRECTORY_ENTRIES: usize = 50_000;
@@ -22,14 +23,18 @@ const MAX_WALK_BYTES: usize = 4 << 20;
 const MAX_MODE: u32 = 0o7777;
 
 /// A method that is nothing but one piece of blocking work.
-pub(crate) trait FileCall: Rpc<Params: Send + 'static, Response: Send + 'static> {
+pub(crate) trait FileCall:
+    Rpc<Params: Sandboxed + Send + 'static, Response: Send + 'static>
+{
     /// Long work looks now and then whether it is to stop.
-    fn run(params: Self::Params, stop: &Stop) -> Result<Self::Response, RpcError>;
+    fn run(admitted: Admitted<Self::Params>, stop: &Stop) -> Result<Self::Response, RpcError>;
 }
 
 impl FileCall for rpc::FsWriteFile {
-    fn run(params: FsWriteFileParams, _: &Stop) -> Result<FsWriteFileResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsWriteFileParams>,
+        _: &Stop,
+    ) -> Result<FsWriteFileResponse, RpcError> {
         check_mode(&params.path, params.mode)?;
         let condition = params.condition();
         let options = fs::WriteOptions {
@@ -52,8 +57,10 @@ impl FileCall for rpc::FsWriteFile {
 }
 
 impl FileCall for rpc::FsCreateDirectory {
-    fn run(params: FsCreateDirectoryParams, _: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsCreateDirectoryParams>,
+        _: &Stop,
+    ) -> Result<Empty, RpcError> {
         let recursive = params.recursive.unwrap_or(true);
         let symlinks = symlinks(params.follow_symlinks);
         done(fs::create_directory(params.path.as_path(), recursive, symlinks))
@@ -61,24 +68,30 @@ impl FileCall for rpc::FsCreateDirectory {
 }
 
 impl FileCall for rpc::FsGetMetadata {
-    fn run(params: FsGetMetadataParams, _: &Stop) -> Result<FsMetadata, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsGetMetadataParams>,
+        _: &Stop,
+    ) -> Result<FsMetadata, RpcError> {
         let found = fs::metadata(params.path.as_path(), symlinks(params.follow_symlinks));
         found.map(|metadata| wire_metadata(&metadata)).map_err(refusal)
     }
 }
 
 impl FileCall for rpc::FsCanonicalize {
-    fn run(params: FsCanonicalizeParams, _: &Stop) -> Result<FsPathResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsCanonicalizeParams>,
+        _: &Stop,
+    ) -> Result<FsPathResponse, RpcError> {
         let path = fs::canonicalize(params.path.as_path()).map_err(refusal)?;
         Ok(FsPathResponse { path: uri(&path)? })
     }
 }
 
 impl FileCall for rpc::FsReadDirectory {
-    fn run(params: FsReadDirectoryParams, _: &Stop) -> Result<FsReadDirectoryResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsReadDirectoryParams>,
+        _: &Stop,
+    ) -> Result<FsReadDirectoryResponse, RpcError> {
         let (types, max) = match params.details {
             true => (fs::EntryTypes::Own, MAX_DETAILED_ENTRIES),
             false => (fs::EntryTypes::Followed, MAX_DIRECTORY_ENTRIES),
@@ -102,8 +115,10 @@ impl FileCall for rpc::FsReadDirectory {
 }
 
 impl FileCall for rpc::FsWalk {
-    fn run(params: FsWalkParams, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsWalkParams>,
+        stop: &Stop,
+    ) -> Result<FsWalkResponse, RpcError> {
         let options = params.options;
         let tree = fs::walk(
             params.path.as_path(),
@@ -138,8 +153,10 @@ impl FileCall for rpc::FsWalk {
 }
 
 impl FileCall for rpc::FsGlob {
-    fn run(params: FsGlobParams, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsGlobParams>,
+        stop: &Stop,
+    ) -> Result<FsWalkResponse, RpcError> {
         let options = glob::GlobOptions {
             max_entries: bound(
                 &params.path,
@@ -161,8 +178,10 @@ impl FileCall for rpc::FsGlob {
 }
 
 impl FileCall for rpc::FsRemove {
-    fn run(params: FsRemoveParams, stop: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsRemoveParams>,
+        stop: &Stop,
+    ) -> Result<Empty, RpcError> {
         let options = fs::RemoveOptions {
             recursive: params.recursive.unwrap_or(true),
             force: params.force.unwrap_or(true),
@@ -173,8 +192,10 @@ impl FileCall for rpc::FsRemove {
 }
 
 impl FileCall for rpc::FsCopy {
-    fn run(params: FsCopyParams, stop: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.source_path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsCopyParams>,
+        stop: &Stop,
+    ) -> Result<Empty, RpcError> {
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
         done(fs::copy(source, destination, params.recursive, stop))
@@ -182,8 +203,7 @@ impl FileCall for rpc::FsCopy {
 }
 
 impl FileCall for rpc::FsRename {
-    fn run(params: FsRenameParams, _: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.source_path, params.sandbox.as_ref())?;
+    fn run(Admitted { params, .. }: Admitted<FsRenameParams>, _: &Stop) -> Result<Empty, RpcError> {
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
         let replace = match params.replace.unwrap_or(true) {
@@ -195,8 +215,10 @@ impl FileCall for rpc::FsRename {
 }
 
 impl FileCall for rpc::FsSymlink {
-    fn run(params: FsSymlinkParams, _: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsSymlinkParams>,
+        _: &Stop,
+    ) -> Result<Empty, RpcError> {
         let target = params.link_target().map_err(|error| {
             let path = params.path.as_path().display();
             RpcError::invalid_params(format!("{path}: {error}"))
@@ -206,16 +228,20 @@ impl FileCall for rpc::FsSymlink {
 }
 
 impl FileCall for rpc::FsReadLink {
-    fn run(params: FsReadLinkParams, _: &Stop) -> Result<FsReadLinkResponse, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsReadLinkParams>,
+        _: &Stop,
+    ) -> Result<FsReadLinkResponse, RpcError> {
         let target = fs::read_link(params.path.as_path(), symlinks(params.follow_symlinks));
         target.map(|target| FsReadLinkResponse::new(&target)).map_err(refusal)
     }
 }
 
 impl FileCall for rpc::FsSetPermissions {
-    fn run(params: FsSetPermissionsParams, _: &Stop) -> Result<Empty, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    fn run(
+        Admitted { params, .. }: Admitted<FsSetPermissionsParams>,
+        _: &Stop,
+    ) -> Result<Empty, RpcError> {
         check_mode(&params.path, Some(params.mode))?;
         let symlinks = symlinks(params.follow_symlinks);
         done(fs::set_permissions(params.path.as_path(), params.mode, symlinks))

@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// Jobs of all clients that hang, together; beyond, jobs wait.
 const MAX_THREADS: usize = 512;
@@ -71,6 +72,16 @@ impl FilePool {
         self.shared.call_thread(state);
     }
 
+    /// Runs a job and returns what it found; `None` if no thread could be had. It runs whether the future is polled or not.
+    pub(crate) fn compute<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        job: F,
+    ) -> impl Future<Output = Option<T>> + Send + use<T, F> {
+        let (done, found) = oneshot::channel();
+        self.run(move || drop(done.send(job())));
+        async { found.await.ok() }
+    }
+
     /// A job will come: until what is returned is dropped, the pool is not idle.
     pub(crate) fn announce(&self) -> Announcement {
         self.shared.lock().running += 1;
@@ -120,9 +131,7 @@ impl Shared {
     }
 
     fn start_thread(self: &Arc<Self>) {
-        let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("files".to_owned());
-        let Err(error) = thread.spawn(move || shared.work()) else { return };
+        let Err(error) = self.spawn() else { return };
         tracing::error!(%error, "cannot start a thread for work on files");
         let mut state = self.lock();
         state.coming = false;
@@ -130,8 +139,22 @@ impl Shared {
         // If others run they will do it, later. Otherwise it is given up, and whoever waits is told.
         let abandoned =
             if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        let is_idle = state.is_idle();
         drop(state);
         drop(abandoned);
+        if is_idle {
+            self.idle.notify_waiters();
+        }
+    }
+
+    fn spawn(self: &Arc<Self>) -> io::Result<()> {
+        // It would be confined as well, for ever, and whatever it does for others would fail.
+        if exec_server_host::fs::is_confined() {
+            return Err(io::Error::other("the thread that asks for it is kept to a sandbox"));
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("files".to_owned());
+        thread.spawn(move || shared.work()).map(drop)
     }
 
     fn work(self: &Arc<Self>) {
@@ -204,8 +227,11 @@ impl Shared {
                 state.extra += 1;
                 break;
             }
-            state =
-                self.time.wait_timeout(state, left).expect("no code panics while it holds the pool").0;
+            state = self
+                .time
+                .wait_timeout(state, left)
+                .expect("no code panics while it holds the pool")
+                .0;
         }
         state.watched = false;
         state
@@ -247,6 +273,9 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::sync_channel;
+
+    use exec_server_host::fs::{Confinement, is_confined};
+    use exec_server_host::sandbox::{Network, Policy};
 
     use super::*;
 
@@ -293,6 +322,21 @@ mod tests {
         pool.run(move || sender.send(()).unwrap());
         receiver.recv().unwrap();
         barrier.wait();
+    }
+
+    /// Whatever is built: the thread would be confined for as long as the pool uses it.
+    #[tokio::test]
+    async fn a_confined_thread_starts_none() {
+        let pool = FilePool::default();
+        let confined = pool.clone();
+        let asked = std::thread::spawn(move || {
+            let policy = Policy::unrestricted(Network::Enabled);
+            Arc::new(Confinement::new(policy).unwrap()).enter().unwrap();
+            confined.compute(is_confined)
+        });
+        assert_eq!(asked.join().unwrap().await, None);
+        pool.idle().await;
+        assert_eq!(pool.compute(is_confined).await, Some(false));
     }
 
     #[tokio::test]

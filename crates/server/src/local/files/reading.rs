@@ -3,8 +3,9 @@
 use exec_server_host::fs::{FsError, OpenFile};
 use exec_server_protocol::{BytesResponse, FsReadFileParams, MAX_FILE_BYTES, RpcError};
 
-use super::errors::{check_sandbox, refusal};
+use super::errors::refusal;
 use super::operations::symlinks;
+use super::work::Admitted;
 
 /// What is read without asking whether there is room for the answer.
 const SMALL_BYTES: usize = 64 << 10;
@@ -26,8 +27,9 @@ pub(crate) struct LargeFile {
 }
 
 impl Reading {
-    pub(crate) fn begin(params: &FsReadFileParams) -> Result<Self, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    pub(crate) fn begin(
+        Admitted { params, .. }: &Admitted<FsReadFileParams>,
+    ) -> Result<Self, RpcError> {
         let file = OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks))
             .map_err(refusal)?;
         if file.metadata().size > MAX_FILE_BYTES {

@@ -10,7 +10,8 @@ use exec_server_protocol::{
     FsSearchParams, FsSearchResponse, PathUri, RpcError, SearchLine, SearchMatch, Submatch,
 };
 
-use super::errors::{check_sandbox, refusal};
+use super::errors::refusal;
+use super::work::Admitted;
 
 /// A batch is sent when it is so large, or so old when the next match is found.
 const BATCH_BYTES: usize = 64 << 10;
@@ -28,8 +29,7 @@ pub(crate) struct Searching {
 }
 
 impl Searching {
-    pub(crate) fn new(params: FsSearchParams) -> Result<Self, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    pub(crate) fn new(Admitted { params, .. }: Admitted<FsSearchParams>) -> Result<Self, RpcError> {
         let max_matches = params.max_matches.unwrap_or(FsSearchParams::DEFAULT_MATCHES);
         for (name, asked, most) in [
             ("maxMatches", max_matches, FsSearchParams::MAX_MATCHES),

@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::handles::{Upload, check_block_len, open, read_block};
 use super::operations::FileCall;
-use super::pool::FilePool;
 use super::reading::Reading;
 use super::searching::Searching;
 use super::watching::{LocalWatch, Watches};
+use super::work::{Admitted, FileWork, Lane, Sandboxed};
 
 /// Batches of a search that may wait for their reader.
 const QUEUED_BATCHES: usize = 4;
@@ -27,21 +27,22 @@ const QUEUED_BATCHES: usize = 4;
 /// Reads and changes files. Clones share threads and the kernel's queue of changes.
 #[derive(Debug, Clone)]
 pub struct LocalFileSystem {
-    pool: FilePool,
+    files: FileWork,
+    searches: FileWork,
     watches: Arc<Watches>,
 }
 
 impl LocalFileSystem {
-    pub(crate) fn new(pool: FilePool) -> Self {
-        Self { pool, watches: Arc::default() }
+    pub(crate) fn new(files: FileWork, searches: FileWork) -> Self {
+        Self { files, searches, watches: Arc::default() }
     }
 
     pub async fn read_file(
         &self,
         params: FsReadFileParams,
     ) -> Result<FsReadFileResponse, RpcError> {
-        self.run(move || {
-            let content = match Reading::begin(&params)? {
+        self.run(params, move |admitted| {
+            let content = match Reading::begin(&admitted)? {
                 Reading::Done(content) => content,
                 Reading::Large(file) => {
                     let mut content = Vec::with_capacity(file.expected_bytes());
@@ -56,34 +57,43 @@ impl LocalFileSystem {
 
     /// Opens a regular file for reading in blocks. The handle's id has no meaning here.
     pub async fn open(&self, params: FsOpenParams) -> Result<LocalFile, RpcError> {
-        let pool = self.pool.clone();
-        self.run(move || {
-            let (file, metadata) = open(&params)?;
-            Ok(LocalFile { file: Arc::new(file), metadata, pool })
+        self.run(params, move |admitted| {
+            let (file, metadata) = open(&admitted)?;
+            Ok(LocalFile { file: Arc::new(file), metadata, lane: admitted.lane })
         })
         .await
     }
 
     /// Begins a file that takes its name when it is committed. The handle's id has no meaning here.
     pub async fn create(&self, params: FsCreateParams) -> Result<LocalNewFile, RpcError> {
-        let pool = self.pool.clone();
-        self.run(move || Ok(LocalNewFile { upload: Arc::new(Upload::create(params)?), pool })).await
+        self.run(params, move |admitted| {
+            Ok(LocalNewFile { upload: Arc::new(Upload::create(admitted)?) })
+        })
+        .await
     }
 
     /// Reports changes until it is dropped. The watch's id has no meaning here.
     pub async fn watch(&self, params: FsWatchParams) -> Result<LocalWatch, RpcError> {
         let watches = Arc::clone(&self.watches);
-        self.run(move || watches.watch(&params)).await
+        let prepare = move || watches.prepare();
+        self.files.free().compute(prepare).await.unwrap_or_else(|| Err(abandoned()))?;
+        let watches = Arc::clone(&self.watches);
+        self.run(params, move |admitted| watches.watch(&admitted)).await
     }
 
     /// Begins a search, which ends when it is dropped. Its id has no meaning here.
     pub async fn search(&self, params: FsSearchParams) -> Result<LocalSearch, RpcError> {
-        let searching = self.run(move || Searching::new(params)).await?;
         let (batches, found) = mpsc::channel(QUEUED_BATCHES);
         let (report, outcome) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let cancelled_too = Arc::clone(&cancelled);
-        self.pool.run(move || {
+        let (checked, begun) = oneshot::channel();
+        self.searches.run(params, move |admitted| {
+            let searching = match admitted.and_then(Searching::new) {
+                Ok(searching) => searching,
+                Err(error) => return drop(checked.send(Err(error))),
+            };
+            let _ = checked.send(Ok(()));
             let ended = searching.run(&cancelled_too, |batch| match batches.blocking_send(batch) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
@@ -91,18 +101,21 @@ impl LocalFileSystem {
             drop(batches);
             let _ = report.send(ended);
         });
+        begun.await.unwrap_or_else(|_| Err(abandoned()))?;
         Ok(LocalSearch { found, outcome: Some(outcome), cancelled })
     }
 
     async fn call<M: FileCall>(&self, params: M::Params) -> Result<M::Response, RpcError> {
-        self.run(move || M::run(params, &Stop::never())).await
+        self.run(params, |admitted| M::run(admitted, &Stop::never())).await
     }
 
-    async fn run<T: Send + 'static>(
+    async fn run<P: Sandboxed + Send + 'static, T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
+        params: P,
+        work: impl FnOnce(Admitted<P>) -> Result<T, RpcError> + Send + 'static,
     ) -> Result<T, RpcError> {
-        run_on(&self.pool, work).await
+        let outcome = self.files.compute(params, work).await;
+        outcome.unwrap_or_else(|| Err(abandoned()))
     }
 }
 
@@ -142,7 +155,7 @@ calls! {
 pub struct LocalFile {
     file: Arc<OpenFile>,
     metadata: FsMetadata,
-    pool: FilePool,
+    lane: Lane,
 }
 
 impl LocalFile {
@@ -155,7 +168,7 @@ impl LocalFile {
     pub async fn read_block(&self, offset: u64, len: u64) -> Result<FsReadBlockResponse, RpcError> {
         let len = check_block_len(len)?;
         let file = Arc::clone(&self.file);
-        run_on(&self.pool, move || {
+        run_on(&self.lane, move || {
             let (bytes, eof) = read_block(&file, offset, len)?;
             Ok(FsReadBlockResponse { chunk: Base64Bytes::from(bytes), eof })
         })
@@ -173,7 +186,6 @@ impl fmt::Debug for LocalFile {
 #[derive(Debug)]
 pub struct LocalNewFile {
     upload: Arc<Upload>,
-    pool: FilePool,
 }
 
 impl LocalNewFile {
@@ -185,18 +197,18 @@ impl LocalNewFile {
 
     pub async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), RpcError> {
         let block = Arc::clone(&self.upload).expect_block();
-        run_on(&self.pool, move || block.write(offset, &bytes)).await
+        run_on(self.upload.lane(), move || block.write(offset, &bytes)).await
     }
 
     /// Gives the file its name.
     pub async fn commit(self) -> Result<FsCloseResponse, RpcError> {
         let upload = Arc::clone(&self.upload);
-        run_on(&self.pool, move || upload.commit()).await
+        run_on(self.upload.lane(), move || upload.commit()).await
     }
 
     pub async fn discard(self) -> Result<(), RpcError> {
         let upload = Arc::clone(&self.upload);
-        run_on(&self.pool, move || {
+        run_on(self.upload.lane(), move || {
             upload.discard();
             Ok(())
         })
@@ -207,7 +219,7 @@ impl LocalNewFile {
 impl Drop for LocalNewFile {
     fn drop(&mut self) {
         let upload = Arc::clone(&self.upload);
-        self.pool.run(move || upload.abandon());
+        self.upload.lane().run(move |_| upload.abandon());
     }
 }
 
@@ -242,11 +254,11 @@ impl Drop for LocalSearch {
 }
 
 async fn run_on<T: Send + 'static>(
-    pool: &FilePool,
+    lane: &Lane,
     work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
 ) -> Result<T, RpcError> {
     let (report, outcome) = oneshot::channel();
-    pool.run(move || drop(report.send(work())));
+    lane.run(move |kept| drop(report.send(kept.and_then(|()| work()))));
     outcome.await.unwrap_or_else(|_| Err(abandoned()))
 }
 

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use exec_server_host::fs::watch::{self, WatchDepth, Watcher};
 use exec_server_protocol::{ChangeKind, FileChange, FsWatchParams, PathUri, RpcError};
 
-use super::errors::{check_sandbox, refusal};
+use super::errors::refusal;
 use super::operations::uri;
+use super::work::Admitted;
 
 /// One queue of the kernel, made at the first watch: a user has few of them.
 #[derive(Debug, Default)]
@@ -15,9 +16,16 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
+    /// Opens the queue, which takes a thread that is free: what it starts listens for everybody.
+    pub(crate) fn prepare(&self) -> Result<(), RpcError> {
+        self.watcher().map(drop)
+    }
+
     /// Blocks while it looks through the tree.
-    pub(crate) fn watch(&self, params: &FsWatchParams) -> Result<LocalWatch, RpcError> {
-        check_sandbox(&params.path, params.sandbox.as_ref())?;
+    pub(crate) fn watch(
+        &self,
+        Admitted { params, .. }: &Admitted<FsWatchParams>,
+    ) -> Result<LocalWatch, RpcError> {
         let depth = if params.recursive { WatchDepth::Tree } else { WatchDepth::Single };
         let watch = self.watcher()?.watch(params.path.as_path(), depth).map_err(refusal)?;
         Ok(LocalWatch { path: uri(watch.path())?, watch })

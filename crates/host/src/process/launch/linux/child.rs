@@ -12,7 +12,9 @@ use std::ptr;
 use rustix::process::{Pid, WaitOptions};
 
 use super::signals;
-use super::wire::{Request, Stage};
+use super::wire::{Request, Stage, Strings};
+use crate::sandbox::lockdown::Lockdown;
+use crate::sandbox::step::StepFailure;
 
 /// Enough for a handful of system calls in a debug build.
 const STACK_LEN: usize = 64 << 10;
@@ -25,37 +27,61 @@ pub(super) struct Failure {
     pub(super) errno: i32,
 }
 
-/// Starts the program with `stdio` as its 0, 1 and 2 and as the leader of its own session.
-pub(super) fn start(
-    request: &Request<'_>,
-    stdio: &[OwnedFd; 3],
-) -> Result<(Pid, OwnedFd), Failure> {
-    let strings = &request.strings;
-    let argv = pointers(&strings.argv);
-    let env = pointers(&strings.env);
-    let mut plan = Plan {
-        program: strings.program,
-        search_path: strings.search_path.map(|path| path.strip_suffix(b"\0").unwrap_or(path)),
-        cwd: strings.cwd,
-        argv: &argv,
-        env: &env,
-        stdio: [stdio[0].as_raw_fd(), stdio[1].as_raw_fd(), stdio[2].as_raw_fd()],
-        terminal: request.terminal,
-        signal_mask: signals::empty_set(),
-        candidate: [0; PATH_MAX],
-        failure: None,
+impl From<StepFailure> for Failure {
+    fn from(StepFailure { step, errno }: StepFailure) -> Self {
+        Self { stage: Stage::Sandbox(step), errno }
+    }
+}
+
+/// Whose child the program is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Parent {
+    Caller,
+    /// The caller is about to end, and its own parent takes its place.
+    ParentOfCaller,
+}
+
+/// What to start, and how.
+#[derive(Debug)]
+pub(super) struct Start<'a> {
+    pub(super) strings: &'a Strings<'a>,
+    pub(super) terminal: bool,
+    /// Its 0, 1 and 2.
+    pub(super) stdio: &'a [OwnedFd; 3],
+    /// Its 3 and so on. Invariant: their numbers here are higher than all of those.
+    pub(super) inherited: &'a [OwnedFd],
+    pub(super) lockdown: Option<&'a Lockdown>,
+    pub(super) ignores_signals: bool,
+    pub(super) parent: Parent,
+}
+
+/// Starts the program as the leader of its own session.
+pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
+    let argv = pointers(&what.strings.argv);
+    let env = pointers(&what.strings.env);
+    let descriptors: Vec<RawFd> =
+        what.stdio.iter().chain(what.inherited).map(AsRawFd::as_raw_fd).collect();
+    let mut steps = Steps {
+        session: Session::New { terminal: what.terminal },
+        descriptors: &descriptors,
+        ignores_signals: what.ignores_signals,
+        ..Steps::new(what.strings, &argv, &env, what.lockdown)
     };
     let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK_LEN);
     let mut pidfd: RawFd = -1;
+    let sibling = match what.parent {
+        Parent::Caller => 0,
+        Parent::ParentOfCaller => libc::CLONE_PARENT,
+    };
     // SAFETY: the stack is big enough, aligned by `clone` itself (it rounds down), and outlives the
-    // child's use of it, as do `plan` and everything it points to: with CLONE_VFORK this call returns
+    // child's use of it, as do `steps` and everything it points to: with CLONE_VFORK this call returns
     // only once the child has exec'd or is gone. CLONE_PIDFD stores one descriptor.
     let pid = unsafe {
         libc::clone(
             run,
             stack.as_mut_ptr().add(STACK_LEN).cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
-            (&raw mut plan).cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | sibling | libc::SIGCHLD,
+            (&raw mut steps).cast(),
             &raw mut pidfd,
         )
     };
@@ -64,24 +90,68 @@ pub(super) fn start(
     };
     // SAFETY: `clone` succeeded, so it stored a new descriptor that is ours alone.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    let Some(failure) = plan.failure else {
+    let Some(failure) = steps.failure else {
         return Ok((pid, pidfd));
     };
-    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    if matches!(what.parent, Parent::Caller) {
+        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    }
     Err(failure)
 }
 
-struct Plan<'a> {
+/// Makes the program of the calling process, which has its session and descriptors already. Returns only when it failed.
+pub(super) fn become_program_here(request: &Request<'_>, lockdown: &Lockdown) -> Failure {
+    let argv = pointers(&request.strings.argv);
+    let env = pointers(&request.strings.env);
+    let mut steps = Steps::new(&request.strings, &argv, &env, Some(lockdown));
+    // SAFETY: the caller wants it to be this process.
+    unsafe { become_program(&mut steps) }
+}
+
+struct Steps<'a> {
     program: &'a [u8],
     search_path: Option<&'a [u8]>,
     cwd: &'a [u8],
     argv: &'a [*const libc::c_char],
     env: &'a [*const libc::c_char],
-    stdio: [RawFd; 3],
-    terminal: bool,
+    session: Session,
+    /// To be 0 and so on; all others are closed by the exec.
+    descriptors: &'a [RawFd],
+    lockdown: Option<&'a Lockdown>,
+    ignores_signals: bool,
     signal_mask: libc::sigset_t,
     candidate: [u8; PATH_MAX],
     failure: Option<Failure>,
+}
+
+#[derive(Clone, Copy)]
+enum Session {
+    New { terminal: bool },
+    Same,
+}
+
+impl<'a> Steps<'a> {
+    fn new(
+        strings: &Strings<'a>,
+        argv: &'a [*const libc::c_char],
+        env: &'a [*const libc::c_char],
+        lockdown: Option<&'a Lockdown>,
+    ) -> Self {
+        Self {
+            program: strings.program,
+            search_path: strings.search_path.map(|path| path.strip_suffix(b"\0").unwrap_or(path)),
+            cwd: strings.cwd,
+            argv,
+            env,
+            session: Session::Same,
+            descriptors: &[0, 1, 2],
+            lockdown,
+            ignores_signals: false,
+            signal_mask: signals::empty_set(),
+            candidate: [0; PATH_MAX],
+            failure: None,
+        }
+    }
 }
 
 /// Invariant: every string ends with its NUL.
@@ -89,11 +159,11 @@ fn pointers(strings: &[&[u8]]) -> Vec<*const libc::c_char> {
     strings.iter().map(|string| string.as_ptr().cast()).chain([ptr::null()]).collect()
 }
 
-extern "C" fn run(plan: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `start` passes its plan and is suspended while this runs.
-    let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+extern "C" fn run(steps: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start` passes its steps and is suspended while this runs.
+    let steps = unsafe { &mut *steps.cast::<Steps<'_>>() };
     // SAFETY: this is the child of `start`.
-    plan.failure = Some(unsafe { become_program(plan) });
+    steps.failure = Some(unsafe { become_program(steps) });
     127
 }
 
@@ -101,44 +171,67 @@ extern "C" fn run(plan: *mut libc::c_void) -> libc::c_int {
 ///
 /// # Safety
 /// Only for the fresh child: it replaces descriptors, session and directory of the process.
-unsafe fn become_program(plan: &mut Plan<'_>) -> Failure {
+unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     let failed = |stage| Failure { stage, errno: last_errno() };
     // SAFETY: plain system calls on numbers and NUL-terminated strings that outlive them. The
-    // keeper's own 0, 1 and 2 are open, so `stdio` are all above 2 and no `dup2` hits another.
+    // keeper's own 0, 1 and 2 are open, so `descriptors` are above those they are to be (or are them
+    // already), and no `dup2` hits another.
     unsafe {
-        if libc::setsid() == -1 {
+        if let Session::New { .. } = steps.session
+            && libc::setsid() == -1
+        {
             return failed(Stage::Setup);
         }
-        for (number, fd) in (0..).zip(plan.stdio) {
-            if libc::dup2(fd, number) == -1 {
+        for (number, fd) in (0..).zip(steps.descriptors) {
+            if libc::dup2(*fd, number) == -1 {
                 return failed(Stage::Setup);
             }
         }
-        if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) == -1 {
+        if let Session::New { terminal: true } = steps.session
+            && libc::ioctl(0, libc::TIOCSCTTY, 0) == -1
+        {
             return failed(Stage::Setup);
         }
-        if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) == -1 {
+        if let Some(Err(failure)) = steps.lockdown.map(Lockdown::give_up_rights) {
+            return failure.into();
+        }
+        if !close_on_exec(steps.descriptors.len()) {
             return failed(Stage::Setup);
         }
-        if libc::chdir(plan.cwd.as_ptr().cast()) == -1 {
+        if libc::chdir(steps.cwd.as_ptr().cast()) == -1 {
             return failed(Stage::WorkingDirectory);
         }
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const plan.signal_mask, ptr::null_mut());
+        if steps.ignores_signals {
+            signals::ignore_all();
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const steps.signal_mask, ptr::null_mut());
     }
-    Failure { stage: Stage::Exec, errno: execute(plan) }
+    if let Some(Err(failure)) = steps.lockdown.map(Lockdown::filter_calls) {
+        return failure.into();
+    }
+    Failure { stage: Stage::Exec, errno: execute(steps) }
+}
+
+/// Marks every descriptor from `first` on. Where the kernel is too old for that (before 5.11) they are closed at once.
+fn close_on_exec(first: usize) -> bool {
+    let close = |flags: libc::c_uint| {
+        // SAFETY: no memory is involved, and whoever runs this uses none of these descriptors again but to report a failure.
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) == 0 }
+    };
+    close(libc::CLOSE_RANGE_CLOEXEC) || close(0)
 }
 
 /// Tries what `execvp` would, in its order, and returns the error it would report.
-fn execute(plan: &mut Plan<'_>) -> i32 {
-    let Some(search_path) = plan.search_path else {
-        return execve(plan.program, plan.argv, plan.env);
+fn execute(steps: &mut Steps<'_>) -> i32 {
+    let Some(search_path) = steps.search_path else {
+        return execve(steps.program, steps.argv, steps.env);
     };
     let mut denied = false;
     for directory in search_path.split(|byte| *byte == b':') {
-        let Some(candidate) = join(&mut plan.candidate, directory, plan.program) else {
+        let Some(candidate) = join(&mut steps.candidate, directory, steps.program) else {
             continue;
         };
-        match execve(candidate, plan.argv, plan.env) {
+        match execve(candidate, steps.argv, steps.env) {
             libc::EACCES => denied = true,
             libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {}
             libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}

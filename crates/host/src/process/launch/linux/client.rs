@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +22,7 @@ use super::descendants;
 use super::link::KeeperLink;
 use super::passing;
 use super::spawner::SPAWNER_ARG;
-use super::wire::{self, REPORT_LEN, Report, START, Stage};
+use super::wire::{self, Order, REPORT_LEN, Report, START, START_WITHOUT_NETWORK, Stage};
 
 /// A spawner, replaced when a launch finds it dead.
 #[derive(Debug)]
@@ -33,6 +34,10 @@ pub(in super::super) struct Spawner {
 }
 
 impl Spawner {
+    pub(in super::super) fn executable(&self) -> &Path {
+        &self.executable
+    }
+
     pub(in super::super) fn start(executable: PathBuf) -> io::Result<Self> {
         require_kernel_support()?;
         let descriptor_limit = getrlimit(Resource::Nofile).current;
@@ -44,22 +49,29 @@ impl Spawner {
         &self,
         command: &Command,
         ends: ChildEnds,
+        unwanted: impl Future<Output = ()>,
     ) -> Result<(u32, Tree), LaunchError> {
+        let mut unwanted = pin!(unwanted);
         let request = wire::encode_request(command)?;
         let process = self.current();
-        let mut outcome = process.launch(&request, &ends).await;
+        let without_network =
+            command.sandbox.as_ref().is_some_and(|plan| plan.new_network_namespace);
+        let start = if without_network { START_WITHOUT_NETWORK } else { START };
+        let mut outcome = process.launch(start, &request, &ends, unwanted.as_mut()).await;
         if let Err(Unstarted::SpawnerGone(_)) = outcome {
             let process = self.replace(&process).map_err(|error| self.unavailable(error))?;
-            outcome = process.launch(&request, &ends).await;
+            outcome = process.launch(start, &request, &ends, unwanted).await;
         }
         let (pid, link) = outcome.map_err(|unstarted| match unstarted {
             Unstarted::SpawnerGone(error) => self.unavailable(error),
             Unstarted::Setup(error) => LaunchError::from_setup(error),
+            Unstarted::Unwanted => LaunchError::Terminated { program: command.program().into() },
             Unstarted::KeeperLost => LaunchError::KeeperLost { program: command.program().into() },
             Unstarted::Refused { stage, error } => match stage {
                 Stage::Fork | Stage::Setup => LaunchError::from_setup(error),
                 Stage::WorkingDirectory => LaunchError::from_chdir(command, error),
                 Stage::Exec => LaunchError::from_exec(command, error),
+                Stage::Sandbox(step) => LaunchError::from_sandbox(command, step, error),
             },
         })?;
         Ok((pid, Tree::kept(pid, link)))
@@ -88,6 +100,8 @@ impl Spawner {
 enum Unstarted {
     /// The request was never read, so trying again cannot start the program twice.
     SpawnerGone(io::Error),
+    /// The keeper has heard of it in time.
+    Unwanted,
     KeeperLost,
     Refused {
         stage: Stage,
@@ -124,8 +138,10 @@ impl SpawnerProcess {
 
     async fn launch(
         &self,
+        start: [u8; 1],
         request: &[u8],
         ends: &ChildEnds,
+        unwanted: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(u32, KeeperLink), Unstarted> {
         let kind = SocketType::STREAM;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
@@ -134,15 +150,20 @@ impl SpawnerProcess {
 
         // What fits goes ahead of the descriptors, so the keeper finds it when it first looks.
         let sent = passing::send(&socket, request, &[]).unwrap_or(0);
-        self.pass(theirs, ends).await?;
+        self.pass(start, theirs, ends).await?;
         send_rest(&socket, request.get(sent..).unwrap_or_default()).await;
-        receive_outcome(socket).await
+        receive_outcome(socket, unwanted).await
     }
 
-    async fn pass(&self, keeper_end: OwnedFd, ends: &ChildEnds) -> Result<(), Unstarted> {
+    async fn pass(
+        &self,
+        start: [u8; 1],
+        keeper_end: OwnedFd,
+        ends: &ChildEnds,
+    ) -> Result<(), Unstarted> {
         let [stdin, stdout, stderr] = ends.descriptors();
         let descriptors = [keeper_end.as_fd(), stdin, stdout, stderr];
-        let passed = send_when_possible(&self.socket, &START, &descriptors);
+        let passed = send_when_possible(&self.socket, &start, &descriptors);
         match passed.await {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
@@ -187,24 +208,25 @@ async fn send_when_possible(
     watched.async_io(Interest::WRITABLE, send).await
 }
 
-async fn receive_outcome(socket: AsyncFd<OwnedFd>) -> Result<(u32, KeeperLink), Unstarted> {
-    let mut bytes = [0; REPORT_LEN];
+async fn receive_outcome(
+    socket: AsyncFd<OwnedFd>,
+    unwanted: Pin<&mut impl Future<Output = ()>>,
+) -> Result<(u32, KeeperLink), Unstarted> {
     let mut descriptors = Vec::new();
-    let received = socket
-        .async_io(Interest::READABLE, |socket| {
-            Ok(passing::receive(socket, &mut bytes, &mut descriptors, RecvFlags::empty())?)
-        })
-        .await;
-    match received {
-        // One report is one message on a fresh socket, so it is never split.
-        Ok(REPORT_LEN) => {}
+    let (received, is_unwanted) = receive_report(&socket, &mut descriptors, unwanted).await;
+    let report = match received {
+        Ok(report) => report,
         // A Unix socket closed with unread bytes in it resets its peer: nobody read the request.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNRESET) => {
-            return Err(Unstarted::SpawnerGone(error));
+            return Err(if is_unwanted {
+                Unstarted::Unwanted
+            } else {
+                Unstarted::SpawnerGone(error)
+            });
         }
-        Ok(_) | Err(_) => return Err(Unstarted::KeeperLost),
-    }
-    match Report::decode(&bytes) {
+        Err(_) => return Err(Unstarted::KeeperLost),
+    };
+    match report {
         Some(Report::Started { pid }) => {
             let mut descriptors = descriptors.into_iter();
             match descriptors.next() {
@@ -212,10 +234,36 @@ async fn receive_outcome(socket: AsyncFd<OwnedFd>) -> Result<(u32, KeeperLink), 
                 None => Err(Unstarted::Setup(Errno::MFILE.into())),
             }
         }
+        Some(Report::Failed { errno: libc::ECANCELED, .. }) if is_unwanted => {
+            Err(Unstarted::Unwanted)
+        }
         Some(Report::Failed { stage, errno }) => {
             Err(Unstarted::Refused { stage, error: io::Error::from_raw_os_error(errno) })
         }
         _ => Err(Unstarted::KeeperLost),
+    }
+}
+
+/// The first report, if it is one, and whether it was unwanted by then.
+async fn receive_report(
+    socket: &AsyncFd<OwnedFd>,
+    descriptors: &mut Vec<OwnedFd>,
+    unwanted: Pin<&mut impl Future<Output = ()>>,
+) -> (io::Result<Option<Report>>, bool) {
+    let mut receiving = pin!(socket.async_io(Interest::READABLE, |socket| {
+        let mut bytes = [0; REPORT_LEN];
+        let len = passing::receive(socket, &mut bytes, descriptors, RecvFlags::empty())?;
+        // One report is one message on a fresh socket, so it is never split.
+        Ok(if len == REPORT_LEN { Report::decode(&bytes) } else { None })
+    }));
+    tokio::select! {
+        biased;
+        received = &mut receiving => (received, false),
+        () = unwanted => {
+            // Heard while the sandbox is put up, or else by the keeper of a program that runs.
+            let _ = passing::send(socket, &Order::KillAll.encode(), &[]);
+            (receiving.await, true)
+        }
     }
 }
 

@@ -19,13 +19,13 @@ pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
     found
 }
 
-/// How many living processes descend from this one, not counting `except`.
-pub(super) fn count_living(except: Option<Pid>) -> usize {
+/// How many living processes descend from this one, not counting those in `except`.
+pub(super) fn count_living(except: &[Pid]) -> usize {
     let mut unvisited = own_children();
     let mut living = 0;
     while let Some(pid) = unvisited.pop() {
         let is_zombie = Stat::read(pid).is_none_or(|stat| stat.state == b'Z');
-        if !is_zombie && Some(pid) != except {
+        if !is_zombie && !except.contains(&pid) {
             living += 1;
         }
         unvisited.extend(children_of(pid).unwrap_or_default());
@@ -47,7 +47,7 @@ fn own_children() -> Vec<Pid> {
 }
 
 /// Children belong to the thread that forked them, so each thread has a list.
-fn children_of(pid: Pid) -> io::Result<Vec<Pid>> {
+pub(super) fn children_of(pid: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         match fs::read(thread?.path().join("children")) {

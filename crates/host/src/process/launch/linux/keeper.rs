@@ -11,32 +11,43 @@ use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::child::{self, Failure};
+use super::child::Failure;
 use super::descendants;
 use super::passing;
 use super::reaping::{self, Pause};
+use super::sandboxed::{self, Confines, Started};
 use super::signals::ChildDeaths;
 use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
+use crate::sandbox::empty_network::EmptyNetwork;
+use crate::sandbox::requester::Requester;
 
 /// Most requests are smaller, and then one read takes all of it.
 const FIRST_READ: usize = 16 << 10;
 
 /// Keeps one tree from start to end.
-pub(super) fn keep(socket: OwnedFd, stdio: [OwnedFd; 3], deaths: &ChildDeaths) {
+pub(super) fn keep(
+    socket: OwnedFd,
+    stdio: [OwnedFd; 3],
+    deaths: &ChildDeaths,
+    empty_network: Option<&EmptyNetwork>,
+) {
     let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let Some(bytes) = read_request(&socket) else {
         return;
     };
-    let started = match (adopted, Request::decode(&bytes)) {
+    let request = Request::decode(&bytes);
+    let kill_on_exit = request.as_ref().is_some_and(|request| request.kill_on_exit);
+    let started = match (adopted, request) {
         (Err(errno), _) => Err(Failure { stage: Stage::Setup, errno: errno.raw_os_error() }),
         (_, None) => Err(Failure { stage: Stage::Setup, errno: libc::EPROTO }),
-        (Ok(()), Some(request)) => child::start(&request, &stdio).map(|(pid, pidfd)| {
-            (Leader::Running { pid, since: Instant::now() }, pid, pidfd, request.kill_on_exit)
-        }),
+        (Ok(()), Some(request)) => {
+            let requester = Requester::at(socket.as_fd());
+            sandboxed::start(&request, &stdio, empty_network, requester)
+        }
     };
     drop(stdio);
     match started {
-        Ok((leader, pid, pidfd, kill_on_exit)) => {
+        Ok(Started { pid, pidfd, confines }) => {
             let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
             // Ours, too: a child can stop us, and then only the server can wake us up.
             match rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
@@ -45,7 +56,9 @@ pub(super) fn keep(socket: OwnedFd, stdio: [OwnedFd; 3], deaths: &ChildDeaths) {
             }
             drop(pidfd);
             drop(bytes);
-            Keeper { socket: Some(socket), deaths, leader, kill_on_exit, kill: None }.run();
+            let leader = Leader::Running { pid, since: Instant::now() };
+            Keeper { socket: Some(socket), deaths, leader, confines, kill_on_exit, kill: None }
+                .run();
         }
         Err(Failure { stage, errno }) => send(&socket, &Report::Failed { stage, errno }.encode()),
     }
@@ -79,6 +92,7 @@ struct Keeper<'a> {
     socket: Option<OwnedFd>,
     deaths: &'a ChildDeaths,
     leader: Leader,
+    confines: Confines,
     kill_on_exit: bool,
     /// Set while everything is to die.
     kill: Option<Pause>,
@@ -124,6 +138,7 @@ impl Keeper<'_> {
                     };
                     if dead.pid == pid {
                         self.leader = Leader::Reaped;
+                        self.confines.program_is_gone();
                         let exited = Report::Exited {
                             status: dead.status,
                             duration: since.elapsed(),
@@ -141,6 +156,8 @@ impl Keeper<'_> {
             self.kill = Some(Pause::first());
         }
         if remaining == Remaining::None {
+            // Invariant: whoever hears that the tree is gone finds nothing of its sandbox either.
+            self.confines.tear_down();
             reports.extend_from_slice(&Report::Emptied.encode());
         }
         if let Some(socket) = &self.socket
@@ -171,7 +188,10 @@ impl Keeper<'_> {
                     Leader::Running { pid, .. } => Some(*pid),
                     Leader::Reaped => None,
                 };
-                let descendants = descendants::count_living(leader).try_into().unwrap_or(u32::MAX);
+                let uncounted: Vec<Pid> =
+                    leader.into_iter().chain(self.confines.overhead()).collect();
+                let descendants = descendants::count_living(&uncounted);
+                let descendants = descendants.try_into().unwrap_or(u32::MAX);
                 send(socket, &Report::Counted { ticket, descendants }.encode());
             }
             (None, _) => {

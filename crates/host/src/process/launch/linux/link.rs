@@ -1,7 +1,7 @@
 //! The server's side of one keeper: what it reports, and orders to it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -73,6 +73,13 @@ impl KeeperLink {
             // No room for an order. The end of all orders has the same meaning and needs none.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
+    }
+
+    /// As /proc tells of the descriptor that was received: the numbers of both sides may differ in containers.
+    pub(in super::super) fn keeper(&self) -> Option<u32> {
+        let keeper = self.keeper.as_ref()?.as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{keeper}")).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
     }
 
     /// A child of the same user may have stopped its keeper.

@@ -57,22 +57,35 @@ pub(super) fn block_all() {
 
 /// Back to the defaults, which children inherit: Rust's runtime ignores SIGPIPE, `nohup` SIGHUP.
 pub(super) fn reset_dispositions() {
-    // In the kernel's `sigaction`, whatever its layout, all-zero is SIG_DFL without flags.
-    let default = [0_u64; 8];
     for number in 1..=libc::SIGRTMAX() {
-        // SAFETY: `default` is larger than the structure, and no handler of ours is in use. The C
-        // library would refuse to reset the two signals it keeps for itself. KILL and STOP fail
-        // without effect.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                number,
-                default.as_ptr(),
-                std::ptr::null_mut::<libc::c_void>(),
-                KERNEL_SIGSET_LEN,
-            )
-        };
+        set_disposition(number, libc::SIG_DFL);
     }
+}
+
+/// For a program that is to stay until its own child has ended, whatever is sent to both.
+pub(super) fn ignore_all() {
+    for number in (1..=libc::SIGRTMAX()).filter(|number| *number != libc::SIGCHLD) {
+        set_disposition(number, libc::SIG_IGN);
+    }
+}
+
+/// KILL and STOP stay as they are.
+fn set_disposition(number: libc::c_int, handler: libc::sighandler_t) {
+    // The kernel's `sigaction`, whatever its layout, begins with the handler; all else may be zero.
+    let mut action = [0_usize; 8];
+    action[0] = handler;
+    // SAFETY: `action` is larger than the structure, and no handler of ours is in use. The C
+    // library would refuse to change the two signals it keeps for itself. KILL and STOP fail
+    // without effect.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            number,
+            action.as_ptr(),
+            std::ptr::null_mut::<libc::c_void>(),
+            KERNEL_SIGSET_LEN,
+        )
+    };
 }
 
 pub(super) fn empty_set() -> libc::sigset_t {

@@ -13,12 +13,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
+use super::bubblewrapped;
 use super::descendants;
 use super::keeper;
 use super::passing::{self, MAX_DESCRIPTORS};
 use super::reaping::{self, Pause};
 use super::signals::{self, ChildDeaths};
-use super::wire::{Report, START, Stage};
+use super::wire::{Report, START, START_WITHOUT_NETWORK, Stage};
+use crate::sandbox::empty_network::EmptyNetwork;
 
 /// The first argument that asks an executable to be the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";
@@ -30,7 +32,12 @@ const LAST_EFFORT: Duration = Duration::from_secs(1);
 /// Is the spawner, until the server closes its end of the socket that is this process's standard
 /// input. Call it first thing in `main`, before any thread exists, when the first argument is
 /// [`SPAWNER_ARG`].
+///
+/// With a further argument of its own it is the one that bubblewrap runs inside a sandbox.
 pub fn run_spawner() -> ExitCode {
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == bubblewrapped::INSIDE_ARG) {
+        return bubblewrapped::run_inside();
+    }
     match Spawner::prepare() {
         Ok(spawner) => {
             spawner.run();
@@ -47,6 +54,8 @@ struct Spawner {
     keepers: HashSet<Pid>,
     /// Set while there may be orphans.
     orphans: Option<Pause>,
+    /// Made when the first program comes that is to have no network. If that fails, keepers make their own or fail.
+    empty_network: Option<EmptyNetwork>,
 }
 
 impl Spawner {
@@ -64,7 +73,7 @@ impl Spawner {
             rustix::process::setrlimit(Resource::Nofile, limit)?;
         }
         let deaths = ChildDeaths::watch()?;
-        Ok(Self { server, deaths, keepers: HashSet::new(), orphans: None })
+        Ok(Self { server, deaths, keepers: HashSet::new(), orphans: None, empty_network: None })
     }
 
     fn run(mut self) {
@@ -118,6 +127,10 @@ impl Spawner {
             Err(_) => return Server::Gone,
             Ok(_) => {}
         }
+        if message == START_WITHOUT_NETWORK && self.empty_network.is_none() {
+            // SAFETY: this process has one thread.
+            self.empty_network = unsafe { EmptyNetwork::make() }.ok();
+        }
         if let Ok([socket, stdin, stdout, stderr]) =
             <[OwnedFd; MAX_DESCRIPTORS]>::try_from(descriptors)
         {
@@ -138,7 +151,7 @@ impl Spawner {
                 // Invariant: only the spawner has this open, so the server notices its death.
                 // SAFETY: the child never leaves this arm, so nobody uses the descriptor again.
                 unsafe { libc::close(SERVER_FD) };
-                keeper::keep(socket, stdio, &self.deaths);
+                keeper::keep(socket, stdio, &self.deaths, self.empty_network.as_ref());
                 // SAFETY: ends the process; nothing of it needs to be tidied up.
                 unsafe { libc::_exit(0) }
             }

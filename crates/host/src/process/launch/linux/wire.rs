@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use super::super::command::{Command, Io};
 use super::super::error::LaunchError;
+use crate::sandbox::SandboxStep;
 
 /// The one byte of the datagram that carries a start's descriptors to the spawner.
 pub(super) const START: [u8; 1] = *b"s";
+/// The same for a program that is to have no network.
+pub(super) const START_WITHOUT_NETWORK: [u8; 1] = *b"n";
 
 /// Far above what `execve` takes (Linux: 6 MiB), so what is refused here would be refused there.
 const MAX_REQUEST_LEN: usize = 16 << 20;
@@ -18,12 +21,13 @@ const MAX_REQUEST_LEN: usize = 16 << 20;
 /// Where a program without a `PATH` of its own is looked up.
 const DEFAULT_SEARCH_PATH: &[u8] = b"/usr/bin:/bin";
 
-const HEADER_LEN: usize = 16;
+const HEADER_LEN: usize = 20;
 const TERMINAL: u32 = 1;
 const KILL_ON_EXIT: u32 = 2;
 const SEARCH: u32 = 4;
+const SANDBOX: u32 = 8;
 
-/// Lays out a start request: header, then NUL-terminated strings in the order of [`Strings`].
+/// Lays out a start request: header, plan of the sandbox, then NUL-terminated strings in the order of [`Strings`].
 pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> {
     let searched = command.program_path().is_none() && !command.program().is_empty();
     let mut flags = 0;
@@ -31,13 +35,16 @@ pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> 
         (TERMINAL, matches!(command.io, Io::Pty(_))),
         (KILL_ON_EXIT, command.kill_on_exit),
         (SEARCH, searched),
+        (SANDBOX, command.sandbox.is_some()),
     ] {
         flags |= if set { flag } else { 0 };
     }
     let too_long = || LaunchError::ArgumentsTooLong { program: command.program().to_owned() };
     let count = |len: usize| u32::try_from(len).map_err(|_| too_long());
 
+    let plan = command.sandbox.as_ref().map(|plan| plan.encode()).unwrap_or_default();
     let mut bytes = vec![0; HEADER_LEN];
+    bytes.extend_from_slice(&plan);
     push_string(&mut bytes, &[command.program().as_bytes()]);
     let search_path = command.variable("PATH").map_or(DEFAULT_SEARCH_PATH, OsStrExt::as_bytes);
     push_string(&mut bytes, &[if searched { search_path } else { b"" }]);
@@ -54,8 +61,13 @@ pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> 
         return Err(too_long());
     }
 
-    let header =
-        [count(bytes.len())?, flags, count(command.argv.len())?, count(command.env.len())?];
+    let header = [
+        count(bytes.len())?,
+        flags,
+        count(command.argv.len())?,
+        count(command.env.len())?,
+        count(plan.len())?,
+    ];
     for (slot, value) in bytes.chunks_exact_mut(4).zip(header) {
         slot.copy_from_slice(&value.to_ne_bytes());
     }
@@ -78,8 +90,12 @@ pub(super) fn request_len(received: &[u8]) -> Option<usize> {
 /// A received start request.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
+    /// All of it, as it came.
+    pub(super) bytes: &'a [u8],
     pub(super) terminal: bool,
     pub(super) kill_on_exit: bool,
+    /// An encoded plan.
+    pub(super) sandbox: Option<&'a [u8]>,
     pub(super) strings: Strings<'a>,
 }
 
@@ -97,7 +113,9 @@ pub(super) struct Strings<'a> {
 impl<'a> Request<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (flags, argc, envc) = (field(bytes, 1)?, field(bytes, 2)?, field(bytes, 3)?);
-        let mut strings = bytes.get(HEADER_LEN..)?.split_inclusive(|byte| *byte == 0);
+        let plan_len = field(bytes, 4)? as usize;
+        let (plan, strings) = bytes.get(HEADER_LEN..)?.split_at_checked(plan_len)?;
+        let mut strings = strings.split_inclusive(|byte| *byte == 0);
         let (program, search_path, cwd) = (strings.next()?, strings.next()?, strings.next()?);
         let argv: Vec<_> = strings.by_ref().take(argc as usize).collect();
         let env: Vec<_> = strings.by_ref().take(envc as usize).collect();
@@ -106,8 +124,10 @@ impl<'a> Request<'a> {
             && strings.next().is_none()
             && bytes.last() == Some(&0);
         complete.then_some(Self {
+            bytes,
             terminal: flags & TERMINAL != 0,
             kill_on_exit: flags & KILL_ON_EXIT != 0,
+            sandbox: (flags & SANDBOX != 0).then_some(plan),
             strings: Strings {
                 program,
                 search_path: (flags & SEARCH != 0).then_some(search_path),
@@ -121,12 +141,12 @@ impl<'a> Request<'a> {
 
 /// How far a start got before it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub(super) enum Stage {
-    Fork = 1,
+    Fork,
     Setup,
     WorkingDirectory,
     Exec,
+    Sandbox(SandboxStep),
 }
 
 /// What a keeper tells the server.
@@ -158,17 +178,20 @@ pub(super) const REPORT_LEN: usize = 40;
 impl Report {
     pub(super) fn encode(self) -> [u8; REPORT_LEN] {
         let (kind, small, large) = match self {
-            Self::Started { pid } => (1, [pid, 0], [0; 3]),
-            Self::Failed { stage, errno } => (2, [stage as u32, errno.cast_unsigned()], [0; 3]),
-            Self::Exited { status, duration, cpu, max_rss_bytes } => {
-                (3, [status.cast_unsigned(), 0], [nanos(duration), nanos(cpu), max_rss_bytes])
+            Self::Started { pid } => (1, [pid, 0, 0], [0; 3]),
+            Self::Failed { stage, errno } => {
+                let [stage, detail] = stage.encode();
+                (2, [stage, errno.cast_unsigned(), detail], [0; 3])
             }
-            Self::Emptied => (4, [0; 2], [0; 3]),
-            Self::Counted { ticket, descendants } => (5, [ticket, descendants], [0; 3]),
+            Self::Exited { status, duration, cpu, max_rss_bytes } => {
+                (3, [status.cast_unsigned(), 0, 0], [nanos(duration), nanos(cpu), max_rss_bytes])
+            }
+            Self::Emptied => (4, [0; 3], [0; 3]),
+            Self::Counted { ticket, descendants } => (5, [ticket, descendants, 0], [0; 3]),
         };
         let mut bytes = [0; REPORT_LEN];
         let (head, tail) = bytes.split_at_mut(16);
-        for (slot, value) in head.chunks_exact_mut(4).zip([kind, small[0], small[1]]) {
+        for (slot, value) in head.chunks_exact_mut(4).zip([kind, small[0], small[1], small[2]]) {
             slot.copy_from_slice(&u32::to_ne_bytes(value));
         }
         for (slot, value) in tail.chunks_exact_mut(8).zip(large) {
@@ -185,7 +208,10 @@ impl Report {
         };
         Some(match field(bytes, 0)? {
             1 => Self::Started { pid: first },
-            2 => Self::Failed { stage: Stage::decode(first)?, errno: second.cast_signed() },
+            2 => Self::Failed {
+                stage: Stage::decode([first, field(bytes, 3)?])?,
+                errno: second.cast_signed(),
+            },
             3 => Self::Exited {
                 status: first.cast_signed(),
                 duration: Duration::from_nanos(large(0)?),
@@ -200,10 +226,33 @@ impl Report {
 }
 
 impl Stage {
-    fn decode(number: u32) -> Option<Self> {
-        [Self::Fork, Self::Setup, Self::WorkingDirectory, Self::Exec]
-            .into_iter()
-            .find(|stage| *stage as u32 == number)
+    /// Steps of the sandbox are counted from here.
+    const SANDBOX: u32 = 16;
+
+    pub(super) fn encode(self) -> [u32; 2] {
+        match self {
+            Self::Fork => [1, 0],
+            Self::Setup => [2, 0],
+            Self::WorkingDirectory => [3, 0],
+            Self::Exec => [4, 0],
+            Self::Sandbox(step) => {
+                let [number, detail] = step.encode();
+                [Self::SANDBOX + number, detail]
+            }
+        }
+    }
+
+    pub(super) fn decode([number, detail]: [u32; 2]) -> Option<Self> {
+        Some(match number {
+            1 => Self::Fork,
+            2 => Self::Setup,
+            3 => Self::WorkingDirectory,
+            4 => Self::Exec,
+            _ => {
+                let step = [number.checked_sub(Self::SANDBOX)?, detail];
+                Self::Sandbox(SandboxStep::decode(step)?)
+            }
+        })
     }
 }
 
@@ -251,7 +300,10 @@ fn nanos(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::sandbox::{Network, Plan, Tier};
 
     fn command() -> Command {
         Command {
@@ -261,6 +313,7 @@ mod tests {
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into())],
             io: Io::Pipes { stdin: true },
             kill_on_exit: true,
+            sandbox: None,
         }
     }
 
@@ -287,6 +340,28 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_travels_with_its_request() {
+        let plan = Plan {
+            tier: Tier::Direct,
+            mounts: Vec::new(),
+            landlock: None,
+            seccomp: vec![0; 16],
+            network: Network::Restricted,
+            new_network_namespace: false,
+            fresh_proc: false,
+            own_terminals: false,
+        };
+        let sandboxed = Command { sandbox: Some(Arc::new(plan.clone())), ..command() };
+        let bytes = encode_request(&sandboxed).unwrap();
+        let request = Request::decode(&bytes).unwrap();
+        assert_eq!(request.sandbox.and_then(Plan::decode), Some(plan));
+        assert_eq!(request.strings.program, b"ls\0");
+        for len in 0..bytes.len() {
+            assert!(Request::decode(&bytes[..len]).is_none(), "accepted {len} bytes");
+        }
+    }
+
+    #[test]
     fn a_request_of_absurd_size_is_refused_before_it_is_sent() {
         let mut command = command();
         command.argv.push("x".repeat(MAX_REQUEST_LEN).into());
@@ -298,6 +373,10 @@ mod tests {
         for report in [
             Report::Started { pid: 7 },
             Report::Failed { stage: Stage::Exec, errno: libc::ENOENT },
+            Report::Failed {
+                stage: Stage::Sandbox(SandboxStep::Mount { mount: 3 }),
+                errno: libc::EPERM,
+            },
             Report::Exited {
                 status: 9,
                 duration: Duration::from_nanos(1),

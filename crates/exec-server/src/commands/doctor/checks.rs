@@ -1,47 +1,30 @@
-//! `exec-server doctor`: what this machine offers, found out by using it.
+//! What the server needs, found out by using it.
 
 use std::ffi::OsString;
-use std::io::Write;
-use std::process::ExitCode;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::{Command, Io, Launched, PtySize, Teardown, TreeEvent};
+use exec_server_host::sandbox::Plan;
 use serde::Serialize;
 
 use crate::runtime_paths::ExecServerRuntimePaths;
 
 /// One thing that was tried.
 #[derive(Debug, Serialize)]
-struct Check {
-    name: &'static str,
-    works: bool,
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) works: bool,
     /// What it gives, or why it does not work.
-    detail: String,
+    pub(super) detail: String,
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Exit code 0 when everything works, 1 otherwise.
-pub(crate) fn run(json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let checks = runtime.block_on(checks());
-    if json {
-        serde_json::to_writer_pretty(&mut *out, &checks)?;
-        writeln!(out)?;
-    } else {
-        for Check { name, works, detail } in &checks {
-            writeln!(out, "{} {name:<18} {detail}", if *works { "ok  " } else { "FAIL" })?;
-        }
-    }
-    let healthy = checks.iter().all(|check| check.works);
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-async fn checks() -> Vec<Check> {
+/// What the server needs in order to run processes at all.
+pub(super) async fn checks() -> Vec<Check> {
     let pipes = Io::Pipes { stdin: false };
     let terminal = Io::Pty(PtySize { rows: 24, cols: 80 });
     vec![
@@ -62,7 +45,7 @@ async fn checks() -> Vec<Check> {
     ]
 }
 
-async fn check(
+pub(super) async fn check(
     name: &'static str,
     gives: &str,
     attempt: impl Future<Output = anyhow::Result<()>>,
@@ -85,6 +68,19 @@ async fn starts(io: Io) -> anyhow::Result<()> {
     }
 }
 
+/// The exit code of a script that runs in `cwd` under a sandbox.
+pub(super) async fn confined(script: &str, cwd: &Path, plan: Plan) -> anyhow::Result<i32> {
+    let mut command = command(script, Io::Pipes { stdin: false });
+    command.cwd = cwd.to_owned();
+    command.sandbox = Some(Arc::new(plan));
+    let launcher = ExecServerRuntimePaths::this_program().launcher()?;
+    let mut launched = launcher.launch(command).await?;
+    match launched.tree.next_event().await {
+        TreeEvent::Exited(exit) => Ok(exit.code),
+        other => anyhow::bail!("expected its end, got {other:?}"),
+    }
+}
+
 /// A grandchild in a session of its own must not survive.
 async fn escapee_dies() -> anyhow::Result<()> {
     let launcher = ExecServerRuntimePaths::this_program().launcher()?;
@@ -100,8 +96,12 @@ async fn escapee_dies() -> anyhow::Result<()> {
 
 async fn launch(script: &str, io: Io) -> anyhow::Result<Launched> {
     let launcher = ExecServerRuntimePaths::this_program().launcher()?;
+    Ok(launcher.launch(command(script, io)).await?)
+}
+
+fn command(script: &str, io: Io) -> Command {
     let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
     let env = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
-    let command = Command { argv, arg0: None, cwd: "/".into(), env, io, kill_on_exit: false };
-    Ok(launcher.launch(command).await?)
+    let cwd = "/".into();
+    Command { argv, arg0: None, cwd, env, io, kill_on_exit: false, sandbox: None }
 }

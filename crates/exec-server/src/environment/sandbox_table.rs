@@ -1,0 +1,67 @@
+//! The table `sandbox` of an environment in `environments.toml`.
+
+use exec_server_protocol::PathUri;
+use exec_server_server::SandboxLevel;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::sandbox_terms::SandboxTerms;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SandboxTable {
+    mode: Mode,
+    #[serde(default)]
+    writable: Vec<Spanned<String>>,
+    #[serde(default)]
+    deny: Vec<Spanned<String>>,
+    #[serde(default)]
+    network: bool,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    ReadOnly,
+    WorkspaceWrite,
+}
+
+/// What is wrong with a table.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxTableMistake {
+    #[error("{path:?} is not an absolute path")]
+    RelativeWritable { path: String },
+    #[error("writable needs mode = \"workspace-write\"")]
+    NothingWritable,
+    #[error("a pattern to deny must not be empty")]
+    EmptyDenial,
+}
+
+impl SandboxTable {
+    /// A mistake comes with its place in the text.
+    pub(super) fn check(&self) -> Result<SandboxTerms, (usize, SandboxTableMistake)> {
+        if let (Mode::ReadOnly, Some(first)) = (self.mode, self.writable.first()) {
+            return Err((first.span().start, SandboxTableMistake::NothingWritable));
+        }
+        // Not relative to the directory of the file: these are paths of another machine.
+        let writable = self.writable.iter().map(|path| {
+            PathUri::from_path(path.get_ref()).ok_or_else(|| {
+                let mistake =
+                    SandboxTableMistake::RelativeWritable { path: path.get_ref().clone() };
+                (path.span().start, mistake)
+            })
+        });
+        if let Some(empty) = self.deny.iter().find(|pattern| pattern.get_ref().is_empty()) {
+            return Err((empty.span().start, SandboxTableMistake::EmptyDenial));
+        }
+        Ok(SandboxTerms {
+            level: match self.mode {
+                Mode::ReadOnly => SandboxLevel::ReadOnly,
+                Mode::WorkspaceWrite => SandboxLevel::WorkspaceWrite,
+            },
+            writable: writable.collect::<Result<_, _>>()?,
+            deny: self.deny.iter().map(|pattern| pattern.get_ref().clone()).collect(),
+            network: self.network,
+        })
+    }
+}

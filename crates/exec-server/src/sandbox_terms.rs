@@ -1,0 +1,158 @@
+//! A sandbox in the words of users, as the flags of `run` and `environments.toml` have them, and the object that says the
+//! same to a server. Whether a machine can enforce it is that server's business.
+
+use exec_server_protocol::{
+    FileSystemPermissions, NetworkPermission, PathUri, Permissions, SandboxAccess, SandboxEntry,
+    SandboxEntryPath, SandboxMode, SandboxProfile, SandboxRequest, SpecialPath,
+};
+use exec_server_server::SandboxLevel;
+
+/// What a process may do: read everything that is not denied, and write where it is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxTerms {
+    pub level: SandboxLevel,
+    /// With [`SandboxLevel::WorkspaceWrite`]: besides the working directory and the temporary directories.
+    pub writable: Vec<PathUri>,
+    /// Can neither be read nor written. A path, below the working directory if it is relative; or a pattern, below the working
+    /// directory and every writable one if it is relative.
+    pub deny: Vec<String>,
+    pub network: bool,
+}
+
+impl SandboxTerms {
+    /// For a process that starts in `cwd`.
+    #[must_use]
+    pub fn request(&self, cwd: &PathUri) -> SandboxRequest {
+        if !self.deny.is_empty() {
+            return SandboxRequest::profile(&self.profile(cwd));
+        }
+        SandboxRequest::mode(&match self.level {
+            SandboxLevel::ReadOnly => SandboxMode::ReadOnly { network_access: self.network },
+            SandboxLevel::WorkspaceWrite => SandboxMode::WorkspaceWrite {
+                writable_roots: self.writable.clone(),
+                network_access: self.network,
+                exclude_tmpdir_env_var: false,
+                exclude_slash_tmp: false,
+                cwd: None,
+            },
+        })
+    }
+
+    /// The only form that can deny.
+    fn profile(&self, cwd: &PathUri) -> SandboxProfile {
+        let mut entries = vec![entry(special("root"), SandboxAccess::Read)];
+        let mut workspace_roots = vec![cwd.clone()];
+        if self.level == SandboxLevel::WorkspaceWrite {
+            let kinds = ["project_roots", "tmpdir", "slash_tmp"];
+            entries.extend(kinds.map(|kind| entry(special(kind), SandboxAccess::Write)));
+            workspace_roots.extend(self.writable.iter().cloned());
+        }
+        let denied = self.deny.iter().map(|text| entry(denied(text, cwd), SandboxAccess::Deny));
+        entries.extend(denied);
+        SandboxProfile {
+            permissions: Permissions::Managed {
+                file_system: FileSystemPermissions::Restricted {
+                    entries,
+                    glob_scan_max_depth: None,
+                },
+                network: match self.network {
+                    true => NetworkPermission::Enabled,
+                    false => NetworkPermission::Restricted,
+                },
+            },
+            cwd: Some(cwd.clone()),
+            workspace_roots,
+        }
+    }
+}
+
+/// What is no pattern is named exactly: then symlinks on the way are followed, and it stays denied if it comes into being later.
+fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
+    const OF_PATTERNS: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
+    let pattern = || SandboxEntryPath::GlobPattern { pattern: text.to_owned() };
+    if text.contains(OF_PATTERNS) {
+        return pattern();
+    }
+    match PathUri::from_path(cwd.as_path().join(text)) {
+        Some(path) => SandboxEntryPath::Path { path },
+        // The server says what is wrong with it.
+        None => pattern(),
+    }
+}
+
+fn entry(path: SandboxEntryPath, access: SandboxAccess) -> SandboxEntry {
+    SandboxEntry { path, access, missing_path_behavior: None }
+}
+
+fn special(kind: &str) -> SandboxEntryPath {
+    SandboxEntryPath::Special { value: SpecialPath::new(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn uri(path: &str) -> PathUri {
+        PathUri::from_path(path).unwrap()
+    }
+
+    fn object(terms: &SandboxTerms) -> Value {
+        let request = terms.request(&uri("/work"));
+        request.parse().unwrap();
+        serde_json::to_value(request).unwrap()
+    }
+
+    fn terms(level: SandboxLevel) -> SandboxTerms {
+        SandboxTerms { level, writable: Vec::new(), deny: Vec::new(), network: false }
+    }
+
+    #[test]
+    fn modes_are_enough_unless_something_is_denied() {
+        assert_eq!(
+            object(&SandboxTerms { network: true, ..terms(SandboxLevel::ReadOnly) }),
+            json!({"type": "read-only", "network_access": true})
+        );
+        let writable = vec![uri("/srv/a b")];
+        let workspace = SandboxTerms { writable, ..terms(SandboxLevel::WorkspaceWrite) };
+        assert_eq!(
+            object(&workspace),
+            json!({"type": "workspace-write", "writable_roots": ["file:///srv/a%20b"], "network_access": false,
+                   "exclude_tmpdir_env_var": false, "exclude_slash_tmp": false})
+        );
+    }
+
+    #[test]
+    fn denials_are_paths_or_patterns() {
+        let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+        let denied = |path: Value| json!({"path": path, "access": "deny"});
+        let path = |path: &str| denied(json!({"type": "path", "path": path}));
+        let glob = denied(json!({"type": "glob_pattern", "pattern": "**/*.pem"}));
+        let deny = ["secrets", "/home/me/.ssh", "**/*.pem"].map(str::to_owned).to_vec();
+        let writable = vec![uri("/srv")];
+        let workspace =
+            SandboxTerms { writable, deny, network: true, ..terms(SandboxLevel::WorkspaceWrite) };
+        assert_eq!(
+            object(&workspace),
+            json!({
+                "permissions": {
+                    "type": "managed",
+                    "file_system": {"type": "restricted", "entries": [
+                        special("root", "read"), special("project_roots", "write"), special("tmpdir", "write"),
+                        special("slash_tmp", "write"), path("file:///work/secrets"), path("file:///home/me/.ssh"), glob,
+                    ]},
+                    "network": "enabled",
+                },
+                "cwd": "file:///work",
+                "workspaceRoots": ["file:///work", "file:///srv"],
+            })
+        );
+        let nothing_to_write =
+            SandboxTerms { deny: vec!["a?".to_owned()], ..terms(SandboxLevel::ReadOnly) };
+        let object = object(&nothing_to_write);
+        let entries = &object["permissions"]["file_system"]["entries"];
+        assert_eq!(entries.as_array().unwrap().len(), 2);
+        assert!(!entries.to_string().contains("write"), "{entries}");
+    }
+}

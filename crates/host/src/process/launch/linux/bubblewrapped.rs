@@ -1,0 +1,213 @@
+//! A program in the sandbox that bubblewrap makes: bubblewrap runs this executable again, inside, and that becomes the program.
+//!
+//! ```text
+//! keeper ──vfork──▶ bwrap ──fork──▶ bwrap, the init ──fork──▶ this executable ──exec──▶ program
+//!    ▲                                                          │
+//!    └─────────────── a socket, closed by the exec ─────────────┘
+//! ```
+//!
+//! Bubblewrap gets no word of the request: neither environment nor arguments nor search path of the program can change what it does. It
+//! ignores all signals, which the program then gets for itself, being in the same process group.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use rustix::process::Pid;
+
+use super::child::{self, Failure, Parent, Start};
+use super::descendants;
+use super::signals;
+use super::wire::{Request, Stage, Strings};
+use crate::sandbox::lockdown::Lockdown;
+use crate::sandbox::placeholder::Placeholders;
+use crate::sandbox::requester::Requester;
+use crate::sandbox::step::{FAILURE_LEN, SandboxStep, from_bytes, to_bytes};
+use crate::sandbox::{Plan, bubblewrap};
+
+/// The second argument of the hidden mode that makes it the one inside a sandbox.
+pub(super) const INSIDE_ARG: &str = "__inside";
+
+/// What bubblewrap and the one inside inherit, from 3 on: bubblewrap's options, the request, the line to the keeper, this executable.
+const OPTIONS_FD: RawFd = 3;
+const REQUEST_FD: RawFd = 4;
+const LINE_FD: RawFd = 5;
+const EXECUTABLE_FD: RawFd = 6;
+/// Higher than all of them.
+const FREE_FD: RawFd = 16;
+
+const INSIDE: [u8; 1] = *b"i";
+/// It waits, so that the keeper can see who is who.
+const GO_ON: [u8; 1] = *b"g";
+
+/// A program that runs, and the processes between it and the keeper that are not of its making.
+pub(super) struct Wrapped {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+    pub(super) wrapping: Vec<Pid>,
+}
+
+/// Starts `program`, which is bubblewrap. After a failure, children may be left.
+pub(super) fn start(
+    request: &Request<'_>,
+    stdio: &[OwnedFd; 3],
+    program: &Path,
+    plan: &Plan,
+    placeholders: &Placeholders,
+    requester: Requester<'_>,
+) -> Result<Wrapped, Failure> {
+    let (line, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(failed)?;
+    let options = bubblewrap::options(plan, placeholders)?;
+    let inherited = inherited(&options, request, &theirs).map_err(failed)?;
+    drop(theirs);
+    let program = nul_terminated(program.as_os_str().as_bytes());
+    let options = OPTIONS_FD.to_string();
+    let executable = format!("/proc/self/fd/{EXECUTABLE_FD}");
+    let words = ["bwrap", "--args", &options, "--", &executable, super::SPAWNER_ARG, INSIDE_ARG]
+        .map(|word| nul_terminated(word.as_bytes()));
+    let strings = Strings {
+        program: &program,
+        search_path: None,
+        cwd: b"/\0",
+        argv: words.iter().map(Vec::as_slice).collect(),
+        env: Vec::new(),
+    };
+    let started = child::start(&Start {
+        strings: &strings,
+        terminal: request.terminal,
+        stdio,
+        inherited: &inherited,
+        lockdown: None,
+        ignores_signals: true,
+        parent: Parent::Caller,
+    });
+    let (pid, pidfd) = started.map_err(|failure| match failure.stage {
+        Stage::Exec => Failure { stage: Stage::Sandbox(SandboxStep::Bubblewrap), ..failure },
+        _ => failure,
+    })?;
+    drop(inherited);
+    let wrapping = hear(&line, pid, requester)?;
+    Ok(Wrapped { pid, pidfd, wrapping })
+}
+
+/// Bubblewrap's init, and the one inside, which is to be the program.
+fn find_wrapping(bwrap: Pid) -> Vec<Pid> {
+    let init = descendants::children_of(bwrap).unwrap_or_default();
+    let inside = init.iter().flat_map(|init| descendants::children_of(*init).unwrap_or_default());
+    init.iter().copied().chain(inside).collect()
+}
+
+fn inherited(
+    options: &[OsString],
+    request: &Request<'_>,
+    line: &OwnedFd,
+) -> Result<[OwnedFd; 4], Errno> {
+    let mut words = Vec::new();
+    for option in options {
+        words.extend(nul_terminated(option.as_bytes()));
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let executable = rustix::fs::openat(CWD, c"/proc/self/exe", flags, Mode::empty())?;
+    // Above the numbers that they will get, so that none is replaced before it has been copied.
+    let high = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, FREE_FD);
+    Ok([
+        high(&in_memory(&words)?)?,
+        high(&in_memory(request.bytes)?)?,
+        high(line)?,
+        high(&executable)?,
+    ])
+}
+
+fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    let to_errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let mut file = File::from(memfd_create(c"sandbox", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes).map_err(to_errno)?;
+    file.rewind().map_err(to_errno)?;
+    Ok(file.into())
+}
+
+/// Returns once the program has been executed: then the line closes, and nothing but that it came inside was said.
+fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Vec<Pid>, Failure> {
+    let mut wrapping = None;
+    loop {
+        requester.wait_for(line).map_err(failed)?;
+        let mut message = [0; FAILURE_LEN];
+        match recv(line, &mut message, RecvFlags::empty()) {
+            Ok((1, _)) => {
+                wrapping = Some(find_wrapping(bwrap));
+                send(line, &GO_ON, SendFlags::NOSIGNAL).map_err(failed)?;
+            }
+            Ok((FAILURE_LEN, _)) => return Err(decode(&message)),
+            Ok((0, _)) => return wrapping.ok_or(failed(Errno::CANCELED)),
+            Err(Errno::INTR) => {}
+            Ok(_) => return Err(failed(Errno::PROTO)),
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}
+
+/// Is the one inside: puts up the rest of the sandbox and becomes the program.
+pub(super) fn run_inside() -> ExitCode {
+    signals::block_all();
+    signals::reset_dispositions();
+    // SAFETY: the keeper passed it under this number, and nothing else in this process knows it.
+    let line = unsafe { OwnedFd::from_raw_fd(LINE_FD) };
+    let _ = send(&line, &INSIDE, SendFlags::NOSIGNAL);
+    let mut answer = [0];
+    if recv(&line, &mut answer, RecvFlags::empty()).is_err() || answer != GO_ON {
+        // The keeper is gone.
+        return ExitCode::from(127);
+    }
+    let failure = become_program();
+    let _ = send(&line, &encode(failure), SendFlags::NOSIGNAL);
+    ExitCode::from(127)
+}
+
+fn become_program() -> Failure {
+    let mut bytes = Vec::new();
+    // SAFETY: as with the line.
+    let mut request = unsafe { File::from_raw_fd(REQUEST_FD) };
+    if let Err(error) = request.read_to_end(&mut bytes) {
+        return failed(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    let decoded = Request::decode(&bytes)
+        .and_then(|request| Some((Plan::decode(request.sandbox?)?, request)));
+    let Some((plan, request)) = decoded else {
+        return SandboxStep::Plan.failed(Errno::PROTO).into();
+    };
+    let terminal = request.terminal.then(rustix::stdio::stdin);
+    let prepared = bubblewrap::verify(&plan.mounts)
+        .and_then(|()| Lockdown::prepare(&plan, terminal.as_slice()));
+    match prepared {
+        Ok(lockdown) => child::become_program_here(&request, &lockdown),
+        Err(failure) => failure.into(),
+    }
+}
+
+fn failed(errno: Errno) -> Failure {
+    SandboxStep::Bubblewrap.failed(errno).into()
+}
+
+fn encode(Failure { stage, errno }: Failure) -> [u8; FAILURE_LEN] {
+    to_bytes(stage.encode(), errno)
+}
+
+fn decode(bytes: &[u8; FAILURE_LEN]) -> Failure {
+    let (stage, errno) = from_bytes(bytes);
+    Stage::decode(stage).map_or(failed(Errno::PROTO), |stage| Failure { stage, errno })
+}
+
+fn nul_terminated(text: &[u8]) -> Vec<u8> {
+    [text, b"\0"].concat()
+}

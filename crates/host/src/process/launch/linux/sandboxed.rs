@@ -1,0 +1,125 @@
+//! Starting a program as its plan wants it, and what remains of that for as long as its tree lives.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions};
+
+use super::bubblewrapped::{self, Wrapped};
+use super::child::{self, Failure, Parent, Start};
+use super::descendants;
+use super::stage;
+use super::wire::Request;
+use crate::sandbox::empty_network::EmptyNetwork;
+use crate::sandbox::init::Init;
+use crate::sandbox::lockdown::Lockdown;
+use crate::sandbox::placeholder::Placeholders;
+use crate::sandbox::requester::Requester;
+use crate::sandbox::step::SandboxStep;
+use crate::sandbox::{Plan, Tier};
+
+/// A program that runs.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+    pub(super) confines: Confines,
+}
+
+/// What has to stay as long as anything of the tree lives.
+#[derive(Debug, Default)]
+pub(super) struct Confines {
+    init: Option<Init>,
+    /// Processes that bubblewrap has made.
+    wrapping: Vec<Pid>,
+    placeholders: Placeholders,
+}
+
+impl Confines {
+    /// Processes of the tree that the program did not start.
+    pub(super) fn overhead(&self) -> impl Iterator<Item = Pid> {
+        self.init.as_ref().map(Init::pid).into_iter().chain(self.wrapping.iter().copied())
+    }
+
+    pub(super) fn program_is_gone(&self) {
+        if let Some(init) = &self.init {
+            init.program_is_gone();
+        }
+    }
+
+    /// Nothing of the tree lives any more.
+    pub(super) fn tear_down(&mut self) {
+        self.init = None;
+        drop(std::mem::take(&mut self.placeholders));
+    }
+}
+
+/// Starts the program, in its sandbox if it is to have one, and not at all if that fails.
+pub(super) fn start(
+    request: &Request<'_>,
+    stdio: &[OwnedFd; 3],
+    empty_network: Option<&EmptyNetwork>,
+    requester: Requester<'_>,
+) -> Result<Started, Failure> {
+    let Some(plan) = request.sandbox else {
+        return start_here(request, stdio, None);
+    };
+    let plan = Plan::decode(plan).ok_or(SandboxStep::Plan.failed(Errno::PROTO))?;
+    match &plan.tier {
+        Tier::Direct => {
+            let terminal = request.terminal.then(|| stdio[0].as_fd());
+            let lockdown = Lockdown::prepare(&plan, terminal.as_slice())?;
+            start_here(request, stdio, Some(&lockdown))
+        }
+        Tier::Namespaces => {
+            let placeholders = Placeholders::hold(&plan.mounts, requester)?;
+            let task = stage::Task {
+                request,
+                stdio,
+                plan: &plan,
+                placeholders: &placeholders,
+                empty_network,
+                requester,
+            };
+            let entered = stage::start(task);
+            let stage::Entered { pid, pidfd, init } = entered.inspect_err(|_| end_children())?;
+            let confines = Confines { init: Some(init), placeholders, ..Confines::default() };
+            Ok(Started { pid, pidfd, confines })
+        }
+        Tier::Bubblewrap(program) => {
+            let placeholders = Placeholders::hold(&plan.mounts, requester)?;
+            let wrapped =
+                bubblewrapped::start(request, stdio, program, &plan, &placeholders, requester);
+            let Wrapped { pid, pidfd, wrapping } = wrapped.inspect_err(|_| end_children())?;
+            let confines = Confines { wrapping, placeholders, ..Confines::default() };
+            Ok(Started { pid, pidfd, confines })
+        }
+        Tier::Seatbelt(_) => Err(SandboxStep::Plan.failed(Errno::OPNOTSUPP).into()),
+    }
+}
+
+fn start_here(
+    request: &Request<'_>,
+    stdio: &[OwnedFd; 3],
+    lockdown: Option<&Lockdown>,
+) -> Result<Started, Failure> {
+    let (pid, pidfd) = child::start(&Start {
+        strings: &request.strings,
+        terminal: request.terminal,
+        stdio,
+        inherited: &[],
+        lockdown,
+        ignores_signals: false,
+        parent: Parent::Caller,
+    })?;
+    Ok(Started { pid, pidfd, confines: Confines::default() })
+}
+
+/// Kills and collects whatever a failed start has left, before its placeholders go: while it lives, there may be mounts upon them.
+fn end_children() {
+    while descendants::kill_children(|_| true) > 0 {
+        if rustix::process::wait(WaitOptions::empty()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The process that enters the namespaces of a sandbox, so that the keeper need not.
+//!
+//! ```text
+//! keeper ──vfork──▶ stage: new namespaces, mounts ──clone──▶ init
+//!    │                └───────────────────────────vfork───▶ program
+//!    └─ parent of all three; the stage ends when the program runs
+//! ```
+//!
+//! The keeper stays outside: it sees the processes of the tree under their numbers there, is out of their reach, and can remove
+//! placeholders. The stage borrows its memory and descriptors (`CLONE_VM | CLONE_VFORK | CLONE_FILES`) while the keeper is
+//! suspended. So it is ordinary code that happens to run in other namespaces, and what it leaves behind the keeper finds.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, getppid, set_parent_process_death_signal};
+
+use super::child::{self, Failure, Parent, Start};
+use super::wire::{Request, Stage};
+use crate::sandbox::Plan;
+use crate::sandbox::empty_network::EmptyNetwork;
+use crate::sandbox::init::Init;
+use crate::sandbox::lockdown::Lockdown;
+use crate::sandbox::placeholder::Placeholders;
+use crate::sandbox::requester::Requester;
+use crate::sandbox::step::SandboxStep;
+use crate::sandbox::terminals::OwnTerminals;
+use crate::sandbox::{mounts, namespaces};
+
+/// Opening files and building rulesets takes more than a few system calls.
+const STACK_LEN: usize = 512 << 10;
+
+/// A program in its namespaces, and their init: both children of the caller.
+pub(super) struct Entered {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+    pub(super) init: Init,
+}
+
+/// What to start there.
+pub(super) struct Task<'a> {
+    pub(super) request: &'a Request<'a>,
+    pub(super) stdio: &'a [OwnedFd; 3],
+    pub(super) plan: &'a Plan,
+    pub(super) placeholders: &'a Placeholders,
+    /// For a program that is to have no network.
+    pub(super) empty_network: Option<&'a EmptyNetwork>,
+    pub(super) requester: Requester<'a>,
+}
+
+/// Starts the program in namespaces of its own. After a failure, children may be left.
+pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
+    let mut errand = Errand { task, keeper: rustix::process::getpid(), outcome: None };
+    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK_LEN);
+    // SAFETY: the stack is big enough, aligned by `clone` itself (it rounds down), and outlives the child's use of it, as does `errand`:
+    // with CLONE_VFORK this call returns only once the child is gone. Until then nothing else runs on this memory but `Init`,
+    // which keeps to its own.
+    let pid = unsafe {
+        libc::clone(
+            run,
+            stack.as_mut_ptr().add(STACK_LEN).cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD,
+            (&raw mut errand).cast(),
+        )
+    };
+    let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else {
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+        return Err(Failure { stage: Stage::Fork, errno });
+    };
+    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    // Without an outcome it was killed.
+    errand.outcome.unwrap_or(Err(SandboxStep::Namespaces.failed(Errno::INTR).into()))
+}
+
+struct Errand<'a> {
+    task: Task<'a>,
+    keeper: Pid,
+    outcome: Option<Result<Entered, Failure>>,
+}
+
+extern "C" fn run(errand: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start` passes its errand and is suspended while this runs.
+    let errand = unsafe { &mut *errand.cast::<Errand<'_>>() };
+    errand.outcome = Some(errand.task.perform(errand.keeper));
+    0
+}
+
+impl Task<'_> {
+    /// Each step needs the one before: mounts must not leave the namespace, `/proc` belongs to the first process of the PID namespace,
+    /// and Landlock's rules are about what is mounted in the end.
+    fn perform(&self, keeper: Pid) -> Result<Entered, Failure> {
+        match self.empty_network {
+            Some(network) if self.plan.new_network_namespace => {
+                namespaces::enter_sharing(network)?;
+            }
+            _ => namespaces::enter(self.plan.new_network_namespace)?,
+        }
+        self.end_with(keeper).map_err(|errno| SandboxStep::Namespaces.failed(errno))?;
+        mounts::isolate()?;
+        let init = Init::start(self.plan.fresh_proc)?;
+        mounts::arrange(&self.plan.mounts, self.placeholders, self.requester)?;
+        // The name of a terminal that comes from outside is one in the file system of everybody.
+        let own_terminals = if self.plan.own_terminals && !self.request.terminal {
+            OwnTerminals::mount()
+        } else {
+            None
+        };
+        let mut terminals: Vec<BorrowedFd<'_>> =
+            own_terminals.iter().flat_map(OwnTerminals::places).collect();
+        terminals.extend(self.request.terminal.then(|| self.stdio[0].as_fd()));
+        let lockdown = Lockdown::prepare(self.plan, &terminals)?;
+        let (pid, pidfd) = child::start(&Start {
+            strings: &self.request.strings,
+            terminal: self.request.terminal,
+            stdio: self.stdio,
+            inherited: &[],
+            lockdown: Some(&lockdown),
+            ignores_signals: false,
+            parent: Parent::ParentOfCaller,
+        })?;
+        Ok(Entered { pid, pidfd, init })
+    }
+
+    /// A keeper that is killed cannot kill, and its spawner may be gone. Invariant: comes after all changes of credentials, of which
+    /// each would undo it.
+    fn end_with(&self, keeper: Pid) -> Result<(), Errno> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(keeper) {
+            return Err(Errno::CANCELED);
+        }
+        self.requester.still_waits()
+    }
+}

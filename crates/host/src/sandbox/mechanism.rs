@@ -1,0 +1,103 @@
+//! The mechanisms of enforcement: their names, what each is good for, and how a host comes by it.
+//!
+//! Only words: what a machine really has is found by `probe`.
+
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mechanism {
+    Landlock,
+    Seccomp,
+    /// User, mount and PID namespaces.
+    UserNamespace,
+    NetworkNamespace,
+    FreshProc,
+    Bubblewrap,
+    Seatbelt,
+}
+
+impl Mechanism {
+    /// All of this operating system.
+    pub const ALL: &'static [Self] = if cfg!(target_os = "linux") {
+        &[
+            Self::Landlock,
+            Self::Seccomp,
+            Self::UserNamespace,
+            Self::NetworkNamespace,
+            Self::FreshProc,
+            Self::Bubblewrap,
+        ]
+    } else if cfg!(target_os = "macos") {
+        &[Self::Seatbelt]
+    } else {
+        &[]
+    };
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+            Self::UserNamespace => "user-namespace",
+            Self::NetworkNamespace => "network-namespace",
+            Self::FreshProc => "fresh-proc",
+            Self::Bubblewrap => "bubblewrap",
+            Self::Seatbelt => "seatbelt",
+        }
+    }
+
+    /// What a sandbox cannot do without it.
+    pub const fn gives(self) -> &'static str {
+        match self {
+            Self::Landlock => "only what the policy grants can be read and written",
+            Self::Seccomp => {
+                "no network when it is restricted, and none of the system calls that lead out of a sandbox"
+            }
+            Self::UserNamespace => {
+                "parts of a writable directory stay protected (.git, denied files), and processes outside are out of reach"
+            }
+            Self::NetworkNamespace => "a second wall when the network is restricted",
+            Self::FreshProc => "/proc shows only the processes of the sandbox",
+            Self::Bubblewrap => {
+                "does the work of user namespaces where they are forbidden to all but a few programs (Ubuntu 24.04)"
+            }
+            Self::Seatbelt => "files and network as the policy says",
+        }
+    }
+
+    /// What to do when it is missing, if nothing more is known about the machine.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Landlock => {
+                "Linux 5.13 or later (6.12 for all of it) with `landlock` listed in /sys/kernel/security/lsm (boot parameter \
+                 `lsm=landlock,...`); in a container, one whose seccomp profile allows landlock_create_ruleset (Docker 23 or later)"
+            }
+            Self::Seccomp => {
+                "a kernel with CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp"
+            }
+            Self::UserNamespace | Self::NetworkNamespace => {
+                "let this user create user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Ubuntu 24.04 `sysctl -w \
+                 kernel.apparmor_restrict_unprivileged_userns=0` or an AppArmor profile with `userns,` for exec-server; in Docker \
+                 `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
+            }
+            Self::FreshProc => {
+                "user namespaces, and in Docker also `--security-opt systempaths=unconfined`"
+            }
+            Self::Bubblewrap => "`apt-get install bubblewrap` (or dnf, pacman, apk, zypper)",
+            Self::Seatbelt => "macOS",
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Landlock => "Landlock",
+            Self::Seccomp => "seccomp",
+            Self::UserNamespace => "user namespaces",
+            Self::NetworkNamespace => "network namespaces",
+            Self::FreshProc => "a /proc of its own",
+            Self::Bubblewrap => "bubblewrap",
+            Self::Seatbelt => "Seatbelt",
+        })
+    }
+}

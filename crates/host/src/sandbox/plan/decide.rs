@@ -1,0 +1,37 @@
+//! Which kind of plan a policy gets on a host.
+
+use super::{Plan, PlanError, Tier};
+use crate::sandbox::capabilities::Capabilities;
+use crate::sandbox::policy::{Names, Policy};
+use crate::sandbox::seatbelt;
+
+impl Plan {
+    /// Looks at the names that the policy protects, as they are now.
+    pub fn new(policy: &Policy, has: &Capabilities, names: &impl Names) -> Result<Self, PlanError> {
+        if has.seatbelt {
+            return Ok(Self::for_seatbelt(policy));
+        }
+        #[cfg(target_os = "linux")]
+        {
+            super::linux::plan(policy, has, names)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = names;
+            Err(PlanError::UnsupportedSystem { system: std::env::consts::OS })
+        }
+    }
+
+    fn for_seatbelt(policy: &Policy) -> Self {
+        Self {
+            tier: Tier::Seatbelt(seatbelt::profile(policy)),
+            mounts: vec![],
+            landlock: None,
+            seccomp: vec![],
+            network: policy.network(),
+            new_network_namespace: false,
+            fresh_proc: false,
+            own_terminals: false,
+        }
+    }
+}

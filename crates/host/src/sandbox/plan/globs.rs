@@ -1,0 +1,138 @@
+//! What denied patterns match now, since mounts cover names and not patterns.
+//!
+//! A file that is made later is not found here: to a process only what exists at its start is hidden. A process that began before there
+//! was a match can rename directories while another one starts; whoever notices looks again, or starts nothing. Nor is anything looked for in
+//! the kernel's own trees, where names come and go all the time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Cover, CoverKind, PlanError};
+use crate::sandbox::policy::{DeniedGlob, Effort, NameKind, Names, Policy};
+
+/// How often to look through it all because something was renamed or removed meanwhile.
+const ATTEMPTS: usize = 8;
+
+const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
+
+/// The topmost matches, sorted by path.
+pub(super) fn existing_matches(
+    policy: &Policy,
+    names: &impl Names,
+) -> Result<Vec<Cover>, PlanError> {
+    let mut by_base: BTreeMap<&Path, Vec<&DeniedGlob>> = BTreeMap::new();
+    for glob in policy.denied_globs() {
+        by_base.entry(glob.base()).or_default().push(glob);
+    }
+    let mut scan = Scan { policy, names, effort: Effort::new(), found: BTreeMap::new() };
+    let mut attempts = 1;
+    loop {
+        match by_base.iter().try_for_each(|(base, globs)| scan.below(base, globs)) {
+            Ok(()) => return Ok(scan.into_covers()),
+            Err(Interrupted::Failed(error)) => return Err(error),
+            Err(Interrupted::Vanished { path }) if attempts == ATTEMPTS => {
+                return Err(PlanError::Unsteady { path });
+            }
+            // It may be anywhere by now, also where we have been already.
+            Err(Interrupted::Vanished { .. }) => {
+                attempts += 1;
+                scan.effort.start_over();
+                scan.found.clear();
+            }
+        }
+    }
+}
+
+enum Interrupted {
+    Failed(PlanError),
+    /// Somebody has moved or removed what was there a moment ago.
+    Vanished {
+        path: PathBuf,
+    },
+}
+
+struct Scan<'a, N> {
+    policy: &'a Policy,
+    names: &'a N,
+    effort: Effort,
+    /// Whether it is a directory.
+    found: BTreeMap<PathBuf, bool>,
+}
+
+impl<N: Names> Scan<'_, N> {
+    fn below(&mut self, base: &Path, globs: &[&DeniedGlob]) -> Result<(), Interrupted> {
+        let deepest = globs.iter().map(|glob| glob.max_depth()).max().unwrap_or(0);
+        let symbols = globs.iter().map(|glob| glob.symbols()).sum();
+        let mut pending = vec![(base.to_owned(), 1)];
+        while let Some((directory, depth)) = pending.pop() {
+            let Some(entries) = self.list(&directory, base)? else {
+                self.found.insert(directory, true);
+                continue;
+            };
+            for (name, kind) in entries {
+                let path = directory.join(name);
+                let way_len = path.as_os_str().len() - base.as_os_str().len();
+                self.effort.spend(symbols, way_len).map_err(|limit| {
+                    Interrupted::Failed(PlanError::TooMuchToScan { base: base.into(), limit })
+                })?;
+                let is_directory = match kind {
+                    NameKind::Directory => true,
+                    NameKind::File => false,
+                    // The pattern is about real paths, and that of a symlink is where it leads.
+                    NameKind::Symlink => continue,
+                    NameKind::Missing => return Err(Interrupted::Vanished { path }),
+                };
+                if globs.iter().any(|glob| glob.matches(&path)) {
+                    self.found.insert(path, is_directory);
+                } else if is_directory && depth < deepest && self.is_worth_a_look(&path) {
+                    pending.push((path, depth + 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_worth_a_look(&self, path: &Path) -> bool {
+        !OF_THE_KERNEL.iter().any(|tree| path == Path::new(tree)) && self.policy.may_read_in(path)
+    }
+
+    /// `None` if we may not list it. The process may still know a name in it, or change its mode.
+    fn list(
+        &self,
+        directory: &Path,
+        base: &Path,
+    ) -> Result<Option<Vec<(OsString, NameKind)>>, Interrupted> {
+        match self.names.list(directory) {
+            Ok(entries) => Ok(Some(entries)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory == base => {
+                    Ok(Some(vec![]))
+                }
+                // What is in it would not be hidden, and its old name may be back before the process starts.
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    Err(Interrupted::Vanished { path: directory.into() })
+                }
+                io::ErrorKind::PermissionDenied => Ok(None),
+                _ => Err(Interrupted::Failed(PlanError::Unknown {
+                    path: directory.into(),
+                    source: error,
+                })),
+            },
+        }
+    }
+
+    /// Without those that lie in another match: that one hides them.
+    fn into_covers(self) -> Vec<Cover> {
+        let matches: BTreeSet<_> = self.found.keys().cloned().collect();
+        let is_topmost =
+            |path: &Path| !path.ancestors().skip(1).any(|above| matches.contains(above));
+        let kind = CoverKind::Hidden;
+        self.found
+            .into_iter()
+            .filter(|(path, _)| is_topmost(path))
+            .map(|(path, is_directory)| Cover { path, kind, is_directory, missing: false })
+            .collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! From a policy and what a host has to what has to be done to a process.
+//!
+//! A [`Plan`] is plain data: everything the keeper needs and nothing it has to decide. Whatever a host cannot enforce is a
+//! [`PlanError`]; there is no weaker plan. `decide` and `linux` choose the mechanisms, `mounts` lays out what they cover,
+//! `devices` keeps disks and terminals out of what is granted, `globs` finds what patterns deny, `codec` carries a plan to the keeper.
+
+mod codec;
+mod decide;
+#[cfg(target_os = "linux")]
+mod devices;
+mod error;
+#[cfg(target_os = "linux")]
+mod globs;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+mod mounts;
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+pub use error::{Need, PlanError};
+
+use super::enforcement::Enforcement;
+use super::policy::{Access, Grant, Network};
+
+/// How one process is confined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub tier: Tier,
+    /// In the order in which they are made: sorted by path, so one comes after every one above it. Empty for [`Tier::Direct`].
+    pub mounts: Vec<Mount>,
+    pub landlock: Option<LandlockRules>,
+    /// A complete BPF program, as `struct sock_filter` in native order. Empty for [`Tier::Seatbelt`].
+    pub seccomp: Vec<u8>,
+    pub network: Network,
+    pub new_network_namespace: bool,
+    /// Whether to mount a `/proc` of its own in the new PID namespace.
+    pub fresh_proc: bool,
+    /// Whether a program that is not given a terminal can make some, which nobody outside can see. Only with [`Tier::Namespaces`].
+    pub own_terminals: bool,
+}
+
+/// What the process is put into before its own rights are taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Nothing: Landlock and seccomp suffice.
+    Direct,
+    /// New user, mount, PID and IPC namespaces.
+    Namespaces,
+    /// The same, made by this program.
+    Bubblewrap(PathBuf),
+    /// The profile for macOS's `sandbox_init`.
+    Seatbelt(String),
+}
+
+/// One change to the mounts that the process sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mount {
+    Cover(Cover),
+    Regrant(Regrant),
+    /// An empty directory in memory in the place of another one. Everybody in the sandbox can write there, and nobody else sees it.
+    Fresh(PathBuf),
+}
+
+/// Takes access away from everything at and below a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// Absolute and real. `/` can only be the first, is [`CoverKind::ReadOnly`], and means every mount there is.
+    pub path: PathBuf,
+    pub kind: CoverKind,
+    pub is_directory: bool,
+    /// Nothing is there, and the process could create it: a placeholder has to be. Everything above the path exists.
+    pub missing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoverKind {
+    ReadOnly,
+    /// Neither content nor names can be read.
+    Hidden,
+    /// Read-only, and no device in it can be opened.
+    NoDevices,
+}
+
+/// What was there before the covers above it, in its place again. It exists.
+///
+/// One with [`Access::Write`] in a writable place only pins it: what is a mount point cannot be renamed, nor can what it is to protect
+/// then be planted under its old name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regrant {
+    pub path: PathBuf,
+    /// Never [`Access::Deny`]; with [`Access::Read`] it is read-only.
+    pub access: Access,
+    pub is_directory: bool,
+}
+
+/// What Landlock is to enforce. Signals and abstract sockets are always kept inside, where the ABI can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LandlockRules {
+    pub abi: u32,
+    /// `None`: files are not restricted.
+    pub grants: Option<Vec<Grant>>,
+    /// Directories where, at any depth, the names can be listed and nothing else is granted.
+    pub listed: Vec<PathBuf>,
+}
+
+impl Mount {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Cover(cover) => &cover.path,
+            Self::Regrant(regrant) => &regrant.path,
+            Self::Fresh(path) => path,
+        }
+    }
+}
+
+impl Plan {
+    pub fn enforcement(&self) -> Enforcement {
+        Enforcement {
+            landlock: self.landlock.as_ref().map(|rules| rules.abi),
+            seccomp: !self.seccomp.is_empty(),
+            pid_namespace: matches!(self.tier, Tier::Namespaces | Tier::Bubblewrap(_)),
+            network_namespace: self.new_network_namespace,
+            bubblewrap: matches!(self.tier, Tier::Bubblewrap(_)),
+            seatbelt: matches!(self.tier, Tier::Seatbelt(_)),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What the process sees of the file system: where access is taken away, and where inside of that it is given again.
+//!
+//! Pure apart from asking [`Names`] what is there. How a cover is made is not known here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Cover, CoverKind, Mount, PlanError, Regrant, devices};
+use crate::sandbox::policy::{Access, CarveOut, Grant, NameKind, Names, Policy};
+
+/// Each takes some microseconds while a process starts and again when it ends, and the kernel has a limit of its own.
+const MAX_MOUNTS: usize = 10_000;
+
+/// Covers for the carve-outs that a process could otherwise get at, sorted by path.
+pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, PlanError> {
+    let mut covers: BTreeMap<PathBuf, Cover> = BTreeMap::new();
+    for carve_out in policy.carve_outs() {
+        if let Some(cover) = cover(policy, &carve_out, names)? {
+            let same = covers.entry(cover.path.clone()).or_insert_with(|| cover.clone());
+            // Two that are missing may begin with the same missing directory.
+            if cover.kind == CoverKind::Hidden {
+                same.kind = CoverKind::Hidden;
+            }
+        }
+    }
+    Ok(covers.into_values().collect())
+}
+
+/// `None` when nothing is there and nothing can come to be there.
+fn cover(
+    policy: &Policy,
+    carve_out: &CarveOut,
+    names: &impl Names,
+) -> Result<Option<Cover>, PlanError> {
+    let kind = match carve_out.access {
+        Access::Deny => CoverKind::Hidden,
+        Access::Read | Access::Write => CoverKind::ReadOnly,
+    };
+    let found = match kind_of(&carve_out.path, names) {
+        // As the same user the process gets no further, unless it may change the mode of what is in the way.
+        Err(error) if error.is_permission_denied() && !is_in_writable_place(policy, carve_out) => {
+            return Ok(None);
+        }
+        found => found?,
+    };
+    if found != NameKind::Missing {
+        let is_directory = found == NameKind::Directory;
+        let path = carve_out.path.clone();
+        return Ok(Some(Cover { path, kind, is_directory, missing: false }));
+    }
+    let Some((path, obstacle)) = first_missing(&carve_out.path, names)? else {
+        return Ok(None);
+    };
+    let is_replaceable =
+        |path: &Path| path.parent().is_some_and(|parent| policy.access(parent) == Access::Write);
+    Ok(match obstacle {
+        // A process that may remove the file could make a directory of its name; it cannot remove a mount point.
+        Some(file) => is_replaceable(file).then(|| Cover {
+            path: file.into(),
+            kind: CoverKind::ReadOnly,
+            is_directory: false,
+            missing: false,
+        }),
+        None => is_replaceable(path).then(|| Cover {
+            path: path.into(),
+            kind,
+            is_directory: true,
+            missing: true,
+        }),
+    })
+}
+
+fn is_in_writable_place(policy: &Policy, carve_out: &CarveOut) -> bool {
+    carve_out.path.parent().is_some_and(|parent| policy.access(parent) == Access::Write)
+}
+
+/// The missing name that has an existing parent, and that parent if it is a file.
+fn first_missing<'a>(
+    missing: &'a Path,
+    names: &impl Names,
+) -> Result<Option<(&'a Path, Option<&'a Path>)>, PlanError> {
+    let mut path = missing;
+    while let Some(parent) = path.parent() {
+        match kind_of(parent, names)? {
+            NameKind::Missing => path = parent,
+            NameKind::Directory => return Ok(Some((path, None))),
+            NameKind::File | NameKind::Symlink => return Ok(Some((path, Some(parent)))),
+        }
+    }
+    Ok(None)
+}
+
+/// All mounts, in their order. `hidden` are covers for what globs deny.
+pub(super) fn lay_out(
+    policy: &Policy,
+    grants: &[Grant],
+    covers: Vec<Cover>,
+    hidden: Vec<Cover>,
+    names: &impl Names,
+) -> Result<Vec<Mount>, PlanError> {
+    let mut wanted = BTreeMap::new();
+    let root = Path::new("/");
+    if policy.access(root) != Access::Write {
+        let (path, kind) = (root.to_owned(), CoverKind::ReadOnly);
+        let everything = Cover { path, kind, is_directory: true, missing: false };
+        wanted.insert(root.to_owned(), Mount::Cover(everything));
+    }
+    for grant in grants.iter().filter(|grant| grant.path != root) {
+        let is_directory = match kind_of(&grant.path, names) {
+            // Its parent grants less, so nothing can be made there.
+            Ok(NameKind::Missing) => continue,
+            Err(error) if error.is_permission_denied() => continue,
+            kind => kind? == NameKind::Directory,
+        };
+        let regrant = Regrant { path: grant.path.clone(), access: grant.access, is_directory };
+        wanted.insert(grant.path.clone(), Mount::Regrant(regrant));
+    }
+    let carved: Vec<_> = covers.iter().chain(&hidden).map(|cover| cover.path.clone()).collect();
+    for cover in covers.into_iter().chain(hidden) {
+        wanted.insert(cover.path.clone(), Mount::Cover(cover));
+    }
+    for mount in devices::mounts(policy, names)? {
+        wanted.insert(mount.path().into(), mount);
+    }
+    let mut mounts = Layout::of(wanted);
+    for path in carved {
+        mounts.pin_above(&path);
+    }
+    if mounts.0.len() > MAX_MOUNTS {
+        return Err(PlanError::TooManyMounts { limit: MAX_MOUNTS });
+    }
+    Ok(mounts.0.into_values().collect())
+}
+
+/// Mounts by path, without those that change nothing.
+struct Layout(BTreeMap<PathBuf, Mount>);
+
+impl Layout {
+    fn of(wanted: BTreeMap<PathBuf, Mount>) -> Self {
+        let mut layout = Self(BTreeMap::new());
+        // Sorted by path, so everything above has been decided.
+        for (path, mount) in wanted {
+            if layout.is_needed(&mount) {
+                layout.0.insert(path, mount);
+            }
+        }
+        layout
+    }
+
+    fn is_needed(&self, mount: &Mount) -> bool {
+        let around = self.around(mount.path());
+        let takes_devices =
+            |mount: &Mount| matches!(mount, Mount::Cover(Cover { kind: CoverKind::NoDevices, .. }));
+        match mount {
+            // There is nothing to take away from what is hidden or empty, and no place to mount at.
+            Mount::Cover(_) => around.is_none_or(|around| {
+                effect(around) != Access::Deny && !matches!(around, Mount::Fresh(_))
+            }),
+            Mount::Regrant(_) if around.is_some_and(takes_devices) => true,
+            Mount::Regrant(regrant) => match (around.map(effect), regrant.access) {
+                (Some(Access::Deny), _) => true,
+                // Devices can be written on read-only mounts.
+                (Some(Access::Read), Access::Write) => !devices::is_essential(&regrant.path),
+                _ => false,
+            },
+            Mount::Fresh(_) => true,
+        }
+    }
+
+    /// What decides about the place where a path is.
+    fn around(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().skip(1).find_map(|above| self.0.get(above))
+    }
+
+    /// A cover goes with its directory when that is renamed, and the old name could then be given to another directory, with
+    /// anything in the place of what is protected. A mount point cannot be renamed.
+    fn pin_above(&mut self, path: &Path) {
+        let writable = self.around(path).is_none_or(|around| effect(around) == Access::Write);
+        if !writable || !self.0.contains_key(path) {
+            return;
+        }
+        let to_pin: Vec<PathBuf> = path
+            .ancestors()
+            .skip(1)
+            .take_while(|above| above.parent().is_some() && !self.0.contains_key(*above))
+            .map(Into::into)
+            .collect();
+        for path in to_pin {
+            let pin = Regrant { path: path.clone(), access: Access::Write, is_directory: true };
+            self.0.insert(path, Mount::Regrant(pin));
+        }
+    }
+}
+
+/// The access that the mounts leave, whatever else limits it.
+fn effect(mount: &Mount) -> Access {
+    match mount {
+        Mount::Cover(Cover { kind: CoverKind::Hidden, .. }) => Access::Deny,
+        Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
+            Access::Read
+        }
+        Mount::Regrant(regrant) => regrant.access,
+        Mount::Fresh(_) => Access::Write,
+    }
+}
+
+fn kind_of(path: &Path, names: &impl Names) -> Result<NameKind, PlanError> {
+    match names.kind(path) {
+        Ok(NameKind::Symlink) => Err(PlanError::Symlink { path: path.into() }),
+        Ok(kind) => Ok(kind),
+        Err(source) => Err(PlanError::Unknown { path: path.into(), source }),
+    }
+}

@@ -1,0 +1,76 @@
+//! What was asked for, in the terms of this machine. Whatever the wire looks like is translated to this.
+
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredPolicy {
+    pub files: DeclaredFiles,
+    pub network: Network,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeclaredFiles {
+    Unrestricted,
+    /// What no entry speaks of is denied.
+    Restricted {
+        entries: Vec<Entry>,
+        /// How many components below the directory where it starts a glob may match.
+        glob_scan_max_depth: Option<usize>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub path: EntryPath,
+    pub access: Access,
+    /// If there is nothing at the path, the entry counts for nothing.
+    pub skip_missing: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryPath {
+    /// Absolute, without `..`.
+    Path(PathBuf),
+    /// `*` and `?` stop at a `/`, `**` does not, `{a,b}`, `[a-z]` and `[!a-z]` are known, `\` takes the meaning from what follows;
+    /// what matches counts with everything below it. A relative one starts at the working directory and at each workspace root.
+    ///
+    /// One that denies stays a pattern, also for what is made later, and no path wins over it. One that grants is
+    /// what it matches when the policy is resolved, symlinks aside, and a path wins over it if that is below where the glob starts.
+    Glob(String),
+    /// All of it.
+    Root,
+    /// What a dynamic program needs in order to start.
+    Minimal,
+    /// Each workspace root; the working directory if there are none.
+    ProjectRoots {
+        subpath: Option<PathBuf>,
+    },
+    /// What `TMPDIR` says.
+    Tmpdir,
+    SlashTmp,
+}
+
+/// In ascending order: of two policies that both apply, the lesser access is what remains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    Deny,
+    /// Also to execute.
+    Read,
+    /// Also to read.
+    Write,
+}
+
+/// In ascending order, as [`Access`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Network {
+    Restricted,
+    Enabled,
+}
+
+/// What the names in a declared policy are relative to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    pub cwd: Option<PathBuf>,
+    pub workspace_roots: Vec<PathBuf>,
+    pub tmpdir: Option<PathBuf>,
+}

@@ -1,0 +1,270 @@
+//! The access that every path has.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::draft::{Decision, Draft};
+use super::plain::PlainPath;
+use super::resolve;
+use super::rules::Rules;
+use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyError, Rule, Surroundings};
+
+/// What was declared, resolved against the names of this machine. It is cheap to clone and to compare, hence good as a key.
+#[derive(Clone)]
+pub struct Policy(Arc<Content>);
+
+struct Content {
+    network: Network,
+    restricts_files: bool,
+    rules: Rules,
+    globs: Vec<DeniedGlob>,
+    /// Symlinks on the way to what is granted. They are not part of any granted tree, yet whoever follows a path by its
+    /// components has to look at them.
+    links: Vec<PathBuf>,
+    hash: u64,
+}
+
+/// A tree where access is more than around it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Grant {
+    pub path: PathBuf,
+    /// [`Access::Read`] or [`Access::Write`].
+    pub access: Access,
+}
+
+/// A tree where access is less than around it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CarveOut {
+    pub path: PathBuf,
+    /// [`Access::Deny`] or [`Access::Read`].
+    pub access: Access,
+    pub protected_name: bool,
+}
+
+impl Policy {
+    /// Symlinks and globs that grant count as they are now; names of which there is nothing yet count if they are made later.
+    pub fn resolve(
+        declared: &DeclaredPolicy,
+        around: &Surroundings,
+        names: &impl Names,
+    ) -> Result<Self, PolicyError> {
+        resolve::resolve(declared, around, names)
+    }
+
+    pub fn unrestricted(network: Network) -> Self {
+        let mut draft = Draft::default();
+        draft.add(Path::new("/"), Access::Write);
+        Self::new(network, false, Rules::new(&draft), BTreeSet::new(), BTreeSet::new())
+    }
+
+    pub(super) fn restricted(
+        network: Network,
+        rules: Rules,
+        globs: BTreeSet<DeniedGlob>,
+        links: BTreeSet<PathBuf>,
+    ) -> Self {
+        Self::new(network, true, rules, globs, links)
+    }
+
+    fn new(
+        network: Network,
+        restricts_files: bool,
+        rules: Rules,
+        globs: BTreeSet<DeniedGlob>,
+        links: BTreeSet<PathBuf>,
+    ) -> Self {
+        let globs: Vec<_> = globs.into_iter().collect();
+        let links: Vec<_> = links.into_iter().collect();
+        let mut hasher = DefaultHasher::new();
+        (network, restricts_files, rules.as_slice(), &globs, &links).hash(&mut hasher);
+        let hash = hasher.finish();
+        Self(Arc::new(Content { network, restricts_files, rules, globs, links, hash }))
+    }
+
+    /// The path is absolute, without symlinks, `.` and `..`: that of what is reached, not of how. One that is relative or has a `..`
+    /// is denied.
+    pub fn access(&self, real_path: &Path) -> Access {
+        PlainPath::with(real_path, |path| self.access_plain(path)).unwrap_or(Access::Deny)
+    }
+
+    pub fn network(&self) -> Network {
+        self.0.network
+    }
+
+    /// If not, every path can be written.
+    pub fn restricts_files(&self) -> bool {
+        self.0.restricts_files
+    }
+
+    /// Both policies apply: for every path the lesser access, and the lesser network.
+    pub fn intersect(&self, other: &Self) -> Self {
+        let is_protected =
+            |policy: &Self, path| policy.0.rules.at(path).is_some_and(|rule| rule.protected_name);
+        let mut draft = Draft::default();
+        for rule in self.rules().iter().chain(other.rules()) {
+            let path = PlainPath::of_rule(&rule.path);
+            let access = self.0.rules.access(path).min(other.0.rules.access(path));
+            let protected_name =
+                access == Access::Read && (is_protected(self, path) || is_protected(other, path));
+            draft.set(&rule.path, Decision { access, protected_name });
+        }
+        let globs = self.denied_globs().iter().chain(other.denied_globs()).cloned().collect();
+        let links = self.0.links.iter().chain(&other.0.links);
+        let links = links.filter(|link| self.may_look_at(link) && other.may_look_at(link));
+        Self::new(
+            self.0.network.min(other.0.network),
+            self.0.restricts_files || other.0.restricts_files,
+            Rules::new(&draft),
+            globs,
+            links.cloned().collect(),
+        )
+    }
+
+    /// Sorted by path. Each decides something that the one above it does not.
+    pub fn rules(&self) -> &[Rule] {
+        self.0.rules.as_slice()
+    }
+
+    /// Sorted. [`access`](Self::access) knows of them.
+    pub fn denied_globs(&self) -> &[DeniedGlob] {
+        &self.0.globs
+    }
+
+    /// Something strictly below can be read, or the path is a symlink on the way to what can be, or above one: who follows a path to
+    /// what is granted has to pass here, even if the path itself cannot be read.
+    pub fn leads_to_grant(&self, path: &Path) -> bool {
+        PlainPath::with(path, |path| self.leads_to_grant_plain(path)).unwrap_or(false)
+    }
+
+    /// Access strictly below may differ from that of the path. It does not if this is false.
+    pub fn may_vary_below(&self, path: &Path) -> bool {
+        PlainPath::with(path, |path| self.may_vary_below_plain(path)).unwrap_or(true)
+    }
+
+    /// Sorted by path. One inside of another tree that has the same access by its own rules is left out.
+    pub fn grants(&self) -> Vec<Grant> {
+        let rises = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access > *around);
+        rises.map(|(rule, _)| Grant { path: rule.path.clone(), access: rule.access }).collect()
+    }
+
+    /// Sorted by path; not what globs deny. Together with the grants, the most specific deciding, these are all the rules.
+    pub fn carve_outs(&self) -> Vec<CarveOut> {
+        let falls = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access < *around);
+        falls
+            .map(|(rule, _)| CarveOut {
+                path: rule.path.clone(),
+                access: rule.access,
+                protected_name: rule.protected_name,
+            })
+            .collect()
+    }
+
+    /// Something at or below the path can be read if no glob denies it.
+    #[cfg(target_os = "linux")]
+    pub(in crate::sandbox) fn may_read_in(&self, path: &Path) -> bool {
+        let rules = &self.0.rules;
+        let may_read = |path: PlainPath<'_>| {
+            rules.access(path) >= Access::Read
+                || rules.strictly_below(path).iter().any(|rule| rule.access >= Access::Read)
+        };
+        PlainPath::with(path, may_read).unwrap_or(false)
+    }
+
+    fn access_plain(&self, path: PlainPath<'_>) -> Access {
+        match self.0.rules.access(path) {
+            Access::Deny => Access::Deny,
+            _ if self.is_denied_by_glob(path) => Access::Deny,
+            access => access,
+        }
+    }
+
+    fn leads_to_grant_plain(&self, path: PlainPath<'_>) -> bool {
+        if self.is_denied_by_glob(path) {
+            return false;
+        }
+        let readable = |other: PlainPath<'_>| self.access_plain(other) >= Access::Read;
+        readable(path)
+            || self
+                .0
+                .rules
+                .strictly_below(path)
+                .iter()
+                .any(|rule| rule.access >= Access::Read && readable(PlainPath::of_rule(&rule.path)))
+            || self.0.links.iter().any(|link| {
+                let link = PlainPath::of_rule(link);
+                path.covers(link) && !self.is_denied_by_glob(link)
+            })
+    }
+
+    fn may_vary_below_plain(&self, path: PlainPath<'_>) -> bool {
+        if self.is_denied_by_glob(path) {
+            return false;
+        }
+        !self.0.rules.strictly_below(path).is_empty()
+            || (self.0.rules.access(path) > Access::Deny
+                && self.0.globs.iter().any(|glob| glob.may_match_below(path)))
+    }
+
+    fn is_denied_by_glob(&self, path: PlainPath<'_>) -> bool {
+        self.0.globs.iter().any(|glob| glob.matches_plain(path))
+    }
+
+    fn may_look_at(&self, path: &Path) -> bool {
+        self.access(path) >= Access::Read || self.leads_to_grant(path)
+    }
+}
+
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&*self.0, &*other.0);
+        Arc::ptr_eq(&self.0, &other.0)
+            || (ours.hash == theirs.hash
+                && ours.network == theirs.network
+                && ours.restricts_files == theirs.restricts_files
+                && ours.rules.as_slice() == theirs.rules.as_slice()
+                && ours.globs == theirs.globs
+                && ours.links == theirs.links)
+    }
+}
+
+impl Eq for Policy {}
+
+impl Hash for Policy {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash.hash(state);
+    }
+}
+
+/// One line, or with `{:#?}` one for each rule.
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = f.debug_set();
+        match self.network() {
+            Network::Restricted => lines.entry(&format_args!("no network")),
+            Network::Enabled => lines.entry(&format_args!("network")),
+        };
+        if !self.restricts_files() {
+            lines.entry(&format_args!("all files"));
+            return lines.finish();
+        }
+        for Rule { path, access, protected_name } in self.rules() {
+            let access = match access {
+                Access::Deny => "deny",
+                Access::Read => "read",
+                Access::Write => "write",
+            };
+            let protected = if *protected_name { " (protected)" } else { "" };
+            lines.entry(&format_args!("{access} {path:?}{protected}"));
+        }
+        for glob in self.denied_globs() {
+            lines.entry(&format_args!("deny {glob:?}"));
+        }
+        for link in &self.0.links {
+            lines.entry(&format_args!("follow {link:?}"));
+        }
+        lines.finish()
+    }
+}

@@ -1,0 +1,39 @@
+//! From entries, as a request declares them, to the access that every path has.
+//!
+//! `declared` is what was asked for, `resolve` makes its names real once, `effective` answers. What asks the file system goes through
+//! [`Names`], so that all of it is tested without one. Nothing here enforces anything, or knows what a host could enforce.
+
+mod declared;
+mod draft;
+mod effective;
+mod effort;
+mod error;
+mod essentials;
+#[cfg(test)]
+pub(in crate::sandbox) mod fake;
+mod globs;
+mod names;
+mod pattern;
+mod plain;
+mod real;
+#[cfg(test)]
+mod reference;
+mod resolve;
+mod rules;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use declared::{
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+};
+pub use effective::{CarveOut, Grant, Policy};
+#[cfg(target_os = "linux")]
+pub(in crate::sandbox) use effort::Effort;
+pub use effort::TooMuch;
+pub use error::PolicyError;
+#[cfg(target_os = "linux")]
+pub(in crate::sandbox) use essentials::DEVICES;
+pub use globs::DeniedGlob;
+pub use names::{Hold, HostNames, NameKind, Names};
+pub use rules::Rule;

@@ -1,0 +1,131 @@
+//! The few questions about the file system that a policy asks while it is resolved.
+
+use std::ffi::OsString;
+use std::fs::{self, FileType};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// Of a mode.
+const STICKY: u32 = 0o1000;
+
+/// Names as they are now. No answer follows a symlink at the end of a path, and none is remembered.
+pub trait Names {
+    fn kind(&self, path: &Path) -> io::Result<NameKind>;
+
+    /// Where the symlink leads, as it is written.
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// The names in a directory, in any order. One that went away meanwhile is [`NameKind::Missing`].
+    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>>;
+
+    /// At most the first `max` bytes of a regular file.
+    fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>>;
+
+    /// Who can put another file in the place of this one.
+    fn hold(&self, path: &Path) -> io::Result<Hold>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NameKind {
+    Missing,
+    Directory,
+    Symlink,
+    /// A regular file, a device, a pipe or a socket.
+    File,
+}
+
+/// In a directory with the sticky bit, as `/tmp`, everybody can make names, and only few can take away those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hold {
+    /// We can, or it is no such directory, or nothing is there.
+    Ours,
+    /// Somebody else made it, and we can replace it all the same: we are root, or the directory is ours.
+    Foreign { owner: u32 },
+    /// Somebody else made it, and only he can.
+    OutOfReach,
+}
+
+/// The names of this machine, with the rights of this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostNames;
+
+impl Names for HostNames {
+    fn kind(&self, path: &Path) -> io::Result<NameKind> {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) => Ok(metadata.file_type().into()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(NameKind::Missing),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::read_link(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>> {
+        fs::read_dir(directory)?
+            .map(|entry| {
+                let entry = entry?;
+                let kind = match entry.file_type() {
+                    // Some file systems have to be asked for it, and by then it may be gone.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => NameKind::Missing,
+                    file_type => file_type?.into(),
+                };
+                Ok((entry.file_name(), kind))
+            })
+            .collect()
+    }
+
+    fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>> {
+        // Whoever wrote the workspace chose what is here: a pipe must not block us, nor a link lead elsewhere.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::File::from(rustix::fs::openat(CWD, file, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        let mut start = Vec::new();
+        let max = u64::try_from(max).unwrap_or(u64::MAX);
+        file.take(max).read_to_end(&mut start)?;
+        Ok(start)
+    }
+
+    fn hold(&self, path: &Path) -> io::Result<Hold> {
+        let Some(directory) = path.parent() else { return Ok(Hold::Ours) };
+        let (directory, name) = match (fs::symlink_metadata(directory), fs::symlink_metadata(path))
+        {
+            (Ok(directory), Ok(name)) => (directory, name),
+            (Err(error), _) | (_, Err(error)) => {
+                return match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(Hold::Ours),
+                    _ => Err(error),
+                };
+            }
+        };
+        let us = rustix::process::geteuid();
+        let (owner, is_ours) = (name.uid(), |uid: u32| uid == us.as_raw());
+        Ok(if directory.mode() & STICKY == 0 || is_ours(owner) {
+            Hold::Ours
+        } else if us.is_root() || is_ours(directory.uid()) {
+            Hold::Foreign { owner }
+        } else {
+            Hold::OutOfReach
+        })
+    }
+}
+
+impl From<FileType> for NameKind {
+    fn from(file_type: FileType) -> Self {
+        if file_type.is_dir() {
+            Self::Directory
+        } else if file_type.is_symlink() {
+            Self::Symlink
+        } else {
+            Self::File
+        }
+    }
+}

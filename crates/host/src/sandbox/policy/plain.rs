@@ -1,0 +1,80 @@
+//! Paths compared as bytes.
+
+use std::cmp::Ordering;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// An absolute path without `.`, `..` and empty components, and without the `/` at its end: the root is empty. So a path is above
+/// another one if it is a prefix of it and a `/` follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PlainPath<'a>(&'a [u8]);
+
+impl<'a> PlainPath<'a> {
+    /// Hands the path over in plain form; nothing is allocated if it is in that form already. `None` if it has none: if it is
+    /// relative or has a `..`, which only the file system could tell the meaning of.
+    pub(super) fn with<T>(path: &Path, ask: impl FnOnce(PlainPath<'_>) -> T) -> Option<T> {
+        let bytes = path.as_os_str().as_bytes();
+        let below_root = bytes.strip_prefix(b"/")?;
+        if below_root.is_empty() {
+            return Some(ask(PlainPath(b"")));
+        }
+        if below_root.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b"..")) {
+            return Some(ask(PlainPath(bytes)));
+        }
+        let path = plain(path)?;
+        Some(ask(PlainPath::of_rule(&path)))
+    }
+
+    /// Invariant: the path of a rule is plain already.
+    pub(super) fn of_rule(path: &'a Path) -> Self {
+        let bytes = path.as_os_str().as_bytes();
+        Self(if bytes == b"/" { b"" } else { bytes })
+    }
+
+    /// It is the other path, or above it.
+    pub(super) fn covers(self, other: PlainPath<'_>) -> bool {
+        self == other || self.is_above(other)
+    }
+
+    pub(super) fn is_above(self, other: PlainPath<'_>) -> bool {
+        self.way_to(other).is_some()
+    }
+
+    /// From here to what is strictly below.
+    pub(super) fn way_to<'b>(self, other: PlainPath<'b>) -> Option<&'b [u8]> {
+        other.0.strip_prefix(self.0)?.strip_prefix(b"/")
+    }
+}
+
+impl PartialOrd for PlainPath<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// As paths are compared: by components. So `/` comes before every other byte.
+impl Ord for PlainPath<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match self.0.iter().zip(other.0).find(|(ours, theirs)| ours != theirs) {
+            None => self.0.len().cmp(&other.0.len()),
+            Some((b'/', _)) => Ordering::Less,
+            Some((_, b'/')) => Ordering::Greater,
+            Some((ours, theirs)) => ours.cmp(theirs),
+        }
+    }
+}
+
+/// The same path as it is written plainly.
+pub(super) fn plain(path: &Path) -> Option<PathBuf> {
+    let normal = |component| !matches!(component, Component::ParentDir);
+    (path.is_absolute() && path.components().all(normal)).then(|| path.components().collect())
+}
+
+/// The first `count` components of a way.
+pub(super) fn first_components(way: &[u8], count: usize) -> &[u8] {
+    let mut slashes = way.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    match count.checked_sub(1) {
+        None => &[],
+        Some(before) => slashes.nth(before).map_or(way, |(end, _)| &way[..end]),
+    }
+}

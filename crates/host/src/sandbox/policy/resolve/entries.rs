@@ -1,0 +1,214 @@
+//! What each entry comes down to.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::Target;
+use super::protection::is_protected_name;
+use crate::sandbox::policy::effort::Effort;
+use crate::sandbox::policy::essentials::MINIMAL;
+use crate::sandbox::policy::globs::{DEFAULT_MAX_DEPTH, split};
+use crate::sandbox::policy::pattern::Pattern;
+use crate::sandbox::policy::real::{Real, real};
+use crate::sandbox::policy::scan;
+use crate::sandbox::policy::{
+    Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyError, Surroundings,
+};
+
+/// That deny, once for each directory they start at. Every path that is asked for is matched against all of them.
+const MAX_GLOBS: usize = 1024;
+/// Of all globs, once for each directory they start at.
+const MAX_SYMBOLS: usize = 32 << 10;
+/// That are looked up, for entries, project roots and globs.
+const MAX_PATHS: usize = 4096;
+/// Of globs that grant. Each becomes a rule, and somewhere an open descriptor.
+const MAX_MATCHES: usize = 4096;
+
+#[derive(Default)]
+pub(super) struct Resolved {
+    pub(super) targets: Vec<Target>,
+    /// What globs grant, each with the base of its glob.
+    pub(super) matches: Vec<(PathBuf, Target)>,
+    /// Each with the symlinks on the way to its base.
+    pub(super) globs: Vec<(DeniedGlob, Vec<PathBuf>)>,
+    /// Whether or not an entry is about them.
+    pub(super) project_roots: Vec<Real>,
+}
+
+pub(super) fn resolve(
+    entries: &[Entry],
+    glob_scan_max_depth: Option<usize>,
+    around: &Surroundings,
+    names: &impl Names,
+) -> Result<Resolved, PolicyError> {
+    if glob_scan_max_depth == Some(0) {
+        return Err(PolicyError::ZeroDepth);
+    }
+    let mut resolver = Resolver {
+        names,
+        around,
+        max_depth: glob_scan_max_depth.unwrap_or(DEFAULT_MAX_DEPTH),
+        paths: 0,
+        symbols: 0,
+        effort: Effort::new(),
+        resolved: Resolved::default(),
+    };
+    for root in resolver.project_roots() {
+        let root = resolver.real(&root)?;
+        resolver.resolved.project_roots.push(root);
+    }
+    for entry in entries {
+        resolver.entry(entry)?;
+    }
+    Ok(resolver.resolved)
+}
+
+struct Resolver<'a, N> {
+    names: &'a N,
+    around: &'a Surroundings,
+    max_depth: usize,
+    /// So far.
+    paths: usize,
+    symbols: usize,
+    effort: Effort,
+    resolved: Resolved,
+}
+
+impl<N: Names> Resolver<'_, N> {
+    fn entry(&mut self, entry: &Entry) -> Result<(), PolicyError> {
+        match &entry.path {
+            EntryPath::Path(path) => self.path(path, entry),
+            EntryPath::Glob(pattern) if entry.access == Access::Deny => self.denied_glob(pattern),
+            EntryPath::Glob(pattern) => self.granted_glob(pattern, entry.access),
+            EntryPath::Root => self.path(Path::new("/"), entry),
+            EntryPath::Minimal => {
+                let entry = Entry { skip_missing: true, ..entry.clone() };
+                MINIMAL.iter().try_for_each(|path| match self.path(path.as_ref(), &entry) {
+                    // It cannot be of use to a program either.
+                    Err(PolicyError::Unreadable { .. }) if entry.access > Access::Deny => Ok(()),
+                    result => result,
+                })
+            }
+            EntryPath::ProjectRoots { subpath } => {
+                self.project_root_entries(subpath.as_deref(), entry)
+            }
+            EntryPath::Tmpdir => {
+                let tmpdir = self.around.tmpdir.as_slice();
+                let is_set = tmpdir.iter().any(|path| !path.as_os_str().is_empty());
+                self.known(
+                    if is_set { tmpdir } else { &[] },
+                    "the directory for temporary files",
+                    entry,
+                )
+            }
+            EntryPath::SlashTmp => self.path(Path::new("/tmp"), entry),
+        }
+    }
+
+    fn path(&mut self, path: &Path, entry: &Entry) -> Result<(), PolicyError> {
+        let real = self.real(path)?;
+        if real.kind != NameKind::Missing || !entry.skip_missing {
+            let is_temporary = matches!(entry.path, EntryPath::Tmpdir | EntryPath::SlashTmp);
+            let target = Target { is_temporary, ..Target::of_entry(real, entry.access) };
+            self.resolved.targets.push(target);
+        }
+        Ok(())
+    }
+
+    fn real(&mut self, path: &Path) -> Result<Real, PolicyError> {
+        self.paths += 1;
+        if self.paths > MAX_PATHS {
+            return Err(PolicyError::TooManyPaths { max: MAX_PATHS });
+        }
+        real(self.names, path)
+    }
+
+    fn project_root_entries(
+        &mut self,
+        subpath: Option<&Path>,
+        entry: &Entry,
+    ) -> Result<(), PolicyError> {
+        let subpath = subpath.unwrap_or(Path::new(""));
+        let stays_below = |component| matches!(component, Component::Normal(_) | Component::CurDir);
+        if !subpath.components().all(stays_below) {
+            return Err(PolicyError::Subpath { subpath: subpath.to_owned() });
+        }
+        let roots = self.project_roots();
+        let paths: Vec<_> = roots.iter().map(|root| root.join(subpath)).collect();
+        self.known(&paths, "project roots", entry)
+    }
+
+    /// What is not known cannot be denied, and grants nothing.
+    fn known(
+        &mut self,
+        paths: &[PathBuf],
+        what: &'static str,
+        entry: &Entry,
+    ) -> Result<(), PolicyError> {
+        if paths.is_empty() && entry.access == Access::Deny {
+            return Err(PolicyError::NothingToDeny { what });
+        }
+        paths.iter().try_for_each(|path| self.path(path, entry))
+    }
+
+    fn denied_glob(&mut self, glob: &str) -> Result<(), PolicyError> {
+        for (base, pattern) in self.bases(glob)? {
+            let max_depth = pattern.reach(self.max_depth);
+            let Real { path, links, .. } = base;
+            self.resolved.globs.push((DeniedGlob::new(path, max_depth, pattern), links));
+            if self.resolved.globs.len() > MAX_GLOBS {
+                return Err(PolicyError::TooManyGlobs { max: MAX_GLOBS });
+            }
+        }
+        Ok(())
+    }
+
+    fn granted_glob(&mut self, glob: &str, access: Access) -> Result<(), PolicyError> {
+        for (base, pattern) in self.bases(glob)? {
+            let max_depth = pattern.reach(self.max_depth);
+            let found =
+                scan::existing(self.names, &base.path, &pattern, max_depth, &mut self.effort)?;
+            if self.resolved.matches.len() + found.len() > MAX_MATCHES {
+                let pattern = pattern.text().to_owned();
+                return Err(PolicyError::TooManyMatches { pattern, max: MAX_MATCHES });
+            }
+            for (path, kind) in found {
+                // Only who names it can mean it.
+                let access =
+                    if is_protected_name(&path) { access.min(Access::Read) } else { access };
+                let links = base.links.clone();
+                let real = Real { path, kind, links, last_link: None };
+                self.resolved.matches.push((base.path.clone(), Target::new(real, access)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the glob starts, and what it is from there.
+    fn bases(&mut self, glob: &str) -> Result<Vec<(Real, Pattern)>, PolicyError> {
+        let (way, pattern) = split(glob)?;
+        let starts = if way.is_absolute() { vec![PathBuf::from("/")] } else { self.starts() };
+        if starts.is_empty() {
+            return Err(PolicyError::GlobWithoutBase { pattern: glob.to_owned() });
+        }
+        self.symbols += pattern.symbols() * starts.len();
+        if self.symbols > MAX_SYMBOLS {
+            return Err(PolicyError::GlobsTooLong { max: MAX_SYMBOLS });
+        }
+        starts
+            .into_iter()
+            .map(|start| Ok((self.real(&start.join(&way))?, pattern.clone())))
+            .collect()
+    }
+
+    fn starts(&self) -> Vec<PathBuf> {
+        self.around.cwd.iter().chain(&self.around.workspace_roots).cloned().collect()
+    }
+
+    fn project_roots(&self) -> Vec<PathBuf> {
+        if self.around.workspace_roots.is_empty() {
+            self.around.cwd.iter().cloned().collect()
+        } else {
+            self.around.workspace_roots.clone()
+        }
+    }
+}

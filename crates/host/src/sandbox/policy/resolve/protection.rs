@@ -1,0 +1,134 @@
+//! Names that a program in the sandbox must not be able to write although it may write around them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::Target;
+use crate::sandbox::policy::draft::Draft;
+use crate::sandbox::policy::essentials::PROTECTED_NAMES;
+use crate::sandbox::policy::real::{Real, real_from};
+use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
+
+/// Of a file that says where a git directory is.
+const MAX_POINTER_BYTES: usize = 8 << 10;
+
+/// What has to be readable and no more, below each path to which an entry grants to write, and below each project root.
+pub(super) fn protected(
+    draft: &Draft,
+    targets: &[Target],
+    project_roots: &[Real],
+    names: &impl Names,
+) -> Result<Vec<Target>, PolicyError> {
+    let writable = targets.iter().filter(|target| target.access == Access::Write);
+    let meant: BTreeSet<&Path> =
+        writable.clone().flat_map(|target| &target.named).map(PathBuf::as_path).collect();
+    let places = writable
+        .map(|target| (target.path.as_path(), target.kind, target.is_temporary))
+        .chain(project_roots.iter().map(|root| (root.path.as_path(), root.kind, false)));
+    // Whether it is nothing but a directory for temporary files.
+    let mut roots: BTreeMap<&Path, bool> = BTreeMap::new();
+    for (root, kind, is_temporary) in places {
+        // Who is granted `.git` itself is trusted with all that is believed of it.
+        let is_itself_protected = is_protected_name(root) && meant.contains(root);
+        if kind != NameKind::File && !is_itself_protected {
+            *roots.entry(root).or_insert(true) &= is_temporary;
+        }
+    }
+    let mut protection = Protection { draft, meant, names, found: Vec::new() };
+    for (root, is_temporary) in roots {
+        for name in PROTECTED_NAMES {
+            protection.name(root, name, is_temporary)?;
+        }
+    }
+    Ok(protection.found)
+}
+
+pub(super) fn is_protected_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| PROTECTED_NAMES.iter().any(|known| name == *known))
+}
+
+struct Protection<'a, N> {
+    draft: &'a Draft,
+    /// To be written, by an entry that names just that.
+    meant: BTreeSet<&'a Path>,
+    names: &'a N,
+    found: Vec<Target>,
+}
+
+impl<N: Names> Protection<'_, N> {
+    fn name(&mut self, root: &Path, name: &str, is_temporary: bool) -> Result<(), PolicyError> {
+        let path = root.join(name);
+        let is_writable = self.is_writable(root) || self.is_writable(&path);
+        if !is_writable || self.meant.contains(path.as_path()) {
+            return Ok(());
+        }
+        let hold = self.names.hold(&path).map_err(|source| unreadable(&path, source))?;
+        let kind = self.kind(&path)?;
+        match (hold, kind) {
+            // Any user can put a name into `/tmp`, and must not thereby decide whether or what we protect elsewhere.
+            (Hold::OutOfReach, _) => return Ok(()),
+            (Hold::Foreign { owner }, NameKind::Symlink) => {
+                return Err(PolicyError::ForeignLink { path, owner });
+            }
+            (Hold::Ours, NameKind::Symlink) => return Err(PolicyError::ProtectedLink { path }),
+            (Hold::Ours, NameKind::File) if name == ".git" && !is_temporary => {
+                self.git_directory_of(root, &path)?;
+            }
+            _ => {}
+        }
+        self.add(Real { path, kind, links: Vec::new(), last_link: None });
+        Ok(())
+    }
+
+    /// Of a worktree or a submodule, whose `.git` is a file: hooks and settings are in the directory that it names, or in the
+    /// one which that has in common with other worktrees.
+    fn git_directory_of(&mut self, root: &Path, file: &Path) -> Result<(), PolicyError> {
+        let Some(directory) = self.pointer(file, b"gitdir: ")? else { return Ok(()) };
+        let directory = real_from(self.names, root, &directory)?;
+        let common = directory.path.join("commondir");
+        if self.kind(&common)? == NameKind::File
+            && let Some(common) = self.pointer(&common, b"")?
+        {
+            let common = real_from(self.names, &directory.path, &common)?;
+            self.protect_git_directory(common);
+        }
+        self.protect_git_directory(directory);
+        Ok(())
+    }
+
+    fn protect_git_directory(&mut self, directory: Real) {
+        if self.is_writable(&directory.path) && !self.meant.contains(directory.path.as_path()) {
+            self.add(directory);
+        }
+    }
+
+    /// The path in a file of one line.
+    fn pointer(&self, file: &Path, prefix: &[u8]) -> Result<Option<PathBuf>, PolicyError> {
+        let content = self
+            .names
+            .read_start(file, MAX_POINTER_BYTES)
+            .map_err(|source| unreadable(file, source))?;
+        // Just what git strips: else another directory would be protected than the one it uses.
+        let Some(path) = content.strip_prefix(prefix) else { return Ok(None) };
+        let end = path.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
+        Ok(end.map(|last| PathBuf::from(OsStr::from_bytes(&path[..=last]))))
+    }
+
+    fn is_writable(&self, path: &Path) -> bool {
+        self.draft.access(path) == Access::Write
+    }
+
+    fn kind(&self, path: &Path) -> Result<NameKind, PolicyError> {
+        self.names.kind(path).map_err(|source| unreadable(path, source))
+    }
+
+    fn add(&mut self, real: Real) {
+        self.found.push(Target::new(real, Access::Read));
+    }
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> PolicyError {
+    PolicyError::Unreadable { path: path.to_owned(), at: path.to_owned(), source }
+}

@@ -1,0 +1,44 @@
+//! What a glob matches now.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::effort::Effort;
+use super::pattern::Pattern;
+use super::{NameKind, Names, PolicyError};
+
+/// Directories and files that match, without symlinks, and nothing below a match. A directory that cannot be read has nothing in it.
+pub(super) fn existing(
+    names: &impl Names,
+    base: &Path,
+    pattern: &Pattern,
+    max_depth: usize,
+    effort: &mut Effort,
+) -> Result<Vec<(PathBuf, NameKind)>, PolicyError> {
+    let mut matches = Vec::new();
+    let mut ahead = vec![(base.to_owned(), PathBuf::new(), 0)];
+    while let Some((directory, way, depth)) = ahead.pop() {
+        // Processes come and go in it, and none of them can be granted.
+        if depth == max_depth || directory == Path::new("/proc") {
+            continue;
+        }
+        for (name, kind) in names.list(&directory).unwrap_or_default() {
+            let way = way.join(&name);
+            let path = directory.join(&name);
+            let bytes = way.as_os_str().as_bytes();
+            effort.spend(pattern.symbols(), bytes.len()).map_err(|limit| {
+                PolicyError::TooMuchToScan { pattern: pattern.text().to_owned(), limit }
+            })?;
+            let is_match = pattern.matches(bytes);
+            let leads_on = pattern.may_match_below(bytes);
+            match kind {
+                NameKind::Directory if !is_match && leads_on => {
+                    ahead.push((path, way, depth + 1));
+                }
+                NameKind::Directory | NameKind::File if is_match => matches.push((path, kind)),
+                _ => {}
+            }
+        }
+    }
+    Ok(matches)
+}

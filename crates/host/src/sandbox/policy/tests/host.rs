@@ -1,0 +1,151 @@
+//! The names of a real file system.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
+use std::{fs, io};
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use super::*;
+use crate::sandbox::policy::{Hold, HostNames, NameKind, Names};
+
+fn resolve(entries: &[&str], around: &Surroundings) -> Result<Policy, PolicyError> {
+    let files = DeclaredFiles::Restricted {
+        entries: entries.iter().map(|line| entry(line)).collect(),
+        glob_scan_max_depth: None,
+    };
+    let declared = DeclaredPolicy { files, network: Network::Restricted };
+    Policy::resolve(&declared, around, &HostNames)
+}
+
+#[test]
+fn kinds() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    fs::write(path("file"), "content").unwrap();
+    fs::create_dir(path("directory")).unwrap();
+    symlink("nowhere", path("link")).unwrap();
+    mkfifoat(CWD, path("pipe"), Mode::RWXU).unwrap();
+    let kinds = [
+        ("directory", NameKind::Directory),
+        ("file", NameKind::File),
+        ("link", NameKind::Symlink),
+        ("pipe", NameKind::File),
+    ];
+    for (name, kind) in kinds {
+        assert_eq!(HostNames.kind(&path(name)).unwrap(), kind, "{name}");
+    }
+    let mut listed = HostNames.list(root.path()).unwrap();
+    listed.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(listed, kinds.map(|(name, kind)| (name.into(), kind)));
+    for missing in ["missing", "missing/too", "file/below"] {
+        assert_eq!(HostNames.kind(&path(missing)).unwrap(), NameKind::Missing, "{missing}");
+    }
+    assert_eq!(HostNames.read_link(&path("link")).unwrap(), Path::new("nowhere"));
+}
+
+#[test]
+fn only_the_start_of_regular_files_is_read() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    fs::write(path("file"), "content").unwrap();
+    symlink("file", path("link")).unwrap();
+    mkfifoat(CWD, path("pipe"), Mode::RWXU).unwrap();
+    assert_eq!(HostNames.read_start(&path("file"), 3).unwrap(), b"con");
+    assert_eq!(HostNames.read_start(&path("file"), 100).unwrap(), b"content");
+    for refused in ["link", "pipe", ".", "missing"] {
+        assert!(HostNames.read_start(&path(refused), 100).is_err(), "{refused}");
+    }
+}
+
+#[test]
+fn a_worktree_of_git_behind_an_alias() {
+    let root = tempfile::tempdir().unwrap();
+    let real = root.path().canonicalize().unwrap();
+    fs::create_dir_all(real.join("data/main/.git/worktrees/tree")).unwrap();
+    fs::create_dir(real.join("data/tree")).unwrap();
+    let git = real.join("data/main/.git");
+    let pointer = format!("gitdir: {}\n", git.join("worktrees/tree").display());
+    fs::write(real.join("data/tree/.git"), pointer).unwrap();
+    fs::write(git.join("worktrees/tree/commondir"), "../..\n").unwrap();
+    symlink("data", real.join("alias")).unwrap();
+
+    let line = format!("write {}", root.path().join("alias").display());
+    let around = Surroundings {
+        workspace_roots: vec![root.path().join("alias/tree")],
+        ..Surroundings::default()
+    };
+    let policy = resolve(&["read root", &line], &around).unwrap();
+    for (path, access) in [
+        ("data", Write),
+        ("data/tree/a", Write),
+        ("data/tree/.git", Read),
+        ("data/tree/.codex", Read),
+        ("data/main/.git/hooks", Read),
+        ("data/main/a", Write),
+        ("alias", Read),
+    ] {
+        assert_eq!(policy.access(&real.join(path)), access, "{path} under {policy:#?}");
+    }
+}
+
+#[test]
+fn a_ring_of_links_ends() {
+    let root = tempfile::tempdir().unwrap();
+    symlink("two", root.path().join("one")).unwrap();
+    symlink("one", root.path().join("two")).unwrap();
+    let line = format!("read {}", root.path().join("one").display());
+    let error = resolve(&[&line], &Surroundings::default()).unwrap_err();
+    assert!(matches!(error, PolicyError::TooManyLinks { .. }), "{error}");
+}
+
+#[test]
+fn names_that_the_kernel_refuses_are_errors() {
+    let line = format!("deny /{}", "n".repeat(300));
+    let error = resolve(&[&line], &Surroundings::default()).unwrap_err();
+    assert!(
+        matches!(&error, PolicyError::Unreadable { source, .. }
+            if source.kind() == io::ErrorKind::InvalidFilename),
+        "{error}"
+    );
+    let error = resolve(&["read /a\0b"], &Surroundings::default()).unwrap_err();
+    assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
+}
+
+#[test]
+fn the_directory_of_this_process_is_nobody_elses() {
+    let error = resolve(&["read /proc/self/fd"], &Surroundings::default()).unwrap_err();
+    assert!(matches!(error, PolicyError::OneProcess { .. }), "{error}");
+}
+
+#[test]
+fn in_a_sticky_directory_names_belong_to_who_made_them() {
+    let root = tempfile::tempdir().unwrap();
+    let (sticky, plain) = (root.path().join("sticky"), root.path().join("plain"));
+    for (directory, mode) in [(&sticky, 0o1777), (&plain, 0o777)] {
+        fs::create_dir(directory).unwrap();
+        fs::set_permissions(directory, fs::Permissions::from_mode(mode)).unwrap();
+        symlink("nowhere", directory.join("ours")).unwrap();
+        symlink("nowhere", directory.join("theirs")).unwrap();
+    }
+    let hold = |path: &Path| HostNames.hold(path).unwrap();
+    for ours in ["sticky/ours", "plain/ours", "sticky/missing", "missing/too", "sticky/ours/below"]
+    {
+        assert_eq!(hold(&root.path().join(ours)), Hold::Ours, "{ours}");
+    }
+    assert_eq!(hold(Path::new("/")), Hold::Ours);
+    // Only root can give names away.
+    if rustix::process::geteuid().is_root() {
+        for directory in [&sticky, &plain] {
+            lchown(directory.join("theirs"), Some(54321), None).unwrap();
+        }
+        assert_eq!(hold(&sticky.join("theirs")), Hold::Foreign { owner: 54321 });
+        assert_eq!(hold(&plain.join("theirs")), Hold::Ours);
+    } else {
+        // Of root, as is the directory.
+        let theirs = fs::read_dir("/tmp")
+            .unwrap()
+            .flatten()
+            .find(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() == 0));
+        assert!(theirs.is_none_or(|theirs| hold(&theirs.path()) == Hold::OutOfReach));
+    }
+}

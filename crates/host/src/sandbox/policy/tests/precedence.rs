@@ -1,0 +1,157 @@
+//! The most specific entry wins; on a tie to deny, then to write.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::*;
+
+#[test]
+fn what_no_entry_speaks_of_is_denied() {
+    asked(&[]).gives(&[("/", Deny), ("/src", Deny), ("/dev/null", Deny)]);
+    asked(&["read /src"]).gives(&[("/", Deny), ("/sr", Deny), ("/src2", Deny), ("/usr", Deny)]);
+}
+
+#[test]
+fn an_entry_decides_for_itself_and_what_is_below() {
+    asked(&["read /src"]).gives(&[("/src", Read), ("/src/a", Read), ("/src/a/b/c", Read)]);
+}
+
+#[test]
+fn the_most_specific_entry_wins_in_whatever_order() {
+    let expected = [
+        ("/etc", Read),
+        ("/src", Write),
+        ("/src/keys", Deny),
+        ("/src/keys/a", Deny),
+        ("/src/keys/public", Read),
+        ("/src/keys/public/b", Read),
+        ("/src/keys-old", Write),
+    ];
+    let lines = ["read root", "write /src", "deny /src/keys", "read /src/keys/public"];
+    asked(&lines).gives(&expected);
+    let reversed: Vec<_> = lines.into_iter().rev().collect();
+    asked(&reversed).gives(&expected);
+}
+
+#[test]
+fn on_a_tie_to_deny_wins_over_to_write_over_to_read() {
+    for (one, other, expected) in [
+        ("read", "read", Read),
+        ("read", "write", Write),
+        ("read", "deny", Deny),
+        ("write", "write", Write),
+        ("write", "deny", Deny),
+        ("deny", "deny", Deny),
+    ] {
+        let (one, other) = (format!("{one} /src"), format!("{other} /src"));
+        for lines in [[one.as_str(), other.as_str()], [other.as_str(), one.as_str()]] {
+            asked(&lines).gives(&[("/src", expected), ("/src/a", expected)]);
+        }
+    }
+    asked(&["write /src", "deny /src", "read /src", "write /src"]).gives(&[("/src", Deny)]);
+}
+
+#[test]
+fn ways_to_write_the_same_path_tie() {
+    for same in ["/src/app/", "/src//app", "//src/./app", "/src/app/."] {
+        let deny = format!("deny {same}");
+        asked(&["write /src/app", &deny]).gives(&[("/src/app", Deny)]);
+        asked(&[&deny, "write /src/app"]).gives(&[("/src/app", Deny)]);
+    }
+}
+
+#[test]
+fn siblings_that_sort_between_a_path_and_what_is_below_it_change_nothing() {
+    // `-` and `.` come before `/`.
+    asked(&["read /a", "write /a-b", "deny /a.b", "deny /a/b"]).gives(&[
+        ("/a/c", Read),
+        ("/a/b/c", Deny),
+        ("/a-b/c", Write),
+        ("/a.b/c", Deny),
+        ("/a-", Deny),
+    ]);
+}
+
+#[test]
+fn a_query_that_is_not_plain_is_never_granted_more() {
+    let policy = asked(&["write /src", "deny /src/keys"]).policy();
+    for (path, access) in [
+        ("/src//keys", Deny),
+        ("/src/./keys", Deny),
+        ("/src/keys/", Deny),
+        ("/src/", Write),
+        ("//src", Write),
+        ("/src/a/../keys", Deny),
+        ("/src/a/..", Deny),
+        ("src", Deny),
+        ("", Deny),
+        (".", Deny),
+    ] {
+        assert_eq!(policy.access(Path::new(path)), access, "{path}");
+    }
+    assert!(!policy.leads_to_grant(Path::new("src")));
+    assert!(policy.may_vary_below(Path::new("src")));
+}
+
+#[test]
+fn paths_need_not_be_text() {
+    let bytes = |bytes: &'static [u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let entry = |path, access| Entry { path: EntryPath::Path(path), access, skip_missing: false };
+    let mut asked = asked(&["deny glob /src/**/*.pem"]);
+    asked.entries.push(entry(bytes(b"/src/\xff"), Write));
+    asked.entries.push(entry(bytes(b"/src/\xff/\xfe"), Deny));
+    let policy = asked.policy();
+    for (path, access) in [
+        (&b"/src/\xff"[..], Write),
+        (b"/src/\xff/a\x80", Write),
+        (b"/src/\xff/\xfe/a", Deny),
+        (b"/src/\xff/\x80.pem", Deny),
+        (b"/src/\xff/\x80.pem/a", Deny),
+        (b"/src/\xfe", Deny),
+    ] {
+        assert_eq!(policy.access(Path::new(OsStr::from_bytes(path))), access, "{path:?}");
+    }
+}
+
+#[test]
+fn a_path_that_says_not_where_it_leads_is_an_error() {
+    for line in ["write src", "read .", "deny ./a", "read "] {
+        assert!(matches!(asked(&[line]).error(), PolicyError::Relative { .. }), "{line}");
+    }
+    for line in ["write /src/..", "deny /src/../etc", "skip read /missing/../etc"] {
+        assert!(matches!(asked(&[line]).error(), PolicyError::ParentComponent { .. }), "{line}");
+    }
+    for workspace in ["src", ""] {
+        let error = asked(&["read project_roots"]).workspace(workspace).error();
+        assert!(matches!(error, PolicyError::Relative { .. }), "{workspace:?}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_looked_at_is_an_error() {
+    let names = FakeNames::default().forbidden("/src/private");
+    for line in ["deny /src/private/keys", "read /src/private", "skip read /src/private"] {
+        let error = asked(&[line]).on(names.clone()).error();
+        assert!(matches!(error, PolicyError::Unreadable { .. }), "{line}: {error}");
+    }
+}
+
+#[test]
+fn what_is_missing_counts_unless_it_is_to_be_skipped() {
+    let names = FakeNames::default().directory("/src").directory("/dev");
+    let asked = asked(&["write /src", "deny /src/later", "skip deny /src/never", "skip read /opt"]);
+    asked.on(names).gives(&[
+        ("/src/later", Deny),
+        ("/src/later/a", Deny),
+        ("/src/never", Write),
+        ("/opt", Deny),
+    ]);
+}
+
+#[test]
+fn what_exists_is_not_skipped() {
+    let names = FakeNames::default().directory("/src/keys").symlink("/opt", "/nowhere");
+    asked(&["write /src", "skip deny /src/keys", "skip read /opt"])
+        .on(names)
+        .gives(&[("/src/keys", Deny), ("/nowhere", Deny)]);
+}

@@ -1,0 +1,299 @@
+//! `.git`, `.agents` and `.codex` directly below a writable root.
+
+use super::*;
+use crate::sandbox::policy::Hold;
+
+const NAMES: [&str; 3] = [".git", ".agents", ".codex"];
+
+#[test]
+fn missing_or_not_they_are_read_only() {
+    let existing = NAMES
+        .iter()
+        .fold(FakeNames::default(), |names, name| names.directory(format!("/src/app/{name}")));
+    for names in [FakeNames::default(), existing] {
+        let asked = asked(&["write /src/app"]).on(names);
+        for name in NAMES {
+            let path = format!("/src/app/{name}");
+            let (inside, deeper) = (format!("{path}/hooks"), format!("/src/app/sub/{name}"));
+            asked.gives(&[(&path, Read), (&inside, Read), (&deeper, Write)]);
+        }
+        let carve_outs = asked.policy().carve_outs();
+        assert_eq!(carve_outs.len(), 3);
+        assert!(carve_outs.iter().all(|carve_out| carve_out.protected_name));
+    }
+}
+
+#[test]
+fn an_entry_may_grant_one_by_its_path() {
+    asked(&["write /src", "write /src/.git"]).gives(&[
+        ("/src/.git", Write),
+        ("/src/.git/hooks", Write),
+        ("/src/.codex", Read),
+    ]);
+    asked(&["write project_roots", "write project_roots/.git"])
+        .workspace("/src")
+        .gives(&[("/src/.git", Write), ("/src/.agents", Read)]);
+}
+
+#[test]
+fn granting_deeper_grants_only_that() {
+    asked(&["write /src", "write /src/.git/objects"]).gives(&[
+        ("/src/.git", Read),
+        ("/src/.git/hooks", Read),
+        ("/src/.git/objects/ab", Write),
+        ("/src/.git/objects/.git", Read),
+    ]);
+}
+
+#[test]
+fn granting_around_grants_none_of_it() {
+    asked(&["write root", "write /src"]).gives(&[("/.git", Read), ("/src/.git", Read)]);
+}
+
+#[test]
+fn a_glob_does_not_mean_a_protected_name() {
+    let names = FakeNames::default().directory("/src/.git").directory("/src/a");
+    for lines in [&["write glob /src/*"][..], &["write /src", "write glob /src/{.git,a}"]] {
+        asked(lines).on(names.clone()).gives(&[
+            ("/src/.git", Read),
+            ("/src/.git/hooks", Read),
+            ("/src/a", Write),
+            ("/src/a/.git", Read),
+        ]);
+    }
+}
+
+#[test]
+fn a_lesser_access_that_was_asked_for_stays() {
+    let policy = asked(&["write /src", "deny /src/.codex", "read /src/.git"]).policy();
+    assert_eq!(policy.access(Path::new("/src/.codex")), Deny);
+    let kept: Vec<_> =
+        policy.rules().iter().map(|rule| (rule.access, rule.protected_name)).collect();
+    assert_eq!(kept, [(Write, false), (Read, true), (Deny, false), (Read, true)]);
+}
+
+#[test]
+fn where_nothing_can_be_written_nothing_is_protected() {
+    for lines in [&["read /src"][..], &["write /src", "deny /src"], &["read root"]] {
+        let policy = asked(lines).workspace("/src").policy();
+        assert!(policy.rules().iter().all(|rule| !rule.protected_name), "{policy:?}");
+    }
+}
+
+#[test]
+fn project_roots_inside_of_a_writable_tree_are_protected_too() {
+    asked(&["write root"]).workspace("/src/app").cwd("/elsewhere").gives(&[
+        ("/src/app/.git", Read),
+        ("/src/.git", Write),
+        ("/elsewhere/.git", Write),
+    ]);
+    asked(&["write root"]).cwd("/src/app").gives(&[("/src/app/.git", Read)]);
+    let names = FakeNames::default().symlink("/app", "/src/app").directory("/src/app");
+    asked(&["write /src"]).on(names).workspace("/app").gives(&[("/src/app/.git", Read)]);
+}
+
+#[test]
+fn a_writable_file_has_nothing_below() {
+    let names = FakeNames::default().file("/src/notes").directory("/src");
+    let policy = asked(&["write /src/notes"]).on(names).policy();
+    assert_eq!(policy.rules().len(), 1, "{policy:?}");
+}
+
+#[test]
+fn a_symlink_cannot_be_protected() {
+    for name in NAMES {
+        let names = FakeNames::default().symlink(format!("/src/{name}"), "/elsewhere");
+        for lines in [&["write /src"][..], &["read root", "write project_roots"]] {
+            let error = asked(lines).on(names.clone()).workspace("/src").error();
+            let link = Path::new("/src").join(name);
+            assert!(matches!(error, PolicyError::ProtectedLink { path } if path == link));
+        }
+        asked(&["read /src"]).on(names).gives(&[("/src", Read)]);
+    }
+}
+
+#[test]
+fn a_symlink_asked_to_be_read_only_cannot_be_either() {
+    let names = FakeNames::default().symlink("/src/.git", "/repo").directory("/repo");
+    for line in ["read /src/.git", "deny /src/.git", "write /src/.git"] {
+        assert!(asked(&["write /src", line]).on(names.clone()).resolve().is_err(), "{line}");
+    }
+    // What is behind it can be written in any case.
+    asked(&["write /src", "write /repo", "write /src/.git"]).on(names).gives(&[("/repo", Write)]);
+}
+
+fn worktree(pointer: &[u8]) -> FakeNames {
+    FakeNames::default()
+        .file_with("/src/tree/.git", pointer)
+        .directory("/src/main/.git/worktrees/tree")
+        .directory("/src/tree/odd ")
+}
+
+#[test]
+fn a_git_file_protects_the_directory_it_names() {
+    for pointer in [
+        &b"gitdir: /src/main/.git/worktrees/tree"[..],
+        b"gitdir: /src/main/.git/worktrees/tree\n",
+        b"gitdir: ../main/.git/worktrees/tree\r\n",
+    ] {
+        for lines in [&["write /src"][..], &["write /src", "read /src/tree/.git"]] {
+            asked(lines).on(worktree(pointer)).workspace("/src/tree").gives(&[
+                ("/src/tree/.git", Read),
+                ("/src/tree/a", Write),
+                ("/src/main/.git/worktrees/tree", Read),
+                ("/src/main/.git/worktrees/tree/config", Read),
+                ("/src/main/a", Write),
+            ]);
+        }
+    }
+}
+
+#[test]
+fn the_directory_common_to_worktrees_is_protected() {
+    let names = worktree(b"gitdir: ../main/.git/worktrees/tree")
+        .file_with("/src/main/.git/worktrees/tree/commondir", b"../..\n");
+    asked(&["write /src"]).on(names).workspace("/src/tree").gives(&[
+        ("/src/main/.git", Read),
+        ("/src/main/.git/hooks", Read),
+        ("/src/main/a", Write),
+    ]);
+}
+
+#[test]
+fn a_git_directory_elsewhere_is_left_as_it_is() {
+    asked(&["write /src/tree"])
+        .on(worktree(b"gitdir: ../main/.git/worktrees/tree"))
+        .gives(&[("/src/main/.git", Deny), ("/src/tree/.git", Read)]);
+    asked(&["read root", "write /src/tree"])
+        .on(worktree(b"gitdir: ../main/.git/worktrees/tree"))
+        .gives(&[("/src/main/.git/worktrees/tree", Read)]);
+}
+
+#[test]
+fn a_git_directory_may_be_granted_by_its_path() {
+    asked(&["write /src", "write /src/main/.git/worktrees/tree"])
+        .on(worktree(b"gitdir: ../main/.git/worktrees/tree"))
+        .workspace("/src/tree")
+        .gives(&[("/src/main/.git/worktrees/tree", Write), ("/src/tree/.git", Read)]);
+}
+
+#[test]
+fn only_the_bytes_that_git_ignores_are_ignored() {
+    asked(&["write /src"])
+        .on(worktree(b"gitdir: odd \n"))
+        .workspace("/src/tree")
+        .gives(&[("/src/tree/odd ", Read), ("/src/tree/odd", Write)]);
+    for no_pointer in [&b""[..], b"gitdir: ", b"gitdir: \n", b"gitdir:odd", b"something else"] {
+        asked(&["write /src"]).on(worktree(no_pointer)).workspace("/src/tree").gives(&[
+            ("/src/tree/.git", Read),
+            ("/src/tree/odd", Write),
+            ("/src/tree", Write),
+        ]);
+    }
+}
+
+#[test]
+fn a_git_directory_behind_a_link_that_can_be_replaced_is_an_error() {
+    let names = worktree(b"gitdir: /src/link/.git").symlink("/src/link", "/src/main");
+    let error = asked(&["write /src"]).on(names).workspace("/src/tree").error();
+    assert!(
+        matches!(&error, PolicyError::ReplaceableLink { link, .. } if link == Path::new("/src/link")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_git_name_that_cannot_be_looked_at_is_an_error() {
+    let names = FakeNames::default().forbidden("/src/.git");
+    let error = asked(&["write /src"]).on(names).error();
+    assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
+}
+
+#[test]
+fn in_one_that_is_granted_by_its_path_nothing_is_protected() {
+    for name in NAMES {
+        let line = format!("write /src/{name}");
+        for lines in [&["write /src", &line][..], &[&line]] {
+            let inside = NAMES.map(|inside| (format!("/src/{name}/{inside}"), Write));
+            let expected: Vec<_> = inside.iter().map(|(path, access)| (&**path, *access)).collect();
+            asked(lines).gives(&expected);
+            asked(lines).workspace(&format!("/src/{name}")).gives(&expected);
+        }
+    }
+    // Who is granted everything is not granted just that.
+    asked(&["write root"]).workspace("/src/.git").gives(&[("/src/.git/.agents", Read)]);
+}
+
+const FOREIGN: Hold = Hold::Foreign { owner: 1000 };
+
+/// Something of another user in `/tmp`, in each form that it can have.
+fn planted(hold: Hold) -> [(&'static str, FakeNames); 5] {
+    let tree = || {
+        FakeNames::default().directory("/tmp").directory("/src/app/docs").held("/tmp/.git", hold)
+    };
+    [
+        ("pointer", tree().file_with("/tmp/.git", b"gitdir: /src/app/docs\n")),
+        // As a file that we may not read, or a pipe.
+        ("unreadable", tree().unreadable("/tmp/.git")),
+        ("directory", tree().directory("/tmp/.git")),
+        ("link", tree().symlink("/tmp/.git", "/src/app/docs")),
+        ("broken link", tree().symlink("/tmp/.git", "nowhere")),
+    ]
+}
+
+#[test]
+fn another_user_changes_nothing_by_a_name_that_only_he_can_replace() {
+    for lines in [
+        &["read root", "write /src/app", "write slash_tmp"][..],
+        &["read root", "write /src/app", "write tmpdir"],
+        &["read root", "write /src/app", "write /tmp"],
+    ] {
+        for (form, names) in planted(Hold::OutOfReach) {
+            let asked = asked(lines).tmpdir("/tmp").on(names);
+            let policy = asked.resolve().unwrap_or_else(|error| panic!("{form}: {error}"));
+            for (path, access) in [
+                ("/src/app/docs", Write),
+                ("/src/app/.git", Read),
+                ("/tmp/.agents", Read),
+                ("/tmp/a", Write),
+                ("/tmp/.git", Write),
+            ] {
+                assert_eq!(policy.access(Path::new(path)), access, "{form}: {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_another_user_made_is_protected_as_it_is_by_whoever_could_replace_it() {
+    for line in ["write slash_tmp", "write /tmp"] {
+        for (form, names) in planted(FOREIGN) {
+            let asked = asked(&["read root", "write /src/app", line]).on(names);
+            match (form.ends_with("link"), asked.resolve()) {
+                (true, Err(error)) => {
+                    let text = error.to_string();
+                    assert!(text.contains("user 1000") && text.contains("/tmp/.git"), "{text}");
+                }
+                (false, Ok(policy)) => {
+                    assert_eq!(policy.access(Path::new("/tmp/.git")), Read, "{form}");
+                    assert_eq!(policy.access(Path::new("/src/app/docs")), Write, "{form}");
+                }
+                (_, result) => panic!("{form}: {result:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_git_file_in_a_directory_for_temporary_files_leads_nowhere() {
+    let names = FakeNames::default()
+        .file_with("/tmp/.git", b"gitdir: /src/app/docs")
+        .file_with("/tmp/me/.git", b"gitdir: /src/app/docs")
+        .directory("/src/app/docs");
+    let asked =
+        asked(&["write /src/app", "write tmpdir", "write slash_tmp"]).on(names).tmpdir("/tmp/me");
+    let expected = [("/tmp/.git", Read), ("/tmp/me/.git", Read), ("/src/app/docs", Write)];
+    asked.gives(&expected);
+    // Unless it is a project as well.
+    asked.clone().workspace("/tmp/me").gives(&[("/src/app/docs", Read)]);
+}

@@ -1,0 +1,116 @@
+//! What to do about a mechanism that does not work, on this machine rather than in general.
+
+use std::fs;
+use std::path::Path;
+
+use super::without::WITHOUT_VARIABLE;
+use crate::sandbox::mechanism::Mechanism;
+
+/// The first ABI of Landlock that suffices without namespaces.
+const COMPLETE_LANDLOCK: u32 = 6;
+
+/// `None` when there is nothing to be wished for.
+pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, String>) -> Option<String> {
+    match result {
+        Ok(abi) if mechanism == Mechanism::Landlock => {
+            let is_old = abi.parse::<u32>().is_ok_and(|abi| abi < COMPLETE_LANDLOCK);
+            is_old.then(|| {
+                "Linux 6.12 or later: before ABI 6 a sandbox needs namespaces even if it only reads"
+                    .to_owned()
+            })
+        }
+        Ok(_) => None,
+        Err(reason) if reason.contains(WITHOUT_VARIABLE) => {
+            Some(format!("remove it from {WITHOUT_VARIABLE}"))
+        }
+        Err(_) => {
+            Some(for_this_machine(mechanism).unwrap_or_else(|| mechanism.remedy()).to_owned())
+        }
+    }
+}
+
+fn for_this_machine(mechanism: Mechanism) -> Option<&'static str> {
+    match mechanism {
+        Mechanism::UserNamespace | Mechanism::NetworkNamespace | Mechanism::FreshProc => {
+            namespaces(setting, is_container())
+        }
+        _ => None,
+    }
+}
+
+/// Settings first: a container cannot help where the machine itself says no.
+fn namespaces(
+    setting: impl Fn(&str) -> Option<String>,
+    is_container: bool,
+) -> Option<&'static str> {
+    let says = |name: &str, value: &str| setting(name).is_some_and(|found| found.trim() == value);
+    if says("user/max_user_namespaces", "0") {
+        Some("`sysctl -w user.max_user_namespaces=15000`, and the same in /etc/sysctl.d to keep it")
+    } else if says("kernel/unprivileged_userns_clone", "0") {
+        Some(
+            "`sysctl -w kernel.unprivileged_userns_clone=1`, and the same in /etc/sysctl.d to keep it",
+        )
+    } else if is_container {
+        Some(
+            "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
+             systempaths=unconfined` (Docker and Podman), or give its seccomp profile unshare, mount, open_tree, move_mount, \
+             mount_setattr, fsopen, fsconfig, fsmount and pivot_root",
+        )
+    } else if says("kernel/apparmor_restrict_unprivileged_userns", "1") {
+        Some(
+            "this system (as Ubuntu 24.04) lets only programs with an AppArmor profile create user namespaces: install bubblewrap, \
+             which has one (`apt-get install bubblewrap`), or give exec-server a profile with `userns,` in /etc/apparmor.d, or \
+             `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`",
+        )
+    } else {
+        None
+    }
+}
+
+fn setting(name: &str) -> Option<String> {
+    fs::read_to_string(Path::new("/proc/sys").join(name)).ok()
+}
+
+fn is_container() -> bool {
+    ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(settings: &[(&str, &str)], is_container: bool) -> Option<&'static str> {
+        let setting = |name: &str| {
+            let found = settings.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| format!("{value}\n"))
+        };
+        namespaces(setting, is_container)
+    }
+
+    #[test]
+    fn advice_names_what_stands_in_the_way() {
+        let restricted = ("kernel/apparmor_restrict_unprivileged_userns", "1");
+        let ubuntu = on(&[restricted, ("user/max_user_namespaces", "63000")], false).unwrap();
+        assert!(ubuntu.contains("AppArmor") && ubuntu.contains("apt-get install bubblewrap"));
+        let docker = on(&[restricted], true).unwrap();
+        assert!(docker.contains("--security-opt seccomp=unconfined"));
+        let none = on(&[("user/max_user_namespaces", "0")], true).unwrap();
+        assert!(none.contains("max_user_namespaces=15000"));
+        let debian = on(&[("kernel/unprivileged_userns_clone", "0")], false).unwrap();
+        assert!(debian.contains("unprivileged_userns_clone=1"));
+        assert_eq!(on(&[("kernel/apparmor_restrict_unprivileged_userns", "0")], false), None);
+    }
+
+    #[test]
+    fn an_old_landlock_is_worth_a_remark() {
+        let remedy = |abi: &str| remedy(Mechanism::Landlock, &Ok(abi.to_owned()));
+        assert!(remedy("5").unwrap().contains("6.12"));
+        assert_eq!(remedy("6"), None);
+    }
+
+    #[test]
+    fn what_was_turned_off_can_be_turned_on() {
+        let off = Err(format!("turned off by {WITHOUT_VARIABLE}"));
+        assert!(remedy(Mechanism::Seccomp, &off).unwrap().contains(WITHOUT_VARIABLE));
+    }
+}

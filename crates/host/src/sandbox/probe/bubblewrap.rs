@@ -1,0 +1,103 @@
+//! Bubblewrap: where it may be, and whether it can do here what we would ask of it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::Stdio;
+
+use super::finding::{WITH_NETWORK, WITH_PROC};
+use super::trial::PATIENCE_SECONDS;
+
+/// Never from `PATH`: a request could have put its own program there, and this one runs outside of every sandbox.
+const PLACES: [&str; 4] =
+    ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+
+/// What it may be able to do besides, and the options for that.
+const EXTRAS: [(&str, &[&str]); 2] =
+    [(WITH_PROC, &["--proc", "/proc"]), (WITH_NETWORK, &["--unshare-net"])];
+
+/// Its path, its version and the extras that work, after it has made namespaces and a read-only mount and run a program in them.
+pub(super) fn attempt() -> Result<String, String> {
+    let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
+        return Err("not installed".to_owned());
+    };
+    check_owner(Path::new(place))?;
+    let version = run(place, &[])?;
+    let all: Vec<_> = EXTRAS.iter().flat_map(|(_, options)| *options).copied().collect();
+    let all_work = run(place, &all).is_ok();
+    let working = EXTRAS.iter().filter(|(_, options)| all_work || run(place, options).is_ok());
+    let words = [*place, &version].into_iter().chain(working.map(|(name, _)| *name));
+    Ok(words.collect::<Vec<_>>().join(" "))
+}
+
+fn run(place: &str, options: &[&str]) -> Result<String, String> {
+    run_for(PATIENCE_SECONDS, place, options)
+}
+
+fn run_for(patience_seconds: u32, place: &str, options: &[&str]) -> Result<String, String> {
+    #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
+    let mut command = std::process::Command::new(place);
+    // SAFETY: plain system calls, which may be made between fork and exec. An alarm stays set for the new program, and whoever
+    // started us may have had the signal ignored.
+    unsafe {
+        command.pre_exec(move || {
+            libc::signal(libc::SIGALRM, libc::SIG_DFL);
+            libc::alarm(patience_seconds);
+            Ok(())
+        });
+    }
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--unshare-user");
+    }
+    let output = command
+        .args(["--unshare-pid", "--unshare-ipc", "--die-with-parent"])
+        .args(["--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev"])
+        .args(options)
+        // The one program that is certainly there.
+        .args(["--", place, "--version"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{place}: {error}"))?;
+    if output.status.signal() == Some(libc::SIGALRM) {
+        return Err(format!("{place}: it did not end"));
+    }
+    if !output.status.success() {
+        return Err(format!("{place}: {}", first_line(&output.stderr)));
+    }
+    let version = first_line(&output.stdout).replace("bubblewrap ", "");
+    Ok(version.replace(' ', "-"))
+}
+
+/// Whoever can replace it decides what our sandboxes are worth.
+fn check_owner(place: &Path) -> Result<(), String> {
+    let metadata = fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
+    let trustworthy = metadata.is_file() && metadata.uid() == 0 && metadata.mode() & 0o022 == 0;
+    if trustworthy {
+        Ok(())
+    } else {
+        Err(format!("{} is not a file that only root can change", place.display()))
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).lines().next().unwrap_or("it said nothing").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn one_that_hangs_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("bwrap");
+        fs::write(&place, "#!/bin/sh\nexec sleep 1000000\n").unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = run_for(1, place.to_str().unwrap(), &[]).unwrap_err();
+        assert!(error.ends_with("it did not end"), "{error}");
+    }
+}

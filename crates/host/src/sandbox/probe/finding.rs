@@ -1,0 +1,123 @@
+//! What was found out about each mechanism, as lines between two processes and as words for people.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::advice;
+use crate::sandbox::capabilities::Capabilities;
+use crate::sandbox::mechanism::Mechanism;
+
+/// What is said of a bubblewrap that can give its namespaces a `/proc` of their own, or no network.
+pub(super) const WITH_PROC: &str = "proc";
+pub(super) const WITH_NETWORK: &str = "network";
+
+/// One for each mechanism of this operating system, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Findings {
+    outcomes: Vec<Outcome>,
+}
+
+/// For somebody who wants to know what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub mechanism: Mechanism,
+    pub works: bool,
+    /// Which version it is, or what went wrong.
+    pub detail: String,
+    pub gives: &'static str,
+    /// How to get it, or more of it.
+    pub remedy: Option<String>,
+}
+
+/// What came of using a mechanism: its version or place, or why it does not work. Of bubblewrap: path, version, and what it can do
+/// besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) mechanism: Mechanism,
+    pub(super) result: Result<String, String>,
+}
+
+impl Findings {
+    pub fn list(&self) -> Vec<Finding> {
+        self.outcomes.iter().map(Outcome::explain).collect()
+    }
+
+    pub fn capabilities(&self) -> Capabilities {
+        let value = |mechanism| {
+            let outcome = self.outcomes.iter().find(|outcome| outcome.mechanism == mechanism);
+            outcome.and_then(|outcome| outcome.result.as_deref().ok())
+        };
+        let works = |mechanism| value(mechanism).is_some();
+        let bubblewrap: Vec<_> = value(Mechanism::Bubblewrap).unwrap_or("").split(' ').collect();
+        let user_namespace = works(Mechanism::UserNamespace);
+        // Of the namespaces that a sandbox would be in, whoever makes them.
+        let of_namespaces = |mechanism, extra| {
+            if user_namespace { works(mechanism) } else { bubblewrap.contains(&extra) }
+        };
+        Capabilities {
+            landlock_abi: value(Mechanism::Landlock).and_then(|abi| abi.parse().ok()).unwrap_or(0),
+            seccomp: works(Mechanism::Seccomp),
+            user_namespace,
+            network_namespace: of_namespaces(Mechanism::NetworkNamespace, WITH_NETWORK),
+            fresh_proc: of_namespaces(Mechanism::FreshProc, WITH_PROC),
+            bubblewrap: bubblewrap.first().filter(|path| !path.is_empty()).map(PathBuf::from),
+            seatbelt: works(Mechanism::Seatbelt),
+        }
+    }
+
+    /// Anything but exactly one line for each mechanism is not from a probe of ours, and nothing is built on it.
+    pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let foreign =
+            || io::Error::new(io::ErrorKind::InvalidData, "the probe said what it never says");
+        let text = str::from_utf8(bytes).map_err(|_| foreign())?;
+        let outcomes: Vec<_> =
+            text.lines().map(Outcome::decode).collect::<Option<_>>().ok_or_else(foreign)?;
+        let complete =
+            outcomes.iter().map(|outcome| outcome.mechanism).eq(Mechanism::ALL.iter().copied());
+        if complete { Ok(Self { outcomes }) } else { Err(foreign()) }
+    }
+}
+
+impl Outcome {
+    fn explain(&self) -> Finding {
+        let mechanism = self.mechanism;
+        let (works, detail) = match (&self.result, mechanism) {
+            (Ok(abi), Mechanism::Landlock) => (true, format!("ABI {abi}")),
+            (Ok(words), Mechanism::Bubblewrap) => {
+                (true, words.splitn(3, ' ').take(2).collect::<Vec<_>>().join(" "))
+            }
+            (Ok(value), _) if value.is_empty() => (true, "works".to_owned()),
+            (Ok(value), _) => (true, value.clone()),
+            (Err(reason), _) => (false, reason.clone()),
+        };
+        let remedy = advice::remedy(mechanism, &self.result);
+        Finding { mechanism, works, detail, gives: mechanism.gives(), remedy }
+    }
+
+    /// A line for each: name, `yes` or `no`, and the rest, with tabs between.
+    pub(super) fn encode_all(outcomes: &[Self]) -> Vec<u8> {
+        let mut text = String::new();
+        for Self { mechanism, result } in outcomes {
+            let (works, rest) = match result {
+                Ok(value) => ("yes", value),
+                Err(reason) => ("no", reason),
+            };
+            let rest = rest.replace(char::is_control, " ");
+            text.extend([mechanism.name(), "\t", works, "\t", &rest, "\n"]);
+        }
+        text.into_bytes()
+    }
+
+    fn decode(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(3, '\t');
+        let name = fields.next()?;
+        let mechanism = *Mechanism::ALL.iter().find(|mechanism| mechanism.name() == name)?;
+        let (works, rest) = (fields.next()?, fields.next()?.to_owned());
+        let result = match works {
+            "yes" => Ok(rest),
+            "no" => Err(rest),
+            _ => return None,
+        };
+        Some(Self { mechanism, result })
+    }
+}

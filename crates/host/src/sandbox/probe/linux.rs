@@ -1,0 +1,130 @@
+//! Each mechanism of Linux, used once.
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+use rustix::net::{AddressFamily, SocketType};
+
+use super::bubblewrap;
+use super::trial::{Failed, Step as _, try_in_child};
+use crate::sandbox::landlock::{self, Ruleset};
+use crate::sandbox::lockdown::Lockdown;
+use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::plan::{Plan, Tier};
+use crate::sandbox::policy::Network;
+use crate::sandbox::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::{mount_call, namespaces};
+
+/// Its version or place if it works, else why not. Only for a process with one thread.
+pub(super) fn attempt(mechanism: Mechanism) -> Result<String, String> {
+    let run = match mechanism {
+        Mechanism::Landlock => try_landlock,
+        Mechanism::Seccomp => try_seccomp,
+        Mechanism::UserNamespace => try_user_namespace,
+        Mechanism::NetworkNamespace => try_network_namespace,
+        Mechanism::FreshProc => try_fresh_proc,
+        Mechanism::Bubblewrap => return bubblewrap::attempt(),
+        Mechanism::Seatbelt => return Err("macOS only".to_owned()),
+    };
+    // SAFETY: the probe is a process of its own, without threads.
+    unsafe { try_in_child(run) }
+}
+
+fn try_landlock() -> Result<String, Failed> {
+    let abi = landlock::kernel_abi().step("landlock_create_ruleset")?;
+    let nothing = Ruleset::new(&[], abi).step("landlock_create_ruleset")?;
+    open_directory("/").step("open before the restriction")?;
+    nothing.restrict_this_thread().step("landlock_restrict_self")?;
+    match open_directory("/") {
+        Err(Errno::ACCESS) => Ok(abi.to_string()),
+        Err(errno) => Err(Failed::new("open under the restriction", errno)),
+        Ok(_) => Err(Failed::new("landlock_restrict_self", "nothing was restricted")),
+    }
+}
+
+fn try_seccomp() -> Result<String, Failed> {
+    let filters = [
+        (Network::Enabled, Attributes::Changeable),
+        (Network::Enabled, Attributes::Frozen),
+        (Network::Restricted, Attributes::Changeable),
+        (Network::Restricted, Attributes::Frozen),
+    ];
+    for (index, (network, attributes)) in filters.into_iter().enumerate() {
+        let lockdown = Lockdown::prepare(&filter_only(network, attributes), &[]).step("seccomp")?;
+        if index == 0 {
+            lockdown.give_up_rights().step("giving up privileges")?;
+        }
+        lockdown.filter_calls().step("seccomp")?;
+    }
+    match rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None) {
+        Err(Errno::PERM) => Ok(String::new()),
+        Err(errno) => Err(Failed::new("socket under the filter", errno)),
+        Ok(_) => Err(Failed::new("seccomp", "nothing was restricted")),
+    }
+}
+
+fn filter_only(network: Network, attributes: Attributes) -> Plan {
+    Plan {
+        tier: Tier::Direct,
+        mounts: vec![],
+        landlock: None,
+        seccomp: seccomp::program(network, attributes, Neighbours::InReach).to_vec(),
+        network,
+        new_network_namespace: false,
+        fresh_proc: false,
+        own_terminals: false,
+    }
+}
+
+/// With all that a sandbox needs of it: a directory in it becomes read-only.
+fn try_user_namespace() -> Result<String, Failed> {
+    enter_namespaces()?;
+    let place = ["/usr", "/etc", "/"].into_iter().find_map(|path| open_directory(path).ok());
+    let place = place.ok_or_else(|| Failed::new("open", "there is no directory to try it with"))?;
+    let copy = mount_call::clone_tree(&place).step("open_tree")?;
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    mount_call::set_attributes(&copy, read_only).step("mount_setattr")?;
+    mount_call::attach(&copy, &place).step("move_mount")?;
+    match mkdirat(copy.as_fd(), "exec-server-probe", Mode::RWXU) {
+        Err(Errno::ROFS) => Ok(String::new()),
+        Err(errno) => Err(Failed::new("mkdir on a read-only mount", errno)),
+        Ok(()) => Err(Failed::new("mount_setattr", "the mount can still be written")),
+    }
+}
+
+fn try_network_namespace() -> Result<String, Failed> {
+    namespaces::enter(true).step("new namespaces")?;
+    Ok(String::new())
+}
+
+fn try_fresh_proc() -> Result<String, Failed> {
+    enter_namespaces()?;
+    let mount_proc = || {
+        let hardened = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let fresh = mount_call::new_mount("proc", &[], hardened).step("mounting a new /proc")?;
+        let place = open_directory("/proc").step("open /proc")?;
+        mount_call::attach(&fresh, &place).step("move_mount")?;
+        match fs::read_link("/proc/self").step("readlink /proc/self")?.to_str() {
+            Some("1") => Ok(String::new()),
+            _ => Err(Failed::new("readlink /proc/self", "it shows processes outside")),
+        }
+    };
+    // SAFETY: still without threads. The child is the first process of the new PID namespace.
+    unsafe { try_in_child(mount_proc) }.map_err(|reason| Failed::new("in the namespace", reason))
+}
+
+/// As a keeper does it.
+fn enter_namespaces() -> Result<(), Failed> {
+    namespaces::enter(false).step("new namespaces")?;
+    let root = open_directory("/").step("open /")?;
+    mount_call::make_private(&root, MountAttrFlags::empty()).step("making mounts private")
+}
+
+fn open_directory(path: &str) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,96 @@
+//! What this machine can enforce, found out by doing it.
+//!
+//! A mechanism that is compiled in, mounted or installed may still be forbidden, by a container, a security module or a setting, so
+//! each is really used, in a forked child of a process without threads: our own executable in a hidden mode, [`PROBE_ARG`].
+//! [`Capabilities::ask`] starts it and reads what it prints.
+
+mod advice;
+#[cfg(target_os = "linux")]
+mod bubblewrap;
+mod finding;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+mod trial;
+mod without;
+
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+pub use finding::{Finding, Findings};
+pub use without::WITHOUT_VARIABLE;
+
+use super::capabilities::Capabilities;
+use finding::Outcome;
+use without::Without;
+
+/// The first argument that asks an executable to probe.
+pub const PROBE_ARG: &str = "__sandbox-probe";
+
+impl Capabilities {
+    /// Has `executable` probe; its `main` has to call [`run_probe`] when its first argument is [`PROBE_ARG`]. Blocks for some
+    /// milliseconds.
+    pub fn ask(executable: &Path) -> io::Result<Findings> {
+        let without = std::env::var_os(WITHOUT_VARIABLE);
+        Self::ask_without(executable, without.as_deref())
+    }
+
+    fn ask_without(executable: &Path, without: Option<&OsStr>) -> io::Result<Findings> {
+        // Here, too, so that whoever made a mistake is told.
+        Without::parse(without)?;
+        #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
+        let mut command = std::process::Command::new(executable);
+        let output = command
+            .arg(PROBE_ARG)
+            .env_clear()
+            .envs(without.map(|value| (WITHOUT_VARIABLE, value)))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!("the probe ended with {}", output.status)));
+        }
+        Findings::decode(&output.stdout)
+    }
+}
+
+/// Probes and prints. Call it first thing in `main`, before any thread exists, when the first argument is [`PROBE_ARG`].
+pub fn run_probe() -> ExitCode {
+    let Ok(without) = Without::parse(std::env::var_os(WITHOUT_VARIABLE).as_deref()) else {
+        return ExitCode::FAILURE;
+    };
+    let outcomes = probe(&without);
+    match io::stdout().write_all(&Outcome::encode_all(&outcomes)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn probe(without: &Without) -> Vec<Outcome> {
+    let mechanisms = super::mechanism::Mechanism::ALL.iter();
+    mechanisms
+        .map(|&mechanism| {
+            let result = if without.contains(mechanism) {
+                Err(format!("turned off by {WITHOUT_VARIABLE}"))
+            } else {
+                attempt(mechanism)
+            };
+            Outcome { mechanism, result }
+        })
+        .collect()
+}
+
+#[cfg(target_os = "linux")]
+use linux::attempt;
+
+/// Seatbelt is part of every macOS, but nothing is started with it yet: whoever relied on it would rely on nothing.
+#[cfg(not(target_os = "linux"))]
+fn attempt(mechanism: super::mechanism::Mechanism) -> Result<String, String> {
+    Err(format!("programs are not yet started with {mechanism}"))
+}
+
+#[cfg(test)]
+mod tests;

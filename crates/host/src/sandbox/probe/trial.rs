@@ -1,0 +1,138 @@
+//! Something done for good, in a child that is thrown away.
+
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+use crate::sandbox::landlock::LandlockError;
+use crate::sandbox::step::StepFailure;
+
+/// Longer than any trial takes, so that one that hangs does not hang its caller.
+pub(super) const PATIENCE_SECONDS: u32 = 10;
+
+/// Runs `run` in a child and returns what it says.
+///
+/// # Safety
+/// The process has one thread, so the child may go on as ordinary code.
+pub(super) unsafe fn try_in_child(
+    run: impl FnOnce() -> Result<String, Failed>,
+) -> Result<String, String> {
+    let (ours, theirs) = io::pipe().map_err(|error| error.to_string())?;
+    // SAFETY: the caller says that there are no other threads.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(format!("fork: {}", io::Error::last_os_error())),
+        0 => {
+            drop(ours);
+            // SAFETY: plain system calls; whoever started us may have had the signal ignored.
+            unsafe {
+                libc::signal(libc::SIGALRM, libc::SIG_DFL);
+                libc::alarm(PATIENCE_SECONDS);
+            }
+            report(run(), theirs);
+            // SAFETY: ends the child; what is the parent's must not be tidied up here.
+            unsafe { libc::_exit(0) }
+        }
+        child => child,
+    };
+    drop(theirs);
+    let said = read_all(ours);
+    match wait(child) {
+        Some(status) if status.exited() => {}
+        Some(status) => {
+            return Err(match status.terminating_signal() {
+                Some(signal) => format!("the attempt was killed by signal {signal}"),
+                None => "the attempt did not end".to_owned(),
+            });
+        }
+        None => return Err("the attempt was lost".to_owned()),
+    }
+    match (said.strip_prefix('+'), said.strip_prefix('-')) {
+        (Some(value), _) => Ok(value.to_owned()),
+        (_, Some(reason)) => Err(reason.to_owned()),
+        _ => Err("the attempt said nothing".to_owned()),
+    }
+}
+
+/// Which step failed, and how.
+#[derive(Debug)]
+pub(super) struct Failed {
+    step: &'static str,
+    reason: String,
+}
+
+impl Failed {
+    pub(super) fn new(step: &'static str, reason: impl fmt::Display) -> Self {
+        Self { step, reason: reason.to_string() }
+    }
+}
+
+/// Names the step of a result.
+pub(super) trait Step<T> {
+    fn step(self, step: &'static str) -> Result<T, Failed>;
+}
+
+impl<T, E: Reason> Step<T> for Result<T, E> {
+    fn step(self, step: &'static str) -> Result<T, Failed> {
+        self.map_err(|error| Failed::new(step, error.reason()))
+    }
+}
+
+/// What the kernel said, without the names of our own layers.
+pub(super) trait Reason {
+    fn reason(&self) -> String;
+}
+
+impl Reason for Errno {
+    fn reason(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Reason for io::Error {
+    fn reason(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Reason for StepFailure {
+    fn reason(&self) -> String {
+        format!("{}: {}", self.step, io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl Reason for LandlockError {
+    fn reason(&self) -> String {
+        match self.raw_os_error() {
+            Some(errno) => io::Error::from_raw_os_error(errno).to_string(),
+            None => self.to_string(),
+        }
+    }
+}
+
+fn report(result: Result<String, Failed>, mut to: io::PipeWriter) {
+    let text = match result {
+        Ok(value) => format!("+{value}"),
+        Err(Failed { step, reason }) => format!("-{step}: {reason}"),
+    };
+    // Whoever hears nothing takes it for a failure.
+    let _ = to.write_all(text.as_bytes());
+}
+
+fn read_all(mut from: io::PipeReader) -> String {
+    let mut bytes = Vec::new();
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait(child: libc::pid_t) -> Option<WaitStatus> {
+    let child = Pid::from_raw(child)?;
+    loop {
+        match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Some(status),
+            Err(Errno::INTR) | Ok(None) => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Mechanisms that an operator wants treated as absent.
+
+use std::ffi::OsStr;
+use std::io;
+
+use crate::sandbox::mechanism::Mechanism;
+
+/// Names of mechanisms with commas between: `namespaces`, `bubblewrap`, `landlock`, `seccomp`. It can only take away, so that
+/// another tier is used or a request is refused.
+pub const WITHOUT_VARIABLE: &str = "EXEC_SERVER_SANDBOX_WITHOUT";
+
+impl Mechanism {
+    /// Whether the operator wants to do without it. Unlike a probe this says nothing about the machine.
+    pub(crate) fn is_turned_off(self) -> io::Result<bool> {
+        let without = Without::parse(std::env::var_os(WITHOUT_VARIABLE).as_deref())?;
+        Ok(without.contains(self))
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Without(Vec<Mechanism>);
+
+impl Without {
+    /// An unknown name is an error: whoever wrote it believes that something is off.
+    pub(super) fn parse(value: Option<&OsStr>) -> io::Result<Self> {
+        let mut mechanisms = Vec::new();
+        let value = value.unwrap_or_default().to_string_lossy();
+        for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            mechanisms.extend_from_slice(match name {
+                "namespaces" => {
+                    &[Mechanism::UserNamespace, Mechanism::NetworkNamespace, Mechanism::FreshProc]
+                }
+                "bubblewrap" => &[Mechanism::Bubblewrap],
+                "landlock" => &[Mechanism::Landlock],
+                "seccomp" => &[Mechanism::Seccomp],
+                _ => {
+                    let message = format!(
+                        "{WITHOUT_VARIABLE} names {name:?}; it knows namespaces, bubblewrap, landlock and seccomp"
+                    );
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+                }
+            });
+        }
+        Ok(Self(mechanisms))
+    }
+
+    pub(super) fn contains(&self, mechanism: Mechanism) -> bool {
+        self.0.contains(&mechanism)
+    }
+}

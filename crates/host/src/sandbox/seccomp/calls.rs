@@ -1,0 +1,330 @@
+//! What happens to each system call.
+
+use std::collections::BTreeMap;
+
+use libc::{
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, EPERM, NETLINK_ROUTE, SOCK_SEQPACKET, SOCK_STREAM,
+};
+
+use super::assembler::{Action, Condition, Filter, Test, Verdict};
+use super::{Attributes, Neighbours};
+use crate::sandbox::policy::Network;
+
+const DENY: Action = Action::Fail(EPERM);
+/// As if the kernel were older, so that libraries do it the old way.
+const UNKNOWN: Action = Action::Fail(libc::ENOSYS);
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the system calls of this architecture have to be gone through first");
+
+/// x32: the same kernel functions under other numbers.
+#[cfg(target_arch = "x86_64")]
+const FIRST_FOREIGN: Option<u32> = Some(0x4000_0000);
+#[cfg(target_arch = "aarch64")]
+const FIRST_FOREIGN: Option<u32> = None;
+
+/// Numbers that libc does not have yet; they are the same on all architectures.
+const SYS_FCHMODAT2: i64 = 452;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+const SYS_OPEN_TREE_ATTR: i64 = 467;
+const SYS_FILE_SETATTR: i64 = 469;
+
+/// What came after this (Linux 6.17) has not been gone through, and may be a way out.
+const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
+
+pub(super) fn filter(network: Network, attributes: Attributes, neighbours: Neighbours) -> Filter {
+    let mut verdicts = Verdicts(BTreeMap::new());
+    verdicts.deny(OTHER_PROCESSES);
+    verdicts.deny(MOUNTS);
+    verdicts.deny(KERNEL);
+    verdicts.deny(MACHINE);
+    verdicts.always(libc::SYS_clone3, UNKNOWN);
+    verdicts.depends(libc::SYS_clone, [deny_if(has_any(0, NAMESPACES))], Action::Allow);
+    verdicts.depends(libc::SYS_prlimit64, [deny_if(has_any(0, u32::MAX))], Action::Allow);
+    verdicts.depends(
+        libc::SYS_personality,
+        PERSONALITIES.map(|value| allow_if([low(0, value)])),
+        DENY,
+    );
+    verdicts.depends(
+        libc::SYS_fcntl,
+        LEASES.map(|command| deny_if(low(1, command))),
+        Action::Allow,
+    );
+    if neighbours == Neighbours::InReach {
+        verdicts.leaving_neighbours_alone();
+    }
+    let mut ioctls: Vec<_> = TERMINAL_IOCTLS.map(|request| deny_if(low(1, request))).into();
+    if attributes == Attributes::Frozen {
+        verdicts.deny(ATTRIBUTES);
+        ioctls.extend(HARMLESS_FILE_IOCTLS.map(|request| allow_if([low(1, request)])));
+        ioctls.extend(FILE_IOCTL_TYPES.map(|kind| deny_if(low_masked(1, IOCTL_TYPE, kind))));
+    }
+    verdicts.depends(libc::SYS_ioctl, ioctls, Action::Allow);
+    match network {
+        Network::Restricted => verdicts.without_network(),
+        Network::Enabled => verdicts.with_network(),
+    }
+    Filter {
+        architecture: ARCHITECTURE,
+        verdicts: verdicts.0,
+        first_unknown: number(FIRST_UNKNOWN),
+        unknown: UNKNOWN,
+        first_foreign: FIRST_FOREIGN,
+    }
+}
+
+struct Verdicts(BTreeMap<u32, Verdict>);
+
+impl Verdicts {
+    fn always(&mut self, call: i64, action: Action) {
+        let before = self.0.insert(number(call), Verdict::Always(action));
+        debug_assert!(before.is_none(), "two verdicts about call {call}");
+    }
+
+    fn deny(&mut self, calls: &[i64]) {
+        for call in calls {
+            self.always(*call, DENY);
+        }
+    }
+
+    fn depends(&mut self, call: i64, tests: impl IntoIterator<Item = Test>, otherwise: Action) {
+        let verdict = Verdict::Depends { tests: tests.into_iter().collect(), otherwise };
+        let before = self.0.insert(number(call), verdict);
+        debug_assert!(before.is_none(), "two verdicts about call {call}");
+    }
+
+    /// Where namespaces do not tell processes apart. One other process can still be given less of the processor: its number looks
+    /// like that of a thread of one's own, of which programs do set the priority.
+    fn leaving_neighbours_alone(&mut self) {
+        self.deny(SHARED_BY_NUMBER);
+        let of_many = |groups: [u32; 2]| groups.map(|kind| deny_if(low(0, kind)));
+        self.depends(libc::SYS_setpriority, of_many(PRIORITIES_OF_MANY), Action::Allow);
+        self.depends(libc::SYS_ioprio_set, of_many(IO_PRIORITIES_OF_MANY), Action::Allow);
+    }
+
+    /// No socket comes into being that could reach anybody, and none that came otherwise can be pointed at somebody.
+    ///
+    /// `sendmsg` has its address behind a pointer. It is harmless because the only sockets are connected pairs that ignore an
+    /// address, which a pair of datagram sockets would not.
+    fn without_network(&mut self) {
+        self.deny(REACHING_OTHERS);
+        let pairs = [SOCK_STREAM, SOCK_SEQPACKET]
+            .map(|kind| allow_if([low(0, word(AF_UNIX)), low_masked(1, SOCKET_KIND, word(kind))]));
+        self.depends(libc::SYS_socketpair, pairs, DENY);
+        let has_address = deny_if(Condition::IsNotZero { argument: 4 });
+        self.depends(libc::SYS_sendto, [has_address], Action::Allow);
+    }
+
+    /// The internet, and what asks for its routes. Other families are of no use to ordinary programs, and full of surprises.
+    fn with_network(&mut self) {
+        let families = [AF_UNIX, AF_INET, AF_INET6].map(|family| allow_if([low(0, word(family))]));
+        let routes = allow_if([low(0, word(AF_NETLINK)), low(2, word(NETLINK_ROUTE))]);
+        self.depends(libc::SYS_socket, families.into_iter().chain([routes]), DENY);
+        self.depends(libc::SYS_socketpair, [allow_if([low(0, word(AF_UNIX))])], DENY);
+    }
+}
+
+fn deny_if(condition: Condition) -> Test {
+    Test { all: vec![condition], action: DENY }
+}
+
+fn allow_if(all: impl IntoIterator<Item = Condition>) -> Test {
+    Test { all: all.into_iter().collect(), action: Action::Allow }
+}
+
+const fn low(argument: u32, value: u32) -> Condition {
+    Condition::LowEquals { argument, value }
+}
+
+const fn low_masked(argument: u32, mask: u32, value: u32) -> Condition {
+    Condition::LowMaskedEquals { argument, mask, value }
+}
+
+const fn has_any(argument: u32, bits: u32) -> Condition {
+    Condition::LowHasAnyOf { argument, bits }
+}
+
+const fn word(value: i32) -> u32 {
+    value.cast_unsigned()
+}
+
+fn number(call: i64) -> u32 {
+    u32::try_from(call).expect("system calls have small numbers")
+}
+
+/// Memory, descriptors and secrets of processes outside.
+const OTHER_PROCESSES: &[i64] = &[
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+];
+
+/// Memory, queues and semaphores of System V. Whoever guesses a number has them, without having asked for it by its key.
+const SHARED_BY_NUMBER: &[i64] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+];
+
+/// `PRIO_PGRP` and `PRIO_USER`.
+const PRIORITIES_OF_MANY: [u32; 2] = [1, 2];
+
+/// `IOPRIO_WHO_PGRP` and `IOPRIO_WHO_USER`.
+const IO_PRIORITIES_OF_MANY: [u32; 2] = [2, 3];
+
+/// `F_SETLEASE`, and `F_SETDELEG` of Linux 6.19. Whoever opens a file then waits for its holder, be it the server, and be it for 45
+/// seconds.
+const LEASES: [u32; 2] = [1024, 1040];
+
+/// Everything that could take a cover away, and namespaces, in which it could be done.
+const MOUNTS: &[i64] = &[
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    SYS_OPEN_TREE_ATTR,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    // A file by its number, past every directory that is closed.
+    libc::SYS_open_by_handle_at,
+];
+
+/// Ways to make the kernel do on our behalf what no filter sees, and parts of it that are for debuggers.
+const KERNEL: &[i64] = &[
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_perf_event_open,
+];
+
+/// The machine as a whole. All of it takes privileges as well, which a sandbox of root might have.
+const MACHINE: &[i64] = &[
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_nfsservctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_uselib,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS__sysctl,
+];
+
+/// Metadata that can be changed with no more than a path, or a descriptor for reading.
+const ATTRIBUTES: &[i64] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SYS_SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SYS_REMOVEXATTRAT,
+    SYS_FILE_SETATTR,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+];
+
+const REACHING_OTHERS: &[i64] = &[
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+];
+
+/// Flags of `clone`. `CLONE_NEWTIME` is not among them: its bit is part of the exit signal there.
+const NAMESPACES: u32 = word(
+    libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET,
+);
+
+/// `TIOCSTI` and `TIOCLINUX` type for whoever reads the terminal next.
+const TERMINAL_IOCTLS: [u32; 2] = [0x5412, 0x541c];
+
+/// Requests of file systems: `FS_IOC_*` and ext4, `FS_IOC_*VERSION`, `FS_IOC_FS*XATTR` and XFS, btrfs, f2fs. With a descriptor for
+/// reading some change flags, seal a file for good, or make a subvolume.
+const FILE_IOCTL_TYPES: [u32; 5] = [0x6600, 0x7600, 0x5800, 0x9400, 0xf500];
+const IOCTL_TYPE: u32 = 0xff00;
+
+/// Of those, what only asks: `FS_IOC_GETFLAGS`, `FS_IOC_FIEMAP`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
+const HARMLESS_FILE_IOCTLS: [u32; 4] = [0x8008_6601, 0xc020_660b, 0x801c_581f, 0x8008_7601];
+
+/// Linux with and without `UNAME26`, 32 bits or not, and the question which it is. The others make attacks easier.
+const PERSONALITIES: [u32; 5] = [0, 0x8, 0x0002_0000, 0x0002_0008, 0xffff_ffff];
+
+/// The other bits of a socket's type are flags.
+const SOCKET_KIND: u32 = 0xf;

@@ -1,0 +1,449 @@
+//! Every verdict, tried on the assembled programs. That the kernel takes them is shown by `probe`.
+
+use super::interpreter::{Call, run};
+use super::{Attributes, Neighbours, program};
+use crate::sandbox::policy::Network;
+
+const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+const AS_IF_MISSING: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+const KILLED: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+const BOTH: [Network; 2] = [Network::Restricted, Network::Enabled];
+const GARBAGE: u64 = 0xdead_beef_0000_0000;
+
+fn outcome(network: Network, attributes: Attributes, number: i64, arguments: &[u64]) -> u32 {
+    let mut call = Call {
+        number: u32::try_from(number).unwrap(),
+        architecture: ARCHITECTURE,
+        arguments: [0; 6],
+    };
+    call.arguments[..arguments.len()].copy_from_slice(arguments);
+    run(program(network, attributes, Neighbours::Absent), call).0
+}
+
+/// Outcomes without and with processes that share namespaces.
+fn alone_and_among_others(number: i64, arguments: &[u64]) -> [u32; 2] {
+    [Neighbours::Absent, Neighbours::InReach].map(|neighbours| {
+        let number = u32::try_from(number).unwrap();
+        let mut call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
+        call.arguments[..arguments.len()].copy_from_slice(arguments);
+        run(program(Network::Enabled, Attributes::Changeable, neighbours), call).0
+    })
+}
+
+fn ordinary(network: Network, number: i64, arguments: &[u64]) -> u32 {
+    outcome(network, Attributes::Changeable, number, arguments)
+}
+
+#[test]
+fn dangerous_calls_are_denied_with_and_without_network() {
+    let denied = [
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_process_madvise,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_kcmp,
+        libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_move_mount,
+        libc::SYS_open_tree,
+        467, // open_tree_attr
+        libc::SYS_fsopen,
+        libc::SYS_fsconfig,
+        libc::SYS_fsmount,
+        libc::SYS_fspick,
+        libc::SYS_mount_setattr,
+        libc::SYS_pivot_root,
+        libc::SYS_chroot,
+        libc::SYS_keyctl,
+        libc::SYS_add_key,
+        libc::SYS_request_key,
+        libc::SYS_bpf,
+        libc::SYS_userfaultfd,
+        libc::SYS_perf_event_open,
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_init_module,
+        libc::SYS_finit_module,
+        libc::SYS_delete_module,
+        libc::SYS_kexec_load,
+        libc::SYS_kexec_file_load,
+        libc::SYS_reboot,
+        libc::SYS_swapon,
+        libc::SYS_swapoff,
+        libc::SYS_settimeofday,
+        libc::SYS_clock_settime,
+        libc::SYS_clock_adjtime,
+        libc::SYS_adjtimex,
+        libc::SYS_sethostname,
+        libc::SYS_setdomainname,
+        libc::SYS_acct,
+        libc::SYS_quotactl,
+        libc::SYS_quotactl_fd,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_syslog,
+    ];
+    for network in BOTH {
+        for number in denied {
+            assert_eq!(ordinary(network, number, &[]), DENIED, "{network:?}, call {number}");
+        }
+    }
+}
+
+#[test]
+fn their_neighbours_are_allowed() {
+    let allowed = [
+        libc::SYS_read,
+        libc::SYS_openat,
+        libc::SYS_openat2,
+        libc::SYS_execve,
+        libc::SYS_execveat,
+        libc::SYS_wait4,
+        libc::SYS_kill,
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_name_to_handle_at,
+        libc::SYS_memfd_create,
+        libc::SYS_mknodat,
+        libc::SYS_renameat2,
+        libc::SYS_fchmod,
+        libc::SYS_fchmodat,
+        libc::SYS_fchownat,
+        libc::SYS_utimensat,
+        libc::SYS_fsetxattr,
+        libc::SYS_clock_gettime,
+        libc::SYS_prctl,
+        libc::SYS_seccomp,
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_sendmsg,
+        libc::SYS_recvmsg,
+        libc::SYS_recvfrom,
+        libc::SYS_getsockname,
+        libc::SYS_getsockopt,
+        libc::SYS_shutdown,
+        libc::SYS_futex,
+        libc::SYS_statx,
+        libc::SYS_rseq,
+        libc::SYS_mseal,
+        0,
+    ];
+    for network in BOTH {
+        for number in allowed {
+            assert_eq!(ordinary(network, number, &[]), ALLOWED, "{network:?}, call {number}");
+        }
+    }
+}
+
+#[test]
+fn another_architecture_is_death() {
+    // 32 bits of Intel and ARM, and each other.
+    for architecture in [0x4000_0003, 0x4000_0028, 0, ARCHITECTURE ^ 0xff] {
+        for number in [0, 1, 4, u32::MAX] {
+            let call = Call { number, architecture, arguments: [0; 6] };
+            for network in BOTH {
+                assert_eq!(
+                    run(program(network, Attributes::Changeable, Neighbours::InReach), call).0,
+                    KILLED
+                );
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn x32_is_death() {
+    for number in [0, 1, 41, 101, 512, 547, 0x3fff_ffff] {
+        assert_eq!(ordinary(Network::Enabled, 0x4000_0000 + number, &[]), KILLED, "{number}");
+    }
+}
+
+#[test]
+fn calls_of_a_younger_kernel_seem_to_be_missing() {
+    assert_eq!(ordinary(Network::Enabled, 468, &[]), ALLOWED);
+    assert_eq!(ordinary(Network::Enabled, 469, &[]), ALLOWED);
+    for number in [470, 471, 600, 0x3fff_ffff] {
+        assert_eq!(ordinary(Network::Enabled, number, &[]), AS_IF_MISSING, "{number}");
+    }
+}
+
+#[test]
+fn a_clone_makes_threads_and_processes_but_no_namespaces() {
+    let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_THREAD;
+    let process = libc::SIGCHLD | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::CLONE_CHILD_SETTID;
+    for flags in [thread, process, libc::SIGCHLD] {
+        assert_eq!(ordinary(Network::Restricted, libc::SYS_clone, &[flag(flags)]), ALLOWED);
+    }
+    for namespace in [
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+    ] {
+        for flags in [flag(namespace), flag(namespace | process), flag(namespace) | GARBAGE] {
+            assert_eq!(ordinary(Network::Enabled, libc::SYS_clone, &[flags]), DENIED, "{flags:#x}");
+        }
+    }
+    assert_eq!(ordinary(Network::Enabled, libc::SYS_clone3, &[]), AS_IF_MISSING);
+}
+
+fn flag(value: i32) -> u64 {
+    value.cast_unsigned().into()
+}
+
+#[test]
+fn nobody_types_into_the_terminal_whatever_is_in_the_upper_half() {
+    for request in [0x5412, 0x541c] {
+        for upper in [0, GARBAGE, 1 << 32] {
+            let arguments = [GARBAGE, request | upper];
+            assert_eq!(ordinary(Network::Enabled, libc::SYS_ioctl, &arguments), DENIED);
+        }
+    }
+    // TCGETS, TIOCSCTTY, TIOCGWINSZ, FIONREAD
+    for request in [0x5401, 0x540e, 0x5413, 0x541b] {
+        assert_eq!(ordinary(Network::Restricted, libc::SYS_ioctl, &[0, request]), ALLOWED);
+    }
+    let of_another_argument = [0x5412, 0x5413, 0x5412];
+    assert_eq!(ordinary(Network::Restricted, libc::SYS_ioctl, &of_another_argument), ALLOWED);
+}
+
+#[test]
+fn limits_can_be_set_for_oneself_only() {
+    for network in BOTH {
+        assert_eq!(ordinary(network, libc::SYS_prlimit64, &[0, 7]), ALLOWED);
+        assert_eq!(ordinary(network, libc::SYS_prlimit64, &[GARBAGE, 7]), ALLOWED);
+        for other in [1, 4321, GARBAGE | 1] {
+            assert_eq!(ordinary(network, libc::SYS_prlimit64, &[other, 7]), DENIED);
+        }
+    }
+}
+
+#[test]
+fn personalities_that_weaken_a_program_are_denied() {
+    for value in [0, 0x8, 0xffff_ffff, GARBAGE | 0xffff_ffff] {
+        assert_eq!(ordinary(Network::Enabled, libc::SYS_personality, &[value]), ALLOWED);
+    }
+    for value in [0x0040_0000, 0x0004_0000, GARBAGE | 0x0040_0000] {
+        assert_eq!(ordinary(Network::Enabled, libc::SYS_personality, &[value]), DENIED);
+    }
+}
+
+#[test]
+fn without_network_no_socket_reaches_anybody() {
+    let outcome = |number, arguments: &[u64]| ordinary(Network::Restricted, number, arguments);
+    for family in 0..64 {
+        for upper in [0, GARBAGE] {
+            assert_eq!(outcome(libc::SYS_socket, &[family | upper, 1]), DENIED, "{family}");
+        }
+    }
+    for number in [
+        libc::SYS_connect,
+        libc::SYS_bind,
+        libc::SYS_listen,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_sendmmsg,
+        libc::SYS_recvmmsg,
+    ] {
+        assert_eq!(outcome(number, &[3]), DENIED, "{number}");
+    }
+    assert_eq!(outcome(libc::SYS_sendto, &[3, 0x1000, 5, 0, 0, 0]), ALLOWED);
+    for address in [0x7fff_1234, 1 << 32, GARBAGE] {
+        assert_eq!(outcome(libc::SYS_sendto, &[3, 0x1000, 5, 0, address, 110]), DENIED);
+    }
+}
+
+#[test]
+fn without_network_pairs_are_connected_for_good() {
+    let pair = |family: u64, kind: i32| {
+        ordinary(Network::Restricted, libc::SYS_socketpair, &[family, flag(kind)])
+    };
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let unix = flag(libc::AF_UNIX);
+    for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+        assert_eq!(pair(unix, kind), ALLOWED);
+        assert_eq!(pair(unix, kind | flags), ALLOWED);
+        assert_eq!(pair(unix | GARBAGE, kind), ALLOWED);
+        assert_eq!(pair(flag(libc::AF_TIPC), kind), DENIED);
+    }
+    // The kernel turns raw ones into datagrams.
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_DGRAM | flags] {
+        assert_eq!(pair(unix, kind), DENIED);
+    }
+}
+
+#[test]
+fn with_network_there_are_ordinary_sockets_and_no_others() {
+    let socket = |family: i32, protocol: i32, upper: u64| {
+        let arguments = [flag(family) | upper, flag(libc::SOCK_DGRAM), flag(protocol) | upper];
+        ordinary(Network::Enabled, libc::SYS_socket, &arguments)
+    };
+    for upper in [0, GARBAGE] {
+        for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
+            assert_eq!(socket(family, 17, upper), ALLOWED);
+        }
+        assert_eq!(socket(libc::AF_NETLINK, libc::NETLINK_ROUTE, upper), ALLOWED);
+        for protocol in [libc::NETLINK_AUDIT, libc::NETLINK_KOBJECT_UEVENT, libc::NETLINK_NETFILTER]
+        {
+            assert_eq!(socket(libc::AF_NETLINK, protocol, upper), DENIED);
+        }
+        let ordinary = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+        for family in (0..64).filter(|family| !ordinary.contains(family)) {
+            assert_eq!(socket(family, 0, upper), DENIED, "{family}");
+        }
+    }
+    for number in [libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmmsg] {
+        assert_eq!(ordinary(Network::Enabled, number, &[3]), ALLOWED);
+    }
+    let datagrams = [flag(libc::AF_UNIX), flag(libc::SOCK_DGRAM)];
+    assert_eq!(ordinary(Network::Enabled, libc::SYS_socketpair, &datagrams), ALLOWED);
+    assert_eq!(ordinary(Network::Enabled, libc::SYS_socketpair, &[30, 1]), DENIED);
+    assert_eq!(ordinary(Network::Enabled, libc::SYS_sendto, &[3, 1, 1, 0, 99]), ALLOWED);
+}
+
+#[test]
+fn frozen_attributes_stay_as_they_are() {
+    let mut numbers = vec![
+        libc::SYS_fchmod,
+        libc::SYS_fchmodat,
+        452, // fchmodat2
+        libc::SYS_fchown,
+        libc::SYS_fchownat,
+        libc::SYS_utimensat,
+        libc::SYS_setxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_fsetxattr,
+        463, // setxattrat
+        libc::SYS_removexattr,
+        libc::SYS_lremovexattr,
+        libc::SYS_fremovexattr,
+        466, // removexattrat
+        469, // file_setattr
+    ];
+    #[cfg(target_arch = "x86_64")]
+    numbers.extend([
+        libc::SYS_chmod,
+        libc::SYS_chown,
+        libc::SYS_lchown,
+        libc::SYS_utime,
+        libc::SYS_utimes,
+        libc::SYS_futimesat,
+    ]);
+    for network in BOTH {
+        for &number in &numbers {
+            assert_eq!(outcome(network, Attributes::Frozen, number, &[]), DENIED, "{number}");
+            assert_eq!(ordinary(network, number, &[]), ALLOWED, "{number}");
+        }
+        let file_ioctls = [
+            libc::FS_IOC_SETFLAGS,
+            libc::FS_IOC_SETVERSION,
+            0x401c_5820, // FS_IOC_FSSETXATTR
+            0x4080_6685, // FS_IOC_ENABLE_VERITY
+            0x800c_6613, // FS_IOC_SET_ENCRYPTION_POLICY
+            0x5000_940e, // BTRFS_IOC_SUBVOL_CREATE
+        ];
+        for request in file_ioctls {
+            let arguments = [3, request | GARBAGE];
+            assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &arguments), DENIED);
+            assert_eq!(ordinary(network, libc::SYS_ioctl, &arguments), ALLOWED);
+        }
+        // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then flags, extents and versions that are only asked for.
+        let others = [0x5401, 0x541b, 0x5451, 0x8004_5430, libc::FS_IOC_GETFLAGS, 0xc020_660b];
+        for request in others {
+            let arguments = [3, request];
+            assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &arguments), ALLOWED);
+        }
+        assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &[0, 0x5412]), DENIED);
+        // Reading them is another matter.
+        for number in [libc::SYS_getxattr, libc::SYS_statx, libc::SYS_faccessat2, 464, 465, 468] {
+            assert_eq!(outcome(network, Attributes::Frozen, number, &[]), ALLOWED, "{number}");
+        }
+    }
+}
+
+#[test]
+fn every_number_is_decided_in_a_few_steps() {
+    for network in BOTH {
+        for attributes in [Attributes::Changeable, Attributes::Frozen] {
+            let program = program(network, attributes, Neighbours::InReach);
+            assert!(program.len() / 8 <= 4096, "the kernel takes no more");
+            let steps = (0..1024).map(|number| {
+                let call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
+                run(program, call).1
+            });
+            // Four to begin with, then halving; the longest list of tests is short too.
+            assert!(steps.max().unwrap() <= 48);
+        }
+    }
+}
+
+#[test]
+fn nobody_takes_a_lease() {
+    for network in BOTH {
+        // F_SETLEASE and F_SETDELEG
+        for command in [1024, 1040, GARBAGE | 1024] {
+            assert_eq!(ordinary(network, libc::SYS_fcntl, &[3, command, 1]), DENIED);
+        }
+        // F_DUPFD, F_SETFL, F_SETLK, F_GETLEASE, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_ADD_SEALS
+        for command in [0, 4, 6, 1025, 1030, 1031, 1033] {
+            assert_eq!(ordinary(network, libc::SYS_fcntl, &[1024, command, 1024]), ALLOWED);
+        }
+    }
+}
+
+#[test]
+fn what_is_shared_by_number_is_denied_where_others_share_it() {
+    for number in [
+        libc::SYS_shmget,
+        libc::SYS_shmat,
+        libc::SYS_shmctl,
+        libc::SYS_msgget,
+        libc::SYS_msgsnd,
+        libc::SYS_msgrcv,
+        libc::SYS_msgctl,
+        libc::SYS_semget,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_semctl,
+    ] {
+        assert_eq!(alone_and_among_others(number, &[]), [ALLOWED, DENIED], "{number}");
+    }
+}
+
+#[test]
+fn priorities_of_many_are_denied_where_others_are_among_them() {
+    let of_many = [
+        (libc::SYS_setpriority, [1, 2]), // PRIO_PGRP, PRIO_USER
+        (libc::SYS_ioprio_set, [2, 3]),  // IOPRIO_WHO_PGRP, IOPRIO_WHO_USER
+    ];
+    for (number, [group, user]) in of_many {
+        for which in [group, user, user | GARBAGE] {
+            assert_eq!(alone_and_among_others(number, &[which, 0, 19]), [ALLOWED, DENIED]);
+        }
+        let of_a_thread = [group - 1, 4321, 19];
+        assert_eq!(alone_and_among_others(number, &of_a_thread), [ALLOWED, ALLOWED]);
+    }
+}
+
+#[test]
+fn a_program_is_made_once() {
+    let alone = |network, attributes| program(network, attributes, Neighbours::Absent);
+    let first = alone(Network::Restricted, Attributes::Frozen);
+    assert!(std::ptr::eq(first, alone(Network::Restricted, Attributes::Frozen)));
+    assert_ne!(first, alone(Network::Restricted, Attributes::Changeable));
+    assert_ne!(first, alone(Network::Enabled, Attributes::Frozen));
+    assert_ne!(first, program(Network::Restricted, Attributes::Frozen, Neighbours::InReach));
+}

@@ -1,0 +1,189 @@
+//! What the tests work on.
+//!
+//! ```text
+//! work/              may be written
+//!   plain/ h\xffrd/  ordinary
+//!   .git/            protected: may be read
+//!   secret/          denied
+//!   directory.pem/ plain/deep.pem   denied by a glob
+//!   sub/ movable     to be copied and moved
+//!   out, out_file    symlinks to what is outside
+//!   in               symlink to plain
+//! ro/                may be read
+//! outside/           not mentioned
+//! ```
+//! Directories have the same content, so that whatever is led astray finds what it looks for.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use exec_server_host::fs::Confinement;
+use exec_server_host::sandbox::{
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Policy,
+    Surroundings,
+};
+use rustix::thread::{Gid, Uid};
+
+pub(crate) const OUTSIDE: &str = "content of the outside";
+
+pub(crate) struct Scene {
+    _directory: tempfile::TempDir,
+    root: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    Own,
+    Nobody,
+}
+
+impl User {
+    /// Who can be tested.
+    pub(crate) fn all() -> &'static [Self] {
+        if rustix::process::geteuid().is_root() {
+            return &[Self::Own, Self::Nobody];
+        }
+        println!("not root: not tested as nobody");
+        &[Self::Own]
+    }
+
+    fn become_it(self) {
+        if self == Self::Own {
+            return;
+        }
+        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        rustix::thread::set_thread_groups(&[]).unwrap();
+        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    }
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let scene = Self { _directory: directory, root };
+        for (directory, content) in [
+            ("work/plain", "inside"),
+            ("work/.git", "inside"),
+            ("work/secret", "secret"),
+            ("work/directory.pem", "secret"),
+            ("ro", "inside"),
+            ("outside", OUTSIDE),
+        ] {
+            scene.fill(&scene.at(directory), content);
+        }
+        scene.fill(&scene.hard("work"), "inside");
+        scene.fill(&scene.hard("outside"), OUTSIDE);
+        std::fs::create_dir_all(scene.at("work/sub")).unwrap();
+        std::fs::write(scene.at("work/sub/inner"), "inside").unwrap();
+        std::fs::write(scene.at("work/movable"), "inside").unwrap();
+        std::fs::write(scene.at("work/plain/deep.pem"), "secret").unwrap();
+        symlink(scene.at("outside"), scene.at("work/out")).unwrap();
+        symlink("../outside/file", scene.at("work/out_file")).unwrap();
+        symlink("../outside/nothing", scene.at("work/out_nothing")).unwrap();
+        symlink("plain", scene.at("work/in")).unwrap();
+        scene
+    }
+
+    /// A name that is not UTF-8.
+    pub(crate) fn hard(&self, above: &str) -> PathBuf {
+        self.at(above).join(OsStr::from_bytes(b"h\xffrd"))
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn fill(&self, directory: &Path, content: &str) {
+        std::fs::create_dir_all(directory.join("sub")).unwrap();
+        std::fs::write(directory.join("file"), content).unwrap();
+        std::fs::write(directory.join("sub/inner"), content).unwrap();
+        symlink("file", directory.join("link")).unwrap();
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy_with(&[])
+    }
+
+    pub(crate) fn policy_with(&self, more: &[(PathBuf, Access)]) -> Policy {
+        let mut entries = vec![
+            (self.at("work"), Access::Write),
+            (self.at("ro"), Access::Read),
+            (self.at("work/secret"), Access::Deny),
+        ];
+        entries.extend_from_slice(more);
+        policy(&self.at("work"), &entries, &["**/*.pem"])
+    }
+
+    /// Does the work on a thread of its own that is kept to the policy.
+    pub(crate) fn confined<T: Send>(
+        &self,
+        policy: &Policy,
+        user: User,
+        work: impl FnOnce() -> T + Send,
+    ) -> T {
+        if user == User::Nobody {
+            self.give_away();
+        }
+        on_confined_thread(policy, user, work)
+    }
+
+    fn give_away(&self) {
+        for entry in ignore::WalkBuilder::new(&self.root).standard_filters(false).build() {
+            let path = entry.unwrap().into_path();
+            std::os::unix::fs::lchown(path, Some(65534), Some(65534)).unwrap();
+        }
+    }
+
+    /// Everything that there is, as text. Two of them differ if anything was changed.
+    pub(crate) fn snapshot(&self) -> Vec<String> {
+        let mut lines: Vec<_> = ignore::WalkBuilder::new(&self.root)
+            .standard_filters(false)
+            .build()
+            .map(|entry| {
+                let path = entry.unwrap().into_path();
+                let metadata = path.symlink_metadata().unwrap();
+                let content =
+                    if metadata.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+                let mode = std::os::unix::fs::MetadataExt::mode(&metadata);
+                format!("{path:?} {mode:o} {content:?}")
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+}
+
+pub(crate) fn on_confined_thread<T: Send>(
+    policy: &Policy,
+    user: User,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            user.become_it();
+            Arc::new(Confinement::new(policy.clone()).unwrap()).enter().unwrap();
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+pub(crate) fn policy(cwd: &Path, entries: &[(PathBuf, Access)], denied: &[&str]) -> Policy {
+    let entry = |path, access| Entry { path, access, skip_missing: false };
+    let paths = entries.iter().map(|(path, access)| entry(EntryPath::Path(path.clone()), *access));
+    let globs = denied.iter().map(|glob| entry(EntryPath::Glob((*glob).to_owned()), Access::Deny));
+    let declared = DeclaredPolicy {
+        files: DeclaredFiles::Restricted {
+            entries: paths.chain(globs).collect(),
+            glob_scan_max_depth: None,
+        },
+        network: Network::Restricted,
+    };
+    let around = Surroundings { cwd: Some(cwd.to_owned()), ..Surroundings::default() };
+    Policy::resolve(&declared, &around, &HostNames).unwrap()
+}

@@ -1,0 +1,123 @@
+//! Trees that hold something with less access than the rest: refused as a whole, before anything is changed.
+
+use std::path::Path;
+
+use exec_server_host::fs::{FsError, RemoveOptions, Replace, Stop, Symlinks, copy, remove, rename};
+use exec_server_host::sandbox::Access;
+
+use crate::scene::{Scene, User};
+
+const RECURSIVE: RemoveOptions =
+    RemoveOptions { recursive: true, force: true, symlinks: Symlinks::Follow };
+
+fn move_to(from: &Path, to: &Path) -> Result<(), FsError> {
+    rename(from, to, Replace::Yes, Symlinks::Follow)
+}
+
+#[track_caller]
+fn expect_refused(scene: &Scene, more: &[(&str, Access)], work: fn(&Path) -> Result<(), FsError>) {
+    let more: Vec<_> = more.iter().map(|(path, access)| (scene.at(path), *access)).collect();
+    let policy = scene.policy_with(&more);
+    for &user in User::all() {
+        let before = scene.snapshot();
+        let outcome = scene.confined(&policy, user, || work(&scene.at("work")));
+        assert!(matches!(outcome, Err(FsError::Denied { .. })), "{user:?}: {outcome:?}");
+        assert_eq!(scene.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_directory_with_something_denied_is_not_moved() {
+    let scene = Scene::new();
+    // `deep.pem` is in it.
+    expect_refused(&scene, &[], |work| move_to(&work.join("plain"), &work.join("new")));
+    std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
+    for access in [Access::Deny, Access::Read] {
+        for held in ["work/plain/sub", "work/plain/sub/inner", "work/plain/sub/nothing_yet"] {
+            let more = [(held, access)];
+            expect_refused(&scene, &more, |work| move_to(&work.join("plain"), &work.join("new")));
+        }
+    }
+    let work = scene.at("work");
+    scene
+        .confined(&scene.policy(), User::Own, || move_to(&work.join("plain"), &work.join("new")))
+        .unwrap();
+}
+
+#[test]
+fn nothing_is_moved_to_where_a_rule_denies_it() {
+    let scene = Scene::new();
+    let more = [("work/new/inner", Access::Deny)];
+    expect_refused(&scene, &more, |work| move_to(&work.join("sub"), &work.join("new")));
+    std::fs::write(scene.at("work/sub/key"), "inside").unwrap();
+    // A glob that is about the new place only.
+    let policy = crate::scene::policy(
+        &scene.at("work"),
+        &[(scene.at("work"), Access::Write)],
+        &["new/**/key"],
+    );
+    let before = scene.snapshot();
+    let work = scene.at("work");
+    let moved =
+        scene.confined(&policy, User::Own, || move_to(&work.join("sub"), &work.join("new")));
+    assert!(matches!(moved, Err(FsError::Denied { .. })), "{moved:?}");
+    assert_eq!(scene.snapshot(), before);
+}
+
+#[test]
+fn a_tree_with_something_denied_is_not_removed_not_even_in_part() {
+    let scene = Scene::new();
+    let remove_plain = |work: &Path| remove(&work.join("plain"), &RECURSIVE, &Stop::never());
+    expect_refused(&scene, &[], remove_plain);
+    std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
+    expect_refused(&scene, &[("work/plain/sub/inner", Access::Read)], remove_plain);
+    // The whole workspace, with what is protected in it.
+    expect_refused(&scene, &[], |work| remove(work, &RECURSIVE, &Stop::never()));
+    let work = scene.at("work");
+    scene.confined(&scene.policy(), User::Own, || remove_plain(&work)).unwrap();
+    assert!(!scene.at("work/plain").exists());
+}
+
+#[test]
+fn a_root_that_may_be_written_is_not_removed_itself() {
+    let scene = Scene::new();
+    let more = [("outside", Access::Write)];
+    expect_refused(&scene, &more, |work| {
+        remove(&work.with_file_name("outside"), &RECURSIVE, &Stop::never())
+    });
+}
+
+#[test]
+fn a_tree_with_something_denied_is_not_copied() {
+    let scene = Scene::new();
+    let copy_plain =
+        |work: &Path| copy(&work.join("plain"), &work.join("new"), true, &Stop::never());
+    expect_refused(&scene, &[], copy_plain);
+    std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
+    expect_refused(&scene, &[("work/plain/sub/inner", Access::Deny)], copy_plain);
+    expect_refused(&scene, &[("work/new/sub", Access::Read)], copy_plain);
+    expect_refused(&scene, &[("work/new/file", Access::Deny)], copy_plain);
+    // What may only be read can be copied.
+    let policy = scene.policy_with(&[(scene.at("work/plain/sub"), Access::Read)]);
+    let work = scene.at("work");
+    scene.confined(&policy, User::Own, || copy_plain(&work)).unwrap();
+    assert_eq!(std::fs::read(scene.at("work/new/sub/inner")).unwrap(), b"inside");
+    // The protected names of the destination are, too.
+    std::fs::create_dir(scene.at("work/plain/.git")).unwrap();
+    expect_refused(&scene, &[], |work| copy(&work.join("plain"), work, true, &Stop::never()));
+}
+
+#[test]
+fn the_error_names_what_may_be_known() {
+    let scene = Scene::new();
+    let policy = scene.policy_with(&[(scene.at("work/new/inner"), Access::Read)]);
+    let work = scene.at("work");
+    let errors = scene.confined(&policy, User::Own, || {
+        let removed = remove(&work.join("plain"), &RECURSIVE, &Stop::never());
+        let copied = copy(&work.join("sub"), &work.join("new"), true, &Stop::never());
+        [removed, copied].map(|outcome| outcome.unwrap_err().to_string())
+    });
+    // Of `deep.pem` nothing is said.
+    assert!(errors[0].contains("work/plain to be changed"), "{}", errors[0]);
+    assert!(errors[1].contains("work/sub/inner to be changed"), "{}", errors[1]);
+}

@@ -1,0 +1,99 @@
+//! Sandboxes for the launch tests: the same programs and promises, confined in each way there is.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exec_server_host::sandbox::{
+    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network,
+    Plan, Policy, Surroundings, Tier,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confinement {
+    Direct,
+    Namespaces,
+    Bubblewrap,
+}
+
+/// What the commands of the current test are confined by. Tests run one at a time.
+static CURRENT: Mutex<Option<Arc<Plan>>> = Mutex::new(None);
+
+/// Confines what is started until the end of the test, also if that is a panic.
+pub(crate) fn confine(plan: Plan) -> impl Drop {
+    struct Confined;
+    impl Drop for Confined {
+        fn drop(&mut self) {
+            *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(plan));
+    Confined
+}
+
+pub(crate) fn current() -> Option<Arc<Plan>> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Whether the test's programs have process ids of their own.
+pub(crate) fn has_pid_namespace() -> bool {
+    current().is_some_and(|plan| plan.enforcement().pid_namespace)
+}
+
+pub(crate) fn by_bubblewrap() -> bool {
+    current().is_some_and(|plan| plan.enforcement().bubblewrap)
+}
+
+impl Confinement {
+    pub(crate) fn is_available(self) -> bool {
+        self != Self::Bubblewrap || bubblewrap().exists()
+    }
+
+    fn capabilities(self) -> Capabilities {
+        Capabilities {
+            landlock_abi: 7,
+            seccomp: true,
+            user_namespace: self == Self::Namespaces,
+            network_namespace: self == Self::Namespaces,
+            fresh_proc: true,
+            bubblewrap: (self == Self::Bubblewrap).then(|| bubblewrap().into()),
+            seatbelt: false,
+        }
+    }
+
+    /// Everything can be read; in all but the direct case, `workspace` can be written.
+    pub(crate) fn ordinary(self, workspace: &Path) -> Plan {
+        let mut entries = vec![(EntryPath::Root, Access::Read)];
+        if self != Self::Direct {
+            entries.push((EntryPath::Path(workspace.into()), Access::Write));
+        }
+        self.plan(workspace, entries)
+    }
+
+    /// No file is restricted, on a kernel with this Landlock.
+    pub(crate) fn of_all_files(self, landlock_abi: u32) -> Plan {
+        let has = Capabilities { landlock_abi, ..self.capabilities() };
+        Plan::new(&Policy::unrestricted(Network::Restricted), &has, &HostNames).unwrap()
+    }
+
+    pub(crate) fn plan(self, workspace: &Path, entries: Vec<(EntryPath, Access)>) -> Plan {
+        let entry = |(path, access)| Entry { path, access, skip_missing: false };
+        let entries = entries.into_iter().map(entry).collect();
+        let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
+        let declared = DeclaredPolicy { files, network: Network::Restricted };
+        let around = Surroundings { cwd: Some(workspace.into()), ..Surroundings::default() };
+        let policy = Policy::resolve(&declared, &around, &HostNames).unwrap();
+        let plan = Plan::new(&policy, &self.capabilities(), &HostNames).unwrap();
+        let tier = match plan.tier {
+            Tier::Direct => Self::Direct,
+            Tier::Namespaces => Self::Namespaces,
+            Tier::Bubblewrap(_) => Self::Bubblewrap,
+            Tier::Seatbelt(_) => panic!("this is not macOS"),
+        };
+        assert_eq!(tier, self);
+        plan
+    }
+}
+
+fn bubblewrap() -> &'static Path {
+    Path::new("/usr/bin/bwrap")
+}

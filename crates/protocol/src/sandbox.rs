@@ -1,0 +1,350 @@
+//! The sandbox object, in both of its forms.
+//!
+//! Strict where it matters: a member that is not understood might restrict, so inside a policy it is an error. Members around a
+//! profile are for other platforms and other versions, and are passed over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{PathUri, nullable};
+
+/// A sandbox object as it was sent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SandboxRequest(pub Box<RawValue>);
+
+impl SandboxRequest {
+    /// Whether the object asks for no restriction at all: seed form `danger-full-access`, or profile
+    /// form with `disabled` permissions. Anything else, also what is not understood, asks for one.
+    #[must_use]
+    pub fn asks_for_nothing(&self) -> bool {
+        matches!(
+            self.parse(),
+            Ok(Sandbox::Mode(SandboxMode::DangerFullAccess {})
+                | Sandbox::Profile(SandboxProfile { permissions: Permissions::Disabled {}, .. }))
+        )
+    }
+
+    pub fn parse(&self) -> Result<Sandbox, SandboxSyntaxError> {
+        #[derive(Deserialize)]
+        struct Forms<'a> {
+            #[serde(borrow)]
+            r#type: Option<&'a RawValue>,
+            #[serde(borrow)]
+            permissions: Option<&'a RawValue>,
+        }
+        let text = self.0.get();
+        // Serde would also take an array of the members.
+        if !text.trim_start().starts_with('{') {
+            return Err(SandboxSyntaxError("expected an object".to_owned()));
+        }
+        let forms: Forms<'_> = serde_json::from_str(text).map_err(SandboxSyntaxError::new)?;
+        match (forms.r#type, forms.permissions) {
+            (Some(_), None) => serde_json::from_str(text).map(Sandbox::Mode),
+            (None, Some(_)) => serde_json::from_str(text).map(Sandbox::Profile),
+            (Some(_), Some(_)) => Err(serde_json::Error::custom(
+                "it has both `type` and `permissions`, which are two forms",
+            )),
+            (None, None) => {
+                Err(serde_json::Error::custom("it has neither `type` nor `permissions`"))
+            }
+        }
+        .map_err(SandboxSyntaxError::new)
+    }
+
+    #[must_use]
+    pub fn mode(mode: &SandboxMode) -> Self {
+        let text = serde_json::value::to_raw_value(mode);
+        Self(text.expect("a mode has string keys and no value that can fail"))
+    }
+
+    #[must_use]
+    pub fn profile(profile: &SandboxProfile) -> Self {
+        let text = serde_json::value::to_raw_value(profile);
+        Self(text.expect("a profile has string keys and no value that can fail"))
+    }
+}
+
+/// Why a sandbox object is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxSyntaxError(String);
+
+impl SandboxSyntaxError {
+    /// Without a position, which would be one in the object and not in the message.
+    #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+    fn new(error: serde_json::Error) -> Self {
+        let text = error.to_string();
+        let without_position = text.split(" at line ").next().unwrap_or_default();
+        Self(without_position.to_owned())
+    }
+}
+
+impl fmt::Display for SandboxSyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sandbox: {}", self.0)
+    }
+}
+
+impl std::error::Error for SandboxSyntaxError {}
+
+impl SpecialPath {
+    #[must_use]
+    pub fn new(kind: &str) -> Self {
+        Self { kind: kind.to_owned(), subpath: None, others: BTreeMap::new() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sandbox {
+    Mode(SandboxMode),
+    Profile(SandboxProfile),
+}
+
+/// The seed form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SandboxMode {
+    ReadOnly {
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        network_access: bool,
+    },
+    WorkspaceWrite {
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        writable_roots: Vec<PathUri>,
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        network_access: bool,
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        exclude_tmpdir_env_var: bool,
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        exclude_slash_tmp: bool,
+        /// The workspace; without it, that of the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<PathUri>,
+    },
+    DangerFullAccess {},
+    ExternalSandbox {
+        #[serde(default, deserialize_with = "nullable::or_default")]
+        network_access: ExternalNetwork,
+    },
+}
+
+/// What an outer sandbox leaves of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExternalNetwork {
+    #[default]
+    Restricted,
+    Enabled,
+}
+
+/// The profile form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxProfile {
+    pub permissions: Permissions,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathUri>,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub workspace_roots: Vec<PathUri>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Permissions {
+    Managed {
+        file_system: FileSystemPermissions,
+        network: NetworkPermission,
+    },
+    /// No sandbox.
+    Disabled {},
+    /// Somebody else restricts the file system.
+    External {
+        network: NetworkPermission,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum FileSystemPermissions {
+    Restricted {
+        entries: Vec<SandboxEntry>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        glob_scan_max_depth: Option<usize>,
+    },
+    Unrestricted {},
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkPermission {
+    Restricted,
+    Enabled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxEntry {
+    pub path: SandboxEntryPath,
+    pub access: SandboxAccess,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_path_behavior: Option<MissingPath>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxAccess {
+    Read,
+    Write,
+    #[serde(alias = "none")]
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingPath {
+    /// The entry is dropped.
+    Skip,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum SandboxEntryPath {
+    Special { value: SpecialPath },
+    Path { path: PathUri },
+    GlobPattern { pattern: String },
+}
+
+/// Kinds that are not known are passed on by name: whether that is an error depends on what they were to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecialPath {
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subpath: Option<String>,
+    /// What those that are known do not have.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, serde_json::Value>,
+}
+
+/// What is active for a process that was started under a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enforcement {
+    /// The version of the kernel's interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub landlock: Option<u32>,
+    pub seccomp: bool,
+    pub pid_namespace: bool,
+    #[serde(default)]
+    pub network_namespace: bool,
+    pub bubblewrap: bool,
+}
+
+/// What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Denial {
+    /// As the program printed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Sandbox, SandboxSyntaxError> {
+        serde_json::from_str::<SandboxRequest>(text).unwrap().parse()
+    }
+
+    #[test]
+    fn what_asks_for_nothing() {
+        for (text, nothing) in [
+            (r#"{"type":"danger-full-access"}"#, true),
+            (r#"{"permissions":{"type":"disabled"},"cwd":"file:///"}"#, true),
+            (r#"{"type":"read-only"}"#, false),
+            (r#"{"type":"external-sandbox"}"#, false),
+            (r#"{"permissions":{"type":"managed"}}"#, false),
+            (r#"{}"#, false),
+            (r#"{"type":"read-only","permissions":{"type":"disabled"}}"#, false),
+            (r#"{"type":"danger-full-access","permissions":{"type":"managed"}}"#, false),
+            (r#"{"type":"danger-full-access","writable_roots":[]}"#, false),
+        ] {
+            let request: SandboxRequest = serde_json::from_str(text).unwrap();
+            assert_eq!(request.asks_for_nothing(), nothing, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_seed_form() {
+        let text = r#"{"type":"workspace-write","writable_roots":["/a","file:///b%20c"],"network_access":true,
+            "exclude_tmpdir_env_var":null,"exclude_slash_tmp":true,"cwd":"file:///w"}"#;
+        let uri = |path: &str| PathUri::from_path(path).unwrap();
+        assert_eq!(
+            parse(text).unwrap(),
+            Sandbox::Mode(SandboxMode::WorkspaceWrite {
+                writable_roots: vec![uri("/a"), uri("/b c")],
+                network_access: true,
+                exclude_tmpdir_env_var: false,
+                exclude_slash_tmp: true,
+                cwd: Some(uri("/w")),
+            })
+        );
+        let restricted =
+            SandboxMode::ExternalSandbox { network_access: ExternalNetwork::Restricted };
+        assert_eq!(parse(r#"{"type":"external-sandbox"}"#).unwrap(), Sandbox::Mode(restricted));
+    }
+
+    #[test]
+    fn the_profile_form() {
+        let text = r#"{"permissions":{"type":"managed","file_system":{"type":"restricted","entries":[
+              {"path":{"type":"special","value":{"kind":"project_roots","subpath":"docs"}},"access":"write"},
+              {"path":{"type":"path","path":"file:///src"},"access":"none","missing_path_behavior":"skip"},
+              {"path":{"type":"glob_pattern","pattern":"**/*.pem"},"access":"deny"}],
+            "glob_scan_max_depth":8},"network":"enabled"},
+            "cwd":"file:///src","workspaceRoots":["file:///src"],"windowsSandboxLevel":"disabled","useLegacyLandlock":false}"#;
+        let Sandbox::Profile(profile) = parse(text).unwrap() else { panic!("a mode") };
+        assert_eq!(profile.workspace_roots.len(), 1);
+        let Permissions::Managed { file_system, network } = &profile.permissions else {
+            panic!("{profile:?}")
+        };
+        assert_eq!(*network, NetworkPermission::Enabled);
+        let FileSystemPermissions::Restricted { entries, glob_scan_max_depth: Some(8) } =
+            file_system
+        else {
+            panic!("{file_system:?}")
+        };
+        assert_eq!(entries[1].access, SandboxAccess::Deny);
+        assert_eq!(entries[1].missing_path_behavior, Some(MissingPath::Skip));
+        let again = SandboxRequest::profile(&profile).parse().unwrap();
+        assert_eq!(again, Sandbox::Profile(profile));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for (text, reason) in [
+            (r#"{"type":"read-only","surprise":1}"#, "unknown field"),
+            (r#"{"type":"read-write"}"#, "unknown variant"),
+            (r#"{"type":"workspace-write","writable_roots":["relative"]}"#, "not an absolute path"),
+            (r#"{"permissions":{"type":"managed"}}"#, "missing field"),
+            (r#"{"permissions":{"type":"disabled","network":"restricted"}}"#, "unknown field"),
+            (r#"{"permissions":{"type":"external","network":"some"}}"#, "unknown variant"),
+            (
+                r#"{"permissions":{"type":"managed","file_system":{"type":"restricted","entries":[],"deny":[]},"network":"enabled"}}"#,
+                "unknown field",
+            ),
+            ("[]", "expected an object"),
+            (r#"["read-only",null]"#, "expected an object"),
+            (r#""read-only""#, "expected an object"),
+            ("{}", "neither"),
+            (r#"{"type":"read-only","permissions":{"type":"disabled"}}"#, "both"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.starts_with("sandbox: ") && error.contains(reason), "{text}: {error}");
+        }
+    }
+}

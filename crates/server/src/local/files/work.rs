@@ -1,0 +1,158 @@
+//! Which threads the work of a request is done on: ones that are kept to its policy, or free ones if it has none.
+//!
+//! There is no other way from the params of a request to work on files, so none can forget its policy.
+
+use std::sync::Arc;
+
+use exec_server_host::sandbox::Policy;
+use exec_server_protocol::{
+    FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsOpenParams, FsReadDirectoryParams, FsReadFileParams,
+    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams, FsSetPermissionsParams,
+    FsSymlinkParams, FsWalkParams, FsWatchParams, FsWriteFileParams, RpcError, SandboxRequest,
+};
+
+use super::confined::ConfinedPools;
+use super::pool::{Announcement, FilePool};
+use crate::local::Sandboxes;
+
+/// What a request about files asks to be kept to.
+pub(crate) trait Sandboxed {
+    fn sandbox(&self) -> Option<&SandboxRequest>;
+}
+
+macro_rules! sandboxed {
+    ($($params:ty,)*) => {
+        $(
+            impl Sandboxed for $params {
+                fn sandbox(&self) -> Option<&SandboxRequest> {
+                    self.sandbox.as_ref()
+                }
+            }
+        )*
+    };
+}
+
+sandboxed! {
+    FsCanonicalizeParams,
+    FsCopyParams,
+    FsCreateDirectoryParams,
+    FsCreateParams,
+    FsGetMetadataParams,
+    FsGlobParams,
+    FsOpenParams,
+    FsReadDirectoryParams,
+    FsReadFileParams,
+    FsReadLinkParams,
+    FsRemoveParams,
+    FsRenameParams,
+    FsSearchParams,
+    FsSetPermissionsParams,
+    FsSymlinkParams,
+    FsWalkParams,
+    FsWatchParams,
+    FsWriteFileParams,
+}
+
+/// The params of a request on a thread that is kept to their policy, and only there.
+#[derive(Debug)]
+pub(crate) struct Admitted<P> {
+    pub(crate) params: P,
+    /// Where whatever comes of it has to be done, too.
+    pub(crate) lane: Lane,
+}
+
+/// Clones share threads.
+#[derive(Debug, Clone)]
+pub(crate) struct FileWork {
+    free: FilePool,
+    confined: ConfinedPools,
+    sandboxes: Arc<Sandboxes>,
+}
+
+impl FileWork {
+    pub(crate) fn new(free: FilePool, sandboxes: Arc<Sandboxes>) -> Self {
+        Self { free, confined: ConfinedPools::default(), sandboxes }
+    }
+
+    /// For what is about no file that a client has named.
+    pub(crate) fn free(&self) -> &FilePool {
+        &self.free
+    }
+
+    /// Does the work where the policy of the params holds, or says why that cannot be.
+    pub(crate) fn run<P: Sandboxed + Send + 'static>(
+        &self,
+        params: P,
+        work: impl FnOnce(Result<Admitted<P>, RpcError>) + Send + 'static,
+    ) {
+        match self.sandboxes.known_file_policy(params.sandbox()) {
+            Some(policy) => self.run_under(policy, params, work),
+            // To find out what a policy means on this machine takes a look at it.
+            None => {
+                let this = self.clone();
+                self.free.run(move || match this.sandboxes.file_policy(params.sandbox()) {
+                    Ok(Some(policy)) => this.run_under(Some(policy), params, work),
+                    Ok(None) => {
+                        let lane = this.lane(None);
+                        work(Ok(Admitted { params, lane }));
+                    }
+                    Err(error) => work(Err(error)),
+                });
+            }
+        }
+    }
+
+    /// The same for what is waited for; `None` if it was given up.
+    pub(crate) async fn compute<P: Sandboxed + Send + 'static, T: Send + 'static>(
+        &self,
+        params: P,
+        work: impl FnOnce(Admitted<P>) -> Result<T, RpcError> + Send + 'static,
+    ) -> Option<Result<T, RpcError>> {
+        let (report, outcome) = tokio::sync::oneshot::channel();
+        self.run(params, move |admitted| drop(report.send(admitted.and_then(work))));
+        outcome.await.ok()
+    }
+
+    fn run_under<P: Send + 'static>(
+        &self,
+        policy: Option<Policy>,
+        params: P,
+        work: impl FnOnce(Result<Admitted<P>, RpcError>) + Send + 'static,
+    ) {
+        let lane = self.lane(policy);
+        lane.clone().run(move |kept| work(kept.map(|()| Admitted { params, lane })));
+    }
+
+    fn lane(&self, policy: Option<Policy>) -> Lane {
+        let free = self.free.clone();
+        Lane { free, confined: policy.map(|policy| (self.confined.clone(), policy)) }
+    }
+}
+
+/// Threads that are kept to one policy, or free ones.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    free: FilePool,
+    confined: Option<(ConfinedPools, Policy)>,
+}
+
+impl Lane {
+    /// The job is told if it is not kept to the policy, and must not touch anything then.
+    pub(crate) fn run(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
+        let Some((pools, policy)) = &self.confined else {
+            return self.free.run(move || job(Ok(())));
+        };
+        // Whoever waits for the pool to be idle waits for this as well.
+        let coming = self.announce();
+        pools.run(policy, move |kept| {
+            job(kept);
+            drop(coming);
+        });
+    }
+
+    /// A job will come.
+    pub(crate) fn announce(&self) -> Announcement {
+        self.free.announce()
+    }
+}

@@ -1,0 +1,190 @@
+//! From the sandbox object of a request to a declared policy.
+
+use std::path::{Path, PathBuf};
+
+use exec_server_host::sandbox::{
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+};
+use exec_server_protocol::{
+    ExternalNetwork, FileSystemPermissions, MissingPath, NetworkPermission, PathUri, Permissions,
+    Sandbox, SandboxAccess, SandboxEntry, SandboxEntryPath, SandboxMode, SpecialPath,
+};
+
+/// What a sandbox object asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// `None`: no restriction at all.
+    pub(super) policy: Option<DeclaredPolicy>,
+    pub(super) around: Surroundings,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WishError {
+    #[error("sandbox: nobody here knows the special path {kind:?}, which is to be denied")]
+    UnknownDenial { kind: String },
+    #[error("sandbox: the special path {kind:?} has no {member:?}")]
+    UnknownMember { kind: String, member: String },
+}
+
+/// `cwd` is the working directory of the request, if it has one. Temporary directories are the server's.
+pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishError> {
+    let tmpdir = own_tmpdir();
+    match sandbox {
+        Sandbox::Mode(mode) => Ok(from_mode(mode, cwd, tmpdir)),
+        Sandbox::Profile(profile) => {
+            let cwd = profile.cwd.map(PathUri::into_path).or_else(|| cwd.map(Path::to_owned));
+            let workspace_roots =
+                profile.workspace_roots.into_iter().map(PathUri::into_path).collect();
+            Ok(Wish {
+                policy: from_permissions(profile.permissions)?,
+                around: Surroundings { cwd, workspace_roots, tmpdir },
+            })
+        }
+    }
+}
+
+pub(super) fn own_tmpdir() -> Option<PathBuf> {
+    std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Everything may be read, and what is named may be written.
+pub(super) fn workspace_write(
+    writable: impl IntoIterator<Item = EntryPath>,
+    network: Network,
+) -> DeclaredPolicy {
+    let mut entries = vec![entry(EntryPath::Root, Access::Read)];
+    entries.extend(writable.into_iter().map(|path| entry(path, Access::Write)));
+    restricted(entries, network)
+}
+
+pub(super) fn read_only(network: Network) -> DeclaredPolicy {
+    restricted(vec![entry(EntryPath::Root, Access::Read)], network)
+}
+
+fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> Wish {
+    let cwd = cwd.map(Path::to_owned);
+    let around = |cwd| Surroundings { cwd, workspace_roots: Vec::new(), tmpdir };
+    match mode {
+        SandboxMode::DangerFullAccess {} => Wish { policy: None, around: around(cwd) },
+        SandboxMode::ExternalSandbox { network_access } => {
+            let policy = match network_access {
+                ExternalNetwork::Restricted => Some(only_network(Network::Restricted)),
+                ExternalNetwork::Enabled => None,
+            };
+            Wish { policy, around: around(cwd) }
+        }
+        SandboxMode::ReadOnly { network_access } => {
+            Wish { policy: Some(read_only(network(network_access))), around: around(cwd) }
+        }
+        SandboxMode::WorkspaceWrite {
+            writable_roots,
+            network_access,
+            exclude_tmpdir_env_var,
+            exclude_slash_tmp,
+            cwd: own_cwd,
+        } => {
+            let cwd = own_cwd.map(PathUri::into_path).or(cwd);
+            let roots = writable_roots.into_iter().map(PathUri::into_path);
+            let writable = cwd.iter().cloned().chain(roots).map(EntryPath::Path);
+            let tmpdir = (!exclude_tmpdir_env_var).then_some(EntryPath::Tmpdir);
+            let slash_tmp = (!exclude_slash_tmp).then_some(EntryPath::SlashTmp);
+            let writable = writable.chain(tmpdir).chain(slash_tmp);
+            let policy = workspace_write(writable, network(network_access));
+            Wish { policy: Some(policy), around: around(cwd) }
+        }
+    }
+}
+
+fn from_permissions(permissions: Permissions) -> Result<Option<DeclaredPolicy>, WishError> {
+    let network = |permission| match permission {
+        NetworkPermission::Restricted => Network::Restricted,
+        NetworkPermission::Enabled => Network::Enabled,
+    };
+    let (file_system, network) = match permissions {
+        Permissions::Disabled {} => return Ok(None),
+        Permissions::External { network: permission } => {
+            (FileSystemPermissions::Unrestricted {}, network(permission))
+        }
+        Permissions::Managed { file_system, network: permission } => {
+            (file_system, network(permission))
+        }
+    };
+    match file_system {
+        FileSystemPermissions::Unrestricted {} if network == Network::Enabled => Ok(None),
+        FileSystemPermissions::Unrestricted {} => Ok(Some(only_network(network))),
+        FileSystemPermissions::Restricted { entries, glob_scan_max_depth } => {
+            let entries = entries.into_iter().filter_map(|entry| from_entry(entry).transpose());
+            let entries = entries.collect::<Result<_, _>>()?;
+            let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth };
+            Ok(Some(DeclaredPolicy { files, network }))
+        }
+    }
+}
+
+/// `None` for an entry that would grant something nobody here knows.
+fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, WishError> {
+    let access = match entry.access {
+        SandboxAccess::Deny => Access::Deny,
+        SandboxAccess::Read => Access::Read,
+        SandboxAccess::Write => Access::Write,
+    };
+    let path = match entry.path {
+        SandboxEntryPath::Path { path } => EntryPath::Path(path.into_path()),
+        SandboxEntryPath::GlobPattern { pattern } => EntryPath::Glob(pattern),
+        SandboxEntryPath::Special { value } => match special(value)? {
+            Special::Known(path) => path,
+            Special::Unknown { kind } if access == Access::Deny => {
+                return Err(WishError::UnknownDenial { kind });
+            }
+            Special::Unknown { kind } => {
+                tracing::warn!(kind, "a sandbox grants a special path that nobody here knows");
+                return Ok(None);
+            }
+        },
+    };
+    let skip_missing = entry.missing_path_behavior == Some(MissingPath::Skip);
+    Ok(Some(Entry { path, access, skip_missing }))
+}
+
+enum Special {
+    Known(EntryPath),
+    Unknown { kind: String },
+}
+
+/// A member that is passed over might have meant less than all of it.
+fn special(path: SpecialPath) -> Result<Special, WishError> {
+    let SpecialPath { kind, subpath, others } = path;
+    let is_below_projects = matches!(&*kind, "project_roots" | "current_working_directory");
+    let known = match &*kind {
+        "root" => EntryPath::Root,
+        "minimal" => EntryPath::Minimal,
+        "tmpdir" => EntryPath::Tmpdir,
+        "slash_tmp" => EntryPath::SlashTmp,
+        _ if is_below_projects => {
+            EntryPath::ProjectRoots { subpath: subpath.as_ref().map(PathBuf::from) }
+        }
+        _ => return Ok(Special::Unknown { kind }),
+    };
+    let misplaced = subpath.filter(|_| !is_below_projects).map(|_| "subpath".to_owned());
+    match misplaced.or_else(|| others.into_keys().next()) {
+        Some(member) => Err(WishError::UnknownMember { kind, member }),
+        None => Ok(Special::Known(known)),
+    }
+}
+
+fn entry(path: EntryPath, access: Access) -> Entry {
+    Entry { path, access, skip_missing: false }
+}
+
+fn restricted(entries: Vec<Entry>, network: Network) -> DeclaredPolicy {
+    let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
+    DeclaredPolicy { files, network }
+}
+
+fn only_network(network: Network) -> DeclaredPolicy {
+    DeclaredPolicy { files: DeclaredFiles::Unrestricted, network }
+}
+
+fn network(is_enabled: bool) -> Network {
+    if is_enabled { Network::Enabled } else { Network::Restricted }
+}

@@ -1,0 +1,158 @@
+//! Every attempt succeeds without a sandbox and fails in one, whoever makes it and whatever enforces the policy.
+
+use std::collections::BTreeSet;
+
+use super::arena::{Arena, Ending, Tier, Verdict};
+use super::attempts::{self, Attempt};
+use super::{User, programs};
+
+#[test]
+fn every_program_is_in_the_table() {
+    let all = attempts::all().chain([attempts::AT_SERVER_SOCKET, attempts::GONE_BEFORE_ASKED]);
+    let listed: BTreeSet<String> = all.map(|attempt| attempt.name.to_owned()).collect();
+    assert_eq!(listed.into_iter().collect::<Vec<_>>(), programs::names());
+    assert!(programs::names().len() >= 100);
+}
+
+#[test]
+fn nothing_escapes_from_namespaces() {
+    attack(User::Myself, Tier::Namespaces);
+}
+
+#[test]
+fn nothing_escapes_from_namespaces_as_an_ordinary_user() {
+    attack(User::Nobody, Tier::Namespaces);
+}
+
+#[test]
+fn nothing_escapes_without_namespaces() {
+    attack(User::Myself, Tier::Direct);
+}
+
+#[test]
+fn nothing_escapes_without_namespaces_as_an_ordinary_user() {
+    attack(User::Nobody, Tier::Direct);
+}
+
+#[test]
+fn nothing_escapes_from_bubblewrap() {
+    attack(User::Myself, Tier::Bubblewrap);
+}
+
+#[test]
+fn nothing_escapes_from_bubblewrap_as_an_ordinary_user() {
+    attack(User::Nobody, Tier::Bubblewrap);
+}
+
+#[test]
+fn a_server_at_a_unix_socket_does_not_listen_to_its_sandboxes() {
+    for tier in [Tier::Direct, Tier::Namespaces] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut arena = Arena::at_socket(User::Myself, tier, &directory.path().join("server.sock"));
+        let control = arena.control(attempts::AT_SERVER_SOCKET);
+        assert_eq!(control.verdict, Verdict::Escaped, "{control:?}");
+        let confined = arena.confined(attempts::AT_SERVER_SOCKET);
+        assert_eq!(confined.verdict, Verdict::Blocked, "{tier:?}: {confined:?}");
+        assert_eq!(confined.damage, [] as [String; 0], "{tier:?}");
+    }
+}
+
+/// Requests that were sent before the server could ask by whom.
+#[test]
+fn a_server_does_not_believe_who_cannot_be_found() {
+    let attempt = attempts::GONE_BEFORE_ASKED;
+    let mut arena = Arena::new(User::Myself, Tier::Direct);
+    let control = arena.control(attempt);
+    assert_eq!(control.verdict, Verdict::Escaped, "{control:?}");
+    let confined = arena.confined(attempt);
+    assert_eq!(confined.verdict, Verdict::Blocked, "{confined:?}");
+}
+
+/// The program may be faster than what the server learns of its start.
+#[test]
+fn a_server_knows_its_sandboxes_from_their_first_moment() {
+    let attempt = attempts::all().find(|attempt| attempt.name == "server_listener").unwrap();
+    for tier in [Tier::Direct, Tier::Namespaces] {
+        let mut arena = Arena::new(User::Myself, tier);
+        for round in 0..50 {
+            let confined = arena.confined(attempt);
+            assert_eq!(confined.verdict, Verdict::Blocked, "{tier:?} {round}: {confined:?}");
+        }
+    }
+}
+
+fn attack(user: User, tier: Tier) {
+    if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {
+        return println!("SKIPPED: {tier:?} as {user:?}: {why}");
+    }
+    let mut arena = Arena::new(user, tier);
+    let (mut blocked, mut failures) = (0, Vec::new());
+    for attempt in attempts::all().filter(|attempt| tier.can_hold(*attempt)) {
+        let control = arena.control(attempt);
+        let confined = arena.confined(attempt);
+        if let (Tier::Direct, Verdict::Escaped, Some(why)) =
+            (tier, confined.verdict, attempt.loose_without_namespaces)
+        {
+            println!("NOT HELD without namespaces: {}: {why}", attempt.name);
+            continue;
+        }
+        match judge(&arena, attempt, &control, &confined) {
+            Ok(Held::Blocked) => {
+                println!("{}: {}", attempt.name, confined.said);
+                blocked += 1;
+            }
+            Ok(Held::NothingToHold) => {
+                println!("{}: without a sandbox too: {}", attempt.name, control.said);
+            }
+            Err(why) => failures.push(format!("{attempt:?}: {why}")),
+        }
+    }
+    println!("{blocked} attempts that succeed without a sandbox were blocked");
+    assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+}
+
+enum Held {
+    Blocked,
+    /// It does not work without a sandbox either: for this user, or on this machine.
+    NothingToHold,
+}
+
+fn judge(
+    arena: &Arena,
+    attempt: Attempt,
+    control: &Ending,
+    confined: &Ending,
+) -> Result<Held, String> {
+    if !confined.damage.is_empty() {
+        return Err(format!("{}: {}", confined.damage.join(", "), confined.said));
+    }
+    match confined.verdict {
+        Verdict::Blocked => {}
+        Verdict::Unprepared if arena.tier == Tier::Direct => {}
+        Verdict::Impossible if control.verdict == Verdict::Impossible => {}
+        other => return Err(format!("in the sandbox {other:?}: {}", confined.said)),
+    }
+    match control.verdict {
+        Verdict::Escaped => Ok(Held::Blocked),
+        Verdict::Impossible if attempt.may_lack => Ok(Held::NothingToHold),
+        Verdict::Blocked | Verdict::Impossible if attempt.root_only && !arena.user.is_root() => {
+            Ok(Held::NothingToHold)
+        }
+        other => Err(format!("without a sandbox {other:?}: {}", control.said)),
+    }
+}
+
+impl Tier {
+    /// Why it cannot be tried here, if so.
+    fn obstacle(self) -> Option<&'static str> {
+        let is_missing = !["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"]
+            .iter()
+            .any(|path| std::path::Path::new(path).exists());
+        (self == Self::Bubblewrap && is_missing)
+            .then_some("bubblewrap is not installed (Debian: apt-get install bubblewrap)")
+    }
+
+    fn can_hold(self, attempt: Attempt) -> bool {
+        self != Self::Direct || !attempt.goal.needs_mounts()
+    }
+}

@@ -1,0 +1,11 @@
+// Removes whatever stands for the missing `.agents`, and creates it.
+#include "attempt.h"
+
+int main(void) {
+    rmdir(".agents");
+    unlink(".agents");
+    chmod(".agents", 0700);
+    rename(".agents", "removed");
+    mkdir(".agents", 0700);
+    create(".agents/config");
+}

@@ -1,0 +1,7 @@
+// Prepares a directory and gives it the missing name `.agents`.
+#include "attempt.h"
+
+int main(void) {
+    step(rename("directory", ".agents"), "rename");
+    escaped("rename");
+}

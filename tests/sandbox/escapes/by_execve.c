@@ -1,0 +1,8 @@
+// Creates a file outside from another program.
+#include "attempt.h"
+
+int main(int count, char **arguments) {
+    if (count > 1) create(outside("new"));
+    char *again[] = {arguments[0], "again", NULL};
+    step(execv(arguments[0], again), "execv");
+}

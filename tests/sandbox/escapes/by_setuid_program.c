@@ -1,0 +1,13 @@
+// Runs a program that becomes somebody else when it is started.
+#include "attempt.h"
+
+int main(int count, char **arguments) {
+    struct stat copy;
+    (void)arguments;
+    if (count == 1) {
+        if (stat(variable("SETUID_COPY"), &copy) < 0 || !(copy.st_mode & S_ISUID)) impossible("only root makes such");
+        step(execl(variable("SETUID_COPY"), "copy", "again", NULL), "execl");
+    }
+    if (geteuid() != getuid()) escaped("setuid");
+    blocked("still the same user");
+}

@@ -1,0 +1,7 @@
+// Creates a file outside by the shell.
+#include "attempt.h"
+
+int main(void) {
+    if (system("echo escaped 2> /dev/null > \"$OUTSIDE/new\"") == 0) escaped("the shell");
+    blocked("the shell");
+}

@@ -1,0 +1,7 @@
+// Changes the root directory, from which a process with an open directory walks out.
+#include "attempt.h"
+
+int main(void) {
+    step(chroot("directory"), "chroot");
+    escaped("chroot");
+}

@@ -1,0 +1,7 @@
+// Goes outside and creates a file by its bare name.
+#include "attempt.h"
+
+int main(void) {
+    step(chdir(variable("OUTSIDE")), "chdir");
+    create("new");
+}

@@ -1,0 +1,4 @@
+// Creates a file outside by a relative path.
+#include "attempt.h"
+
+int main(void) { create("directory/../../outside/new"); }

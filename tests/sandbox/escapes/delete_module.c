@@ -1,0 +1,6 @@
+// Takes a module out of the kernel. (There is no such: harmless.)
+#include "attempt.h"
+
+int main(void) {
+    judge_harmless(syscall(SYS_delete_module, "no-such-module", O_NONBLOCK), ENOENT, ENOENT, "delete_module");
+}

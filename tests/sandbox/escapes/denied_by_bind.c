@@ -1,0 +1,8 @@
+// Binds the workspace elsewhere without what is mounted in it.
+#include "attempt.h"
+
+int main(void) {
+    enter_new_namespaces();
+    step(mount(".", "empty", NULL, MS_BIND, NULL), "mount");
+    read_secret(open("empty/denied/secret", O_RDONLY), "open");
+}

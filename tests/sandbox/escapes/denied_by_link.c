@@ -1,0 +1,7 @@
+// Gives a denied file a second name and reads that.
+#include "attempt.h"
+
+int main(void) {
+    step(link("directory/secret", "alias"), "link");
+    read_secret(open("alias", O_RDONLY), "open the alias");
+}

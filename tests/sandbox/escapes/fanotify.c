@@ -1,0 +1,9 @@
+// Watches, and could hold up, what every process does with files.
+#include <sys/fanotify.h>
+
+#include "attempt.h"
+
+int main(void) {
+    step(fanotify_init(FAN_CLASS_CONTENT, O_RDONLY), "fanotify_init");
+    escaped("fanotify_init");
+}

@@ -1,0 +1,7 @@
+// Picks a mounted file system to change how it is mounted.
+#include "attempt.h"
+
+int main(void) {
+    step(syscall(SYS_fspick, AT_FDCWD, "/proc", 0), "fspick");
+    escaped("fspick");
+}

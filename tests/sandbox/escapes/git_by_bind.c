@@ -1,0 +1,8 @@
+// Binds the workspace elsewhere without what is mounted in it.
+#include "attempt.h"
+
+int main(void) {
+    enter_new_namespaces();
+    step(mount(".", "directory", NULL, MS_BIND, NULL), "mount");
+    create("directory/.git/hooks/pre-commit");
+}

@@ -1,0 +1,8 @@
+// Moves `.git` away to put another one in its place.
+#include "attempt.h"
+
+int main(void) {
+    step(rename(".git", "old"), "rename");
+    step(mkdir(".git", 0700), "mkdir");
+    create(".git/config");
+}

@@ -1,0 +1,7 @@
+// Removes a directory of `.git`.
+#include "attempt.h"
+
+int main(void) {
+    step(rmdir(".git/hooks"), "rmdir");
+    escaped("rmdir");
+}

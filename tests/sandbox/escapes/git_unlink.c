@@ -1,0 +1,7 @@
+// Removes a file of `.git`.
+#include "attempt.h"
+
+int main(void) {
+    step(unlink(".git/HEAD"), "unlink");
+    escaped("unlink");
+}

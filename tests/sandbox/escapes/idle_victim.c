@@ -1,0 +1,8 @@
+// Lets another process run only when no other wants to.
+#include "attempt.h"
+
+int main(void) {
+    struct sched_param none = {0};
+    step(sched_setscheduler((pid_t)number("VICTIM"), SCHED_IDLE, &none), "sched_setscheduler");
+    escaped("sched_setscheduler");
+}

@@ -1,0 +1,10 @@
+// Makes a socket by the system calls of 32-bit programs.
+#include "network.h"
+
+int main(void) {
+    int80_or_impossible();
+    long result = int80(359, AF_INET, SOCK_STREAM, 0);
+    if (result < 0) errno = (int)-result;
+    step(result, "socket");
+    escaped("socket");
+}

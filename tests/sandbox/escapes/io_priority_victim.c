@@ -1,0 +1,8 @@
+// Lets another process read and write only when no other wants to.
+#include "attempt.h"
+
+int main(void) {
+    // The class "idle".
+    step(syscall(SYS_ioprio_set, 1, number("VICTIM"), 3 << 13), "ioprio_set");
+    escaped("ioprio_set");
+}

@@ -1,0 +1,17 @@
+// Makes the kernel send another process a signal, because a pipe has something to read.
+#include <poll.h>
+
+#include "attempt.h"
+
+int main(void) {
+    int ends[2], process = (int)step(syscall(SYS_pidfd_open, number("VICTIM"), 0), "pidfd_open");
+    if (pipe(ends) < 0) impossible("pipe");
+    step(fcntl(ends[0], F_SETOWN, (pid_t)number("VICTIM")), "F_SETOWN");
+    step(fcntl(ends[0], F_SETSIG, SIGKILL), "F_SETSIG");
+    step(fcntl(ends[0], F_SETFL, O_ASYNC), "O_ASYNC");
+    step(write(ends[1], "x", 1), "write");
+    // The signal is sent by the write; what remains is that the process ends.
+    struct pollfd ended = {.fd = process, .events = POLLIN};
+    if (poll(&ended, 1, 2000) == 1) escaped("SIGIO");
+    blocked("the process lives");
+}

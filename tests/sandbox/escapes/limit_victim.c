@@ -1,0 +1,10 @@
+// Lets another process have no more processor time, upon which the kernel kills it.
+#include <sys/resource.h>
+
+#include "attempt.h"
+
+int main(void) {
+    struct rlimit limit = {1, 1};
+    step(prlimit((pid_t)number("VICTIM"), RLIMIT_CPU, &limit, NULL), "prlimit");
+    escaped("prlimit");
+}

@@ -1,0 +1,12 @@
+// Gives a file outside that is open for reading a second name in the workspace, by AT_EMPTY_PATH.
+#include "attempt.h"
+
+int main(void) {
+    int file = (int)step(open(outside("file"), O_RDONLY), "open for reading");
+    if (linkat(file, "", AT_FDCWD, "alias", AT_EMPTY_PATH) < 0) {
+        // Old kernels answer so to those without the capability.
+        if (errno == ENOENT) impossible("linkat");
+        blocked("linkat");
+    }
+    write_through(open("alias", O_WRONLY), "open the alias");
+}

@@ -1,0 +1,8 @@
+// Binds the outside into the workspace, in a mount namespace of its own, and writes to it there.
+#include "attempt.h"
+
+int main(void) {
+    enter_new_namespaces();
+    step(mount(variable("OUTSIDE"), "directory", NULL, MS_BIND, NULL), "mount");
+    create("directory/new");
+}

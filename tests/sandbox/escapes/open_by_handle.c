@@ -1,0 +1,15 @@
+// Opens a file outside by its number, around all names.
+#include "attempt.h"
+
+int main(void) {
+    struct {
+        struct file_handle header;
+        unsigned char bytes[MAX_HANDLE_SZ];
+    } handle = {.header.handle_bytes = MAX_HANDLE_SZ};
+    int mount_id, base = open(".", O_RDONLY);
+    if (name_to_handle_at(AT_FDCWD, outside("file"), &handle.header, &mount_id, 0) < 0) {
+        if (errno == EOPNOTSUPP) impossible("name_to_handle_at");
+        blocked("name_to_handle_at");
+    }
+    write_through(open_by_handle_at(base, &handle.header, O_WRONLY), "open_by_handle_at");
+}

@@ -1,0 +1,4 @@
+// Creates a file outside.
+#include "attempt.h"
+
+int main(void) { create(outside("new")); }

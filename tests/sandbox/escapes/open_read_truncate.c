@@ -1,0 +1,7 @@
+// Truncates a file outside while opening it for reading only: POSIX leaves it open, Linux does it.
+#include "attempt.h"
+
+int main(void) {
+    step(open(outside("file"), O_RDONLY | O_TRUNC), "open");
+    escaped("open");
+}

@@ -1,0 +1,9 @@
+// Clones a mount by the new calls.
+#include <linux/mount.h>
+
+#include "attempt.h"
+
+int main(void) {
+    step(syscall(SYS_open_tree, AT_FDCWD, ".", OPEN_TREE_CLONE), "open_tree");
+    escaped("open_tree");
+}

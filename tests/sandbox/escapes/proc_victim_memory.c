@@ -1,0 +1,8 @@
+// Opens the memory of another process.
+#include "attempt.h"
+
+int main(void) {
+    int memory = (int)step(open(victim("mem"), O_RDWR), "open");
+    step(pwrite(memory, "TREASURE", 8, number("VICTIM_ADDRESS")), "write");
+    escaped("write");
+}

@@ -1,0 +1,8 @@
+// Makes another process the first to die when memory is short.
+#include "attempt.h"
+
+int main(void) {
+    int score = (int)step(open(victim("oom_score_adj"), O_WRONLY), "open");
+    step(write(score, "1000", 4), "write");
+    escaped("write");
+}

@@ -1,0 +1,11 @@
+// Reads its own memory by the call that reads that of others.
+#include <sys/uio.h>
+
+#include "attempt.h"
+
+int main(void) {
+    char from = 'x', to = 0;
+    struct iovec here = {&to, 1}, there = {&from, 1};
+    step(process_vm_readv(getpid(), &here, 1, &there, 1, 0), "process_vm_readv");
+    escaped("process_vm_readv");
+}

@@ -1,0 +1,11 @@
+// Lets the parent trace this process: in a sandbox that is its keeper.
+#include <sys/ptrace.h>
+
+#include "attempt.h"
+
+int main(void) {
+    pid_t child = fork();
+    if (child != 0) adopt(child);
+    step(ptrace(PTRACE_TRACEME, 0, NULL, NULL), "ptrace");
+    escaped("ptrace");
+}

@@ -1,0 +1,7 @@
+// Makes IP packets by hand.
+#include "network.h"
+
+int main(void) {
+    step(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP), "socket");
+    escaped("socket");
+}

@@ -1,0 +1,7 @@
+// Moves a directory from outside into the workspace, with all that it holds.
+#include "attempt.h"
+
+int main(void) {
+    step(rename(outside("directory"), "stolen"), "rename");
+    escaped("rename");
+}

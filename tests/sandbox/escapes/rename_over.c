@@ -1,0 +1,7 @@
+// Replaces a file outside by one of the workspace.
+#include "attempt.h"
+
+int main(void) {
+    step(rename("file", outside("file")), "rename");
+    escaped("rename");
+}

@@ -1,0 +1,9 @@
+// Gives a file outside an extended attribute.
+#include <sys/xattr.h>
+
+#include "attempt.h"
+
+int main(void) {
+    step(setxattr(outside("file"), "user.escaped", "x", 1, 0), "setxattr");
+    escaped("setxattr");
+}

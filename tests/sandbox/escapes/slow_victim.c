@@ -1,0 +1,9 @@
+// Takes another process's turn at the processor away.
+#include <sys/resource.h>
+
+#include "attempt.h"
+
+int main(void) {
+    step(setpriority(PRIO_PROCESS, (id_t)number("VICTIM"), 19), "setpriority");
+    escaped("setpriority");
+}

@@ -1,0 +1,10 @@
+// Sends a datagram from one end of a socket pair to another process.
+#include "network.h"
+
+int main(void) {
+    int ends[2];
+    struct sockaddr_un address = unix_path(outside("datagram"));
+    step(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), "socketpair");
+    step(sendto(ends[0], "escaped", 7, 0, (struct sockaddr *)&address, sizeof address), "sendto");
+    escaped("sendto");
+}

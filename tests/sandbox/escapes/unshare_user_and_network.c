@@ -1,0 +1,7 @@
+// Enters a new user namespace with a network that it may configure.
+#include "attempt.h"
+
+int main(void) {
+    step(unshare(CLONE_NEWUSER | CLONE_NEWNET), "unshare");
+    escaped("unshare");
+}

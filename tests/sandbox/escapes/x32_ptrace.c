@@ -1,0 +1,12 @@
+// Lets itself be traced by the numbers of x32 programs.
+#include "attempt.h"
+
+int main(void) {
+#ifndef __x86_64__
+    impossible("another architecture");
+#endif
+    pid_t child = fork();
+    if (child != 0) adopt(child);
+    step(syscall(0x40000000 + 521, 0, 0, 0, 0), "ptrace");
+    escaped("ptrace");
+}

@@ -1,0 +1,195 @@
+//! What people do in a workspace works in the sandbox as it does without one.
+//!
+//! Each tool is tried without a sandbox first. One that is missing, or that this user cannot run, is skipped and says so.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::{User, directory_outside_of_tmp, ordinary_workspace, uri};
+use crate::support::{Client, Server, Start, shell};
+
+/// A tool, the program it needs, and a script that uses it.
+struct Tool {
+    program: &'static str,
+    script: &'static str,
+    terminal: bool,
+}
+
+const fn tool(program: &'static str, script: &'static str) -> Tool {
+    Tool { program, script, terminal: false }
+}
+
+const fn at_a_terminal(program: &'static str, script: &'static str) -> Tool {
+    Tool { program, script, terminal: true }
+}
+
+const TOOLS: &[Tool] = &[
+    tool("git", "git status --short --branch && git log --oneline && git diff"),
+    tool("git", "git show HEAD:file && git grep -n committed"),
+    tool(
+        "cargo",
+        "cd crate && cargo build --quiet --offline 2> ../cargo.err || { cat ../cargo.err; exit 1; }
+         target/debug/tiny",
+    ),
+    tool("python3", "python3 -m venv --without-pip env && env/bin/python -c 'print(6 * 7)'"),
+    tool(
+        "python3",
+        "python3 -c 'import asyncio, os, subprocess, tempfile
+async def read():
+    child = await asyncio.create_subprocess_exec(\"echo\", \"hello\", stdout=subprocess.PIPE)
+    return (await child.communicate())[0]
+print(asyncio.run(read()), os.rmdir(tempfile.mkdtemp()))'",
+    ),
+    tool(
+        "python3",
+        "python3 -c 'import multiprocessing, os, pty
+lock = multiprocessing.Lock()
+def add(total):
+    with lock: total.value += 1
+total = multiprocessing.Value(\"i\", 0, lock=False)
+children = [multiprocessing.Process(target=add, args=(total,)) for _ in range(4)]
+for child in children: child.start()
+for child in children: child.join()
+print(total.value, pty.spawn([\"test\", \"-t\", \"0\"]))'",
+    ),
+    tool("script", "script -qec 'test -t 1 && stty -echo && echo at a terminal' /dev/null"),
+    tool("bash", "bash -c 'cat <(echo substituted) /dev/fd/3 3< file'; ls / > /dev/null"),
+    tool("node", "node -e 'require(\"fs\").writeFileSync(\"made\", \"by node\")' && cat made"),
+    tool(
+        "node",
+        "node -e 'console.log(require(\"child_process\").execSync(\"echo child\") + \"\")'",
+    ),
+    tool("npm", "npm --version"),
+    tool(
+        "cc",
+        "printf '#include <stdio.h>\\nint main(void) { puts(\"compiled\"); }\\n' > main.c
+         cc -O1 -o main main.c && ./main",
+    ),
+    tool("seq", "seq 1000 | grep 7 | sort -n | awk '{ sum += $1 } END { print sum }'"),
+    tool("sort", "seq 300000 | sort -R > big && sort -n -S 100K big | tail -1 && rm big"),
+    tool("sed", "cp crate/src/main.rs copy && sed -i s/tiny/small/ copy && cat copy && rm copy"),
+    tool("tar", "tar cf crate.tar crate/src && mkdir out && tar xf crate.tar -C out && ls -R out"),
+    tool("mktemp", "file=$(mktemp) && echo kept > \"$file\" && cat \"$file\" && rm \"$file\""),
+    tool(
+        "sh",
+        "cat <<END\nhere\nEND\n(sleep 0.01; exit 3) & wait $!; echo $?; kill -0 $$ && echo alive",
+    ),
+    tool("head", "head -c 8 /dev/urandom | wc -c; echo x > /dev/null; cat /proc/self/comm; id -u"),
+    at_a_terminal("stty", "stty size && test -t 0 && tty | sed s,[0-9],N,g"),
+    at_a_terminal(
+        "bash",
+        "exec bash -c 'set -m; sleep 1000 & jobs %1 | tr -s \" \"; kill %1; wait %1; echo $?
+         cat < /dev/null & fg %1 > /dev/null; echo $?'",
+    ),
+];
+
+#[test]
+fn tools_work_in_an_ordinary_workspace() {
+    work(User::Myself);
+}
+
+#[test]
+fn tools_work_in_an_ordinary_workspace_of_an_ordinary_user() {
+    work(User::Nobody);
+}
+
+fn work(user: User) {
+    if let Some(why) = user.obstacle() {
+        return println!("SKIPPED: tools as {user:?}: {why}");
+    }
+    let mut workshop = Workshop::new(user);
+    let (mut worked, mut failures) = (0, Vec::new());
+    for (number, tool) in TOOLS.iter().enumerate() {
+        let plain = workshop.run(&format!("plain-{number}"), tool, false);
+        if plain.0 != Some(0) {
+            println!(
+                "SKIPPED: {} as {user:?} does not work without a sandbox: {plain:?}",
+                tool.program
+            );
+            continue;
+        }
+        let confined = workshop.run(&format!("confined-{number}"), tool, true);
+        if confined == plain {
+            worked += 1;
+        } else {
+            failures.push(format!("{}: {confined:?} instead of {plain:?}", tool.script));
+        }
+    }
+    println!("{worked} of {} work", TOOLS.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+struct Workshop {
+    directory: TempDir,
+    client: Client,
+    _server: Server,
+    user: User,
+    workspaces: usize,
+}
+
+impl Workshop {
+    fn new(user: User) -> Self {
+        let directory = directory_outside_of_tmp();
+        for name in ["server", "home"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        user.own(&directory.path().join("home"));
+        let server = user.server(&directory.path().join("server")).start();
+        let client = server.client();
+        Self { directory, client, _server: server, user, workspaces: 0 }
+    }
+
+    /// The exit code and all output.
+    fn run(&mut self, id: &str, tool: &Tool, confined: bool) -> (Option<i64>, String) {
+        let workspace = self.new_workspace();
+        let mut start = self.start(id, tool.script, &workspace).with("tty", tool.terminal);
+        if confined {
+            start = start.with("sandbox", ordinary_workspace());
+        }
+        let transcript = self.client.run(&start);
+        (transcript.exit_code, String::from_utf8_lossy(&transcript.output()).into_owned())
+    }
+
+    /// With the environment of whoever runs the tests: that is where tools are found, and what they find.
+    fn start(&self, id: &str, script: &str, workspace: &Path) -> Start {
+        let mut start = shell(id, script).with("cwd", uri(workspace));
+        for name in ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "LANG"] {
+            if let Ok(value) = std::env::var(name) {
+                start = start.variable(name, &value);
+            }
+        }
+        if self.user == User::Nobody {
+            // Root's is closed to others.
+            start = start.variable("HOME", self.directory.path().join("home").to_str().unwrap());
+        }
+        start.variable("TMPDIR", "/tmp")
+    }
+
+    /// A workspace that is a repository, with a crate in it.
+    fn new_workspace(&mut self) -> PathBuf {
+        self.workspaces += 1;
+        let workspace = self.directory.path().join(self.workspaces.to_string());
+        fs::create_dir_all(workspace.join("crate/src")).unwrap();
+        for (name, content) in [
+            ("crate/Cargo.toml", "[package]\nname = \"tiny\"\nedition = \"2021\"\n"),
+            ("crate/src/main.rs", "fn main() {\n    println!(\"tiny\");\n}\n"),
+            ("file", "committed\n"),
+        ] {
+            fs::write(workspace.join(name), content).unwrap();
+        }
+        fs::set_permissions(&workspace, Permissions::from_mode(0o755)).unwrap();
+        self.user.own(&workspace);
+        let commit = "command -v git > /dev/null || exit 0
+            git init --quiet --initial-branch main && git add file &&
+            export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000' &&
+            git -c user.name=n -c user.email=e commit --quiet -m first &&
+            echo changed >> file";
+        let start = self.start(&format!("commit-{}", self.workspaces), commit, &workspace);
+        let end = self.client.run(&start);
+        assert_eq!(end.exit_code, Some(0), "no repository: {}", end.text());
+        workspace
+    }
+}
