@@ -8,6 +8,7 @@ pub mod origin;
 mod output;
 mod running;
 mod stdin;
+mod whereabouts;
 
 pub use denial::Denial;
 pub use environment::{EnvironmentPolicy, Inherit, PatternError};
@@ -15,5 +16,6 @@ pub use log::{
     Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, OnFull, Page, Progress, Snapshot,
     Stream, Watcher,
 };
-pub use running::{Guest, Process, SandboxPlan, StartOutcome, Terminate, Whereabouts};
+pub use running::{Process, SandboxPlan, StartOutcome, Terminate};
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};
+pub use whereabouts::{Guest, Whereabouts};

@@ -1,7 +1,7 @@
 //! A process from its start to the death of its last descendant: one task owns it, others hold a handle.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use super::launch::{
 use super::log::{Log, LogLimits, Stream};
 use super::output::{Output, Source};
 use super::stdin::{OfferError, Sink, StdinClosed, StdinQueue, Ticket};
+use super::whereabouts::Whereabouts;
 use crate::sandbox::{Network, Plan, SandboxError};
 
 /// Whether the program could be started.
@@ -33,25 +34,25 @@ pub struct Process {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     log: Log,
     stdin: StdinQueue,
     control: Mutex<Control>,
     /// When a graceful end turns into a kill.
     kill_at: watch::Sender<Option<tokio::time::Instant>>,
     /// Whether the start has come to an end, good or bad.
-    decided: watch::Sender<bool>,
+    pub(super) decided: watch::Sender<bool>,
     /// Whether the last descendant is dead.
-    gone: watch::Sender<bool>,
+    pub(super) gone: watch::Sender<bool>,
     /// Of the sandbox, if there is one; set before the program runs.
-    network: Arc<OnceLock<Network>>,
+    pub(super) network: Arc<OnceLock<Network>>,
     /// Set before the exit is recorded.
     denial: OnceLock<Denial>,
 }
 
 /// How the tree can be reached.
 #[derive(Debug)]
-enum Control {
+pub(super) enum Control {
     /// Orders wait for the tree, in the order they came.
     Starting {
         orders: Vec<Order>,
@@ -64,7 +65,7 @@ enum Control {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Order {
+pub(super) enum Order {
     Signal(Signal),
     Resize(PtySize),
     Kill,
@@ -211,8 +212,7 @@ impl Process {
 
     #[must_use]
     pub fn whereabouts(&self) -> Whereabouts {
-        let network = Arc::clone(&self.shared.network);
-        Whereabouts { shared: Arc::downgrade(&self.shared), network }
+        Whereabouts::of(&self.shared)
     }
 
     /// Living processes below this one.
@@ -226,59 +226,6 @@ impl Process {
     }
 }
 
-/// Where a process can be found while it lives, for those who do not hold it.
-#[derive(Debug, Clone)]
-pub struct Whereabouts {
-    shared: Weak<Shared>,
-    network: Arc<OnceLock<Network>>,
-}
-
-/// Who keeps a sandboxed tree that has a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guest {
-    /// It has no network, or is gone.
-    No,
-    /// Its program may run already.
-    Starting,
-    KeptBy(u32),
-    /// It runs, and its keeper could not say who it is.
-    Somewhere,
-}
-
-impl Whereabouts {
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.shared.upgrade().is_none_or(|shared| *shared.gone.borrow())
-    }
-
-    /// True from before its program runs, and for ever.
-    #[must_use]
-    pub fn has_network(&self) -> bool {
-        self.network.get() == Some(&Network::Enabled)
-    }
-
-    #[must_use]
-    pub fn guest(&self) -> Guest {
-        let Some(shared) = self.shared.upgrade() else { return Guest::No };
-        if !self.has_network() {
-            return Guest::No;
-        }
-        match &*shared.control() {
-            Control::Starting { .. } => Guest::Starting,
-            Control::Running { tree, .. } => tree.keeper().map_or(Guest::Somewhere, Guest::KeptBy),
-            Control::Over => Guest::No,
-        }
-    }
-
-    /// Waits until its program runs, or will not.
-    pub async fn decided(&self) {
-        let Some(shared) = self.shared.upgrade() else { return };
-        let mut decided = shared.decided.subscribe();
-        // The sender lives in `shared`, so this cannot fail while we wait.
-        let _ = decided.wait_for(|decided| *decided).await;
-    }
-}
-
 const COUNT_PATIENCE: Duration = Duration::from_secs(1);
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -289,7 +236,7 @@ impl Drop for Process {
 }
 
 impl Shared {
-    fn control(&self) -> MutexGuard<'_, Control> {
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().expect("no code panics while it holds a process control")
     }
 

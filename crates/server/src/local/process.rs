@@ -1,6 +1,5 @@
 //! One process as the protocol sees it.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,18 +9,17 @@ use exec_server_host::process::{
     Budget, Cursor, Event, Log, LogLimits, OfferError, Process, SandboxPlan, StartOutcome,
     StdinClosed, Stream, Terminate, Ticket,
 };
-use exec_server_host::sandbox::{Access, Plan, Policy, SandboxError};
+use exec_server_host::sandbox::Plan;
 use exec_server_protocol::{
     Base64Bytes, Denial, Enforcement, ExitDetails, OutputChunk, OutputStream, ReadParams,
     ReadResponse, RpcError, SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams,
     WaitResponse, WriteParams, WriteResponse, WriteStatus,
 };
-
 use tokio::sync::oneshot;
 
 use super::names::check_name;
 use super::sandbox::Asked;
-use super::start::StartContext;
+use super::start::{StartContext, planned};
 
 /// The names by which a process's notifications go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,36 +342,6 @@ fn stdin_refusal(process_id: &str, error: OfferError) -> RpcError {
         }
         OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
     }
-}
-
-/// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
-fn planned(
-    context: StartContext<'_>,
-    asked: Asked,
-    cwd: PathBuf,
-    sandbox: Arc<OnceLock<Arc<Plan>>>,
-) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {
-    let sandboxes = Arc::clone(context.sandboxes);
-    let planned = context.pool.compute(move || {
-        let policy = sandboxes.policy(&asked)?;
-        check_cwd(&policy, &cwd)?;
-        let plan = Arc::new(sandboxes.plan(&policy)?);
-        let _ = sandbox.set(Arc::clone(&plan));
-        Ok(plan)
-    });
-    // Only a pool that cannot start a thread gives a job up.
-    async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
-}
-
-/// Landlock lets a process enter any directory, and whether it could would tell what is there.
-fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
-    let is_readable = |path: &Path| policy.access(path) >= Access::Read;
-    let allowed = match std::fs::canonicalize(cwd) {
-        Ok(real) => is_readable(&real),
-        Err(_) => is_readable(cwd),
-    };
-    let refused = || SandboxError::WorkingDirectory { path: cwd.to_owned() };
-    if allowed || !policy.restricts_files() { Ok(()) } else { Err(refused()) }
 }
 
 fn write_status(accepted: Result<(), StdinClosed>) -> WriteStatus {

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
 use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
+use exec_server_host::sandbox::{Access, Plan, Policy, SandboxError};
 use exec_server_protocol::{
     EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
 };
@@ -15,7 +17,7 @@ use exec_server_protocol::{
 use super::files::FilePool;
 use super::names::check_name;
 use super::process::{LocalProcess, Started, Vocabulary, pty_size};
-use super::sandbox::{Sandboxes, refusal as sandbox_refusal};
+use super::sandbox::{Asked, Sandboxes, refusal as sandbox_refusal};
 use crate::ServerConfig;
 use crate::guests::Guests;
 
@@ -168,6 +170,36 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
         .with_kind("managedNetworkUnavailable"));
     }
     Ok(())
+}
+
+/// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
+pub(super) fn planned(
+    context: StartContext<'_>,
+    asked: Asked,
+    cwd: PathBuf,
+    sandbox: Arc<OnceLock<Arc<Plan>>>,
+) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {
+    let sandboxes = Arc::clone(context.sandboxes);
+    let planned = context.pool.compute(move || {
+        let policy = sandboxes.policy(&asked)?;
+        check_cwd(&policy, &cwd)?;
+        let plan = Arc::new(sandboxes.plan(&policy)?);
+        let _ = sandbox.set(Arc::clone(&plan));
+        Ok(plan)
+    });
+    // Only a pool that cannot start a thread gives a job up.
+    async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
+}
+
+/// Landlock lets a process enter any directory, and whether it could would tell what is there.
+fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
+    let is_readable = |path: &Path| policy.access(path) >= Access::Read;
+    let allowed = match std::fs::canonicalize(cwd) {
+        Ok(real) => is_readable(&real),
+        Err(_) => is_readable(cwd),
+    };
+    let refused = || SandboxError::WorkingDirectory { path: cwd.to_owned() };
+    if allowed || !policy.restricts_files() { Ok(()) } else { Err(refused()) }
 }
 
 fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
