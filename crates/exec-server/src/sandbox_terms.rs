@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn object(terms: &SandboxTerms) -> Value {
-        let request = terms.request(&uri("/work"));
+        let request = terms.request(&uri("/srv/app"));
         request.parse().unwrap();
         serde_json::to_value(request).unwrap()
     }
@@ -140,12 +140,12 @@ mod tests {
                     "type": "managed",
                     "file_system": {"type": "restricted", "entries": [
                         special("root", "read"), special("project_roots", "write"), special("tmpdir", "write"),
-                        special("slash_tmp", "write"), path("file:///work/secrets"), path("file:///home/me/.ssh"), glob,
+                        special("slash_tmp", "write"), path("file:///srv/app/secrets"), path("file:///home/me/.ssh"), glob,
                     ]},
                     "network": "enabled",
                 },
-                "cwd": "file:///work",
-                "workspaceRoots": ["file:///work", "file:///srv"],
+                "cwd": "file:///srv/app",
+                "workspaceRoots": ["file:///srv/app", "file:///srv"],
             })
         );
         let nothing_to_write =
