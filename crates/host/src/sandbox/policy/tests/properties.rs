@@ -181,7 +181,11 @@ proptest! {
         let policy = resolved(&reference);
         for path in paths {
             let here = reference.access(&path);
-            let varies = below(&path, 4).iter().any(|path| reference.access(path) != here);
+            // Where `.git` is granted the other protected names still differ.
+            let directories = [vec![path.clone()], below(&path, 3)].concat();
+            let protected = directories.iter().map(|directory| directory.join(".agents"));
+            let mut beneath = below(&path, 4).into_iter().chain(protected);
+            let varies = beneath.any(|path| reference.access(&path) != here);
             prop_assert_eq!(policy.may_vary_below(&path), varies, "{:?} {:?}", path, policy);
         }
     }
