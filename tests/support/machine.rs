@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::HANG;
 
 /// Waits for something that nobody announces.
-pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + HANG;
     while !condition() {
         assert!(Instant::now() < deadline, "this never happened: {what}");

@@ -58,13 +58,13 @@ pub(crate) async fn the_search_path_of_the_program_changes_nothing(scene: &Scene
 }
 
 pub(crate) async fn job_control_works(scene: &Scene) {
-    let script = "set -m; sleep 1000 & kill -STOP %1; kill -CONT %1; kill %1; wait %1
-        echo status $?; sh -c 'exit 7'; echo status $?; tty";
+    let script = "set -m; sleep 1000 & kill -STOP %1; wait %1; echo status $?
+        bg %1; kill %1; wait %1; echo status $?; sh -c 'exit 7'; echo status $?; tty";
     let io = Io::Pty(PtySize { rows: 24, cols: 80 });
     let command = scene.command(&scene.plan(&[]), script);
     let mut running = Running::start(&scene.launcher, Command { io, ..command }).await;
     let (output, _) = running.output().await;
-    for expected in ["status 143", "status 7", "/dev/pts/"] {
+    for expected in ["status 147", "status 143", "status 7", "/dev/pts/"] {
         assert!(output.contains(expected), "{output}");
     }
     assert!(!output.contains("can't access tty"), "{output}");
