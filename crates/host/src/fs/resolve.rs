@@ -296,8 +296,16 @@ pub(super) fn has_openat2() -> bool {
     static HAS_OPENAT2: OnceLock<bool> = OnceLock::new();
     *HAS_OPENAT2.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
+        let answer = rustix::fs::openat2(CWD, "", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        shows_openat2(answer.map(drop))
     })
+}
+
+/// Whether the call exists if it answers like this to a name that is empty. The answer is remembered for ever, so a server that is
+/// short of descriptors or memory just then must not take that for a lack.
+fn shows_openat2(answer: Result<(), Errno>) -> bool {
+    let by_the_call_itself = [Errno::NOENT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
+    answer.map_or_else(|errno| by_the_call_itself.contains(&errno), |()| true)
 }
 
 /// Each directory is held open while the next is opened in it, so a name that is exchanged meanwhile leads nowhere else.
@@ -377,6 +385,17 @@ mod tests {
         }),
         ("components", open_by_components),
     ];
+
+    #[test]
+    fn a_shortage_is_not_taken_for_an_old_kernel() {
+        assert!(shows_openat2(Ok(())));
+        for errno in [Errno::NOENT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR] {
+            assert!(shows_openat2(Err(errno)), "{errno}");
+        }
+        for errno in [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::INVAL, Errno::TOOBIG] {
+            assert!(!shows_openat2(Err(errno)), "{errno}");
+        }
+    }
 
     #[test]
     fn a_parent_has_a_name_in_it() {
