@@ -144,7 +144,7 @@ fn judge(
 
 impl Tier {
     /// Why it cannot be tried here, if so.
-    fn obstacle(self) -> Option<&'static str> {
+    pub(super) fn obstacle(self) -> Option<&'static str> {
         let is_missing = !["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"]
             .iter()
             .any(|path| std::path::Path::new(path).exists());

@@ -82,7 +82,7 @@ print(total.value, pty.spawn([\"test\", \"-t\", \"0\"]))'",
     at_a_terminal(
         "bash",
         "exec bash -c 'set -m; sleep 1000 & jobs %1 | tr -s \" \"; kill %1; wait %1; echo $?
-         cat < /dev/null & fg %1 > /dev/null; echo $?'",
+         exec 2> /dev/null; sh -c \"kill -STOP \\$\\$; exit 5\" & wait %1; fg %1 > /dev/null; echo $?'",
     ),
 ];
 

@@ -52,7 +52,7 @@ impl Guests {
         let peer = match peer {
             None => return true,
             Some(Peer::Tcp { remote, local }) => PeerSocket::Tcp { own: remote, other: local },
-            Some(Peer::Unix { pid }) => PeerSocket::Unix { pid },
+            Some(Peer::Unix { socket }) => PeerSocket::Unix { socket },
         };
         match pool.compute(move || trace(peer)).await {
             Some(Origin::Elsewhere) => false,

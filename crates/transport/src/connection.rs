@@ -5,6 +5,7 @@ use std::fmt;
 use std::future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,12 +23,12 @@ pub struct Connection {
     pub outgoing: Outgoing,
     pub prober: Prober,
     pub kind: TransportKind,
-    /// Who is at the other end of a socket, as far as the kernel says.
+    /// Whoever has connected to our listener; `None` of other transports, of our own calls, and of a socket that has been reset.
     pub peer: Option<Peer>,
 }
 
-/// The other end of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What leads to whoever is at the other end of a socket.
+#[derive(Debug)]
 pub enum Peer {
     Tcp {
         /// Its address.
@@ -35,8 +36,8 @@ pub enum Peer {
         /// The address that it connected to.
         local: SocketAddr,
     },
-    /// The process that connected. It may have passed the socket on since.
-    Unix { pid: Option<i32> },
+    /// The kernel knows which process connected, and tells whoever has our end. While this lives the connection is not closed.
+    Unix { socket: OwnedFd },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

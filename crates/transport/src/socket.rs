@@ -1,5 +1,7 @@
 //! What TCP and Unix sockets have in common for us, and how each is set up.
 
+use std::os::fd::AsFd as _;
+
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -23,7 +25,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// Sets options. A socket that refuses them was reset already, as its first use will show.
     fn prepare(&self);
 
-    /// `None` when the socket has been reset meanwhile.
+    /// `None` when the socket has been reset meanwhile, or no more descriptors can be had.
     fn peer(&self) -> Option<Peer>;
 }
 
@@ -59,7 +61,7 @@ impl Socket for UnixStream {
     fn prepare(&self) {}
 
     fn peer(&self) -> Option<Peer> {
-        Some(Peer::Unix { pid: self.peer_cred().ok()?.pid() })
+        Some(Peer::Unix { socket: self.as_fd().try_clone_to_owned().ok()? })
     }
 }
 

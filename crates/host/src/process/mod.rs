@@ -1,11 +1,13 @@
 //! Processes of this machine: how they start, what they write, how their trees end.
 
+mod control;
 mod denial;
 mod environment;
 pub mod launch;
 mod log;
 pub mod origin;
 mod output;
+mod owner;
 mod running;
 mod stdin;
 mod whereabouts;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::running::{Control, Shared};
+use super::control::{Control, Shared};
 use crate::sandbox::Network;
 
 /// Where a process can be found while it lives, for those who do not hold it.

@@ -87,7 +87,7 @@ pub(crate) fn connection<S: Socket>(
     early: &[u8],
     keep_alive: KeepAlive,
 ) -> Connection {
-    let peer = socket.peer();
+    let peer = if role == Role::Server { socket.peer() } else { None };
     let (source, sink) = socket.into_halves();
     let control = Arc::new(Control::default());
     let (answered, answers) = watch::channel(0);

@@ -34,7 +34,7 @@ pub(super) fn narrow(
     grants.remove(at);
     let mut readable = essentials(policy, names)?;
     let unknown = |source| PlanError::Unknown { path: root.into(), source };
-    for (name, kind) in names.list(root).map_err(unknown)? {
+    for (name, kind) in names.list(root, usize::MAX).map_err(unknown)? {
         let path = root.join(name);
         // What a symlink leads to is granted where it is.
         let is_file = matches!(kind, NameKind::Directory | NameKind::File);

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Cover, CoverKind, PlanError};
-use crate::sandbox::policy::{DeniedGlob, Effort, NameKind, Names, Policy};
+use crate::sandbox::policy::{DeniedGlob, Effort, NameKind, Names, Policy, TooMuch};
 
 /// How often to look through it all because something was renamed or removed meanwhile.
 const ATTEMPTS: usize = 8;
@@ -53,6 +53,10 @@ enum Interrupted {
     },
 }
 
+fn too_much(base: &Path, limit: TooMuch) -> Interrupted {
+    Interrupted::Failed(PlanError::TooMuchToScan { base: base.into(), limit })
+}
+
 struct Scan<'a, N> {
     policy: &'a Policy,
     names: &'a N,
@@ -74,9 +78,7 @@ impl<N: Names> Scan<'_, N> {
             for (name, kind) in entries {
                 let path = directory.join(name);
                 let way_len = path.as_os_str().len() - base.as_os_str().len();
-                self.effort.spend(symbols, way_len).map_err(|limit| {
-                    Interrupted::Failed(PlanError::TooMuchToScan { base: base.into(), limit })
-                })?;
+                self.effort.spend(symbols, way_len).map_err(|limit| too_much(base, limit))?;
                 let is_directory = match kind {
                     NameKind::Directory => true,
                     NameKind::File => false,
@@ -104,7 +106,8 @@ impl<N: Names> Scan<'_, N> {
         directory: &Path,
         base: &Path,
     ) -> Result<Option<Vec<(OsString, NameKind)>>, Interrupted> {
-        match self.names.list(directory) {
+        let max = self.effort.names_to_list().map_err(|limit| too_much(base, limit))?;
+        match self.names.list(directory, max) {
             Ok(entries) => Ok(Some(entries)),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory == base => {

@@ -1,5 +1,7 @@
 //! Which mechanisms of Linux a policy takes on a host that has some of them.
 
+use std::path::Path;
+
 use super::error::Need;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
 use crate::sandbox::capabilities::Capabilities;
@@ -49,6 +51,7 @@ fn for_restricted_files(
         // Landlock does not know modes, owners, times and extended attributes. They have to be changed where files are written,
         // and only a read-only mount keeps that from everything else.
         (None, Some(isolation)) if changes_files => isolation,
+        (None, Some(isolation)) if has.fresh_proc && grants_only_own_proc(policy) => isolation,
         (None, _) => Tier::Direct,
     };
     let isolated = tier != Tier::Direct;
@@ -99,6 +102,13 @@ fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError
         fresh_proc: isolated && has.fresh_proc,
         own_terminals: false,
     })
+}
+
+/// Whoever has `/proc` without everything else, as `minimal` grants it, needs it for what it says of himself. Rules are about
+/// paths and cannot say that; a `/proc` of the sandbox's own shows nobody else.
+fn grants_only_own_proc(policy: &Policy) -> bool {
+    policy.access(Path::new("/proc")) >= Access::Read
+        && policy.access(Path::new("/")) == Access::Deny
 }
 
 fn isolation(has: &Capabilities) -> Option<Tier> {

@@ -62,6 +62,11 @@ fn one_writable_file() -> Policy {
     policy_of(&names(), Network::Restricted, &[READ_ALL, (path("/home/ann/notes"), Access::Write)])
 }
 
+fn minimal() -> Policy {
+    let names = names().directory("/proc");
+    policy_of(&names, Network::Restricted, &[(EntryPath::Minimal, Access::Read)])
+}
+
 fn all_files() -> Policy {
     Policy::unrestricted(Network::Restricted)
 }
@@ -81,6 +86,10 @@ fn everything() -> Capabilities {
 fn without_namespaces() -> Capabilities {
     let (user_namespace, network_namespace, fresh_proc) = (false, false, false);
     Capabilities { user_namespace, network_namespace, fresh_proc, ..everything() }
+}
+
+fn with_old_proc() -> Capabilities {
+    Capabilities { fresh_proc: false, ..everything() }
 }
 
 fn without_isolation() -> Capabilities {
@@ -121,6 +130,9 @@ fn the_tier_follows_from_policy_and_host() {
         ("one file", one_writable_file(), everything(), Tier::Namespaces),
         ("one file, bubblewrap", one_writable_file(), without_namespaces(), bubblewrap()),
         ("one file, neither", one_writable_file(), without_isolation(), Tier::Direct),
+        ("minimal", minimal(), everything(), Tier::Namespaces),
+        ("minimal, old /proc", minimal(), with_old_proc(), Tier::Direct),
+        ("minimal, neither", minimal(), without_isolation(), Tier::Direct),
         ("all files", all_files(), without_isolation(), Tier::Direct),
         ("all files, ABI 5", all_files(), with_abi(5, everything()), Tier::Namespaces),
         ("all files, ABI 0", all_files(), with_abi(0, everything()), Tier::Namespaces),
@@ -501,11 +513,13 @@ impl<F: Fn() -> io::Result<Vec<(OsString, NameKind)>>> Names for Odd<F> {
         self.names.read_link(path)
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>> {
+    fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>> {
         if directory == Path::new(self.directory) {
-            (self.listing)()
+            let mut listed = (self.listing)()?;
+            listed.truncate(max);
+            Ok(listed)
         } else {
-            self.names.list(directory)
+            self.names.list(directory, max)
         }
     }
 
@@ -577,7 +591,7 @@ fn what_vanishes_while_it_is_searched_is_searched_for_again() {
         let names = names().file("/home/ann/app/src/a.pem");
         let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob.clone()]);
         let looked = Cell::new(0);
-        let here = names.list("/home/ann/app/src".as_ref()).unwrap();
+        let here = names.list("/home/ann/app/src".as_ref(), usize::MAX).unwrap();
         let listing = || {
             looked.set(looked.get() + 1);
             if looked.get() <= gone { listing() } else { Ok(here.clone()) }

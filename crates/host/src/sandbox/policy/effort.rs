@@ -1,9 +1,13 @@
-//! How much is looked at for one request. Names and patterns come from whoever asks, and looking at them cannot be interrupted.
+//! How much is looked at for one request. Names and patterns come from whoever asks, and looking at them goes on when he has left.
+
+use std::time::{Duration, Instant};
 
 /// A bigger tree is an error: half an answer would grant or hide half.
 const MAX_NAMES: usize = 200_000;
 /// Symbols of patterns times bytes of names. No comparison takes more steps than that, and most take far fewer.
 const MAX_STEPS: usize = 1 << 30;
+/// For storage that is slow: nobody waits longer for a process to start.
+const MAX_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
@@ -11,17 +15,33 @@ pub enum TooMuch {
     Names { max: usize },
     #[error("{max} comparisons of characters")]
     Steps { max: usize },
+    #[error("{} seconds", max.as_secs())]
+    Time { max: Duration },
 }
 
 #[derive(Debug)]
 pub(in crate::sandbox) struct Effort {
     names: usize,
     steps: usize,
+    until: Instant,
 }
 
 impl Effort {
     pub(in crate::sandbox) fn new() -> Self {
-        Self { names: MAX_NAMES, steps: MAX_STEPS }
+        Self::until(Instant::now() + MAX_TIME)
+    }
+
+    fn until(until: Instant) -> Self {
+        Self { names: MAX_NAMES, steps: MAX_STEPS, until }
+    }
+
+    /// For one more directory: how many of its names are worth listing. Whoever spends on all of these has an error if there are more
+    /// than can be looked at.
+    pub(in crate::sandbox) fn names_to_list(&self) -> Result<usize, TooMuch> {
+        if Instant::now() >= self.until {
+            return Err(TooMuch::Time { max: MAX_TIME });
+        }
+        Ok(self.names + 1)
     }
 
     /// For one more name, which is so many bytes long and compared with patterns of so many symbols.
@@ -33,7 +53,7 @@ impl Effort {
         Ok(())
     }
 
-    /// The same names will be looked at again.
+    /// The same names will be looked at again, in what is left of the time.
     #[cfg(target_os = "linux")]
     pub(in crate::sandbox) fn start_over(&mut self) {
         self.names = MAX_NAMES;
@@ -55,5 +75,24 @@ mod tests {
         effort.spend(MAX_STEPS, 1).unwrap();
         assert_eq!(effort.spend(1, 1), Err(TooMuch::Steps { max: MAX_STEPS }));
         assert!(Effort::new().spend(usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn of_one_name_too_many_it_is_known_that_there_is_one() {
+        let mut effort = Effort::new();
+        effort.spend(0, 1).unwrap();
+        let to_list = effort.names_to_list().unwrap();
+        assert_eq!(to_list, MAX_NAMES);
+        let spent: Result<Vec<_>, _> = (0..to_list).map(|_| effort.spend(0, 1)).collect();
+        assert_eq!(spent, Err(TooMuch::Names { max: MAX_NAMES }));
+    }
+
+    #[test]
+    fn time_runs_out_and_does_not_start_over() {
+        let mut effort = Effort::until(Instant::now());
+        let late = Err(TooMuch::Time { max: MAX_TIME });
+        assert_eq!(effort.names_to_list(), late);
+        effort.start_over();
+        assert_eq!(effort.names_to_list(), late);
     }
 }

@@ -42,7 +42,8 @@ pub(super) const MINIMAL: &[&str] = &[
     "/dev/tty",
     "/dev/urandom",
     "/dev/zero",
-    // All of it: `/proc/self` is another directory for every process, and rules are about paths.
+    // All of it: `/proc/self` is another directory for every process, and rules are about paths. Where it can, a plan sees to it that
+    // nobody else is there.
     "/proc",
     "/sys/devices/system/cpu",
 ];

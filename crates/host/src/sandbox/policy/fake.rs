@@ -89,12 +89,13 @@ impl Names for FakeNames {
         }
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>> {
+    fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>> {
         if self.kind(directory)? != NameKind::Directory {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         let inside = self.nodes.keys().filter(|path| path.parent() == Some(directory));
         inside
+            .take(max)
             .map(|path| {
                 let name = path.file_name().expect("what has a parent has a name").to_owned();
                 Ok((name, self.kind(path)?))

@@ -18,8 +18,8 @@ pub trait Names {
     /// Where the symlink leads, as it is written.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// The names in a directory, in any order. One that went away meanwhile is [`NameKind::Missing`].
-    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>>;
+    /// At most so many of the names in a directory, in any order. One that went away meanwhile is [`NameKind::Missing`].
+    fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>>;
 
     /// At most the first `max` bytes of a regular file.
     fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>>;
@@ -67,8 +67,9 @@ impl Names for HostNames {
         fs::read_link(path)
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<(OsString, NameKind)>> {
+    fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>> {
         fs::read_dir(directory)?
+            .take(max)
             .map(|entry| {
                 let entry = entry?;
                 let kind = match entry.file_type() {

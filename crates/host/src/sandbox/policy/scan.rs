@@ -15,6 +15,7 @@ pub(super) fn existing(
     max_depth: usize,
     effort: &mut Effort,
 ) -> Result<Vec<(PathBuf, NameKind)>, PolicyError> {
+    let too_much = |limit| PolicyError::TooMuchToScan { pattern: pattern.text().to_owned(), limit };
     let mut matches = Vec::new();
     let mut ahead = vec![(base.to_owned(), PathBuf::new(), 0)];
     while let Some((directory, way, depth)) = ahead.pop() {
@@ -22,13 +23,12 @@ pub(super) fn existing(
         if depth == max_depth || directory == Path::new("/proc") {
             continue;
         }
-        for (name, kind) in names.list(&directory).unwrap_or_default() {
+        let max = effort.names_to_list().map_err(too_much)?;
+        for (name, kind) in names.list(&directory, max).unwrap_or_default() {
             let way = way.join(&name);
             let path = directory.join(&name);
             let bytes = way.as_os_str().as_bytes();
-            effort.spend(pattern.symbols(), bytes.len()).map_err(|limit| {
-                PolicyError::TooMuchToScan { pattern: pattern.text().to_owned(), limit }
-            })?;
+            effort.spend(pattern.symbols(), bytes.len()).map_err(too_much)?;
             let is_match = pattern.matches(bytes);
             let leads_on = pattern.may_match_below(bytes);
             match kind {

@@ -34,9 +34,10 @@ fn kinds() {
     for (name, kind) in kinds {
         assert_eq!(HostNames.kind(&path(name)).unwrap(), kind, "{name}");
     }
-    let mut listed = HostNames.list(root.path()).unwrap();
+    let mut listed = HostNames.list(root.path(), usize::MAX).unwrap();
     listed.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!(listed, kinds.map(|(name, kind)| (name.into(), kind)));
+    assert_eq!(HostNames.list(root.path(), 2).unwrap().len(), 2);
     for missing in ["missing", "missing/too", "file/below"] {
         assert_eq!(HostNames.kind(&path(missing)).unwrap(), NameKind::Missing, "{missing}");
     }

@@ -1,57 +1,15 @@
-//! Which processes are at the other end of a local socket, and whose descendants they are.
+//! Who holds the peer's end of a TCP connection.
 //!
-//! A sandboxed program that may use the network must not reach the server that sandboxes it: what it asks for there would run
-//! outside. Nothing in a connection tells, so the kernel's tables are asked who holds the peer's end.
-//!
-//! They tell of holders, not of who made the socket. A sandboxed program that hands its socket to a helper outside is taken for
-//! the helper; only credentials that come with a connection, as those of Unix sockets, cannot be handed on.
+//! The kernel's tables tell of holders, not of who made the socket. A sandboxed program that hands its socket to a helper outside is
+//! taken for the helper.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// The two ends of a connection, as the peer has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerSocket {
-    Tcp { own: SocketAddr, other: SocketAddr },
-    Unix { pid: Option<i32> },
-}
+use super::{Lineage, Origin};
 
-/// Where a connection comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Another machine, another network, or a user whom our own processes cannot become.
-    Elsewhere,
-    /// Of each process that holds it, itself and its ancestors.
-    Here(Vec<Lineage>),
-    /// A process of this machine that is gone or cannot be looked into.
-    Unknown,
-}
-
-/// A process and its ancestors, the oldest last.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lineage(Vec<u32>);
-
-impl Lineage {
-    #[must_use]
-    pub fn includes(&self, pid: u32) -> bool {
-        self.0.contains(&pid)
-    }
-}
-
-/// Blocks: it reads much of /proc.
-#[must_use]
-pub fn trace(peer: PeerSocket) -> Origin {
-    match peer {
-        PeerSocket::Unix { pid } => {
-            let lineage = pid.and_then(|pid| lineage(u32::try_from(pid).ok()?));
-            lineage.map_or(Origin::Unknown, |lineage| Origin::Here(vec![lineage]))
-        }
-        PeerSocket::Tcp { own, other } => trace_tcp(own, other),
-    }
-}
-
-fn trace_tcp(own: SocketAddr, other: SocketAddr) -> Origin {
+pub(super) fn trace(own: SocketAddr, other: SocketAddr) -> Origin {
     let Some(entry) = find_socket(own, other) else {
         let is_local = own.ip().to_canonical().is_loopback() || own.ip() == other.ip();
         return if is_local { Origin::Unknown } else { Origin::Elsewhere };
@@ -64,7 +22,9 @@ fn trace_tcp(own: SocketAddr, other: SocketAddr) -> Origin {
     if entry.uid != me.as_raw() && !me.is_root() {
         return Origin::Elsewhere;
     }
-    let lineages: Option<Vec<_>> = holders(entry.inode).map(lineage).collect();
+    let socket = format!("socket:[{}]", entry.inode);
+    let lineages: Option<Vec<_>> =
+        holders(&socket).map(|pid| Lineage::of(pid, || holds(pid, &socket))).collect();
     match lineages {
         Some(lineages) if !lineages.is_empty() => Origin::Here(lineages),
         _ => Origin::Unknown,
@@ -123,12 +83,11 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
 }
 
 /// Processes that have the socket open. Those that cannot be looked into are not among them.
-fn holders(inode: u64) -> impl Iterator<Item = u32> {
-    let wanted = format!("socket:[{inode}]");
+fn holders(socket: &str) -> impl Iterator<Item = u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(move |pid: &u32| holds(*pid, &wanted))
+        .filter(move |pid: &u32| holds(*pid, socket))
 }
 
 /// Threads may have descriptors of their own.
@@ -141,60 +100,33 @@ fn holds(pid: u32, socket: &str) -> bool {
     })
 }
 
-/// `None` when the process is gone, or its ancestors changed while they were followed.
-fn lineage(pid: u32) -> Option<Lineage> {
-    // More than any real tree, and an end if pids are reused in a circle.
-    const MAX_GENERATIONS: usize = 4096;
-    let mut pids = vec![pid];
-    while pids.len() < MAX_GENERATIONS {
-        match parent(*pids.last()?)? {
-            0 => return Some(Lineage(pids)),
-            parent => pids.push(parent),
-        }
-    }
-    None
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let text = std::str::from_utf8(stat.get(after_name..)?).ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
-    fn connected(address: &str) -> (TcpStream, TcpStream, PeerSocket) {
+    fn connected(address: &str) -> (TcpStream, TcpStream, (SocketAddr, SocketAddr)) {
         let listener = TcpListener::bind(address).unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let peer = PeerSocket::Tcp {
-            own: server.peer_addr().unwrap(),
-            other: server.local_addr().unwrap(),
-        };
-        (client, server, peer)
+        let ends = (server.peer_addr().unwrap(), server.local_addr().unwrap());
+        (client, server, ends)
     }
 
     #[test]
     fn a_socket_is_traced_to_its_process_and_its_ancestors() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let (_client, _server, peer) = connected(address);
-            let Origin::Here(lineages) = trace(peer) else { panic!("{address}") };
+            let (_client, _server, (own, other)) = connected(address);
+            let Origin::Here(lineages) = trace(own, other) else { panic!("{address}") };
             let me = std::process::id();
             assert!(lineages.iter().all(|lineage| lineage.includes(me)), "{address}");
-            assert!(lineages[0].includes(parent(me).unwrap()), "{address}");
-            assert!(!lineages[0].includes(u32::MAX), "{address}");
         }
     }
 
     #[test]
     fn a_thread_with_descriptors_of_its_own_is_looked_into() {
-        let (client, _server, peer) = connected("127.0.0.1:0");
+        let (client, _server, (own, other)) = connected("127.0.0.1:0");
         let (ready, is_ready) = std::sync::mpsc::sync_channel(0);
         let (end, is_end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || {
@@ -206,16 +138,16 @@ mod tests {
         is_ready.recv().unwrap();
         // The thread has a copy.
         drop(client);
-        assert!(matches!(trace(peer), Origin::Here(_)));
+        assert!(matches!(trace(own, other), Origin::Here(_)));
         drop(end);
         thread.join().unwrap();
     }
 
     #[test]
     fn a_socket_that_nobody_holds_any_more_is_of_nobody_known() {
-        let (client, server, peer) = connected("127.0.0.1:0");
+        let (client, server, (own, other)) = connected("127.0.0.1:0");
         drop(client);
-        assert_eq!(trace(peer), Origin::Unknown);
+        assert_eq!(trace(own, other), Origin::Unknown);
         drop(server);
     }
 
@@ -231,13 +163,5 @@ mod tests {
         }
         assert_eq!(read("0100007F"), None);
         assert_eq!(read("xyz:0050"), None);
-    }
-
-    #[test]
-    fn a_process_that_is_gone_is_of_nobody_known() {
-        assert_eq!(lineage(u32::MAX - 1), None);
-        assert_eq!(trace(PeerSocket::Unix { pid: None }), Origin::Unknown);
-        let me = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(trace(PeerSocket::Unix { pid: Some(me) }), Origin::Here(_)));
     }
 }

@@ -1,0 +1,124 @@
+//! What a process's handle and the task that owns it share: orders, which wait for the tree while it starts, and how it stands.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use tokio::sync::watch;
+
+use super::denial::Denial;
+use super::launch::{PtyMaster, PtySize, Signal, TreeControl};
+use super::log::{Log, LogLimits};
+use super::stdin::StdinQueue;
+use crate::sandbox::Network;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) log: Log,
+    pub(super) stdin: StdinQueue,
+    control: Mutex<Control>,
+    /// When a graceful end turns into a kill.
+    pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
+    /// Whether the start has come to an end, good or bad.
+    pub(super) decided: watch::Sender<bool>,
+    /// Whether the last descendant is dead.
+    pub(super) gone: watch::Sender<bool>,
+    /// Of the sandbox, if there is one; set before the program runs.
+    pub(super) network: Arc<OnceLock<Network>>,
+    /// Set before the exit is recorded.
+    pub(super) denial: OnceLock<Denial>,
+}
+
+/// How the tree can be reached.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// Orders wait for the tree, in the order they came.
+    Starting {
+        orders: Vec<Order>,
+    },
+    Running {
+        tree: TreeControl,
+        pty: Option<Arc<PtyMaster>>,
+    },
+    Over,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Order {
+    Signal(Signal),
+    Resize(PtySize),
+    Kill,
+}
+
+/// A start takes milliseconds; whoever sends more orders meanwhile does not mean them.
+const MAX_EARLY_ORDERS: usize = 1024;
+
+impl Shared {
+    pub(super) fn new(limits: LogLimits, has_stdin: bool) -> Self {
+        Self {
+            log: Log::new(limits),
+            stdin: StdinQueue::new(has_stdin),
+            control: Mutex::new(Control::Starting { orders: Vec::new() }),
+            kill_at: watch::Sender::new(None),
+            decided: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
+            network: Arc::default(),
+            denial: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().expect("no code panics while it holds a process control")
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        match &mut *self.control() {
+            // Nothing before a kill matters, and a kill is never dropped. It ends the start as well, if that can still be ended.
+            Control::Starting { orders } if matches!(order, Order::Kill) => {
+                *orders = vec![order];
+                self.kill_at.send_replace(Some(tokio::time::Instant::now()));
+            }
+            Control::Starting { orders } if orders.len() < MAX_EARLY_ORDERS => orders.push(order),
+            Control::Starting { .. } | Control::Over => {}
+            Control::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
+        }
+    }
+
+    pub(super) fn run(&self, tree: TreeControl, pty: Option<Arc<PtyMaster>>) {
+        let mut control = self.control();
+        if let Control::Starting { orders } = &*control {
+            for &order in orders {
+                carry_out(order, &tree, pty.as_deref());
+            }
+        }
+        *control = Control::Running { tree, pty };
+        drop(control);
+        self.decided.send_replace(true);
+    }
+
+    pub(super) fn over(&self) {
+        *self.control() = Control::Over;
+        self.decided.send_replace(true);
+        self.stdin.close();
+        self.gone.send_replace(true);
+    }
+}
+
+fn carry_out(order: Order, tree: &TreeControl, pty: Option<&PtyMaster>) {
+    match (order, pty) {
+        (Order::Kill, _) => tree.kill_all(),
+        (Order::Signal(signal @ (Signal::Interrupt | Signal::Quit)), Some(pty)) => {
+            if !pty.foreground_is(tree.leader()) {
+                tree.signal(signal);
+            }
+            if let Err(error) = pty.signal_foreground(signal) {
+                tracing::debug!(%error, "cannot signal the foreground of a terminal");
+            }
+        }
+        (Order::Signal(signal), _) => tree.signal(signal),
+        (Order::Resize(size), Some(pty)) => {
+            if let Err(error) = pty.resize(size) {
+                tracing::debug!(%error, "cannot resize a terminal");
+            }
+        }
+        (Order::Resize(_), None) => {}
+    }
+}

@@ -1,0 +1,67 @@
+//! A process and those it descends from, while processes come and go.
+
+use std::fs;
+
+/// A process and its ancestors, the oldest last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lineage(Vec<u32>);
+
+/// More than any real tree, and an end if pids are reused in a circle.
+const MAX_GENERATIONS: usize = 4096;
+
+impl Lineage {
+    #[must_use]
+    pub fn includes(&self, pid: u32) -> bool {
+        self.0.contains(&pid)
+    }
+
+    /// `None` when the process is gone, or its ancestors changed while they were followed. `is_still_meant` says whether the pid
+    /// still belongs to the process that the caller means, and is asked last.
+    ///
+    /// A pid may be another process's a moment later, and a program that ends at the right time could get itself foreign ancestors
+    /// so. But while a child names its parent, that has not ended and its pid is its own. So every link is looked at again, the
+    /// oldest first: each one that has lasted vouches for the pid of the one that was looked at before it.
+    pub(super) fn of(pid: u32, is_still_meant: impl FnOnce() -> bool) -> Option<Self> {
+        let pids = follow(pid)?;
+        let lasts = |link: &[u32]| parent(link[0]) == Some(link[1]);
+        (pids.windows(2).rev().all(lasts) && is_still_meant()).then_some(Self(pids))
+    }
+}
+
+fn follow(pid: u32) -> Option<Vec<u32>> {
+    let mut pids = vec![pid];
+    while pids.len() < MAX_GENERATIONS {
+        match parent(*pids.last()?)? {
+            0 => return Some(pids),
+            parent => pids.push(parent),
+        }
+    }
+    None
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let text = std::str::from_utf8(stat.get(after_name..)?).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_its_ancestors() {
+        let me = std::process::id();
+        let lineage = Lineage::of(me, || true).unwrap();
+        assert!(lineage.includes(me) && lineage.includes(parent(me).unwrap()));
+        assert!(!lineage.includes(u32::MAX));
+    }
+
+    #[test]
+    fn nobody_vouches_for_who_is_gone() {
+        assert_eq!(Lineage::of(u32::MAX - 1, || true), None);
+        assert_eq!(Lineage::of(std::process::id(), || false), None);
+    }
+}
