@@ -9,6 +9,7 @@ mod limits;
 mod names;
 mod paths;
 mod races;
+mod sandboxed;
 mod special;
 mod storage;
 mod uploads;

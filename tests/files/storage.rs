@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{INTERNAL_ERROR, INVALID_REQUEST, Scene, read, uri, write};
 use crate::support::machine::is_root;
-use crate::support::{Client, Server, ServerBuilder, command, encoded, run_command};
+use crate::support::{Client, Server, ServerBuilder, command, encoded, run_command, shell};
 
 const SMALL: usize = 256 << 10;
 const TOO_MUCH: usize = 1 << 20;
@@ -96,11 +96,25 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
     let script = "ulimit -f 128 && exec \"$@\"";
     let server = ServerBuilder::new().through(&["sh", "-c", script, "sh"]).start();
     let mut client = server.client();
-    let params = json!({"path": scene.uri("f"), "dataBase64": encoded(vec![0; TOO_MUCH])});
-    let refused = client.refused("fs/writeFile", params);
-    assert_eq!(refused.kind.as_deref(), Some("storageFull"), "{refused:?}");
+    let (path, much) = (scene.uri("f"), encoded(vec![0; TOO_MUCH]));
+    client.call("fs/create", json!({"path": path, "handleId": "up"}));
+    for (method, params) in [
+        ("fs/writeFile", json!({"path": path, "dataBase64": much})),
+        ("fs/writeFile", json!({"path": path, "dataBase64": much, "atomic": true})),
+        ("fs/writeBlock", json!({"handleId": "up", "offset": 0, "chunk": much})),
+        ("fs/close", json!({"handleId": "up"})),
+    ] {
+        let refused = client.refused(method, params);
+        assert_eq!(refused.kind.as_deref(), Some("fileSizeLimit"), "{method}: {refused:?}");
+        assert_eq!(refused.code, INVALID_REQUEST, "{method}: {refused:?}");
+    }
     assert_eq!(scene.names(), [] as [&str; 0]);
-    write(&mut client, &scene.uri("f"), "fits");
+    write(&mut client, &path, "fits");
+    // To its children the signal means what it means to everybody.
+    let file = scene.path("child");
+    let script = format!("exec head -c {TOO_MUCH} /dev/zero > {}", file.display());
+    let transcript = client.run(&shell("large", &script));
+    assert_eq!(transcript.exit_code, Some(128 + i64::from(Signal::XFSZ.as_raw())));
 }
 
 /// There is nothing at the beginning of anybody's memory, and the kernel says so as a broken disk does.
@@ -252,8 +266,11 @@ fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one
         left_old += usize::from(content[0] == b'o');
         for name in scene.names().iter().filter(|name| *name != "file") {
             assert!(name.starts_with(".file.") && name.ends_with(".tmp"), "{name}");
-            std::fs::remove_file(scene.path(name)).unwrap();
         }
+        let server = Server::start();
+        let again = json!({"path": path, "dataBase64": encoded("again"), "atomic": true});
+        server.client().call("fs/writeFile", again);
+        assert_eq!(scene.names(), ["file"], "what was left went with the next write");
     }
     println!("{left_old} of 8 were killed before the new file was there");
 }

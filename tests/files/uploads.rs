@@ -158,7 +158,7 @@ fn an_upload_with_a_key_goes_on_where_it_was_cut() {
     }
 }
 
-/// Nobody is left who could remove it; with a key the next server goes on with it.
+/// Nobody is left who could remove it. With a key the next server goes on with it; without, it goes when the name is written again.
 #[test]
 fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
     let scene = Scene::new();
@@ -179,8 +179,12 @@ fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
 
     let server = Server::start();
     let mut client = server.client();
+    assert_eq!(create(&mut client, &scene, &json!({})), 0);
+    client.call("fs/close", json!({"handleId": "up", "discard": true}));
+    assert_eq!(scene.names().len(), 2, "what cannot be resumed is still there");
     assert_eq!(create(&mut client, &scene, &json!({"resumeKey": "k"})), BLOCK as u64);
     write_block(&mut client, 1);
     client.call("fs/close", json!({"handleId": "up"}));
     assert!(fs::read(scene.path("file")).unwrap() == blocks(2));
+    assert_eq!(scene.names(), ["file"]);
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "what was measured")]
 
+mod drain;
 mod requests;
 mod secrets;
 mod streams;

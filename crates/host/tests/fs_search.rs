@@ -209,8 +209,12 @@ fn results_are_bounded_whatever_the_file_says() {
     let root = tree(&[("f", &long.repeat(10))]);
     let (matches, summary) = search(root.path(), &pattern("needle"));
     assert!(matches.iter().all(|found| found.text.len() == 4096
+        && found.is_cut
         && found.submatches.as_slice() == std::slice::from_ref(&(0..6))));
     assert!(!summary.truncated);
+    let root = tree(&[("f", &format!("needle\n{}\n", "x".repeat(5000)))]);
+    let (matches, _) = search(root.path(), &SearchOptions { after: 1, ..pattern("needle") });
+    assert!(!matches[0].is_cut && matches[0].after[0].is_cut);
 
     let line = format!("needle{}\n", "x".repeat(4000));
     let root = tree(&[("f", &line.repeat(6000))]);

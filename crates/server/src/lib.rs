@@ -7,6 +7,7 @@
 mod config;
 mod connection;
 mod guests;
+mod in_flight;
 mod local;
 mod server;
 mod sessions;

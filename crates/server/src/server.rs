@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::ServerConfig;
 use crate::connection::{self, Confirms, ConnectionHandle, ConnectionId, FAREWELL};
 use crate::guests::Guests;
+use crate::in_flight::InFlight;
 use crate::local::{FilePool, FileWork, LocalProcess, Sandboxes, StartContext, Started};
 use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     /// Apart, because a search waits for its reader.
     pub(crate) searches: FileWork,
     pub(crate) http: HttpClient,
+    /// Requests that use it, to the end of their bodies.
+    pub(crate) http_requests: InFlight,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) guests: Arc<Guests>,
     pub(crate) sessions: Sessions,
@@ -72,6 +75,7 @@ impl Server {
             searches: FileWork::new(FilePool::default(), Arc::clone(&sandboxes)),
             files,
             http: HttpClient::default(),
+            http_requests: InFlight::default(),
             sandboxes,
             guests: Arc::default(),
             sessions,
@@ -110,32 +114,19 @@ impl Server {
         Ok(LocalSession::new(Arc::clone(shared), session, holder))
     }
 
-    /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, and the
-    /// last events to those who listen. Returns when no process is left.
+    /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
+    /// well, and the last events to those who listen. Returns when no process is left.
     pub async fn shutdown(&self) {
         let shared = &self.shared;
         let grace = shared.config.shutdown_grace_period;
-        let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let deadline = Instant::now() + grace;
         shared.sessions.drain();
-        let mut last_words = Vec::new();
-        // More than one round: a start may have been under way when the first one looked.
-        'rounds: loop {
-            let alive = shared.living_processes();
-            if alive.is_empty() {
-                break;
-            }
-            for process in &alive {
-                process.terminate(TerminateMode::Graceful { timeout_ms });
-            }
-            let deadline = Instant::now() + grace + KILL_PATIENCE;
-            for process in &alive {
-                if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
-                    tracing::error!("a process tree cannot be killed; shutting down without it");
-                    break 'rounds;
-                }
-            }
-            last_words.extend(alive);
-        }
+        let last_words = shared.end_processes(grace).await;
+        let finished = async {
+            shared.http_requests.idle().await;
+            shared.searches.free().idle().await;
+        };
+        let _ = tokio::time::timeout_at(deadline, finished).await;
         // What is being written is written, and its answers are among the last words.
         let _ = tokio::time::timeout(grace, shared.files.idle()).await;
         let connections = shared.connections.all();
@@ -174,8 +165,33 @@ impl Shared {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Asks every process to end, and kills those that have not after the grace period. Returns them.
+    async fn end_processes(&self, grace: Duration) -> Vec<Arc<LocalProcess>> {
+        let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let mut ended = Vec::new();
+        // More than one round: a start may have been under way when the first one looked.
+        loop {
+            let alive = self.living_processes();
+            if alive.is_empty() {
+                return ended;
+            }
+            for process in &alive {
+                process.terminate(TerminateMode::Graceful { timeout_ms });
+            }
+            let deadline = Instant::now() + grace + KILL_PATIENCE;
+            for process in &alive {
+                if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
+                    tracing::error!("a process tree cannot be killed; shutting down without it");
+                    return ended;
+                }
+            }
+            ended.extend(alive);
+        }
+    }
+
     /// Requests of the server itself count as the client's.
     pub(crate) fn check_http(&self) -> Result<(), RpcError> {
+        self.sessions.check_draining()?;
         if self.sandboxes.allows_network() {
             return Ok(());
         }

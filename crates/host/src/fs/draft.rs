@@ -1,6 +1,8 @@
 //! A temporary file beside the name that it is to take. Nothing but this process writes it, and it goes when it is dropped.
 //!
-//! A process that is killed leaves its drafts behind: `.NAME.XXXXXX.tmp`.
+//! A process that is killed leaves its drafts behind: `.NAME.WORD.tmp`. So the word is the same each time, unless that draft is in
+//! use, and whoever makes the next draft for the name removes what was left. In use is what somebody holds the lock of: the kernel
+//! gives it up with the process, whatever ends that.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -45,6 +47,12 @@ const MAX_STEM_BYTES: usize = 100;
 impl Draft {
     /// `mode` is subject to the umask.
     pub(super) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
+        // No draft that can be resumed has an empty key.
+        let usual = draft_name(&parent.name, &word_of(&parent.name, ""));
+        confinement::expect(parent.directory.as_fd(), &usual, Need::Change, path)?;
+        if let Some(file) = create_in_place_of_abandoned(&parent, &usual, mode) {
+            return Ok(Self { parent, name: usual, file, fate: Fate::Removed });
+        }
         let (name, file) = claim::persist(path, || {
             let name = draft_name(&parent.name, &random_word());
             confinement::expect(parent.directory.as_fd(), &name, Need::Change, path)?;
@@ -100,6 +108,8 @@ impl Draft {
             rustix::fs::renameat(directory, &self.name, directory, &self.parent.name)?;
         }
         self.fate = Fate::Published;
+        // Others may want to lock what has the name now, and the sync takes its time.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
         sync_directory(directory)
     }
 }
@@ -115,6 +125,46 @@ impl Drop for Draft {
 fn create(parent: &Parent, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&parent.directory, name, flags, mode)
+}
+
+/// `None` if somebody uses the name, or has put something there that is no draft of ours, or if it cannot be made: who tries
+/// another name finds out why.
+fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Option<OwnedFd> {
+    let file = match create(parent, name, mode) {
+        Err(Errno::EXIST) => {
+            remove_abandoned(parent, name)?;
+            create(parent, name, mode).ok()?
+        }
+        created => created.ok()?,
+    };
+    match lock(parent, name, &file) {
+        Ok(has_name) => has_name.then_some(file),
+        // Somebody took it for abandoned before it was locked, and is about to remove it.
+        Err(Errno::WOULDBLOCK) => None,
+        // Where nothing can be locked nothing is taken for abandoned either.
+        Err(_) => Some(file),
+    }
+}
+
+/// Invariant: whoever removes the usual draft of a name holds its lock, so one that is locked keeps that name.
+fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = rustix::fs::openat(&parent.directory, name, flags, Mode::empty()).ok()?;
+    expect_own(Path::new(name), &node).ok()?;
+    let file = resolve::reopen(node.as_fd(), OFlags::WRONLY).ok()?;
+    let is_abandoned = lock(parent, name, &file).ok()?;
+    if is_abandoned {
+        rustix::fs::unlinkat(&parent.directory, name, AtFlags::empty()).ok()?;
+    }
+    Some(())
+}
+
+/// Locks a draft and tells whether it still has its name: whoever had the lock before may have published or removed it.
+fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
+    let locked = Identity::of(file.as_fd())?;
+    let named = rustix::fs::statat(&parent.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    Ok(named.is_ok_and(|named| Identity::from(&named) == locked))
 }
 
 /// `None` if the draft was published, removed or created by somebody else meanwhile.
@@ -137,18 +187,15 @@ fn open_or_create(
         Err(errno) => Err(errno),
     };
     let file = opened.map_err(FsError::opening("open the temporary file of", path))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
+    match lock(parent, name, &file) {
+        // Without its name it may be the finished file, and must not be written.
+        Ok(has_name) => Ok(has_name.then_some(file)),
         Err(Errno::WOULDBLOCK) => {
             let is = "is being written under the same key".to_owned();
-            return Err(FsError::Conflict { path: path.to_owned(), is });
+            Err(FsError::Conflict { path: path.to_owned(), is })
         }
-        Err(errno) => return Err(FsError::os("lock the temporary file of", path)(errno)),
+        Err(errno) => Err(FsError::os("lock the temporary file of", path)(errno)),
     }
-    // Whoever had the lock before may have published the file: then it is the finished one, and must not be written.
-    let locked = Identity::of(file.as_fd()).map_err(FsError::os("look at", path))?;
-    let named = rustix::fs::statat(&parent.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    Ok(named.is_ok_and(|named| Identity::from(&named) == locked).then_some(file))
 }
 
 /// In a directory where others may write, the name can be theirs, or a link to another file of ours.
@@ -234,6 +281,81 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         drop(late);
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    fn names(root: &Path) -> Vec<OsString> {
+        let entries = std::fs::read_dir(root).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_process_that_is_gone_has_left_goes_with_the_next_draft() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let first = draft(&path);
+        let usual = first.name.clone();
+        drop(first);
+        assert_eq!(names(root.path()), [] as [&str; 0]);
+
+        std::fs::write(root.path().join(&usual), "left behind").unwrap();
+        let mut next = draft(&path);
+        assert_eq!(names(root.path()), [usual]);
+        assert_eq!(rustix::fs::fstat(&next.file).unwrap().st_size, 0);
+        next.publish(false).unwrap();
+        drop(next);
+        assert_eq!(names(root.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_draft_that_is_in_use_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let (one, mut two) = (draft(&path), draft(&path));
+        assert_ne!(one.name, two.name);
+        assert_eq!(names(root.path()).len(), 2);
+        two.publish(false).unwrap();
+        drop(two);
+        assert_eq!(names(root.path()), [one.name.clone(), "file".into()]);
+    }
+
+    #[test]
+    fn what_is_no_draft_of_ours_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, precious) = (root.path().join("file"), root.path().join("precious"));
+        let usual = root.path().join(&draft(&path).name);
+        std::fs::write(&precious, "x").unwrap();
+        let plant: [&dyn Fn() -> std::io::Result<()>; 3] = [
+            &|| std::os::unix::fs::symlink(&precious, &usual),
+            &|| std::fs::hard_link(&precious, &usual),
+            &|| std::fs::create_dir(&usual),
+        ];
+        for plant in plant {
+            plant().unwrap();
+            let planted = rustix::fs::lstat(&usual).unwrap().st_ino;
+            assert_ne!(usual.file_name().unwrap(), draft(&path).name);
+            assert_eq!(rustix::fs::lstat(&usual).unwrap().st_ino, planted);
+            std::fs::remove_file(&usual).or_else(|_| std::fs::remove_dir(&usual)).unwrap();
+        }
+        assert_eq!(std::fs::read(&precious).unwrap(), b"x");
+    }
+
+    /// Each publishes what it wrote, and nothing is left, however often one of them takes another's draft for abandoned.
+    #[test]
+    fn drafts_of_one_name_do_not_get_in_each_others_way() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    for _ in 0..200 {
+                        draft(&path).publish(false).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(names(root.path()), ["file"]);
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub struct SearchMatch {
     pub line_number: u64,
     /// Without its line end; what is not UTF-8 is replaced, and a very long line is cut.
     pub text: String,
+    /// It was cut: the line goes on behind `text`.
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
+    pub line_truncated: bool,
     /// Where in `text`, in bytes.
     pub submatches: Vec<Submatch>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -119,6 +122,8 @@ pub struct Submatch {
 pub struct SearchLine {
     pub line_number: u64,
     pub text: String,
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
+    pub line_truncated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -69,6 +69,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
     handle.lose_session();
     handle.outbox().close();
     handle.files.end();
+    if kind == TransportKind::Stdio {
+        // The program is about to end, and temporary files are to go before it.
+        let _ = tokio::time::timeout(FAREWELL, shared.files.idle()).await;
+    }
     if let Err(error) = writer.await {
         tracing::error!(%error, "the writer of a connection failed");
     }

@@ -7,6 +7,8 @@ use exec_server_protocol::{
     Capabilities, EnvironmentInfo, PathUri, ProcessTeardown, RpcError, ShellInfo,
 };
 
+use super::files::can_confine;
+
 pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, RpcError> {
     let shell = default_shell();
     let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -23,7 +25,12 @@ pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, R
         cwd: uri(cwd)?,
         temporary_directories,
         temp_dir,
-        capabilities: Capabilities { http_header_env_vars: true, ..Capabilities::default() },
+        capabilities: Capabilities {
+            http_header_env_vars: true,
+            // Reads and writes in blocks are kept to a policy like all other work on files.
+            sandboxed_file_streaming: can_confine(),
+            ..Capabilities::default()
+        },
         process_teardown: teardown(launcher.teardown()),
     })
 }

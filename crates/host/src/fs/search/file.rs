@@ -108,6 +108,7 @@ impl Sink for FileSink<'_> {
             path: self.path.to_owned(),
             line_number: found.line_number().unwrap_or(0),
             text: shown.text,
+            is_cut: shown.is_cut,
             submatches,
             before: std::mem::take(&mut self.before),
             after: Vec::new(),
@@ -116,8 +117,8 @@ impl Sink for FileSink<'_> {
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
-        let text = LineText::new(context.bytes()).text;
-        let line = Line { line_number: context.line_number().unwrap_or(0), text };
+        let LineText { text, is_cut, .. } = LineText::new(context.bytes());
+        let line = Line { line_number: context.line_number().unwrap_or(0), text, is_cut };
         match (context.kind(), &mut self.current) {
             (SinkContextKind::After, Some(current)) => {
                 current.after.push(line);

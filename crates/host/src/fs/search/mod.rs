@@ -81,6 +81,8 @@ pub struct Match {
     pub line_number: u64,
     /// Without its line end; what is not UTF-8 is replaced, and of a line that is longer than 4 KiB the rest is missing.
     pub text: String,
+    /// The rest is missing.
+    pub is_cut: bool,
     /// Where in `text`. Empty ones are left out, and those in the missing rest.
     pub submatches: Vec<Range<usize>>,
     pub before: Vec<Line>,
@@ -91,6 +93,7 @@ pub struct Match {
 pub struct Line {
     pub line_number: u64,
     pub text: String,
+    pub is_cut: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,6 +8,8 @@ pub(super) const MAX_LINE_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct LineText {
     pub(super) text: String,
+    /// The line goes on behind the text.
+    pub(super) is_cut: bool,
     pieces: Vec<Piece>,
 }
 
@@ -32,12 +34,13 @@ impl LineText {
         let line = without_end(line);
         // No more can be shown. A character that crosses the cut is seen whole, and then left out whole.
         let line = &line[..line.len().min(MAX_LINE_BYTES + 3)];
-        let mut shown = Self { text: String::new(), pieces: Vec::new() };
+        let mut shown = Self { text: String::new(), is_cut: false, pieces: Vec::new() };
         for chunk in line.utf8_chunks() {
             let replacement = if chunk.invalid().is_empty() { "" } else { "\u{fffd}" };
-            if !shown.push(chunk.valid(), chunk.valid().len(), false)
-                || !shown.push(replacement, chunk.invalid().len(), true)
-            {
+            // Text is never shorter than what it stands for, so whatever lies beyond the limit finds no room.
+            shown.is_cut = !shown.push(chunk.valid(), chunk.valid().len(), false)
+                || !shown.push(replacement, chunk.invalid().len(), true);
+            if shown.is_cut {
                 break;
             }
         }
@@ -121,6 +124,7 @@ mod tests {
         let line = format!("x{}", "é".repeat(MAX_LINE_BYTES));
         let shown = LineText::new(line.as_bytes());
         assert_eq!(shown.text.len(), MAX_LINE_BYTES - 1);
+        assert!(shown.is_cut);
         assert_eq!(shown.locate(4090..5000), Some(4089..4095));
         assert_eq!(shown.locate(4095..4097), None);
         assert_eq!(shown.locate(6000..7000), None);
@@ -128,6 +132,31 @@ mod tests {
         let broken = [b"\xff".repeat(MAX_LINE_BYTES), b"tail".to_vec()].concat();
         let shown = LineText::new(&broken);
         assert!(shown.text.len() <= MAX_LINE_BYTES && shown.text.chars().all(|c| c == '\u{fffd}'));
+        assert!(shown.is_cut);
         assert_eq!(shown.locate(MAX_LINE_BYTES..MAX_LINE_BYTES + 4), None);
+    }
+
+    #[test]
+    fn only_a_line_that_goes_on_is_cut() {
+        let plain = |len: usize| "x".repeat(len).into_bytes();
+        for (line, is_cut) in [
+            (plain(MAX_LINE_BYTES), false),
+            ([plain(MAX_LINE_BYTES), b"\r\n".to_vec()].concat(), false),
+            (plain(MAX_LINE_BYTES + 1), true),
+            (plain(MAX_LINE_BYTES + 4), true),
+            // The last character ends where the limit is, or crosses it.
+            ([plain(MAX_LINE_BYTES - 4), "😀".into()].concat(), false),
+            ([plain(MAX_LINE_BYTES - 1), "😀".into()].concat(), true),
+            // What stands for bytes that are no text is longer than they are.
+            ([plain(MAX_LINE_BYTES - 3), b"\xff".to_vec()].concat(), false),
+            ([plain(MAX_LINE_BYTES - 2), b"\xff".to_vec()].concat(), true),
+            (Vec::new(), false),
+        ] {
+            let shown = LineText::new(&line);
+            assert_eq!(shown.is_cut, is_cut, "{} bytes", line.len());
+            // A match that crosses the cut is shown up to it.
+            let end = shown.locate(line.len().saturating_sub(8)..line.len()).map(|place| place.end);
+            assert_eq!(end.unwrap_or(0), shown.text.len());
+        }
     }
 }

@@ -21,6 +21,8 @@ const JOINED_BYTES: usize = 64 << 10;
 
 impl Reader {
     pub(super) fn http_request(&mut self, params: HttpRequestParams, responder: Responder) {
+        // Before the check: a server that drains sees it, or it sees that the server does.
+        let under_way = self.shared.http_requests.begin();
         if let Err(error) = self.shared.check_http() {
             return responder.fail(&error.about(&format!("http request {:?}", params.request_id)));
         }
@@ -28,6 +30,7 @@ impl Reader {
         if !params.stream_response {
             return self.work(responder, move |responder| async move {
                 answer_whole(&shared, &connection, params, responder).await;
+                drop(under_way);
             });
         }
         let stream = match self.connection.bodies.open(params.request_id.clone()) {
@@ -36,6 +39,7 @@ impl Reader {
         };
         self.work(responder, move |responder| async move {
             answer_streamed(&shared, &connection, params, &stream, responder).await;
+            drop(under_way);
         });
     }
 

@@ -21,9 +21,11 @@ pub(super) fn refusal(error: FsError) -> RpcError {
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::CrossesDevices
             | io::ErrorKind::ExecutableFileBusy => RpcError::invalid_request(message),
-            io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::FileTooLarge => kinded(ErrorCode::InternalError, "storageFull"),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                kinded(ErrorCode::InternalError, "storageFull")
+            }
+            // Not for want of room: to free some would not help.
+            io::ErrorKind::FileTooLarge => kinded(ErrorCode::InvalidRequest, "fileSizeLimit"),
             _ => RpcError::internal(message),
         },
         FsError::Symlink { .. } => kinded(ErrorCode::InvalidRequest, "symlink"),

@@ -11,6 +11,7 @@ mod system;
 mod watching;
 mod work;
 
+pub(crate) use confined::can_confine;
 pub(crate) use handles::{Upload, check_block_len, open, read_block};
 pub(crate) use operations::FileCall;
 pub(crate) use pool::FilePool;

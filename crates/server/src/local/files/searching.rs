@@ -110,6 +110,7 @@ impl Batch {
             path,
             line_number: found.line_number,
             text: found.text,
+            line_truncated: found.is_cut,
             submatches: found.submatches.into_iter().take(MAX_SUBMATCHES).map(submatch).collect(),
             before: lines_of(found.before),
             after: lines_of(found.after),
@@ -127,6 +128,10 @@ impl Batch {
 }
 
 fn lines_of(lines: Vec<search::Line>) -> Vec<SearchLine> {
-    let wire = |line: search::Line| SearchLine { line_number: line.line_number, text: line.text };
+    let wire = |search::Line { line_number, text, is_cut }| SearchLine {
+        line_number,
+        text,
+        line_truncated: is_cut,
+    };
     lines.into_iter().map(wire).collect()
 }

@@ -9,6 +9,7 @@
 //! Invariant: they are started by one thread that is never confined, since what a confined thread starts is confined as well.
 
 mod state;
+mod trial;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -22,6 +23,7 @@ use exec_server_host::sandbox::Policy;
 use exec_server_protocol::RpcError;
 
 use state::{Job, LONG, State};
+pub(crate) use trial::can_confine;
 
 /// How long a thread without work stays.
 const PATIENCE: Duration = Duration::from_secs(10);
