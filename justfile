@@ -8,7 +8,7 @@ check:
 test *arguments:
     cargo nextest run {{arguments}}
 
-# The full counts of the fault catalogue, in some minutes after the build.
+# The full counts of the tests that repeat something, in some minutes after the build.
 soak *arguments:
     cargo nextest run --profile soak --release -p exec-server -p exec-server-host --run-ignored only -E 'test(soak_)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}

@@ -34,6 +34,9 @@ fn a_mistake_is_named_in_one_line() {
         assert!(outcome.stderr.starts_with("exec-server: "), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{arguments:?}: {}", outcome.stderr);
     }
+    let early = run_program(&["--connect", "ws://127.0.0.1:1", "ps"]);
+    assert_eq!(early.code, Some(2));
+    assert!(early.stderr.contains("exec-server ps --connect"), "{}", early.stderr);
     assert_eq!(run_program(&["--no-such-flag"]).code, Some(2));
     assert_eq!(run_program(&["no-such-command"]).code, Some(2));
 }
@@ -76,6 +79,21 @@ fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
     assert_eq!(effective["concurrent_requests"]["value"], 2);
     assert_eq!(effective["log"]["value"], "error");
     assert_eq!(effective["listen"]["value"], "ws://127.0.0.1:0");
+}
+
+#[test]
+fn json_is_one_value_on_one_line() {
+    for command in ["config", "doctor", "ls"] {
+        let outcome = run_program(&[command, "--json"]);
+        assert_eq!(outcome.stdout.lines().count(), 1, "{command}: {}", outcome.stdout);
+        serde_json::from_str::<Value>(&outcome.stdout).unwrap();
+    }
+    let server = ServerBuilder::new().start();
+    let mut client = server.client();
+    client.start(&shell("p", "cat").with_stdin());
+    let ps = run_command(server.command(&["ps", "--json"]));
+    let listed: Value = serde_json::from_str(&ps.stdout).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), ps.stdout.lines().count()), (1, 1));
 }
 
 #[test]

@@ -321,6 +321,29 @@ fn a_sandbox_that_cannot_be_had_is_no_reason_to_go_without() {
     assert_eq!(outcome.code, Some(125));
     assert!(outcome.stderr.starts_with("exec-server: cannot start sh: "), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("bubblewrap"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("process \""), "an id that nobody chose: {}", outcome.stderr);
+    assert!(!place.exists("workspace/made"));
+}
+
+#[test]
+fn a_denial_that_would_deny_nothing_is_refused() {
+    let place = Place::new();
+    let environments = place.path("environments.toml");
+    for (denied, because) in [("~/.ssh", "only a shell knows ~"), ("**.pem", "**/*.pem")] {
+        let text = format!(
+            "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n\
+             sandbox = {{ mode = \"workspace-write\", deny = [{denied:?}] }}\n"
+        );
+        fs::write(&environments, text).unwrap();
+        let of_file = place.run(&["--on", "box"], "echo a > made");
+        let of_flag = place.run(&["--sandbox", "read-only", "--deny", denied], "echo a > made");
+        for mut run in [of_file, of_flag] {
+            run.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+            let outcome = run_command(run);
+            assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains(because), "{}", outcome.stderr);
+        }
+    }
     assert!(!place.exists("workspace/made"));
 }
 

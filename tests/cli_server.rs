@@ -45,6 +45,11 @@ fn the_first_that_is_named_wins() {
     ];
     assert_eq!(which(&[], &[]), "embedded");
     assert_eq!(which(&[], &variables), "runtime");
+    let entry = fs::read_to_string(&environments).unwrap();
+    fs::write(&environments, format!("default = \"local\"\n{entry}")).unwrap();
+    assert_eq!(which(&[], &variables), "runtime", "this machine is where a server may be running");
+    fs::write(&environments, format!("default = \"box\"\n{entry}")).unwrap();
+    assert_eq!(which(&[], &variables), "environment");
     variables.push(("EXEC_SERVER_CONFIG", text(&config)));
     assert_eq!(which(&[], &variables), "file");
     variables.push(("EXEC_SERVER_URL", variable.url()));
@@ -75,16 +80,17 @@ fn an_environment_may_be_a_program() {
 
 #[test]
 fn a_server_that_cannot_be_reached_is_named_with_who_named_it() {
-    for (arguments, variables, expected) in [
-        (&["--connect", "ws://127.0.0.1:1"][..], &[][..], "--connect: "),
-        (&[], &[("EXEC_SERVER_URL", "ws://127.0.0.1:1")], "EXEC_SERVER_URL: "),
-        (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], "EXEC_SERVER_URL: "),
-        (&[], &[("EXEC_SERVER_URL", "unix:///nonexistent/socket")], "EXEC_SERVER_URL: "),
+    for (arguments, variables, code, expected) in [
+        (&["--connect", "ws://127.0.0.1:1"][..], &[][..], 1, "--connect: "),
+        (&[], &[("EXEC_SERVER_URL", "ws://127.0.0.1:1")], 1, "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], 2, "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "unix:///nonexistent/socket")], 1, "EXEC_SERVER_URL: "),
+        (&["--on", "nowhere"], &[], 2, "no environment \"nowhere\" is defined"),
     ] {
         let mut ps = command(PROGRAM);
         ps.arg("ps").args(arguments).envs(variables.iter().copied());
         let outcome = run_command(ps);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(code), ""));
         let start = format!("exec-server: {expected}");
         assert!(outcome.stderr.starts_with(&start), "{}", outcome.stderr);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);

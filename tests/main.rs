@@ -1,6 +1,6 @@
 //! End to end, with the real binary: each test keeps one promise made to users.
 //!
-//! A test waits for events and fails only when one does not come. Where the fault catalogue asks for a large count, the
+//! A test waits for events and fails only when one does not come. Where it takes a large count to meet a fault, the
 //! test runs a smaller one and its `soak_` twin, ignored by default, the full one.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
@@ -17,6 +17,7 @@ mod cli_server;
 mod cli_shell;
 mod client_stdio;
 mod environments;
+mod example_sessions;
 mod exits;
 mod files;
 mod foreign_client;
@@ -31,7 +32,6 @@ mod processes;
 mod resume;
 mod sandbox;
 mod secrecy;
-mod seed_sessions;
 mod sessions;
 mod shutdown;
 mod slow_client;

@@ -181,11 +181,16 @@ fn destinations_are_those_of_cp() {
     machines.copied(&[&a, &b, &dir]);
     assert_eq!(fs::read(machines.there("dir/b")).unwrap(), b"b");
     machines.copied(&[&a, &format!("{dir}/")]);
+    machines.copied(&[&a, "-q", &b, "--no-resume", &dir]);
+    let (code, error) = machines.cp(&[&a]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("SOURCE... DESTINATION"), "{error}");
 
     machines.refused(&[&a, &b, &new], "is not a directory");
     machines.refused(&[&a, &machines.remote("missing/x")], "No such file");
     machines.refused(&[&a, &machines.remote("missing/")], "is not a directory");
-    machines.refused(&[&machines.local("nothing"), &new], "No such file");
+    let nothing = machines.local("nothing");
+    machines.refused(&[&nothing, &new], &format!(" {nothing}: No such file or directory\n"));
     machines.refused(&[&dir, &machines.local("x")], "is a directory; use -r");
     machines.refused(&["-r", &dir, &a], "cannot become a directory");
     machines.refused(&[&a, &a, &dir], "another source has this name");

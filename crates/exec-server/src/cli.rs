@@ -33,14 +33,17 @@ pub(crate) enum Command {
 }
 
 const CONFIG_FILE: &str = "config";
+/// Options of commands. Before a command they are known only so that it can be said where they belong.
+const OF_COMMANDS: [&str; 2] = ["connect", "on"];
 /// A mistake of the caller, as opposed to a failure of the machine.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
 /// Reads the command line, the program's name included. A request for help or the version is an "error" too, with
 /// exit code 0; the caller prints either.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
-    let mut program = program();
+    let mut program = program().args(OF_COMMANDS.map(|name| Arg::new(name).long(name).hide(true)));
     let matches = program.try_get_matches_from_mut(signal::with_signal_flags(arguments))?;
+    refuse_early_options(&mut program, &matches)?;
     let command = match matches.subcommand() {
         None => Command::Serve { flags: flags_of(&[&matches]) },
         Some(("config", of_command)) => Command::Config {
@@ -89,18 +92,16 @@ pub(crate) fn exit_code(
 pub(crate) fn program() -> clap::Command {
     clap::Command::new("exec-server")
         .version(env!("CARGO_PKG_VERSION"))
-        .about(
-            "Run and control processes and reach files, here or on another machine.\n\
-             Without a command it serves: the first line on standard output is the URL it listens on.",
-        )
+        .about("Run and control processes and reach files, here or on another machine")
         .after_help(format!(
-            "Every setting is also an environment variable and a key of the configuration file:\n\
+            "Without a command it serves: the first line on standard output is the URL it listens on.\n\n\
+             Every setting is also an environment variable and a key of the configuration file:\n\
              --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag wins over a variable,\n\
              a variable over the file. The file is the one that --config or {CONFIG_VARIABLE} names,\n\
              otherwise ~/.config/exec-server/config.toml if it exists.\n\n\
              Commands that need a server use the first that is named by --connect, --on, {SERVER_URL_VARIABLE},\n\
-             the key url of [exec_server] in the file, or a server of this user that is running;\n\
-             run, shell and the commands for files otherwise use one of their own, for as long as they last."
+             the key url of [exec_server] in the file, the default of environments.toml, or a server of this user\n\
+             that is running; run, shell and the commands for files otherwise use one of their own, for as long as they last."
         ))
         .disable_help_subcommand(true)
         .args_override_self(true)
@@ -202,6 +203,32 @@ fn flags_of(levels: &[&ArgMatches]) -> Flags {
     Flags { values: values.collect(), config_file }
 }
 
+/// `exec-server --connect URL ps` could mean only one thing, but `--listen` in the same place is the server's.
+fn refuse_early_options(
+    program: &mut clap::Command,
+    matches: &ArgMatches,
+) -> Result<(), clap::Error> {
+    let Some(option) = OF_COMMANDS.iter().find(|option| matches.contains_id(option)) else {
+        return Ok(());
+    };
+    let command = matches.subcommand_name();
+    let takes_it = |name: &&str| {
+        let command = program.find_subcommand(name);
+        command
+            .is_some_and(|command| command.get_arguments().any(|known| known.get_id() == *option))
+    };
+    let message = match (command, command.filter(takes_it)) {
+        (_, Some(command)) => {
+            format!("--{option} belongs behind the command: exec-server {command} --{option} ...")
+        }
+        (Some(command), None) => format!("--{option} has no meaning for the command '{command}'"),
+        (None, None) => {
+            format!("--{option} belongs behind a command, as in exec-server ps --{option} ...")
+        }
+    };
+    Err(program.error(ErrorKind::ArgumentConflict, message))
+}
+
 /// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than ignore it.
 fn refuse_settings(
     program: &mut clap::Command,
@@ -240,6 +267,21 @@ mod tests {
     #[test]
     fn the_description_is_consistent() {
         program().debug_assert();
+    }
+
+    #[test]
+    fn an_option_before_its_command_is_told_where_it_belongs() {
+        for (line, expected) in [
+            ("--connect ws://a:1 ps", "belongs behind the command: exec-server ps --connect"),
+            ("--on box run true", "belongs behind the command: exec-server run --on"),
+            ("--on box doctor", "--on has no meaning for the command 'doctor'"),
+            ("--connect ws://a:1", "belongs behind a command"),
+        ] {
+            let error = parsed(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+        let help = program().render_help().to_string();
+        assert!(!help.contains("--connect "), "{help}");
     }
 
     #[test]

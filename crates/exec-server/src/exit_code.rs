@@ -10,8 +10,10 @@ pub(crate) struct ExitStatus(u8);
 impl ExitStatus {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const FAILURE: Self = Self(1);
-    /// A mistake of the caller; for grep any error, since 1 says that nothing was found.
-    pub(crate) const USAGE: Self = Self(2);
+    /// A mistake of the caller, as opposed to a failure of the machine.
+    pub(crate) const MISTAKE: Self = Self(2);
+    /// grep's for any failure: 1 says that nothing was found.
+    pub(crate) const NOT_ALL_SEARCHED: Self = Self(2);
     /// curl's, for a response that says that the request failed.
     pub(crate) const HTTP_FAILURE: Self = Self(22);
     pub(crate) const TIMED_OUT: Self = Self(124);

@@ -1,4 +1,5 @@
-//! Hands on a machine: run commands, talk to terminals, and lose nothing when the connection drops.
+//! Hands on a machine: run commands and talk to terminals, read, write, watch and search files, make HTTP requests,
+//! each in a sandbox that the other side enforces, and lose nothing when the connection drops.
 //!
 //! This is the facade of the project: what embedders use, and the whole of the `exec-server` program.
 //! An embedder whose `main` begins with [`run_spawner_if_asked`] gets process trees that really die;
@@ -13,6 +14,7 @@ mod exit_code;
 mod foreground;
 mod logging;
 mod outage;
+mod pieces;
 pub mod process;
 mod program;
 mod reach;
@@ -35,7 +37,6 @@ pub use exec_server_client::{
     ExecServerLaunchCommand, ExecServerProcess, ProcessEvents, ProcessExit,
     RemoteExecServerConnectArgs,
 };
-pub use exec_server_host as host;
 pub use exec_server_protocol as protocol;
 pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
 pub use exec_server_transport::{
@@ -43,5 +44,5 @@ pub use exec_server_transport::{
 };
 pub use program::main;
 pub use runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
-pub use sandbox_terms::SandboxTerms;
+pub use sandbox_terms::{DenialMistake, SandboxTerms};
 pub use serve::{ServeError, run_main};

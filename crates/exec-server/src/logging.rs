@@ -9,8 +9,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::terminal::Paint;
 
-/// The libraries below an HTTP request tell where it goes, which is nobody's business but the client's. Of two directives
-/// for the same target the last counts.
+/// The libraries below an HTTP request tell where it goes, which is nobody's business but the client's. Of two
+/// directives for the same target the last counts.
 const DISCREET: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
 /// How a log line looks.

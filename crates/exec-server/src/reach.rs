@@ -1,6 +1,6 @@
 //! Which server a command works on, and how it gets there. The first that is named wins: `--connect`, `--on`,
-//! `EXEC_SERVER_URL`, the configuration file, the running server of this user; else a server of our own, in this
-//! process, for as long as we last.
+//! `EXEC_SERVER_URL`, the configuration file, the default of `environments.toml`, the running server of this user;
+//! else a server of our own, in this process, for as long as we last.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use exec_server_transport::{DialUrlParseError, memory};
 use crate::cli::client::ServerChoice;
 use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
 use crate::environment::{
-    EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
+    Environment, EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
 };
 use crate::runtime_file;
 use crate::runtime_paths::ExecServerRuntimePaths;
@@ -58,13 +58,29 @@ pub(crate) enum ReachError {
     )]
     NoServer,
     #[error(
-        "--on {id}: this environment gets a server for each command, so nothing of it outlives one; use one with a url"
+        "environment {id:?} gets a server for each command, so nothing of it outlives one; use one with a url"
     )]
     NothingOutlives { id: String },
     #[error("{origin}: {source}")]
     Connect { origin: Origin, source: ExecServerError },
     #[error(transparent)]
     Embedded(#[from] ServeError),
+}
+
+impl ReachError {
+    /// Of whoever wrote the command line or a file, as opposed to a failure of a machine.
+    pub(crate) fn is_mistake(&self) -> bool {
+        match self {
+            Self::Config(_)
+            | Self::Environments(_)
+            | Self::UnknownEnvironment(_)
+            | Self::Url { .. } => true,
+            Self::NoServer
+            | Self::NothingOutlives { .. }
+            | Self::Connect { .. }
+            | Self::Embedded(_) => false,
+        }
+    }
 }
 
 impl Target {
@@ -78,6 +94,11 @@ impl Target {
         let configuration = config::load(&Flags::default(), std::env::vars_os())?;
         if let Some((url, source)) = configuration.server_url {
             return Self::at(url.as_written(), Origin::Configured(source));
+        }
+        let default = user_environments()?.default().clone();
+        // Else it is this machine, where a server may be running.
+        if default.server().is_some() {
+            return Ok(Self::of(&default));
         }
         match runtime_file::running_server() {
             Some(running) => Self::at(&running.url, Origin::RuntimeFile),
@@ -105,13 +126,15 @@ impl Target {
     }
 
     pub(crate) fn environment(id: &str) -> Result<Self, ReachError> {
-        let paths = ExecServerRuntimePaths::this_program();
-        let environments = EnvironmentManager::from_user_file(paths)?;
-        let origin = Origin::Environment { id: id.to_owned() };
-        Ok(match environments.get(id)?.server() {
+        Ok(Self::of(user_environments()?.get(id)?))
+    }
+
+    fn of(environment: &Environment) -> Self {
+        let origin = Origin::Environment { id: environment.id().to_owned() };
+        match environment.server() {
             Some(server) => Self::Server { server: Box::new(server.clone()), origin },
             None => Self::Embedded { origin },
-        })
+        }
     }
 
     /// What a process gets whose command line says nothing about a sandbox.
@@ -156,6 +179,10 @@ impl Target {
             Err(source) => Err(ReachError::Connect { origin: origin.clone(), source }),
         }
     }
+}
+
+fn user_environments() -> Result<EnvironmentManager, EnvironmentsFileError> {
+    EnvironmentManager::from_user_file(ExecServerRuntimePaths::this_program())
 }
 
 impl fmt::Display for Origin {

@@ -29,6 +29,12 @@ pub(crate) enum PathError {
     Empty,
     #[error("{environment:?} before the colon is not the name of an environment")]
     Environment { environment: OsString },
+    #[error("a path is missing after the colon")]
+    NothingAfterColon,
+    #[error("the root directory is not removed")]
+    Root,
+    #[error("a path that ends with . or .. is not removed")]
+    NoName,
 }
 
 impl ServerPath {
@@ -37,6 +43,22 @@ impl ServerPath {
         let there = split(written)?;
         let (environment, path) = there.unwrap_or((None, written));
         Ok(Self { environment, path: path.into(), written: written.to_owned() })
+    }
+
+    /// Of what is to be removed. What a path without a name stands for is easily not what its writer had in mind: `rm
+    /// -r box:` is one slip away from `rm -r box:x`.
+    pub(crate) fn parse_named(written: &OsStr) -> Result<Self, PathError> {
+        let path = Self::parse(written)?;
+        let bytes = path.path.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return Err(PathError::NothingAfterColon);
+        }
+        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        match bytes[..end].rsplit(|byte| *byte == b'/').next() {
+            None | Some(b"") => Err(PathError::Root),
+            Some(b"." | b"..") => Err(PathError::NoName),
+            Some(_) => Ok(path),
+        }
     }
 }
 
@@ -47,6 +69,14 @@ impl AnyPath {
             Some(_) => Self::There(ServerPath::parse(written)?),
             None => Self::Here(written.into()),
         })
+    }
+
+    /// Of a server.
+    pub(crate) fn there(&self) -> Option<&ServerPath> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(path) => Some(path),
+        }
     }
 }
 
@@ -97,6 +127,16 @@ mod tests {
             let text = OsStr::new(written);
             assert_eq!(ServerPath::parse(text).unwrap(), there(None, written, written));
             assert_eq!(AnyPath::parse(text).unwrap(), AnyPath::Here(written.into()));
+        }
+    }
+
+    #[test]
+    fn only_what_has_a_name_is_removed() {
+        for path in [":", "/", "//", ".", "..", "./", "a/.", "a/..", "/a/..//", "box:", "box:/"] {
+            assert!(ServerPath::parse_named(OsStr::new(path)).is_err(), "{path}");
+        }
+        for path in ["a", "/a", "./a", "../a/", ".a", "...", "a/..b", "box:a"] {
+            assert!(ServerPath::parse_named(OsStr::new(path)).is_ok(), "{path}");
         }
     }
 

@@ -46,8 +46,8 @@ impl ExecServerRuntimePaths {
     }
 }
 
-/// Call this before anything else in `main`. Returns `None` unless this process was started to help a server, as its spawner or to
-/// find out what it can enforce sandboxes with; then it does that work and returns how it ended.
+/// Call this before anything else in `main`. Returns `None` unless this process was started to help a server, as its
+/// spawner or to find out what it can enforce sandboxes with; then it does that work and returns how it ended.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
     let asked_for = std::env::args_os().nth(1)?;

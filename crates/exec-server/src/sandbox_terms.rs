@@ -1,5 +1,5 @@
-//! A sandbox in the words of users, as the flags of `run` and `environments.toml` have them, and the object that says the
-//! same to a server. Whether a machine can enforce it is that server's business.
+//! A sandbox in the words of users, as the flags of `run` and `environments.toml` have them, and the object that says
+//! the same to a server. Whether a machine can enforce it is that server's business.
 
 use exec_server_protocol::{
     FileSystemPermissions, NetworkPermission, PathUri, Permissions, SandboxAccess, SandboxEntry,
@@ -13,13 +13,41 @@ pub struct SandboxTerms {
     pub level: SandboxLevel,
     /// With [`SandboxLevel::WorkspaceWrite`]: besides the working directory and the temporary directories.
     pub writable: Vec<PathUri>,
-    /// Can neither be read nor written. A path, below the working directory if it is relative; or a pattern, below the working
-    /// directory and every writable one if it is relative.
+    /// Can neither be read nor written. A path, below the working directory if it is relative; or a pattern, below
+    /// the working directory and every writable one if it is relative.
     pub deny: Vec<String>,
     pub network: bool,
 }
 
+/// Why a denial would deny less than its writer has in mind, which is worse than none: nobody looks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DenialMistake {
+    #[error("an empty name denies nothing")]
+    Empty,
+    #[error("only a shell knows ~, outside of quotes; write the whole path")]
+    Home,
+    #[error("** stands for directories and is a name of its own, as in **/*.pem")]
+    StarsInName,
+}
+
 impl SandboxTerms {
+    /// Whether what may be in [`Self::deny`] can mean what it seems to. Servers refuse other patterns that are not
+    /// valid.
+    pub fn check_denial(text: &str) -> Result<(), DenialMistake> {
+        if text.is_empty() {
+            return Err(DenialMistake::Empty);
+        }
+        if text == "~" || text.starts_with("~/") {
+            return Err(DenialMistake::Home);
+        }
+        // Where letters are escaped or alternatives given, it takes a server to tell.
+        let is_plain = !text.contains(['\\', '[', '{']);
+        if is_plain && text.split('/').any(|name| name.contains("**") && name != "**") {
+            return Err(DenialMistake::StarsInName);
+        }
+        Ok(())
+    }
+
     /// For a process that starts in `cwd`.
     #[must_use]
     pub fn request(&self, cwd: &PathUri) -> SandboxRequest {
@@ -66,7 +94,8 @@ impl SandboxTerms {
     }
 }
 
-/// What is no pattern is named exactly: then symlinks on the way are followed, and it stays denied if it comes into being later.
+/// What is no pattern is named exactly: then symlinks on the way are followed, and it stays denied if it comes into
+/// being later.
 fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
     const OF_PATTERNS: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
     let pattern = || SandboxEntryPath::GlobPattern { pattern: text.to_owned() };
@@ -121,6 +150,24 @@ mod tests {
             json!({"type": "workspace-write", "writable_roots": ["file:///srv/a%20b"], "network_access": false,
                    "exclude_tmpdir_env_var": false, "exclude_slash_tmp": false})
         );
+    }
+
+    #[test]
+    fn a_denial_that_denies_less_than_it_seems_to_is_a_mistake() {
+        for (text, mistake) in [
+            ("", DenialMistake::Empty),
+            ("~", DenialMistake::Home),
+            ("~/.ssh", DenialMistake::Home),
+            ("**.pem", DenialMistake::StarsInName),
+            ("/srv/**x/y", DenialMistake::StarsInName),
+        ] {
+            assert_eq!(SandboxTerms::check_denial(text), Err(mistake), "{text}");
+        }
+        for text in
+            ["~backup", "a~", "**/*.pem", "/srv/**", "**", "a*b*", r"\**", "[**]", "{**/a,b}"]
+        {
+            assert_eq!(SandboxTerms::check_denial(text), Ok(()), "{text}");
+        }
     }
 
     #[test]

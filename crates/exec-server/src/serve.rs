@@ -137,8 +137,8 @@ async fn start_checked(
     enforcing.map_or_else(|| start(config, paths), Ok)
 }
 
-/// Where a sandbox is required, nobody is let in before it is known that it can be enforced. Otherwise nothing is asked: a server
-/// listens before it does anything else.
+/// Where a sandbox is required, nobody is let in before it is known that it can be enforced. Otherwise nothing is
+/// asked: a server listens before it does anything else.
 async fn start_enforcing(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,

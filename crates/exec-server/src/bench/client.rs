@@ -59,16 +59,17 @@ impl Client {
 
     /// Runs a program from its start to its close, and returns how much it wrote.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
-        self.run_in(program, None)
+        self.run_in(program, &root()?, None)
     }
 
-    /// The same in a sandbox.
+    /// The same in a directory, and in a sandbox.
     pub(super) fn run_in(
         &mut self,
         program: &Program,
+        cwd: &PathUri,
         sandbox: Option<&SandboxRequest>,
     ) -> anyhow::Result<u64> {
-        self.start_in(program, Stdio::Pipes, sandbox)?;
+        self.start_in(program, Stdio::Pipes, cwd, sandbox)?;
         let mut written = 0;
         loop {
             match self.next_event()? {
@@ -81,13 +82,14 @@ impl Client {
 
     /// Asks for a start without waiting for the answer. Returns the process's id.
     pub(super) fn start(&mut self, program: &Program, stdio: Stdio) -> anyhow::Result<String> {
-        self.start_in(program, stdio, None)
+        self.start_in(program, stdio, &root()?, None)
     }
 
     fn start_in(
         &mut self,
         program: &Program,
         stdio: Stdio,
+        cwd: &PathUri,
         sandbox: Option<&SandboxRequest>,
     ) -> anyhow::Result<String> {
         self.last_process += 1;
@@ -95,7 +97,7 @@ impl Client {
         self.request::<rpc::ProcessStart>(&StartParams {
             process_id: process_id.clone(),
             argv: program.argv().to_vec(),
-            cwd: PathUri::from_path("/").context("the root is no path")?,
+            cwd: cwd.clone(),
             env: [].into(),
             tty: stdio == Stdio::Terminal,
             pipe_stdin: false,
@@ -211,6 +213,10 @@ impl Client {
         self.socket.send(&serde_json::to_vec(&request)?)?;
         Ok(())
     }
+}
+
+fn root() -> anyhow::Result<PathUri> {
+    PathUri::from_path("/").context("the root is no path")
 }
 
 #[derive(Deserialize)]

@@ -1,9 +1,9 @@
 //! `exec-server bench`: what this server costs, against what this machine can do at all.
 //!
 //! Every measurement does the same work twice, in turn within the same rounds: through a server of its
-//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. Ratios travel between machines; seconds
-//! do not. Only the wire and what the kernel tells about a process are known here, nothing of the
-//! server's insides. A missed target is a result, not a failure.
+//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. Ratios travel
+//! between machines; seconds do not. Only the wire and what the kernel tells about a process are known here, nothing
+//! of the server's insides. A missed target is a result, not a failure.
 
 mod bare;
 mod client;
@@ -104,8 +104,8 @@ const MEASUREMENTS: [(&str, Measure); 14] = [
     ("sandboxed files", sandbox::measure_files),
 ];
 
-/// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it does
-/// and returns how that ended.
+/// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it
+/// does and returns how that ended.
 pub(crate) fn take_part_if_asked() -> Option<ExitCode> {
     writer::write_blocks_if_asked().or_else(files::serve_files_if_asked)
 }
@@ -128,7 +128,7 @@ pub(crate) fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCod
     let report = Report { quick, rows };
     let mut stdout = io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut stdout, &report)?;
+        serde_json::to_writer(&mut stdout, &report)?;
         writeln!(stdout)?;
     } else {
         write!(stdout, "{report}")?;

@@ -1,9 +1,10 @@
 //! What a sandbox costs: the same work with and without it, through the same server.
 
 use anyhow::Context as _;
-use exec_server_protocol::SandboxRequest;
+use exec_server_protocol::{PathUri, SandboxRequest};
 use serde_json::json;
 use serde_json::value::to_raw_value;
+use tempfile::TempDir;
 
 use super::Scale;
 use super::client::Client;
@@ -27,25 +28,26 @@ const MAX_THREADS: f64 = 100.0;
 
 pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
-    let workspace = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let workspace = workspace()?;
     std::fs::create_dir(workspace.path().join(".git"))?;
-    let path = workspace.path().to_str().context("the temporary directory's name is no text")?;
+    let cwd = PathUri::from_path(workspace.path()).context("the workspace is no path")?;
     let mut client = Client::connect(&server, Nagle::Off)?;
     let program = Program::nothing();
     // Nothing is writable, so nothing in it has to be protected: Landlock and seccomp suffice.
-    let (plain, simple) = (None, Some(sandbox(&json!({"type": "read-only"}))?));
-    let ordinary = Some(sandbox(&json!({"type": "workspace-write", "cwd": path}))?);
+    let simple = sandbox(&json!({"type": "read-only"}))?;
+    let ordinary = sandbox(&json!({"type": "workspace-write"}))?;
+    let mut run = |sandbox: Option<&SandboxRequest>| client.run_in(&program, &cwd, sandbox);
     for _ in 0..WARM_UP {
-        for sandbox in [&plain, &simple, &ordinary] {
-            client.run_in(&program, sandbox.as_ref())?;
+        for sandbox in [None, Some(&simple), Some(&ordinary)] {
+            run(sandbox)?;
         }
     }
     let [mut plain_times, mut simple_times, mut ordinary_times] =
         std::array::from_fn(|_| Samples::default());
     for _ in 0..scale.starts {
-        plain_times.time(|| client.run_in(&program, None))?;
-        simple_times.time(|| client.run_in(&program, simple.as_ref()))?;
-        ordinary_times.time(|| client.run_in(&program, ordinary.as_ref()))?;
+        plain_times.time(|| run(None))?;
+        simple_times.time(|| run(Some(&simple)))?;
+        ordinary_times.time(|| run(Some(&ordinary)))?;
     }
     let limit = Limit { value: plain_times.median(), is: "the same start without a sandbox" };
     let row = |name, ours: &Samples| Row::new(name, Unit::Seconds, ours.median()).limit(limit);
@@ -59,8 +61,8 @@ pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
 
 pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
-    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let path = directory.path().to_str().context("the temporary directory's name is no text")?;
+    let directory = workspace()?;
+    let path = directory.path().to_str().context("the workspace's name is no text")?;
     let file = format!("{path}/file");
     std::fs::write(&file, vec![b'x'; BYTES])?;
     let mut client = Client::connect(&server, Nagle::Off)?;
@@ -100,6 +102,12 @@ pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
         Row::new("threads after 10,000 reads under 100 policies", Unit::Count, threads as f64)
             .target(Target::AtMost(MAX_THREADS)),
     ])
+}
+
+/// Not in the directory for temporary files: every workspace may write that, so it would be granted twice over.
+fn workspace() -> anyhow::Result<TempDir> {
+    let parent = "/var/tmp";
+    tempfile::tempdir_in(parent).with_context(|| format!("cannot create a directory in {parent}"))
 }
 
 fn sandbox(object: &serde_json::Value) -> anyhow::Result<SandboxRequest> {

@@ -264,8 +264,8 @@ fn words(matches: &ArgMatches) -> Vec<OsString> {
 /// An error does not show a user's password or a token.
 fn parse_url(text: &str) -> Result<ServerUrl, String> {
     text.parse::<ServerUrl>().map_err(|error| {
-        // Without a user name only a query can be secret, and the error leaves that out itself. With one it cannot be told
-        // where a password with a slash in it ends.
+        // Without a user name only a query can be secret, and the error leaves that out itself. With one it cannot be
+        // told where a password with a slash in it ends.
         let problem = if text.contains('@') {
             "expected ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
         } else {

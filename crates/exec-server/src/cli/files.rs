@@ -1,6 +1,7 @@
 //! The commands for files: what they are called, what they accept, and what that means. Short flags mean what they mean
 //! in cp, ls, rm, mkdir and grep.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use clap::builder::ValueParser;
@@ -20,6 +21,24 @@ pub(crate) enum FileAction {
     Rm { paths: Vec<ServerPath>, recursive: bool, force: bool },
     Watch { path: ServerPath, recursive: bool, json: bool },
     Grep(Grep),
+}
+
+impl FileAction {
+    /// Where its paths are, each once; `None` is the server that the command uses.
+    pub(crate) fn environments(&self) -> BTreeSet<Option<&str>> {
+        let paths: Vec<&ServerPath> = match self {
+            Self::Cp(cp) => {
+                cp.sources.iter().chain([&cp.destination]).filter_map(AnyPath::there).collect()
+            }
+            Self::Watch { path, .. } => vec![path],
+            Self::Ls(Ls { paths, .. })
+            | Self::Grep(Grep { paths, .. })
+            | Self::Cat { paths }
+            | Self::Mkdir { paths, .. }
+            | Self::Rm { paths, .. } => paths.iter().collect(),
+        };
+        paths.into_iter().map(|path| path.environment.as_deref()).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -121,7 +140,7 @@ fn cp() -> clap::Command {
         ])
         .arg(
             path_argument("PATH")
-                .num_args(2..)
+                .num_args(1..)
                 .value_hint(ValueHint::AnyPath)
                 .help("What to copy, and last where to; into it, if it is a directory"),
         )
@@ -164,9 +183,9 @@ fn grep() -> clap::Command {
                 .value_parser(ValueParser::from(matches))
                 .help("Stop after this many lines [default: 10000]"),
             switch("json", "Print one JSON object for each line that matches").conflicts_with_all(["files", "count"]),
-            // Said out of habit, and always so.
-            switch("line-number", "").short('n').hide(true),
-            switch("recursive", "").short('r').hide(true),
+            // Said out of habit.
+            switch("line-number", "Print the numbers of lines (always so)").short('n'),
+            switch("recursive", "Search what is in directories (always so)").short('r'),
         ])
         .arg(Arg::new("pattern").value_name("PATTERN").required(true).help("A regular expression"))
         .arg(path_argument("PATH").required(false).num_args(1..).help("Where to search [default: the working directory]"))
@@ -193,7 +212,9 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<FileActio
         "cat" => FileAction::Cat { paths: paths(matches)? },
         "mkdir" => FileAction::Mkdir { paths: paths(matches)?, parents: flag("parents") },
         "rm" => FileAction::Rm {
-            paths: paths(matches)?,
+            paths: words(matches)
+                .map(|path| checked(ServerPath::parse_named(path)))
+                .collect::<Result<_, _>>()?,
             recursive: flag("recursive"),
             force: flag("force"),
         },
@@ -208,10 +229,12 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<FileActio
 }
 
 fn parse_cp(matches: &ArgMatches) -> Result<Cp, String> {
-    let mut paths = words(matches)
-        .map(|path| AnyPath::parse(path).map_err(|error| bad_path(&error)))
-        .collect::<Result<Vec<_>, _>>()?;
-    let destination = paths.pop().expect("clap requires two");
+    let mut paths =
+        words(matches).map(|path| checked(AnyPath::parse(path))).collect::<Result<Vec<_>, _>>()?;
+    let destination = paths.pop().expect("clap requires one");
+    if paths.is_empty() {
+        return Err("a path is missing: SOURCE or DESTINATION".to_owned());
+    }
     Ok(Cp {
         sources: paths,
         destination,
@@ -257,7 +280,7 @@ fn parse_grep(matches: &ArgMatches) -> Result<Grep, String> {
 }
 
 fn paths(matches: &ArgMatches) -> Result<Vec<ServerPath>, String> {
-    words(matches).map(|path| ServerPath::parse(path).map_err(|error| bad_path(&error))).collect()
+    words(matches).map(|path| checked(ServerPath::parse(path))).collect()
 }
 
 fn the_path(matches: &ArgMatches) -> Result<ServerPath, String> {
@@ -272,8 +295,8 @@ fn words(matches: &ArgMatches) -> impl Iterator<Item = &OsString> {
     matches.get_many::<OsString>("path").into_iter().flatten()
 }
 
-fn bad_path(error: &PathError) -> String {
-    format!("invalid value for '<PATH>': {error}")
+fn checked<T>(path: Result<T, PathError>) -> Result<T, String> {
+    path.map_err(|error| format!("invalid value for '<PATH>': {error}"))
 }
 
 #[cfg(test)]
@@ -302,6 +325,29 @@ mod tests {
         assert_eq!(cp.sources, ["a", "./b:c", "box:/d"].map(here));
         assert!(matches!(cp.destination, AnyPath::There(ServerPath { environment: None, .. })));
         assert!(parsed("cp a").unwrap_err().contains("cp [OPTIONS] SOURCE... DESTINATION"));
+        let Ok(FileAction::Cp(cp)) = parsed("cp a --connect ws://b:1 c -r :d") else { panic!() };
+        assert!(cp.recursive && cp.sources.len() == 2);
+    }
+
+    #[test]
+    fn what_is_removed_has_a_name() {
+        assert!(parsed("rm -r a :b box:/c").is_ok());
+        for path in [":", "a box:", "/", "."] {
+            assert!(parsed(&format!("rm -r {path}")).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_server_is_known_beforehand() {
+        let environments = |line| {
+            let action = parsed(line).unwrap();
+            let environments = action.environments().into_iter();
+            environments.map(|id| id.map(str::to_owned)).collect::<Vec<_>>()
+        };
+        assert_eq!(environments("cp a b"), []);
+        assert_eq!(environments("cp a box:b :c"), [None, Some("box".to_owned())]);
+        assert_eq!(environments("cat box:a box:b"), [Some("box".to_owned())]);
+        assert_eq!(environments("ls"), [None]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use exec_server_server::SandboxLevel;
 
 use super::switch;
+use crate::sandbox_terms::{DenialMistake, SandboxTerms};
 
 /// What the command line says about the sandbox.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +37,10 @@ pub(super) fn arguments() -> [Arg; 4] {
             .long("sandbox")
             .value_name("MODE")
             .value_parser([READ_ONLY, WORKSPACE_WRITE, NONE])
-            .help("Let it read files only, or also write in its directory and in those for temporary files; none replaces what the environment has"),
+            .help(
+                "Let it read files only, or also write in its directory and in those for temporary files; \
+                 none replaces what the environment has",
+            ),
         Arg::new("writable")
             .long("writable")
             .value_name("DIR")
@@ -56,15 +60,8 @@ pub(super) fn arguments() -> [Arg; 4] {
     .map(|argument| argument.help_heading(HEADING))
 }
 
-/// What is denied less than its writer meant is worse than what is refused.
-fn denial(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("an empty name denies nothing".to_owned());
-    }
-    if text == "~" || text.starts_with("~/") {
-        return Err("only a shell knows ~; leave it outside of the quotes, or use $HOME".to_owned());
-    }
-    Ok(text.to_owned())
+fn denial(text: &str) -> Result<String, DenialMistake> {
+    SandboxTerms::check_denial(text).map(|()| text.to_owned())
 }
 
 pub(super) fn parse(matches: &ArgMatches) -> Result<SandboxChoice, String> {
@@ -137,6 +134,7 @@ mod tests {
             ("run --writable a true", "--sandbox <MODE>"),
             ("run --deny a true", "--sandbox <MODE>"),
             ("run --sandbox read-only --deny ~/.ssh true", "only a shell knows ~"),
+            ("run --sandbox read-only --deny **.pem true", "** stands for directories"),
             ("shell --network", "--sandbox <MODE>"),
             (
                 "run --sandbox read-only --writable a true",

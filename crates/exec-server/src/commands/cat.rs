@@ -1,13 +1,13 @@
 //! `exec-server cat`: the content of files, byte for byte.
 
-use std::io;
-
 use bytes::BytesMut;
 use exec_server_protocol::{FsOpenParams, MAX_BLOCK_BYTES, OutputStream};
 use tokio::io::AsyncReadExt as _;
 
 use super::failures::Failures;
+use super::problem::Problem;
 use super::servers::{Located, Servers};
+use super::wording::without_path;
 use crate::environment::{ExecutorFileSystem as _, RemoteFileSystem};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
@@ -19,24 +19,13 @@ pub(super) async fn run(servers: &Servers<'_>, paths: &[ServerPath]) -> anyhow::
     for path in paths {
         match print(servers, path, &mut outputs).await {
             Ok(()) => {}
-            Err(Problem::File(error)) => failures.tell(&path.written, &error),
+            Err(Problem::Work(error)) => failures.tell(&path.written, &error),
             Err(Problem::Output(error)) => return ExitStatus::of_write_error(error),
         }
     }
     match outputs.finish().await {
         Ok(()) => Ok(failures.status()),
         Err(error) => ExitStatus::of_write_error(error),
-    }
-}
-
-enum Problem {
-    File(anyhow::Error),
-    Output(io::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Problem {
-    fn from(error: E) -> Self {
-        Self::File(error.into())
     }
 }
 
@@ -47,13 +36,14 @@ async fn print(
 ) -> Result<(), Problem> {
     let Located { client, path } = servers.locate(path).await?;
     let params = FsOpenParams {
-        path,
+        path: path.clone(),
         handle_id: String::new(),
         follow_symlinks: None,
         details: true,
         sandbox: None,
     };
-    let mut reader = RemoteFileSystem::new(client).read_file_stream(params).await?;
+    let reader = RemoteFileSystem::new(client).read_file_stream(params).await;
+    let mut reader = reader.map_err(|error| without_path(&path, error))?;
     loop {
         let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
         let read = tokio::select! {

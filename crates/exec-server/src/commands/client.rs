@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use exec_server_client::{ExecServerClient, ExecServerError};
+use exec_server_client::ExecServerClient;
 use serde_json::json;
 
 use super::listing::{self, Listed};
 use super::run::options;
 use super::servers::Servers;
+use super::wording::one_line;
 use super::{
     attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
 };
@@ -16,7 +17,7 @@ use crate::cli::client::{Action, ClientCommand, ServerChoice};
 use crate::cli::files::FileAction;
 use crate::exit_code::ExitStatus;
 use crate::program::say;
-use crate::reach::Target;
+use crate::reach::{ReachError, Target};
 
 pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -31,9 +32,17 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     runtime.shutdown_background();
     let status = outcome.unwrap_or_else(|error| {
         say(&one_line(&error));
-        failure_of(&command.action)
+        match failure_of(&command.action) {
+            ExitStatus::FAILURE if is_mistake(&error) => ExitStatus::MISTAKE,
+            failure => failure,
+        }
     });
     status.into()
+}
+
+/// Something has to be written otherwise, on the command line or in a file that it relies on.
+fn is_mistake(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(ReachError::is_mistake)
 }
 
 /// Where the exit code is a process's, ours must be told from it.
@@ -42,8 +51,7 @@ fn failure_of(action: &Action) -> ExitStatus {
         Action::Run(_) | Action::Shell { .. } | Action::Attach { .. } | Action::Wait { .. } => {
             ExitStatus::OUR_FAILURE
         }
-        // 1 says that nothing was found.
-        Action::Files(FileAction::Grep(_)) => ExitStatus::USAGE,
+        Action::Files(FileAction::Grep(_)) => ExitStatus::NOT_ALL_SEARCHED,
         Action::Ps { .. }
         | Action::Logs { .. }
         | Action::Kill { .. }
@@ -110,18 +118,21 @@ async fn with_files(server: &ServerChoice, action: &FileAction) -> anyhow::Resul
         FileAction::Watch { .. } => "watch",
         FileAction::Grep(_) => "grep",
     };
-    Servers::work(server, name, async |servers| match action {
-        FileAction::Cp(cp) => cp::run(servers, cp).await,
-        FileAction::Ls(ls) => ls::run(servers, ls).await,
-        FileAction::Cat { paths } => cat::run(servers, paths).await,
-        FileAction::Mkdir { paths, parents } => mkdir::run(servers, paths, *parents).await,
-        FileAction::Rm { paths, recursive, force } => {
-            rm::run(servers, paths, *recursive, *force).await
+    Servers::work(server, name, async |servers| {
+        servers.prepare(&action.environments()).await?;
+        match action {
+            FileAction::Cp(cp) => cp::run(servers, cp).await,
+            FileAction::Ls(ls) => ls::run(servers, ls).await,
+            FileAction::Cat { paths } => cat::run(servers, paths).await,
+            FileAction::Mkdir { paths, parents } => mkdir::run(servers, paths, *parents).await,
+            FileAction::Rm { paths, recursive, force } => {
+                rm::run(servers, paths, *recursive, *force).await
+            }
+            FileAction::Watch { path, recursive, json } => {
+                watch::run(servers, path, *recursive, *json).await
+            }
+            FileAction::Grep(grep) => grep::run(servers, grep).await,
         }
-        FileAction::Watch { path, recursive, json } => {
-            watch::run(servers, path, *recursive, *json).await
-        }
-        FileAction::Grep(grep) => grep::run(servers, grep).await,
     })
     .await
 }
@@ -182,24 +193,4 @@ async fn wait_for(
         super::print((line + "\n").as_bytes(), &mut std::io::stdout())?;
     }
     Ok(ExitStatus::of_process(last))
-}
-
-/// The whole chain of causes. Our own errors name their cause already: it is not said twice.
-pub(super) fn one_line(error: &anyhow::Error) -> String {
-    let mut causes = error.chain().map(in_words);
-    let mut line = causes.next().unwrap_or_default();
-    for cause in causes {
-        if !line.contains(&cause) {
-            line = format!("{line}: {cause}");
-        }
-    }
-    line.replace(['\n', '\r'], " ")
-}
-
-/// The number of a server's error is for programs.
-fn in_words(cause: &(dyn std::error::Error + 'static)) -> String {
-    match cause.downcast_ref() {
-        Some(ExecServerError::Server(error)) => error.message.clone(),
-        _ => cause.to_string(),
-    }
 }

@@ -13,7 +13,7 @@ pub(crate) fn run(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let text = if json {
-        serde_json::to_string_pretty(&Json(configuration))? + "\n"
+        serde_json::to_string(&Json(configuration))? + "\n"
     } else {
         toml_text(configuration)
     };

@@ -14,7 +14,8 @@ pub(super) enum Download {
         draft: NamedTempFile,
         path: PathBuf,
     },
-    /// A device or a FIFO takes bytes as they come, and must not be replaced. Nor must a symlink that leads nowhere yet.
+    /// A device or a FIFO takes bytes as they come, and must not be replaced. Nor must a symlink that leads nowhere
+    /// yet.
     Stream(File),
 }
 

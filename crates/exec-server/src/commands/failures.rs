@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::client::one_line;
+use super::wording::one_line;
 use crate::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::escaped;

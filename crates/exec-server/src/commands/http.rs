@@ -6,17 +6,22 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use exec_server_client::{ExecServerError, HttpBody};
+use exec_server_client::HttpBody;
 use exec_server_protocol::{
     HttpRequestParams, HttpResponse, MAX_FILE_BYTES, OutputStream, RedirectPolicy,
 };
 
 use super::download::Download;
+use super::problem::Problem;
 use super::servers::Servers;
+use super::wording::without_id;
 use crate::cli::http::{Body, Request};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
 use crate::program::{printable, say};
+
+/// What servers call one, before its number.
+const REQUEST: &str = "http request";
 
 pub(super) async fn run(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
     let Some(limit) = request.timeout else { return perform(servers, request).await };
@@ -37,7 +42,7 @@ async fn perform(servers: &Servers<'_>, request: &Request) -> anyhow::Result<Exi
     // Of a response that broke off, too, what came is printed.
     let printed = outputs.finish().await;
     match (delivered, printed) {
-        (Err(Problem::Response(error)), _) => Err(error),
+        (Err(Problem::Work(error)), _) => Err(error),
         (Err(Problem::Output(error)), _) | (_, Err(error)) => ExitStatus::of_write_error(error),
         (Ok(status), Ok(())) => Ok(status),
     }
@@ -60,18 +65,7 @@ async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpRe
         },
         ..HttpRequestParams::new(request.method.clone(), request.url.clone())
     };
-    Ok(client.http_stream(params).await.map_err(without_id)?)
-}
-
-enum Problem {
-    Response(anyhow::Error),
-    Output(io::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Problem {
-    fn from(error: E) -> Self {
-        Self::Response(error.into())
-    }
+    Ok(client.http_stream(params).await.map_err(|error| without_id(REQUEST, error))?)
 }
 
 /// The head goes to our output, the body there or to a file.
@@ -99,7 +93,8 @@ async fn deliver(
             error = outputs.failed() => return Err(Problem::Output(error)),
         };
         let Some(piece) = piece else { break };
-        let piece = piece.map_err(without_id).context("the response broke off")?;
+        let piece = piece.map_err(|error| without_id(REQUEST, error));
+        let piece = piece.context("the response broke off")?;
         match &mut file {
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
             None => {
@@ -131,20 +126,6 @@ fn text_of(head: &HttpResponse) -> Bytes {
     }
     text.push('\n');
     text.into()
-}
-
-/// Servers name the request by the number that we gave it, which means nothing to whoever made only one.
-fn without_id(error: ExecServerError) -> ExecServerError {
-    match error {
-        ExecServerError::Server(mut error) => {
-            let named = error.message.strip_prefix("http request \"");
-            if let Some((_, cause)) = named.and_then(|named| named.split_once("\": ")) {
-                error.message = cause.to_owned();
-            }
-            ExecServerError::Server(error)
-        }
-        other => other,
-    }
 }
 
 async fn read(body: &Body) -> anyhow::Result<Bytes> {
@@ -185,20 +166,7 @@ fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use exec_server_protocol::RpcError;
-
     use super::*;
-
-    #[test]
-    fn a_request_is_not_named_by_its_number() {
-        let said = |message: &str| {
-            let error = ExecServerError::Server(RpcError::internal(message));
-            let ExecServerError::Server(error) = without_id(error) else { panic!() };
-            error.message
-        };
-        assert_eq!(said("http request \"1\": no route"), "no route");
-        assert_eq!(said("http request refused"), "http request refused");
-    }
 
     #[tokio::test]
     async fn a_body_has_a_limit() {

@@ -8,13 +8,14 @@ use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
     DirectoryEntry, FsGetMetadataParams, FsMetadata, FsReadDirectoryParams, FsReadLinkParams,
-    PathUri,
+    FsReadLinkResponse, PathUri,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::failures::Failures;
 use super::servers::{Located, Servers};
+use super::wording::without_path;
 use crate::cli::files::Ls;
 use crate::exit_code::ExitStatus;
 use crate::remote_path::ServerPath;
@@ -36,10 +37,6 @@ pub(super) async fn run(servers: &Servers<'_>, ls: &Ls) -> anyhow::Result<ExitSt
     }
     sort(&mut lone);
     if ls.json {
-        let found = lone.len() + directories.len();
-        if found == 0 {
-            return Ok(failures.status());
-        }
         lone.extend(directories.into_iter().flat_map(|(_, rows)| rows));
         return super::print_result(format!("{}\n", json(&lone)).as_bytes(), failures.status());
     }
@@ -71,14 +68,23 @@ async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::R
     let mut rows: Vec<Row> = match found {
         Ok(_) if is_directory => {
             let shown = |row: &Row| ls.all || !row.is_hidden();
-            entries(&client, path).await?.filter(shown).collect()
+            let entries = entries(&client, path.clone()).await;
+            entries.map_err(|error| without_path(&path, error))?.filter(shown).collect()
         }
-        Ok(found) => vec![Row::of_lone(name, path, &found)],
-        Err(error) if error.kind() == Some("notFound") => {
-            let dangling = dangling(&client, &path).await.ok_or(error)?;
-            vec![Row { name, ..dangling }]
+        Ok(found) => {
+            // As by ls(1): where it says what it is, a symlink is told from what it leads to.
+            let is_told = found.is_symlink && (ls.long || ls.json);
+            let link = if is_told { symlink(&client, &path).await } else { None };
+            let row = link.unwrap_or_else(|| Row::of_lone(path, &found));
+            vec![Row { name, ..row }]
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let dangling = match error.kind() {
+                Some("notFound") => symlink(&client, &path).await,
+                _ => None,
+            };
+            vec![Row { name, ..dangling.ok_or_else(|| without_path(&path, error))? }]
+        }
     };
     sort(&mut rows);
     if ls.long || ls.json {
@@ -99,8 +105,8 @@ async fn entries(
     Ok(entries.into_iter().filter_map(Row::of_entry))
 }
 
-/// A symlink that leads nowhere. Only its directory says what it is itself.
-async fn dangling(client: &ExecServerClient, path: &PathUri) -> Option<Row> {
+/// A symlink itself, which may lead nowhere. Only its directory knows it.
+async fn symlink(client: &ExecServerClient, path: &PathUri) -> Option<Row> {
     let parent = PathUri::from_path(path.as_path().parent()?)?;
     let name = path.as_path().file_name()?;
     let mut entries = entries(client, parent).await.ok()?;
@@ -149,9 +155,10 @@ impl Row {
         })
     }
 
-    fn of_lone(name: OsString, path: PathUri, metadata: &FsMetadata) -> Self {
+    /// Without a name.
+    fn of_lone(path: PathUri, metadata: &FsMetadata) -> Self {
         Self {
-            name,
+            name: OsString::new(),
             path,
             kind: if metadata.is_file { Kind::File } else { Kind::Other },
             mode: metadata.mode.unwrap_or(0),
@@ -211,7 +218,7 @@ fn long(rows: &[Row], names: Names) -> Vec<u8> {
     text
 }
 
-fn json(rows: &[Row]) -> serde_json::Value {
+fn json(rows: &[Row]) -> Value {
     let object = |row: &Row| {
         let mut object = json!({
             "name": row.name.to_string_lossy(),
@@ -226,8 +233,12 @@ fn json(rows: &[Row]) -> serde_json::Value {
             "size": row.size,
             "modifiedAtMs": row.modified_at_ms,
         });
-        if let Some(target) = &row.target {
-            object["target"] = target.to_string_lossy().into();
+        // As fs/readLink has it: `target`, or `targetBase64` if that is not UTF-8.
+        if let Some(target) = &row.target
+            && let (Some(object), Ok(Value::Object(target))) =
+                (object.as_object_mut(), serde_json::to_value(FsReadLinkResponse::new(target)))
+        {
+            object.extend(target);
         }
         object
     };
@@ -316,5 +327,19 @@ mod tests {
         let expected = b"-rw-r--r-- 1234 1970-01-01T00:00:01Z \xff\n\nlrw-r--r--    3 1970-01-01T00:00:01Z l -> a b\n";
         assert_eq!(long(&rows, Names::Raw), expected);
         assert_eq!(short(&rows, Names::Escaped), b"\\377\\n\nl\n");
+    }
+
+    #[test]
+    fn programs_get_the_very_target_of_a_link() {
+        let with_target = |target: &[u8]| {
+            let mut link = row(b"l", Kind::Symlink, 3);
+            link.target = Some(OsStr::from_bytes(target).to_owned());
+            json(&[link])[0].clone()
+        };
+        assert_eq!(with_target(b"a b")["target"], "a b");
+        assert_eq!(with_target(b"a b").get("targetBase64"), None);
+        let not_text = with_target(b"\xff/x");
+        assert_eq!(not_text["targetBase64"], "/y94");
+        assert_eq!(not_text.get("target"), None, "half of the truth is none");
     }
 }

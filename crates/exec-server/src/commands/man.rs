@@ -7,6 +7,9 @@ use clap_mangen::Man;
 
 use crate::cli;
 
+/// What a footer says.
+const SOURCE: &str = concat!("exec-server ", env!("CARGO_PKG_VERSION"));
+
 /// One page of everything, or the page of one command.
 pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut program = cli::program();
@@ -20,7 +23,7 @@ pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result
                 .with_context(|| format!("there is no command {name:?}; see exec-server --help"))?;
             // Without a space, which would end the name in the page's title.
             let title = format!("exec-server-{name}");
-            Man::new(command.clone()).title(title).render(&mut page)?;
+            manual_of(command).title(title).source(SOURCE).render(&mut page)?;
         }
     }
     Ok(super::print(&page, out)?)
@@ -28,7 +31,7 @@ pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result
 
 /// Each command is a section of its own behind the page of the program.
 fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
-    let man = Man::new(program.clone());
+    let man = manual_of(program).source(SOURCE);
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;
@@ -37,7 +40,7 @@ fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     man.render_options_section(page)?;
     man.render_extra_section(page)?;
     for command in program.get_subcommands() {
-        let man = Man::new(command.clone());
+        let man = manual_of(command);
         let mut section = Vec::new();
         man.render_synopsis_section(&mut section)?;
         man.render_description_section(&mut section)?;
@@ -56,6 +59,14 @@ fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
+/// With a synopsis of one line, as the help has it. Otherwise every option would be listed, without its value.
+fn manual_of(command: &clap::Command) -> Man {
+    let mut command = command.clone();
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").to_owned();
+    Man::new(command.override_usage(usage))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +81,10 @@ mod tests {
     fn the_manual_has_every_command() {
         let manual = page(None);
         assert_eq!(manual.matches(".TH ").count(), 1);
+        let line_after =
+            |heading: &str| manual.split(heading).nth(1).unwrap().lines().nth(1).unwrap();
+        assert!(!line_after(".SH NAME").contains('.'), "{}", line_after(".SH NAME"));
+        assert!(!line_after(".SH SYNOPSIS").contains("listen"), "{}", line_after(".SH SYNOPSIS"));
         for command in cli::program().get_subcommands() {
             let heading = format!(".SH \"EXEC-SERVER {}\"", command.get_name().to_uppercase());
             assert!(manual.contains(&heading), "{heading}");
@@ -80,6 +95,8 @@ mod tests {
     fn a_command_has_a_page() {
         let run = page(Some("run"));
         assert!(run.contains(".TH exec-server-run 1"), "{run}");
+        let first = run.lines().find(|line| line.starts_with(".TH ")).unwrap();
+        assert!(first.contains(SOURCE), "{first}");
         assert!(run.contains("\\-\\-timeout"), "{run}");
         let error = super::run(Some("fly"), &mut Vec::new()).unwrap_err().to_string();
         assert!(error.starts_with("there is no command \"fly\""), "{error}");

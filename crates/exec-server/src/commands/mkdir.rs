@@ -4,6 +4,7 @@ use exec_server_protocol::FsCreateDirectoryParams;
 
 use super::failures::Failures;
 use super::servers::{Located, Servers};
+use super::wording::without_path;
 use crate::exit_code::ExitStatus;
 use crate::remote_path::ServerPath;
 
@@ -24,11 +25,12 @@ pub(super) async fn run(
 async fn create(servers: &Servers<'_>, path: &ServerPath, parents: bool) -> anyhow::Result<()> {
     let Located { client, path } = servers.locate(path).await?;
     let params = FsCreateDirectoryParams {
-        path,
+        path: path.clone(),
         recursive: Some(parents),
         follow_symlinks: None,
         sandbox: None,
     };
-    client.fs_create_directory(params).await?;
+    let created = client.fs_create_directory(params).await;
+    created.map_err(|error| without_path(&path, error))?;
     Ok(())
 }

@@ -18,6 +18,7 @@ mod logs;
 mod ls;
 pub(crate) mod man;
 mod mkdir;
+mod problem;
 mod ps;
 mod rm;
 mod run;
@@ -26,6 +27,7 @@ mod shell;
 mod starting;
 mod wait;
 mod watch;
+mod wording;
 
 use std::io::{self, Write};
 

@@ -29,7 +29,7 @@ pub(crate) fn print(listed: &[Listed], all: bool, json: bool) -> io::Result<()> 
     let shown = shown(listed, all);
     if json {
         let processes: Vec<_> = shown.into_iter().map(as_json).collect();
-        let text = serde_json::to_string_pretty(&processes)? + "\n";
+        let text = serde_json::to_string(&processes)? + "\n";
         return super::print(text.as_bytes(), &mut stdout);
     }
     let width = crate::terminal::size_of_stdout().map(|(_, cols)| usize::from(cols));

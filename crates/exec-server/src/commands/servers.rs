@@ -1,6 +1,7 @@
 //! The servers that one command works on, each reached once and when it is needed, and what a path means there.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -66,6 +67,22 @@ impl<'a> Servers<'a> {
                 Ok(ExitStatus::of_signal(number))
             }
         }
+    }
+
+    /// Before a path is looked at. An environment that nobody has defined is a mistake; and if there is only one
+    /// server, it is no path's fault that it cannot be reached.
+    pub(super) async fn prepare(
+        &self,
+        environments: &BTreeSet<Option<&str>>,
+    ) -> anyhow::Result<()> {
+        let mut is_only = environments.len() == 1;
+        for environment in environments {
+            is_only &= !self.target(*environment)?.is_embedded();
+            if is_only {
+                self.reach(*environment).await?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn locate(&self, path: &ServerPath) -> anyhow::Result<Located> {

@@ -13,6 +13,7 @@ use exec_server_protocol::{
 use uuid::Uuid;
 
 use super::servers::absolute;
+use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxChoice, SandboxFlags};
 use crate::exit_code::ExitStatus;
@@ -105,9 +106,9 @@ async fn without_parents(path: PathUri, client: &ExecServerClient) -> anyhow::Re
     if !path.as_path().components().any(|component| component == Component::ParentDir) {
         return Ok(path);
     }
-    let shown = path.as_path().display().to_string();
-    let real = client.fs_canonicalize(FsCanonicalizeParams { path, sandbox: None }).await;
-    Ok(real.with_context(|| format!("cannot find {shown}"))?.path)
+    let params = FsCanonicalizeParams { path: path.clone(), sandbox: None };
+    let real = client.fs_canonicalize(params).await.map_err(|error| without_path(&path, error));
+    Ok(real.with_context(|| format!("cannot find {}", path.as_path().display()))?.path)
 }
 
 /// A name that nobody chose: short enough to type.
@@ -130,7 +131,10 @@ pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Resu
     let status = match error.kind() {
         Some("programNotFound") => ExitStatus::NOT_FOUND,
         Some("notExecutable") => ExitStatus::NOT_EXECUTABLE,
-        _ => return Err(anyhow::Error::new(error).context(format!("cannot start {program}"))),
+        _ => {
+            let error = anyhow::Error::new(without_id("process", error));
+            return Err(error.context(format!("cannot start {program}")));
+        }
     };
     let reason = match status {
         ExitStatus::NOT_FOUND => "not found",

@@ -30,7 +30,8 @@ pub trait ExecBackend: Debug + Send + Sync {
 pub trait ExecProcess: Debug + Send + Sync {
     fn process_id(&self) -> &str;
 
-    /// Output after `after_seq`, at most `max_bytes` of it but at least one chunk. Waits up to `wait` for something new.
+    /// Output after `after_seq`, at most `max_bytes` of it but at least one chunk. Waits up to `wait` for something
+    /// new.
     async fn read(
         &self,
         after_seq: Option<u64>,

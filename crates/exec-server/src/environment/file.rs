@@ -424,7 +424,15 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"\"]"),
-                "6: environment \"a\": sandbox: a pattern to deny must not be empty",
+                "6: environment \"a\": sandbox: deny: \"\": an empty name denies nothing",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny = [\n\"/a\",\n\"~/.ssh\"]"),
+                "8: environment \"a\": sandbox: deny: \"~/.ssh\": only a shell knows ~",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny = [\"**.pem\"]"),
+                "6: environment \"a\": sandbox: deny: \"**.pem\": ** stands for directories",
             ),
         ] {
             let found = error(text);

@@ -6,33 +6,25 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes};
 use exec_server_client::{ExecServerError, Violation};
 use exec_server_protocol::{FsMetadata, FsReadBlockResponse, MAX_BLOCK_BYTES};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::file_system::OpenFile;
+use crate::pieces::Pieces;
 
 /// Blocks that are fetched before they are asked for.
 const BLOCKS_AHEAD: usize = 4;
 
-/// Reads a file from its beginning to its end, a few blocks ahead. It stays the file that was opened, whatever happens to
-/// its name. A lost connection is an error: nobody could tell whether another one finds the same file.
+/// Reads a file from its beginning to its end, a few blocks ahead. It stays the file that was opened, whatever
+/// happens to its name. A lost connection is an error: nobody could tell whether another one finds the same file.
 pub struct FileReader {
     file: Arc<dyn OpenFile>,
     /// In the order of their offsets.
     blocks: VecDeque<Block>,
     /// Where the next block begins that is not asked for yet.
     ahead: u64,
-    rest: Bytes,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Open,
-    Ended,
-    Failed(ExecServerError),
+    pieces: Pieces,
 }
 
 struct Block {
@@ -50,20 +42,14 @@ type Fetched = Result<FsReadBlockResponse, ExecServerError>;
 impl FileReader {
     #[must_use]
     pub fn new(file: Box<dyn OpenFile>) -> Self {
-        Self {
-            file: file.into(),
-            blocks: VecDeque::new(),
-            ahead: 0,
-            rest: Bytes::new(),
-            state: State::Open,
-        }
+        Self { file: file.into(), blocks: VecDeque::new(), ahead: 0, pieces: Pieces::default() }
     }
 
     /// Begins elsewhere than at the beginning.
     #[must_use]
     pub fn starting_at(mut self, offset: u64) -> Self {
         self.blocks.clear();
-        self.rest = Bytes::new();
+        self.pieces = Pieces::default();
         self.ahead = offset;
         self
     }
@@ -88,7 +74,7 @@ impl FileReader {
 
     /// Fetches until there is something to read or to say.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.rest.is_empty() && matches!(self.state, State::Open) {
+        while self.pieces.is_wanting() {
             self.ask();
             // All of them: a future does nothing before it is polled.
             for block in &mut self.blocks {
@@ -109,21 +95,21 @@ impl FileReader {
         match fetched {
             Ok(FsReadBlockResponse { chunk, eof }) => {
                 if eof {
-                    self.state = State::Ended;
+                    self.pieces.end();
                     self.blocks.clear();
                 } else if chunk.0.is_empty() {
                     // Asking again could go on for ever, and the file is not whole.
-                    self.state = State::Failed(Violation::EmptyBlock.into());
+                    self.pieces.fail(Violation::EmptyBlock.into());
                     self.blocks.clear();
                 } else if chunk.0.len() < MAX_BLOCK_BYTES {
                     // What was asked for ahead does not follow on this.
                     self.blocks.clear();
                     self.ahead = offset + chunk.0.len() as u64;
                 }
-                self.rest = chunk.0;
+                self.pieces.put(chunk.0);
             }
             Err(error) => {
-                self.state = State::Failed(error);
+                self.pieces.fail(error);
                 self.blocks.clear();
             }
         }
@@ -147,16 +133,7 @@ impl AsyncRead for FileReader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_advance(context));
-        if !self.rest.is_empty() {
-            let len = self.rest.len().min(buffer.remaining());
-            buffer.put_slice(&self.rest[..len]);
-            self.rest.advance(len);
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Ready(match &self.state {
-            State::Failed(error) => Err(io::Error::other(error.clone())),
-            State::Open | State::Ended => Ok(()),
-        })
+        Poll::Ready(self.pieces.give_out(buffer))
     }
 }
 
@@ -164,7 +141,7 @@ impl std::fmt::Debug for FileReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileReader")
             .field("file", &self.file)
-            .field("state", &self.state)
+            .field("pieces", &self.pieces)
             .finish_non_exhaustive()
     }
 }

@@ -21,11 +21,12 @@ use super::file_writer::FileWriter;
 
 /// Reads and changes the files of the machine on which the processes of an environment run.
 ///
-/// Every call may carry the policy under which it is to be done; without one it has the rights of the server. Ids in the
-/// params (`handle_id`, `watch_id`, `search_id`) are chosen by the implementation; what callers put there is ignored.
+/// Every call may carry the policy under which it is to be done; without one it has the rights of the server. Ids in
+/// the params (`handle_id`, `watch_id`, `search_id`) are chosen by the implementation; what callers put there is
+/// ignored.
 ///
-/// Calls in flight at the same time have no promised order. One that changes something and loses its connection fails as
-/// [`ExecServerError::Interrupted`]; one that only looks is done again.
+/// Calls in flight at the same time have no promised order. One that changes something and loses its connection fails
+/// as [`ExecServerError::Interrupted`]; one that only looks is done again.
 #[async_trait]
 pub trait ExecutorFileSystem: Debug + Send + Sync {
     /// The content of a regular file that fits into one message, at most 47 MiB. Larger ones are read in blocks; see
@@ -125,8 +126,8 @@ pub trait NewFile: Debug + Send + Sync {
     /// ended may be missing before this place.
     fn written(&self) -> u64;
 
-    /// At most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES). Blocks may be written in any order, several at
-    /// once.
+    /// At most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES). Blocks may be written in any order,
+    /// several at once.
     async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError>;
 
     /// Gives the file its name, in one step.

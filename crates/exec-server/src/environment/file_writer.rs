@@ -33,8 +33,8 @@ type SharedFile = Arc<RwLock<Option<Box<dyn NewFile>>>>;
 
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
 
-/// In the order of the file. Those that are done are `None`, and stay while one before them is not: how far the last one
-/// is ahead of the first is what a later writer must not trust.
+/// In the order of the file. Those that are done are `None`, and stay while one before them is not: how far the last
+/// one is ahead of the first is what a later writer must not trust.
 type Blocks = VecDeque<Option<Work<()>>>;
 
 enum State {

@@ -1,5 +1,5 @@
-//! Where processes run, and where files are. A caller holds an [`Environment`] and cannot tell whether it is this machine or another: both
-//! keep the same promises, and the same tests hold them to it.
+//! Where processes run, and where files are. A caller holds an [`Environment`] and cannot tell whether it is this
+//! machine or another: both keep the same promises, and the same tests hold them to it.
 //!
 //! ```
 //! use exec_server::protocol::{PathUri, StartParams};

@@ -5,7 +5,7 @@ use exec_server_server::SandboxLevel;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::sandbox_terms::SandboxTerms;
+use crate::sandbox_terms::{DenialMistake, SandboxTerms};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,8 +33,8 @@ pub enum SandboxTableMistake {
     RelativeWritable { path: String },
     #[error("writable needs mode = \"workspace-write\"")]
     NothingWritable,
-    #[error("a pattern to deny must not be empty")]
-    EmptyDenial,
+    #[error("deny: {pattern:?}: {source}")]
+    Denial { pattern: String, source: DenialMistake },
 }
 
 impl SandboxTable {
@@ -51,16 +51,20 @@ impl SandboxTable {
                 (path.span().start, mistake)
             })
         });
-        if let Some(empty) = self.deny.iter().find(|pattern| pattern.get_ref().is_empty()) {
-            return Err((empty.span().start, SandboxTableMistake::EmptyDenial));
-        }
+        let deny = self.deny.iter().map(|pattern| {
+            let text = pattern.get_ref();
+            SandboxTerms::check_denial(text).map(|()| text.clone()).map_err(|source| {
+                let mistake = SandboxTableMistake::Denial { pattern: text.clone(), source };
+                (pattern.span().start, mistake)
+            })
+        });
         Ok(SandboxTerms {
             level: match self.mode {
                 Mode::ReadOnly => SandboxLevel::ReadOnly,
                 Mode::WorkspaceWrite => SandboxLevel::WorkspaceWrite,
             },
             writable: writable.collect::<Result<_, _>>()?,
-            deny: self.deny.iter().map(|pattern| pattern.get_ref().clone()).collect(),
+            deny: deny.collect::<Result<_, _>>()?,
             network: self.network,
         })
     }

@@ -12,8 +12,8 @@ const LARGEST_READ: usize = 64 << 10;
 /// Chunks that wait for the process. Full: nothing more is read, and whoever writes to us waits.
 const QUEUE: usize = 16;
 
-/// What arrives, until its end or a failure, which is the last to come. The thread outlives the receiver if it is in the middle of a read; the runtime must
-/// be shut down without waiting for it.
+/// What arrives, until its end or a failure, which is the last to come. The thread outlives the receiver if it is in
+/// the middle of a read; the runtime must be shut down without waiting for it.
 pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     let (chunks, queue) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {

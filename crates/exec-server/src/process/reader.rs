@@ -4,13 +4,13 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes};
 use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
 use exec_server_protocol::OutputStream;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::head_tail::{CollectedOutput, HeadTail};
 use crate::ExecProcess;
+use crate::pieces::Pieces;
 
 /// Reads one stream of a process, from the start of what is retained to its end.
 ///
@@ -25,16 +25,8 @@ pub struct StdoutReader {
     process_id: String,
     events: ProcessEvents,
     stream: OutputStream,
-    rest: Bytes,
+    pieces: Pieces,
     others: Option<HeadTail>,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Open,
-    Ended,
-    Failed(ExecServerError),
 }
 
 impl StdoutReader {
@@ -44,9 +36,8 @@ impl StdoutReader {
             process_id: process.process_id().to_owned(),
             events: process.subscribe_events(),
             stream,
-            rest: Bytes::new(),
+            pieces: Pieces::default(),
             others: None,
-            state: State::Open,
         }
     }
 
@@ -64,10 +55,10 @@ impl StdoutReader {
 
     /// Fetches events until there is something to read or to say.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.rest.is_empty() && matches!(self.state, State::Open) {
+        while self.pieces.is_wanting() {
             match ready!(self.events.poll_next_event(context)) {
                 Some(ExecProcessEvent::Output(output)) if output.stream == self.stream => {
-                    self.rest = output.chunk.0;
+                    self.pieces.put(output.chunk.0);
                 }
                 Some(ExecProcessEvent::Output(output)) => {
                     if let Some(others) = &mut self.others {
@@ -76,11 +67,11 @@ impl StdoutReader {
                 }
                 Some(ExecProcessEvent::Gap { dropped_bytes }) => {
                     let process_id = self.process_id.clone();
-                    self.state = State::Failed(ExecServerError::Gap { process_id, dropped_bytes });
+                    self.pieces.fail(ExecServerError::Gap { process_id, dropped_bytes });
                 }
-                Some(ExecProcessEvent::Failed(error)) => self.state = State::Failed(error),
+                Some(ExecProcessEvent::Failed(error)) => self.pieces.fail(error),
                 Some(ExecProcessEvent::Exited(_)) => {}
-                Some(ExecProcessEvent::Closed { .. }) | None => self.state = State::Ended,
+                Some(ExecProcessEvent::Closed { .. }) | None => self.pieces.end(),
             }
         }
         Poll::Ready(())
@@ -94,16 +85,7 @@ impl AsyncRead for StdoutReader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_advance(context));
-        if !self.rest.is_empty() {
-            let len = self.rest.len().min(buffer.remaining());
-            buffer.put_slice(&self.rest[..len]);
-            self.rest.advance(len);
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Ready(match &self.state {
-            State::Failed(error) => Err(io::Error::other(error.clone())),
-            State::Open | State::Ended => Ok(()),
-        })
+        Poll::Ready(self.pieces.give_out(buffer))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Names of files for whoever reads them: a program gets the very bytes, a person something that cannot move the cursor.
+//! Names of files for whoever reads them: a program gets the very bytes, a person something that cannot move the
+//! cursor.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;

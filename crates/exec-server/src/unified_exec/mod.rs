@@ -120,7 +120,8 @@ impl UnifiedExec {
         self.snapshot(&running, began, max_output)
     }
 
-    /// Writes to a command and waits for its end, or as long as `yield_time` says. Empty bytes only ask for what is new.
+    /// Writes to a command and waits for its end, or as long as `yield_time` says. Empty bytes only ask for what is
+    /// new.
     pub async fn write_stdin(
         &self,
         id: ProcessHandleId,

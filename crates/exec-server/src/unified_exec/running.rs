@@ -82,8 +82,8 @@ impl RunningCommand {
         tokio::time::timeout_at(deadline, ended).await.unwrap_or(false)
     }
 
-    /// What no call has shown yet, and how the command ended if it has. While it runs, the beginning of a character whose
-    /// rest has not come yet stays for the next call.
+    /// What no call has shown yet, and how the command ended if it has. While it runs, the beginning of a character
+    /// whose rest has not come yet stays for the next call.
     pub(super) fn take(&self) -> (CollectedOutput, Option<Outcome>) {
         let mut state = self.lock();
         let mut output = state.unseen.take();

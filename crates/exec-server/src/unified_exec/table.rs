@@ -37,8 +37,8 @@ impl Table {
         Ok(id)
     }
 
-    /// Puts a command that was started into its place. If there are too many now, another one leaves: the oldest that has
-    /// ended, or else the least recently used one, which is returned to be terminated.
+    /// Puts a command that was started into its place. If there are too many now, another one leaves: the oldest that
+    /// has ended, or else the least recently used one, which is returned to be terminated.
     pub(super) fn fill(
         &mut self,
         id: ProcessHandleId,

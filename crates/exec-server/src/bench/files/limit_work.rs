@@ -73,8 +73,8 @@ impl Worker {
         self.append_base64("dataBase64")
     }
 
-    /// Cut to its length afterwards: ext4 takes a file that is emptied first for one that is being replaced, and closing it
-    /// waits for the disk.
+    /// Cut to its length afterwards: ext4 takes a file that is emptied first for one that is being replaced, and
+    /// closing it waits for the disk.
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         file.write_all(&self.content)?;

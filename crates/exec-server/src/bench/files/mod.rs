@@ -1,12 +1,13 @@
 //! Work on files: through our server, and through a minimal server that does the same work.
 //!
 //! The limit is `limit_server`, a process of its own like the server that is measured, on loopback too: a blocking
-//! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no sessions, no checks, no limits, no
-//! errors but a closed connection, and its buffers are used again. Both are asked by the same client over the same frames,
-//! which writes each request by itself and reads the same JSON and base64 in the answers, so that only the servers differ.
+//! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no sessions, no checks, no
+//! limits, no errors but a closed connection, and its buffers are used again. Both are asked by the same client over
+//! the same frames, which writes each request by itself and reads the same JSON and base64 in the answers, so that
+//! only the servers differ.
 //!
-//! The files are in the directory for temporary ones. They stay in the page cache, but it matters all the same whether that is
-//! on a disk: `TMPDIR` chooses another.
+//! The files are in the directory for temporary ones. They stay in the page cache, but it matters all the same
+//! whether that is on a disk: `TMPDIR` chooses another.
 
 mod blocks;
 mod client;

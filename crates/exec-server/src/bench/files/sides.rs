@@ -34,8 +34,8 @@ impl Sides {
         })
     }
 
-    /// Does the work on both sides in turn, so many times, after one time that is not counted: it fills caches and grows
-    /// buffers.
+    /// Does the work on both sides in turn, so many times, after one time that is not counted: it fills caches and
+    /// grows buffers.
     pub(super) fn time(
         &mut self,
         rounds: usize,

@@ -31,8 +31,8 @@ use self::progress::{Progress, add};
 use self::side::{Place, Side, Sides};
 use self::transfer::{Job, Links, Transfer};
 use self::tree::Tree;
-use super::client::one_line;
 use super::servers::Servers;
+use super::wording::{one_line, reason, without_path};
 use crate::cli::files::Cp;
 use crate::exit_code::ExitStatus;
 use crate::outage;
@@ -50,12 +50,13 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
                 copy.leave_out(1);
                 continue;
             }
-            let outcome = match sides.locate(source).await {
-                Ok(place) => copy.add(&place).await.with_context(|| place.show()),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = outcome {
-                copy.tell(&error);
+            match sides.locate(source).await {
+                Ok(place) => {
+                    if let Err(error) = copy.add(&place).await {
+                        copy.tell_of(&place.side, &place.path, error);
+                    }
+                }
+                Err(error) => copy.tell(&error, &one_line(&error)),
             }
         }
         tokio::select! {
@@ -104,7 +105,10 @@ impl<'a> Copying<'a> {
         let found = match look(&place.side, &place.path).await {
             Ok(found) => Some(found),
             Err(error) if error.kind() == Some("notFound") => None,
-            Err(error) => return Err(anyhow::Error::new(error).context(place.show())),
+            Err(error) => {
+                let error = anyhow::Error::new(without_path(&place.path, error));
+                return Err(error.context(place.show()));
+            }
         };
         let (path, sources) = (place.path.clone(), cp.sources.len());
         let destination = Destination::of(path, place.has_slash, found.as_ref(), sources)
@@ -270,14 +274,16 @@ impl<'a> Copying<'a> {
     }
 
     fn tell_of(&self, side: &Side, path: &PathUri, error: impl Into<anyhow::Error>) {
-        self.tell(&error.into().context(side.show(path)));
+        let error = error.into();
+        let line = format!("{}: {}", side.show(path), reason(&one_line(&error), path.as_path()));
+        self.tell(&error, &line);
     }
 
-    fn tell(&self, error: &anyhow::Error) {
+    fn tell(&self, error: &anyhow::Error, line: &str) {
         if is_loss(error) && self.is_lost.replace(true) {
             return self.leave_out(1);
         }
-        self.progress.warn(&one_line(error));
+        self.progress.warn(line);
         add(&self.progress.counts.failed, 1);
     }
 
@@ -311,4 +317,22 @@ async fn look(side: &Side, path: &PathUri) -> Result<FsMetadata, ExecServerError
 
 async fn canonical(side: &Side, path: &PathUri) -> Result<PathUri, ExecServerError> {
     side.files.canonicalize(FsCanonicalizeParams { path: path.clone(), sandbox: None }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regular file, as a server describes it.
+    pub(super) fn file(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
+        FsMetadata {
+            is_directory: false,
+            is_file: true,
+            is_symlink: false,
+            size,
+            created_at_ms,
+            modified_at_ms,
+            mode: None,
+        }
+    }
 }

@@ -72,35 +72,24 @@ pub(super) fn start(written: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::file;
     use super::*;
-
-    fn metadata(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
-        FsMetadata {
-            is_directory: false,
-            is_file: true,
-            is_symlink: false,
-            size,
-            created_at_ms,
-            modified_at_ms,
-            mode: None,
-        }
-    }
 
     #[test]
     fn another_source_has_another_key() {
         let key = |side: &str, path: &str, found: FsMetadata, samples: &[&[u8]]| {
             super::key(side, &path.parse().unwrap(), &found, samples.iter().copied())
         };
-        let found = metadata(1, 2, 3);
+        let found = file(1, 2, 3);
         let one = key("", "/a", found, &[b"x", b"y"]);
         assert_eq!(one.len(), 16);
         assert_eq!(one, key("", "/a", found, &[b"x", b"y"]));
         for other in [
             key("ws://box:1", "/a", found, &[b"x", b"y"]),
             key("", "/b", found, &[b"x", b"y"]),
-            key("", "/a", metadata(2, 2, 3), &[b"x", b"y"]),
-            key("", "/a", metadata(1, 3, 3), &[b"x", b"y"]),
-            key("", "/a", metadata(1, 2, 4), &[b"x", b"y"]),
+            key("", "/a", file(2, 2, 3), &[b"x", b"y"]),
+            key("", "/a", file(1, 3, 3), &[b"x", b"y"]),
+            key("", "/a", file(1, 2, 4), &[b"x", b"y"]),
             key("", "/a", found, &[b"x", b"z"]),
             key("", "/a", found, &[b"xy", b""]),
         ] {

@@ -69,9 +69,9 @@ pub(super) struct Transfer<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
     #[error(transparent)]
-    Read(#[from] ExecServerError),
+    Source(ExecServerError),
     #[error(transparent)]
-    Written(ExecServerError),
+    Target(ExecServerError),
     #[error("became shorter while it was copied")]
     Shorter,
     #[error("changed while it was copied")]
@@ -84,7 +84,7 @@ impl CopyError {
     /// As callers tell it: the call that failed is what there is to be said.
     pub(super) fn into_cause(self) -> anyhow::Error {
         match self {
-            Self::Read(error) | Self::Written(error) => error.into(),
+            Self::Source(error) | Self::Target(error) => error.into(),
             other => other.into(),
         }
     }
@@ -93,8 +93,8 @@ impl CopyError {
     /// or it is part of something that no longer exists.
     fn spoils_the_draft(&self) -> bool {
         match self {
-            Self::Read(_) => false,
-            Self::Written(error) => matches!(error, ExecServerError::Server(_)),
+            Self::Source(_) => false,
+            Self::Target(error) => matches!(error, ExecServerError::Server(_)),
             Self::Shorter | Self::Changed | Self::OddBlock { .. } => true,
         }
     }
@@ -110,18 +110,18 @@ impl<'a> Transfer<'a> {
         if job.size <= SMALL {
             match self.copy_whole(job).await {
                 // It has grown meanwhile.
-                Err(error) if error.kind() == Some("fileTooLarge") => {}
-                outcome => return Ok(outcome?),
+                Err(CopyError::Source(error)) if error.kind() == Some("fileTooLarge") => {}
+                outcome => return outcome,
             }
         }
         self.copy_in_blocks(job).await
     }
 
-    async fn copy_whole(&self, job: &Job) -> Result<(), ExecServerError> {
+    async fn copy_whole(&self, job: &Job) -> Result<(), CopyError> {
         let _held = self.hold().await;
         let mut params = FsReadFileParams::new(job.source.clone());
         params.follow_symlinks = job.links.on_the_wire();
-        let content = job.from.files.read_file(params).await?;
+        let content = job.from.files.read_file(params).await.map_err(CopyError::Source)?;
         let len = content.len() as u64;
         let write = async || {
             self.to
@@ -134,7 +134,7 @@ impl<'a> Transfer<'a> {
                 })
                 .await
         };
-        insist(write).await?;
+        insist(write).await.map_err(CopyError::Target)?;
         add(&self.progress.counts.transferred, len);
         FileProgress::new(&self.progress.counts).reached(len);
         Ok(())
@@ -152,8 +152,8 @@ impl<'a> Transfer<'a> {
             }
             match attempt {
                 Err(
-                    CopyError::Read(ExecServerError::Interrupted { .. })
-                    | CopyError::Written(ExecServerError::Interrupted { .. }),
+                    CopyError::Source(ExecServerError::Interrupted { .. })
+                    | CopyError::Target(ExecServerError::Interrupted { .. }),
                 ) if losses < MAX_LOSSES => losses += 1,
                 Err(CopyError::Changed) if !has_changed => (has_changed, furthest) = (true, 0),
                 outcome => return outcome,
@@ -169,17 +169,18 @@ impl<'a> Transfer<'a> {
         reached: &mut u64,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
-        let file = open(job).await?;
+        let file = open(job).await.map_err(CopyError::Source)?;
         let found = *file.metadata();
-        let key = resume::key_of(&job.from.identity, &job.source, &*file).await?;
+        let key = resume::key_of(&job.from.identity, &job.source, &*file).await;
+        let key = key.map_err(CopyError::Source)?;
         let previous = last_key.replace(key.clone());
         let is_first = previous.is_none();
         if let Some(obsolete) = previous.filter(|previous| *previous != key) {
-            self.create(job, &obsolete).await?.discard().await?;
+            self.create(job, &obsolete).await?.discard().await.map_err(CopyError::Target)?;
         }
         let mut new = self.create(job, &key).await?;
         if new.written() > found.size || (is_first && self.ignores_leftovers && new.written() > 0) {
-            new.discard().await?;
+            new.discard().await.map_err(CopyError::Target)?;
             new = self.create(job, &key).await?;
         }
         let start = resume::start(new.written());
@@ -194,7 +195,7 @@ impl<'a> Transfer<'a> {
             failed => failed,
         };
         match copied {
-            Ok(()) => Ok(new.commit().await.map(drop)?),
+            Ok(()) => new.commit().await.map(drop).map_err(CopyError::Target),
             Err(error) => {
                 if error.spoils_the_draft() {
                     let _ = new.discard().await;
@@ -204,7 +205,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    async fn create(&self, job: &Job, key: &str) -> Result<Box<dyn NewFile>, ExecServerError> {
+    async fn create(&self, job: &Job, key: &str) -> Result<Box<dyn NewFile>, CopyError> {
         let deadline = Instant::now() + RELEASE_PATIENCE;
         loop {
             let params = FsCreateParams {
@@ -217,7 +218,7 @@ impl<'a> Transfer<'a> {
                 Err(error) if error.kind() == Some("conflict") && Instant::now() < deadline => {
                     sleep(RELEASE_INTERVAL).await;
                 }
-                outcome => return outcome,
+                outcome => return outcome.map_err(CopyError::Target),
             }
         }
     }
@@ -273,14 +274,14 @@ impl<'a> Transfer<'a> {
         let end = offset + len as u64;
         while place < end {
             let asked = usize::try_from(end - place).unwrap_or(MAX_BLOCK_BYTES);
-            let read = file.read_block(place, asked).await?;
+            let read = file.read_block(place, asked).await.map_err(CopyError::Source)?;
             let bytes = read.chunk.0;
             let got = bytes.len();
             if got > asked || (got == 0 && !read.eof) {
                 return Err(CopyError::OddBlock { asked, got });
             }
             if got > 0 {
-                new.write_block(place, bytes).await.map_err(CopyError::Written)?;
+                new.write_block(place, bytes).await.map_err(CopyError::Target)?;
                 add(&self.progress.counts.transferred, got as u64);
                 place += got as u64;
             }
@@ -322,7 +323,7 @@ async fn look_again(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
         Ok(_) => Err(CopyError::Changed),
         // What was opened was read to its end, whatever has become of its name.
         Err(error) if error.kind() == Some("notFound") => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(CopyError::Source(error)),
     }
 }
 
@@ -353,6 +354,7 @@ mod tests {
     use async_trait::async_trait;
     use exec_server_protocol::FsReadBlockResponse;
 
+    use super::super::tests::file;
     use super::*;
 
     /// A file of five blocks that says so, and something else after the first.
@@ -384,11 +386,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let target = PathUri::from_path(directory.path().join("copy")).unwrap();
         let side = Rc::new(Side::here());
-        let new = side.files.create(FsCreateParams::new(target, "")).await?;
+        let new = side.files.create(FsCreateParams::new(target, "")).await.unwrap();
         let progress = Progress::new(true, false);
         let transfer = Transfer::new(side, &progress, false);
         let chunk = bytes::Bytes::copy_from_slice(then).into();
-        let odd = Odd { metadata: found(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
+        let odd = Odd { metadata: file(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
         let size = 5 * MAX_BLOCK_BYTES as u64;
         let progress = FileProgress::new(&progress.counts);
         transfer.blocks(&odd, &*new, 0..size, &mut 0, &progress).await
@@ -407,31 +409,19 @@ mod tests {
         copy_odd(&[0; MAX_BLOCK_BYTES], false).await.unwrap();
     }
 
-    fn found(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
-        FsMetadata {
-            is_directory: false,
-            is_file: true,
-            is_symlink: false,
-            size,
-            created_at_ms,
-            modified_at_ms,
-            mode: None,
-        }
-    }
-
     #[test]
     fn growth_and_another_file_are_no_change() {
-        let before = found(10, 5, 1);
+        let before = file(10, 5, 1);
         for (now, is_change) in [
             (before, false),
-            (found(11, 6, 1), false),
-            (found(10, 6, 2), false),
-            (found(3, 6, 2), false),
-            (found(10, 6, 1), true),
-            (found(9, 6, 1), true),
-            (found(9, 5, 1), true),
+            (file(11, 6, 1), false),
+            (file(10, 6, 2), false),
+            (file(3, 6, 2), false),
+            (file(10, 6, 1), true),
+            (file(9, 6, 1), true),
+            (file(9, 5, 1), true),
             // Where nobody knows when a file was born, it is the same one.
-            (found(10, 6, 0), true),
+            (file(10, 6, 0), true),
         ] {
             assert_eq!(is_rewritten(&before, &now), is_change, "{now:?}");
         }

@@ -31,7 +31,7 @@ pub(crate) fn run(json: bool, out: &mut (impl Write + IsTerminal)) -> anyhow::Re
         .context("cannot start the runtime")?;
     let report = runtime.block_on(examine());
     let text = if json {
-        serde_json::to_string_pretty(&report)? + "\n"
+        serde_json::to_string(&report)? + "\n"
     } else {
         table::text(&report, Paint::for_stream(out))
     };

@@ -1,4 +1,5 @@
-//! What a sandbox can count on here: each mechanism by itself, and then whole sandboxes around a program that tries to get out.
+//! What a sandbox can count on here: each mechanism by itself, and then whole sandboxes around a program that tries
+//! to get out.
 
 use std::path::PathBuf;
 

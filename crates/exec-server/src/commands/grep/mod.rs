@@ -6,12 +6,15 @@ use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    FsGetMetadataParams, FsSearchParams, FsSearchResponse, OutputStream, PathUri,
+    ErrorCode, FsGetMetadataParams, FsSearchParams, FsSearchResponse, OutputStream, PathUri,
 };
 
 use super::failures::Failures;
+use super::problem::Problem;
 use super::servers::{Located, Servers};
+use super::wording::without_path;
 use crate::cli::files::{Grep, GrepOutput};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
@@ -34,7 +37,8 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
                     say(&stopped(grep.max_matches, summary.matches));
                 }
             }
-            Err(Problem::Search(error)) => failures.tell(&path.written, &error),
+            Err(Problem::Work(error)) if is_of_the_pattern(&error) => return Err(error),
+            Err(Problem::Work(error)) => failures.tell(&path.written, &error),
             Err(Problem::Output(error)) => return ExitStatus::of_write_error(error),
         }
     }
@@ -44,19 +48,14 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
     Ok(match (failures.status(), matches) {
         (ExitStatus::SUCCESS, 0) => ExitStatus::FAILURE,
         (ExitStatus::SUCCESS, _) => ExitStatus::SUCCESS,
-        _ => ExitStatus::USAGE,
+        _ => ExitStatus::NOT_ALL_SEARCHED,
     })
 }
 
-enum Problem {
-    Search(anyhow::Error),
-    Output(io::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Problem {
-    fn from(error: E) -> Self {
-        Self::Search(error.into())
-    }
+/// Or of a glob: no path is to blame, and the next would fail for the same reason.
+fn is_of_the_pattern(error: &anyhow::Error) -> bool {
+    let refusal = error.downcast_ref();
+    matches!(refusal, Some(ExecServerError::Server(error)) if error.code == ErrorCode::InvalidParams.value())
 }
 
 async fn search(
@@ -67,7 +66,9 @@ async fn search(
 ) -> Result<FsSearchResponse, Problem> {
     let Located { client, path } = servers.locate(written).await?;
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
-    let is_lone_file = grep.paths.len() == 1 && client.fs_get_metadata(params).await?.is_file;
+    let found = client.fs_get_metadata(params).await;
+    let is_lone_file =
+        found.map_err(|error| without_path(&path, error))?.is_file && grep.paths.len() == 1;
     let root = Root {
         path: path.as_path().to_owned(),
         written: PathBuf::from(&written.written),

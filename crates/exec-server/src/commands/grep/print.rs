@@ -12,6 +12,9 @@ use crate::cli::files::GrepOutput;
 use crate::program::turns_text_around;
 use crate::terminal::{Colour, Names, Paint};
 
+/// Behind a line that goes on.
+const CUT_MARK: &[u8] = b" [... rest of the line left out]";
+
 /// Where a search began, and how its user wrote that.
 #[derive(Debug)]
 pub(super) struct Root {
@@ -140,7 +143,7 @@ impl Printer {
     fn context(&self, path: &PathUri, line: &SearchLine, text: &mut Vec<u8>) {
         self.head(path, line.line_number, '-', text);
         text.extend(self.shown(&line.text).into_bytes());
-        text.push(b'\n');
+        self.line_end(line.line_truncated, text);
     }
 
     fn head(&self, path: &PathUri, line: u64, separator: char, text: &mut Vec<u8>) {
@@ -177,6 +180,13 @@ impl Printer {
             rest = end;
         }
         text.extend(self.shown(found.text.get(rest..).unwrap_or_default()).into_bytes());
+        self.line_end(found.line_truncated, text);
+    }
+
+    fn line_end(&self, is_cut: bool, text: &mut Vec<u8>) {
+        if is_cut {
+            self.painted(Colour::Dim, CUT_MARK, text);
+        }
         text.push(b'\n');
     }
 
@@ -215,7 +225,7 @@ mod tests {
     use super::*;
 
     fn line(line_number: u64) -> SearchLine {
-        SearchLine { line_number, text: format!("line {line_number}") }
+        SearchLine { line_number, text: format!("line {line_number}"), line_truncated: false }
     }
 
     fn found(path: &str, number: u64, context: u64) -> SearchMatch {
@@ -223,6 +233,7 @@ mod tests {
             path: path.parse().unwrap(),
             line_number: number,
             text: line(number).text,
+            line_truncated: false,
             submatches: vec![Submatch { start: 0, end: 4 }],
             before: (number.saturating_sub(context).max(1)..number).map(line).collect(),
             after: (number + 1..=number + context).map(line).collect(),
@@ -278,6 +289,22 @@ mod tests {
         let matches = vec![found("/r/a", 2, 1), found("/r/b", 2, 1)];
         let text = printed(GrepOutput::Lines, true, false, matches);
         assert_eq!(text, "1-line 1\n2:line 2\n3-line 3\n--\n1-line 1\n2:line 2\n3-line 3\n");
+    }
+
+    #[test]
+    fn a_line_that_was_cut_says_so() {
+        let mut match_and_context = found("/r/a", 2, 1);
+        match_and_context.line_truncated = true;
+        match_and_context.after[0].line_truncated = true;
+        let matches = vec![match_and_context];
+        let text = printed(GrepOutput::Lines, true, false, matches.clone());
+        let cut = "[... rest of the line left out]";
+        assert_eq!(text, format!("1-line 1\n2:line 2 {cut}\n3-line 3 {cut}\n"));
+        let json = printed(GrepOutput::Json, true, false, matches);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["lineTruncated"], true);
+        assert_eq!(json["before"][0].get("lineTruncated"), None);
+        assert_eq!(json["after"][0]["lineTruncated"], true);
     }
 
     #[test]
