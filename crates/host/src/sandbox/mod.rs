@@ -18,6 +18,8 @@ pub mod landlock;
 pub(crate) mod lockdown;
 mod mechanism;
 #[cfg(target_os = "linux")]
+pub(crate) mod missing_roots;
+#[cfg(target_os = "linux")]
 mod mount_call;
 #[cfg(target_os = "linux")]
 pub(crate) mod mounts;

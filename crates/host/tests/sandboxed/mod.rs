@@ -4,6 +4,7 @@ mod abandoned;
 mod covers;
 mod devices;
 mod endings;
+mod missing_roots;
 mod placeholders;
 mod scene;
 
@@ -77,6 +78,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         placeholders::the_next_one_removes_those_left_behind,
         placeholders::what_took_their_place_stays,
         placeholders::a_killed_server_leaves_none,
+        missing_roots::one_that_could_be_made_is_made_and_protected,
+        missing_roots::one_that_nobody_can_make_is_no_obstacle,
         devices::terminals_of_others_are_out_of_reach,
         devices::its_own_terminal_can_be_opened_again,
         devices::what_every_program_needs_is_there,

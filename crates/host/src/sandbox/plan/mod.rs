@@ -72,7 +72,8 @@ pub struct Cover {
     pub path: PathBuf,
     pub kind: CoverKind,
     pub is_directory: bool,
-    /// Nothing is there, and the process could create it: a placeholder has to be. Everything above the path exists.
+    /// Nothing is there, and the process could create it: a placeholder has to be. What is missing above it is part of a
+    /// writable root, and is made for good.
     pub missing: bool,
 }
 

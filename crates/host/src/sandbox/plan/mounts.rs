@@ -2,20 +2,22 @@
 //!
 //! Pure apart from asking [`Names`] what is there. How a cover is made is not known here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{Cover, CoverKind, Mount, PlanError, Regrant, devices};
-use crate::sandbox::policy::{Access, CarveOut, Grant, NameKind, Names, Policy};
+use crate::sandbox::policy::{Access, CarveOut, Grant, NameKind, Names, PROTECTED_NAMES, Policy};
 
 /// Each takes some microseconds while a process starts and again when it ends, and the kernel has a limit of its own.
 const MAX_MOUNTS: usize = 10_000;
 
 /// Covers for the carve-outs that a process could otherwise get at, sorted by path.
 pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, PlanError> {
+    let carve_outs = policy.carve_outs();
+    let names = &WithRoots { names, to_make: missing_roots(policy, &carve_outs, names)? };
     let mut covers: BTreeMap<PathBuf, Cover> = BTreeMap::new();
-    for carve_out in policy.carve_outs() {
-        if let Some(cover) = cover(policy, &carve_out, names)? {
+    for carve_out in &carve_outs {
+        if let Some(cover) = cover(policy, carve_out, names)? {
             let same = covers.entry(cover.path.clone()).or_insert_with(|| cover.clone());
             // Two that are missing may begin with the same missing directory.
             if cover.kind == CoverKind::Hidden {
@@ -30,13 +32,13 @@ pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, 
 fn cover(
     policy: &Policy,
     carve_out: &CarveOut,
-    names: &impl Names,
+    names: &WithRoots<'_, impl Names>,
 ) -> Result<Option<Cover>, PlanError> {
     let kind = match carve_out.access {
         Access::Deny => CoverKind::Hidden,
         Access::Read | Access::Write => CoverKind::ReadOnly,
     };
-    let found = match kind_of(&carve_out.path, names) {
+    let found = match kind_of(&carve_out.path, names.names) {
         // As the same user the process gets no further, unless it may change the mode of what is in the way.
         Err(error) if error.is_permission_denied() && !is_in_writable_place(policy, carve_out) => {
             return Ok(None);
@@ -48,7 +50,7 @@ fn cover(
         let path = carve_out.path.clone();
         return Ok(Some(Cover { path, kind, is_directory, missing: false }));
     }
-    let Some((path, obstacle)) = first_missing(&carve_out.path, names)? else {
+    let Some((path, obstacle)) = first_missing(&carve_out.path, |path| names.kind_of(path))? else {
         return Ok(None);
     };
     let is_replaceable =
@@ -77,17 +79,65 @@ fn is_in_writable_place(policy: &Policy, carve_out: &CarveOut) -> bool {
 /// The missing name that has an existing parent, and that parent if it is a file.
 fn first_missing<'a>(
     missing: &'a Path,
-    names: &impl Names,
+    kind_of: impl Fn(&Path) -> Result<NameKind, PlanError>,
 ) -> Result<Option<(&'a Path, Option<&'a Path>)>, PlanError> {
     let mut path = missing;
     while let Some(parent) = path.parent() {
-        match kind_of(parent, names)? {
+        match kind_of(parent)? {
             NameKind::Missing => path = parent,
             NameKind::Directory => return Ok(Some((path, None))),
             NameKind::File | NameKind::Symlink => return Ok(Some((path, Some(parent)))),
         }
     }
     Ok(None)
+}
+
+/// The names as they will be when the mounts are made.
+struct WithRoots<'a, N> {
+    names: &'a N,
+    to_make: BTreeSet<PathBuf>,
+}
+
+impl<N: Names> WithRoots<'_, N> {
+    fn kind_of(&self, path: &Path) -> Result<NameKind, PlanError> {
+        if self.to_make.contains(path) {
+            return Ok(NameKind::Directory);
+        }
+        kind_of(path, self.names)
+    }
+}
+
+/// Writable roots that do not exist, with what is missing above them, where a process could make them. A placeholder for what is
+/// protected in one would have to stand in the place of the root itself, and take away what is granted. So they are made.
+fn missing_roots(
+    policy: &Policy,
+    carve_outs: &[CarveOut],
+    names: &impl Names,
+) -> Result<BTreeSet<PathBuf>, PlanError> {
+    let mut to_make = BTreeSet::new();
+    let protected = carve_outs.iter().filter(|carve_out| is_protected_name(carve_out));
+    for root in protected.filter_map(|carve_out| carve_out.path.parent()) {
+        if to_make.contains(root) || !matches!(kind_of(root, names), Ok(NameKind::Missing)) {
+            continue;
+        }
+        let Some((first, None)) = first_missing(root, |path| kind_of(path, names))? else {
+            continue;
+        };
+        let missing = root.ancestors().take_while(|path| path.starts_with(first));
+        let Some(above) = first.parent() else { continue };
+        let is_writable = |path: &Path| policy.access(path) == Access::Write;
+        if missing.clone().chain([above]).all(is_writable) {
+            to_make.extend(missing.map(Path::to_owned));
+        }
+    }
+    Ok(to_make)
+}
+
+/// Not the directory that a `.git` file names: nobody has asked to write in the one above that.
+fn is_protected_name(carve_out: &CarveOut) -> bool {
+    let name = carve_out.path.file_name();
+    carve_out.protected_name
+        && name.is_some_and(|name| PROTECTED_NAMES.iter().any(|known| name == *known))
 }
 
 /// All mounts, in their order. `hidden` are covers for what globs deny.

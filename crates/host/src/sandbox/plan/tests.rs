@@ -337,6 +337,49 @@ fn what_is_missing_is_covered_only_where_it_could_be_made() {
     assert!(!mounts.iter().any(below), "{mounts:#?}");
 }
 
+/// What is protected in it would otherwise stand in its place.
+#[test]
+fn a_writable_root_that_does_not_exist_is_made_where_it_could_be() {
+    let out = "/home/ann/app/build/out";
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path(out), Access::Write),
+        (path(&format!("{out}/secret/key")), Access::Deny),
+        (path("/home/ann/elsewhere"), Access::Write),
+    ];
+    let is_about = |mount: &Mount, place: &str| mount.path().starts_with(place);
+    let made = mounts(&names(), &entries);
+    assert!(!made.iter().any(|mount| is_about(mount, "/home/ann/elsewhere")), "{made:#?}");
+    let at_build: Vec<_> =
+        made.into_iter().filter(|mount| is_about(mount, "/home/ann/app/build")).collect();
+    let expected = [
+        regrant("/home/ann/app/build", Access::Write),
+        regrant(out, Access::Write),
+        placeholder(&format!("{out}/.agents"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.codex"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.git"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/secret"), CoverKind::Hidden),
+    ];
+    assert_eq!(at_build, expected);
+
+    let kept = (path("/home/ann/app/build"), Access::Read);
+    let read_only = mounts(&names(), &[READ_ALL, WORKSPACE, kept, (path(out), Access::Write)]);
+    assert!(read_only.contains(&placeholder("/home/ann/app/build", CoverKind::ReadOnly)));
+}
+
+/// Whoever wrote the file may not make directories with it.
+#[test]
+fn what_a_git_file_names_is_not_made() {
+    let names = names().file_with("/home/ann/app/tree/.git", b"gitdir: ../gone/.git/modules/tree");
+    let tree = (path("/home/ann/app/tree"), Access::Write);
+    let mounts = mounts(&names, &[READ_ALL, WORKSPACE, tree]);
+    assert!(
+        mounts.contains(&placeholder("/home/ann/app/gone", CoverKind::ReadOnly)),
+        "{mounts:#?}"
+    );
+}
+
 /// Otherwise a process removes it and makes a directory with what is denied.
 #[test]
 fn a_file_in_the_way_of_what_is_missing_stays() {

@@ -60,4 +60,4 @@ pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
 ];
 
 /// Directly below a writable root. What is in them is run or believed outside of the sandbox: hooks, instructions, settings.
-pub(super) const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];
+pub(in crate::sandbox) const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];

@@ -33,7 +33,7 @@ pub(in crate::sandbox) use effort::Effort;
 pub use effort::TooMuch;
 pub use error::PolicyError;
 #[cfg(target_os = "linux")]
-pub(in crate::sandbox) use essentials::DEVICES;
+pub(in crate::sandbox) use essentials::{DEVICES, PROTECTED_NAMES};
 pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
 pub use rules::Rule;

@@ -16,7 +16,7 @@ use crate::sandbox::lockdown::Lockdown;
 use crate::sandbox::placeholder::Placeholders;
 use crate::sandbox::requester::Requester;
 use crate::sandbox::step::SandboxStep;
-use crate::sandbox::{Plan, Tier};
+use crate::sandbox::{Plan, Tier, missing_roots};
 
 /// A program that runs.
 #[derive(Debug)]
@@ -64,7 +64,8 @@ pub(super) fn start(
     let Some(plan) = request.sandbox else {
         return start_here(request, stdio, None);
     };
-    let plan = Plan::decode(plan).ok_or(SandboxStep::Plan.failed(Errno::PROTO))?;
+    let mut plan = Plan::decode(plan).ok_or(SandboxStep::Plan.failed(Errno::PROTO))?;
+    missing_roots::make(&mut plan.mounts);
     match &plan.tier {
         Tier::Direct => {
             let terminal = request.terminal.then(|| stdio[0].as_fd());

@@ -1,0 +1,43 @@
+//! Directories that may be written and do not exist.
+
+use std::sync::Arc;
+
+use exec_server_host::sandbox::{Access, EntryPath};
+
+use super::scene::Scene;
+
+pub(crate) async fn one_that_could_be_made_is_made_and_protected(scene: &Scene) {
+    let entries = [("build/out", Access::Write), ("build/out/secret/key", Access::Deny)];
+    let plan = scene.plan(&entries);
+    let use_it =
+        "mkdir -p build/out/deep && echo mine > build/out/deep/file && cat build/out/deep/file";
+    scene.all_succeed(&plan, &[use_it]).await;
+    assert_eq!(scene.read("build/out/deep/file"), "mine\n");
+    for plan in [plan, scene.plan(&entries)] {
+        let attempts = [
+            "mkdir build/out/.git/hooks",
+            "echo > build/out/.codex",
+            "rmdir build/out/.git",
+            "mv build/out build/other",
+            "mv build other",
+            "mkdir -p build/out/secret/key",
+        ];
+        scene.all_fail(&plan, &attempts).await;
+        scene.all_succeed(&plan, &["echo again > build/out/file", "echo > build/file"]).await;
+    }
+    for left in [".git", ".agents", ".codex", "secret"] {
+        assert!(!scene.path("build/out").join(left).exists(), "{left}");
+    }
+}
+
+/// It can be written by the policy, but not by this user, so that nothing has to be protected there.
+pub(crate) async fn one_that_nobody_can_make_is_no_obstacle(scene: &Scene) {
+    if rustix::process::geteuid().is_root() {
+        return println!("SKIPPED: root can make any directory");
+    }
+    let missing = EntryPath::Path("/no-such-directory/out".into());
+    let entries = vec![(EntryPath::Root, Access::Write), (missing, Access::Write)];
+    let plan = Arc::new(scene.confinement.plan(scene.root(), entries));
+    scene.all_succeed(&plan, &["true"]).await;
+    scene.all_fail(&plan, &["mkdir -p /no-such-directory/out/.git"]).await;
+}
