@@ -123,6 +123,47 @@ fn more_can_be_granted_and_less() {
     assert_eq!(place.code(&both, &script), Some(0), "what is not denied stays");
 }
 
+/// As for a build that makes its own directory.
+#[test]
+fn a_writable_directory_may_be_missing_in_the_workspace() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let place = Place::new();
+    for (without, name) in [("", "build"), ("namespaces", "build/deep"), ("", "out")] {
+        let script = format!("mkdir -p {name} && echo a > {name}/made");
+        let flags = ["--sandbox", "workspace-write", "--writable", name];
+        let mut run = place.run(&flags, &script);
+        run.env("EXEC_SERVER_SANDBOX_WITHOUT", without);
+        assert_eq!(run_command(run).code, Some(0), "{without} {name}");
+        assert!(place.exists(&format!("workspace/{name}/made")), "{without} {name}");
+        assert_ne!(place.code(&flags, &format!("mkdir {name}/.git/hooks")), Some(0), "{name}");
+    }
+    let missing = place.path("missing");
+    for name in ["../missing", missing.to_str().unwrap(), "/missing/x"] {
+        let flags = ["--sandbox", "workspace-write", "--writable", name];
+        let outcome = run_command(place.run(&flags, "true"));
+        assert_eq!(outcome.code, Some(125), "{name}");
+        assert!(outcome.stderr.contains("missing"), "{name}: {}", outcome.stderr);
+    }
+}
+
+/// Every sandbox may write there, so it would be a directory that can be written, with others above it that can.
+#[test]
+fn a_directory_for_temporary_files_may_be_missing() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let place = Place::new();
+    let inside_tmp = tempfile::tempdir_in("/tmp").unwrap();
+    let missing = inside_tmp.path().join("tmp");
+    let mut run =
+        place.run(&["--sandbox", "workspace-write"], "mkdir -p $TMPDIR && echo a > $TMPDIR/made");
+    run.env("TMPDIR", &missing);
+    assert_eq!(run_command(run).code, Some(0));
+    assert!(missing.join("made").exists());
+}
+
 #[test]
 fn the_network_is_for_those_who_ask() {
     if let Some(why) = no_sandbox() {

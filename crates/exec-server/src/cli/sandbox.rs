@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Arg, ArgAction, ArgMatches};
 use exec_server_server::SandboxLevel;
 
 use super::switch;
@@ -44,7 +45,7 @@ pub(super) fn arguments() -> [Arg; 4] {
         Arg::new("writable")
             .long("writable")
             .value_name("DIR")
-            .value_parser(value_parser!(OsString))
+            .value_parser(OsStringValueParser::new().try_map(directory))
             .action(ArgAction::Append)
             .requires("sandbox")
             .help("Let it write in this directory too (may be repeated)"),
@@ -58,6 +59,11 @@ pub(super) fn arguments() -> [Arg; 4] {
         switch("network", "Let it use the network").requires("sandbox"),
     ]
     .map(|argument| argument.help_heading(HEADING))
+}
+
+/// A variable that is not set, most likely.
+fn directory(name: OsString) -> Result<OsString, &'static str> {
+    if name.is_empty() { Err("an empty name is no directory") } else { Ok(name) }
 }
 
 fn denial(text: &str) -> Result<String, DenialMistake> {
@@ -142,6 +148,7 @@ mod tests {
             ),
             ("run --sandbox none --deny a true", "--deny means nothing with --sandbox none"),
             ("run --sandbox none --network true", "--network means nothing with --sandbox none"),
+            ("run --sandbox workspace-write --writable= true", "an empty name is no directory"),
             ("run --sandbox full true", "read-only, workspace-write, none"),
         ] {
             let error = parsed(line).unwrap_err();

@@ -8,7 +8,8 @@ use std::path::{Component, Path};
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
-    EnvPolicy, FsCanonicalizeParams, OnFull, PathUri, SandboxRequest, StartParams, TerminalSize,
+    EnvPolicy, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri, SandboxRequest,
+    StartParams, TerminalSize,
 };
 use uuid::Uuid;
 
@@ -77,7 +78,7 @@ async fn sandboxed(
     client: &ExecServerClient,
 ) -> anyhow::Result<(PathUri, Option<SandboxRequest>)> {
     let terms = match choice {
-        SandboxChoice::Flags(flags) => Some(terms(flags, target, client).await?),
+        SandboxChoice::Flags(flags) => Some(terms(flags, &cwd, target, client).await?),
         SandboxChoice::None => None,
         SandboxChoice::Unsaid => target.default_sandbox().cloned(),
     };
@@ -89,6 +90,7 @@ async fn sandboxed(
 
 async fn terms(
     flags: &SandboxFlags,
+    cwd: &PathUri,
     target: &Target,
     client: &ExecServerClient,
 ) -> anyhow::Result<SandboxTerms> {
@@ -96,9 +98,27 @@ async fn terms(
     let mut directories = Vec::new();
     for directory in writable {
         let directory = absolute(Path::new(directory), target, client).await?;
-        directories.push(without_parents(directory, client).await?);
+        let directory = without_parents(directory, client).await?;
+        if !directory.as_path().starts_with(cwd.as_path()) {
+            find(&directory, client).await?;
+        }
+        directories.push(directory);
     }
     Ok(SandboxTerms { level: *level, writable: directories, deny: deny.clone(), network: *network })
+}
+
+/// Where nothing can be made, what is missing would be granted in vain, and without a word. Below the working directory it is
+/// made by the server.
+async fn find(directory: &PathUri, client: &ExecServerClient) -> anyhow::Result<()> {
+    let path = directory.clone();
+    let params = FsGetMetadataParams { path, follow_symlinks: None, sandbox: None };
+    match client.fs_get_metadata(params).await {
+        Err(error) if error.kind() == Some("notFound") => {
+            anyhow::bail!("--writable {}: no such directory", directory.as_path().display())
+        }
+        // Whether it can be written is for the server to say.
+        _ => Ok(()),
+    }
 }
 
 /// A policy has no `..`, and only the server knows where one leads.
