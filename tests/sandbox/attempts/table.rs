@@ -67,6 +67,8 @@ const WRITES: &[Attempt] = &[
     outside("unix_socket_bound_outside"),
     outside("unix_socket_bound_outside").with_network(),
     outside("shared_memory_file"),
+    outside("queue_create").may_lack(),
+    outside("queue_unlink").may_lack(),
     outside("device_write").of_root().may_lack(),
     outside("kernel_log").of_root(),
     outside("proc_sys").of_root(),

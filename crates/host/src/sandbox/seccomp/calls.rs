@@ -40,6 +40,7 @@ const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
 pub(super) fn filter(network: Network, attributes: Attributes, neighbours: Neighbours) -> Filter {
     let mut verdicts = Verdicts(BTreeMap::new());
     verdicts.deny(OTHER_PROCESSES);
+    verdicts.deny(MESSAGE_QUEUES);
     verdicts.deny(MOUNTS);
     verdicts.deny(KERNEL);
     verdicts.deny(MACHINE);
@@ -169,6 +170,17 @@ const OTHER_PROCESSES: &[i64] = &[
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
+];
+
+/// Message queues of POSIX. No mount shows them, so Landlock knows nothing of the one that is removed, and is asked about a new one when
+/// it has been made. Also where they are nobody else's: Landlock refuses to open those, too, so they are of no use.
+const MESSAGE_QUEUES: &[i64] = &[
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    libc::SYS_mq_timedsend,
+    libc::SYS_mq_timedreceive,
+    libc::SYS_mq_notify,
+    libc::SYS_mq_getsetattr,
 ];
 
 /// Memory, queues and semaphores of System V. Whoever guesses a number has them, without having asked for it by its key.

@@ -1,0 +1,12 @@
+// Makes a message queue where every process outside can find it. Whether it may be opened is asked only when it is there.
+#include "attempt.h"
+
+int main(void) {
+    char *name = path("exec-server-attempt-%d", getpid());
+    long queue = syscall(SYS_mq_open, name, O_RDWR | O_CREAT | O_EXCL, 0600, NULL);
+    int error = errno;
+    if (syscall(SYS_mq_unlink, name) == 0) escaped("mq_open");
+    errno = error;
+    step(queue, "mq_open");
+    escaped("mq_open, and it stays");
+}
