@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::mechanism::Mechanism;
+
 /// The mechanisms that were used with success, here, by this user. See [`Findings`](super::Findings) for how they are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
@@ -18,4 +20,6 @@ pub struct Capabilities {
     pub bubblewrap: Option<PathBuf>,
     /// macOS only.
     pub seatbelt: bool,
+    /// Those that the operator wants to do without, whether or not the machine has them.
+    pub turned_off: Vec<Mechanism>,
 }

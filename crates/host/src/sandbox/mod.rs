@@ -43,7 +43,9 @@ pub use capabilities::Capabilities;
 pub use enforcement::Enforcement;
 pub use error::SandboxError;
 pub use mechanism::Mechanism;
-pub use plan::{Cover, CoverKind, LandlockRules, Mount, Need, Plan, PlanError, Regrant, Tier};
+pub use plan::{
+    Cover, CoverKind, Lack, LandlockRules, Mount, Need, Plan, PlanError, Regrant, Tier,
+};
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,
     HostNames, NameKind, Names, Network, Policy, PolicyError, Rule, Surroundings, TooMuch,

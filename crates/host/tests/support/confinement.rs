@@ -57,6 +57,7 @@ impl Confinement {
             fresh_proc: true,
             bubblewrap: (self == Self::Bubblewrap).then(|| bubblewrap().into()),
             seatbelt: false,
+            turned_off: Vec::new(),
         }
     }
 

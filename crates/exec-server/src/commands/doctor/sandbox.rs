@@ -216,8 +216,10 @@ impl Workspace {
 /// How to get what is missing stands with each mechanism.
 fn without_advice(error: PlanError) -> anyhow::Error {
     match error {
-        PlanError::Missing { need, mechanism } => anyhow::anyhow!("{need}: it takes {mechanism}"),
-        PlanError::NoIsolation { need } => {
+        PlanError::Missing { need, mechanism, .. } => {
+            anyhow::anyhow!("{need}: it takes {mechanism}")
+        }
+        PlanError::NoIsolation { need, .. } => {
             anyhow::anyhow!("{need}: it takes user namespaces or bubblewrap")
         }
         other => other.into(),

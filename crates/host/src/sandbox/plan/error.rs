@@ -1,21 +1,25 @@
 //! Why a policy cannot be enforced here.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::sandbox::capabilities::Capabilities;
 use crate::sandbox::mechanism::Mechanism;
 use crate::sandbox::policy::TooMuch;
+use crate::sandbox::probe::WITHOUT_VARIABLE;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    #[error("{need}, and this host has no {mechanism}; to get it: {}", mechanism.remedy())]
-    Missing { need: Need, mechanism: Mechanism },
+    #[error("{need}, which takes {mechanism} ({lack}){}", lack.advice(mechanism.remedy()))]
+    Missing { need: Need, mechanism: Mechanism, lack: Lack },
     #[error(
-        "{need}, which takes user namespaces or bubblewrap, and this host has neither; to get them: {}; or {}",
-        Mechanism::UserNamespace.remedy(),
-        Mechanism::Bubblewrap.remedy()
+        "{need}, which takes user namespaces ({namespaces}) or bubblewrap ({bubblewrap}){}",
+        namespaces.max(bubblewrap).advice(
+            "`apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` says what is in the way"
+        )
     )]
-    NoIsolation { need: Need },
+    NoIsolation { need: Need, namespaces: Lack, bubblewrap: Lack },
     #[error("programs cannot be confined on {system}: there is no sandbox for it yet")]
     UnsupportedSystem { system: &'static str },
     #[error("cannot tell what {} is", path.display())]
@@ -39,8 +43,47 @@ pub enum PlanError {
 }
 
 impl PlanError {
+    pub(super) fn missing(need: Need, mechanism: Mechanism, has: &Capabilities) -> Self {
+        Self::Missing { need, mechanism, lack: Lack::of(mechanism, has) }
+    }
+
+    pub(super) fn no_isolation(need: Need, has: &Capabilities) -> Self {
+        let namespaces = Lack::of(Mechanism::UserNamespace, has);
+        Self::NoIsolation { need, namespaces, bubblewrap: Lack::of(Mechanism::Bubblewrap, has) }
+    }
+
     pub(super) fn is_permission_denied(&self) -> bool {
         matches!(self, Self::Unknown { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
+/// Why a mechanism is not there, in the order of what can be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    TurnedOff,
+    NotUsable,
+}
+
+impl Lack {
+    fn of(mechanism: Mechanism, has: &Capabilities) -> Self {
+        if has.turned_off.contains(&mechanism) { Self::TurnedOff } else { Self::NotUsable }
+    }
+
+    /// Whoever turned it off needs none.
+    fn advice(self, remedy: &str) -> String {
+        match self {
+            Self::TurnedOff => String::new(),
+            Self::NotUsable => format!("; to get it: {remedy}"),
+        }
+    }
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TurnedOff => write!(f, "turned off by {WITHOUT_VARIABLE}"),
+            Self::NotUsable => f.write_str("not usable on this host"),
+        }
     }
 }
 

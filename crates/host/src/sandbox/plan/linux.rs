@@ -16,15 +16,13 @@ pub(super) fn plan(
     names: &impl Names,
 ) -> Result<Plan, PlanError> {
     if !has.seccomp {
-        let (need, mechanism) = (Need::SystemCalls, Mechanism::Seccomp);
-        return Err(PlanError::Missing { need, mechanism });
+        return Err(PlanError::missing(Need::SystemCalls, Mechanism::Seccomp, has));
     }
     if !policy.restricts_files() {
         return for_all_files(policy.network(), has);
     }
     if has.landlock_abi == 0 {
-        let (need, mechanism) = (Need::Files, Mechanism::Landlock);
-        return Err(PlanError::Missing { need, mechanism });
+        return Err(PlanError::missing(Need::Files, Mechanism::Landlock, has));
     }
     for_restricted_files(policy, has, names)
 }
@@ -46,7 +44,7 @@ fn for_restricted_files(
         None
     };
     let tier = match (need, isolation(has)) {
-        (Some(need), None) => return Err(PlanError::NoIsolation { need }),
+        (Some(need), None) => return Err(PlanError::no_isolation(need, has)),
         (Some(_), Some(isolation)) => isolation,
         // Landlock does not know modes, owners, times and extended attributes. They have to be changed where files are written,
         // and only a read-only mount keeps that from everything else.
@@ -86,7 +84,7 @@ fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError
         (Tier::Direct, None)
     } else {
         let need = Need::Signals { abi };
-        let tier = isolation(has).ok_or(PlanError::NoIsolation { need })?;
+        let tier = isolation(has).ok_or_else(|| PlanError::no_isolation(need, has))?;
         // A domain that denies nothing still keeps others from being traced, also where their `/proc` can be seen.
         (tier, Some(vec![Grant { path: "/".into(), access: Access::Write }]))
     };

@@ -21,7 +21,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use error::{Need, PlanError};
+pub use error::{Lack, Need, PlanError};
 
 use super::enforcement::Enforcement;
 use super::policy::{Access, Grant, Network};

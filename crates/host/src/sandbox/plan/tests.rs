@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Cover, CoverKind, LandlockRules, Mount, Plan, PlanError, Regrant, Tier};
 use crate::sandbox::capabilities::Capabilities;
+use crate::sandbox::mechanism::Mechanism;
 use crate::sandbox::policy::fake::FakeNames;
 use crate::sandbox::policy::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Grant, Hold, NameKind, Names, Network,
@@ -80,6 +81,7 @@ fn everything() -> Capabilities {
         fresh_proc: true,
         bubblewrap: Some("/usr/bin/bwrap".into()),
         seatbelt: false,
+        turned_off: Vec::new(),
     }
 }
 
@@ -153,10 +155,8 @@ fn the_tier_follows_from_policy_and_host() {
 
 #[test]
 fn refusals_say_what_is_missing_and_how_to_get_it() {
-    let no_isolation = "which takes user namespaces or bubblewrap, and this host has neither; to get them: let this user create user \
-         namespaces: `sysctl -w user.max_user_namespaces=15000`; on Ubuntu 24.04 `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` or \
-         an AppArmor profile with `userns,` for exec-server; in Docker `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`; \
-         or `apt-get install bubblewrap` (or dnf, pacman, apk, zypper)";
+    let no_isolation = "which takes user namespaces (not usable on this host) or bubblewrap (not usable on this host); to get it: \
+         `apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` says what is in the way";
     assert_eq!(
         refusal(&workspace(), &without_isolation()),
         format!(
@@ -171,19 +171,40 @@ fn refusals_say_what_is_missing_and_how_to_get_it() {
         assert_eq!(refusal(&all_files(), &with_abi(abi, without_isolation())), no_scopes(abi));
     }
     assert_eq!(refusal(&all_files(), &with_abi(0, without_isolation())), no_scopes(0));
-    let no_landlock = "the policy restricts files, and this host has no Landlock; to get it: Linux 5.13 or later (6.12 for all of it) with \
+    let no_landlock = "the policy restricts files, which takes Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 for all of it) with \
          `landlock` listed in /sys/kernel/security/lsm (boot parameter `lsm=landlock,...`); in a container, one whose seccomp profile \
          allows landlock_create_ruleset (Docker 23 or later)";
     for policy in [read_only(), workspace()] {
         assert_eq!(refusal(&policy, &with_abi(0, everything())), no_landlock);
     }
-    let no_seccomp = "every sandbox denies dangerous system calls, and this host has no seccomp; to get it: a kernel with \
+    let no_seccomp = "every sandbox denies dangerous system calls, which takes seccomp (not usable on this host); to get it: a kernel with \
          CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp";
     let unfiltered = Capabilities { seccomp: false, ..everything() };
     for policy in [read_only(), workspace(), Policy::unrestricted(Network::Restricted)] {
         assert_eq!(refusal(&policy, &unfiltered), no_seccomp);
     }
     assert_eq!(refusal(&read_only(), &Capabilities::default()), no_seccomp);
+}
+
+#[test]
+fn what_was_turned_off_is_not_called_missing() {
+    let off = |turned_off: &[Mechanism], has: Capabilities| Capabilities {
+        turned_off: turned_off.to_vec(),
+        ..has
+    };
+    let no_landlock = off(&[Mechanism::Landlock], with_abi(0, everything()));
+    assert_eq!(
+        refusal(&read_only(), &no_landlock),
+        "the policy restricts files, which takes Landlock (turned off by EXEC_SERVER_SANDBOX_WITHOUT)"
+    );
+    let neither = [Mechanism::UserNamespace, Mechanism::Bubblewrap];
+    assert_eq!(
+        refusal(&workspace(), &off(&neither, without_isolation())),
+        "the policy protects /home/ann/app/.agents inside of what it grants, which takes user namespaces (turned off by \
+         EXEC_SERVER_SANDBOX_WITHOUT) or bubblewrap (turned off by EXEC_SERVER_SANDBOX_WITHOUT)"
+    );
+    let one = refusal(&workspace(), &off(&neither[..1], without_isolation()));
+    assert!(one.contains("bubblewrap (not usable on this host); to get it"), "{one}");
 }
 
 #[test]

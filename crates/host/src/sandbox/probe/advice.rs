@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::finding::Failure;
 use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::mechanism::Mechanism;
 
@@ -10,7 +11,7 @@ use crate::sandbox::mechanism::Mechanism;
 const COMPLETE_LANDLOCK: u32 = 6;
 
 /// `None` when there is nothing to be wished for.
-pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, String>) -> Option<String> {
+pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, Failure>) -> Option<String> {
     match result {
         Ok(abi) if mechanism == Mechanism::Landlock => {
             let is_old = abi.parse::<u32>().is_ok_and(|abi| abi < COMPLETE_LANDLOCK);
@@ -20,10 +21,9 @@ pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, String>) -> O
             })
         }
         Ok(_) => None,
-        Err(reason) if reason.contains(WITHOUT_VARIABLE) => {
-            Some(format!("remove it from {WITHOUT_VARIABLE}"))
-        }
-        Err(_) => {
+        Err(Failure::TurnedOff) => Some(format!("remove it from {WITHOUT_VARIABLE}")),
+        Err(Failure::NotInstalled) => Some(mechanism.remedy().to_owned()),
+        Err(Failure::Refused(_)) => {
             Some(for_this_machine(mechanism).unwrap_or_else(|| mechanism.remedy()).to_owned())
         }
     }
@@ -34,9 +34,15 @@ fn for_this_machine(mechanism: Mechanism) -> Option<&'static str> {
         Mechanism::UserNamespace | Mechanism::NetworkNamespace | Mechanism::FreshProc => {
             namespaces(setting, is_container())
         }
+        Mechanism::Bubblewrap => Some(REFUSED_BUBBLEWRAP),
         _ => None,
     }
 }
+
+/// It is installed, and meets what any program would that makes namespaces.
+const REFUSED_BUBBLEWRAP: &str = "let it create namespaces: `sysctl -w user.max_user_namespaces=15000`; where AppArmor restricts \
+     them, a profile for it with `userns,`; in a container or a sandbox, one that does not forbid them; and only root may be able to \
+     change the program";
 
 /// Settings first: a container cannot help where the machine itself says no.
 fn namespaces(
@@ -110,7 +116,15 @@ mod tests {
 
     #[test]
     fn what_was_turned_off_can_be_turned_on() {
-        let off = Err(format!("turned off by {WITHOUT_VARIABLE}"));
-        assert!(remedy(Mechanism::Seccomp, &off).unwrap().contains(WITHOUT_VARIABLE));
+        let remedy = remedy(Mechanism::Seccomp, &Err(Failure::TurnedOff)).unwrap();
+        assert!(remedy.contains(WITHOUT_VARIABLE));
+    }
+
+    #[test]
+    fn what_is_installed_is_not_to_be_installed() {
+        let remedy = |failure| remedy(Mechanism::Bubblewrap, &Err(failure)).unwrap();
+        assert!(remedy(Failure::NotInstalled).contains("apt-get install bubblewrap"));
+        let refused = remedy(Failure::Refused("Creating new namespace failed".to_owned()));
+        assert!(!refused.contains("install") && refused.contains("namespaces"), "{refused}");
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use super::finding::{WITH_NETWORK, WITH_PROC};
+use super::finding::{Failure, WITH_NETWORK, WITH_PROC};
 use super::trial::PATIENCE_SECONDS;
 
 /// Never from `PATH`: a request could have put its own program there, and this one runs outside of every sandbox.
@@ -18,16 +18,20 @@ const EXTRAS: [(&str, &[&str]); 2] =
     [(WITH_PROC, &["--proc", "/proc"]), (WITH_NETWORK, &["--unshare-net"])];
 
 /// Its path, its version and the extras that work, after it has made namespaces and a read-only mount and run a program in them.
-pub(super) fn attempt() -> Result<String, String> {
+pub(super) fn attempt() -> Result<String, Failure> {
     let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
-        return Err("not installed".to_owned());
+        return Err(Failure::NotInstalled);
     };
+    use_it(place).map_err(Failure::Refused)
+}
+
+fn use_it(place: &str) -> Result<String, String> {
     check_owner(Path::new(place))?;
     let version = run(place, &[])?;
     let all: Vec<_> = EXTRAS.iter().flat_map(|(_, options)| *options).copied().collect();
     let all_work = run(place, &all).is_ok();
     let working = EXTRAS.iter().filter(|(_, options)| all_work || run(place, options).is_ok());
-    let words = [*place, &version].into_iter().chain(working.map(|(name, _)| *name));
+    let words = [place, &version].into_iter().chain(working.map(|(name, _)| *name));
     Ok(words.collect::<Vec<_>>().join(" "))
 }
 

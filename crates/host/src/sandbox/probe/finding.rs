@@ -1,9 +1,11 @@
 //! What was found out about each mechanism, as lines between two processes and as words for people.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use super::advice;
+use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::capabilities::Capabilities;
 use crate::sandbox::mechanism::Mechanism;
 
@@ -34,7 +36,25 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) mechanism: Mechanism,
-    pub(super) result: Result<String, String>,
+    pub(super) result: Result<String, Failure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    TurnedOff,
+    NotInstalled,
+    /// In the words of whoever refused it.
+    Refused(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TurnedOff => write!(f, "turned off by {WITHOUT_VARIABLE}"),
+            Self::NotInstalled => f.write_str("not installed"),
+            Self::Refused(reason) => f.write_str(reason),
+        }
+    }
 }
 
 impl Findings {
@@ -62,7 +82,13 @@ impl Findings {
             fresh_proc: of_namespaces(Mechanism::FreshProc, WITH_PROC),
             bubblewrap: bubblewrap.first().filter(|path| !path.is_empty()).map(PathBuf::from),
             seatbelt: works(Mechanism::Seatbelt),
+            turned_off: self.turned_off().collect(),
         }
+    }
+
+    fn turned_off(&self) -> impl Iterator<Item = Mechanism> {
+        let is_off = |outcome: &&Outcome| outcome.result == Err(Failure::TurnedOff);
+        self.outcomes.iter().filter(is_off).map(|outcome| outcome.mechanism)
     }
 
     /// Anything but exactly one line for each mechanism is not from a probe of ours, and nothing is built on it.
@@ -88,22 +114,24 @@ impl Outcome {
             }
             (Ok(value), _) if value.is_empty() => (true, "works".to_owned()),
             (Ok(value), _) => (true, value.clone()),
-            (Err(reason), _) => (false, reason.clone()),
+            (Err(failure), _) => (false, failure.to_string()),
         };
         let remedy = advice::remedy(mechanism, &self.result);
         Finding { mechanism, works, detail, gives: mechanism.gives(), remedy }
     }
 
-    /// A line for each: name, `yes` or `no`, and the rest, with tabs between.
+    /// A line for each: name, how it went, and the rest, with tabs between.
     pub(super) fn encode_all(outcomes: &[Self]) -> Vec<u8> {
         let mut text = String::new();
         for Self { mechanism, result } in outcomes {
-            let (works, rest) = match result {
-                Ok(value) => ("yes", value),
-                Err(reason) => ("no", reason),
+            let (how, rest) = match result {
+                Ok(value) => ("yes", value.as_str()),
+                Err(Failure::Refused(reason)) => ("no", reason.as_str()),
+                Err(Failure::NotInstalled) => ("absent", ""),
+                Err(Failure::TurnedOff) => ("off", ""),
             };
             let rest = rest.replace(char::is_control, " ");
-            text.extend([mechanism.name(), "\t", works, "\t", &rest, "\n"]);
+            text.extend([mechanism.name(), "\t", how, "\t", &rest, "\n"]);
         }
         text.into_bytes()
     }
@@ -112,10 +140,12 @@ impl Outcome {
         let mut fields = line.splitn(3, '\t');
         let name = fields.next()?;
         let mechanism = *Mechanism::ALL.iter().find(|mechanism| mechanism.name() == name)?;
-        let (works, rest) = (fields.next()?, fields.next()?.to_owned());
-        let result = match works {
+        let (how, rest) = (fields.next()?, fields.next()?.to_owned());
+        let result = match how {
             "yes" => Ok(rest),
-            "no" => Err(rest),
+            "no" => Err(Failure::Refused(rest)),
+            "absent" => Err(Failure::NotInstalled),
+            "off" => Err(Failure::TurnedOff),
             _ => return None,
         };
         Some(Self { mechanism, result })

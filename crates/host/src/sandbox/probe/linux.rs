@@ -9,6 +9,7 @@ use rustix::mount::MountAttrFlags;
 use rustix::net::{AddressFamily, SocketType};
 
 use super::bubblewrap;
+use super::finding::Failure;
 use super::trial::{Failed, Step as _, try_in_child};
 use crate::sandbox::landlock::{self, Ruleset};
 use crate::sandbox::lockdown::Lockdown;
@@ -19,7 +20,7 @@ use crate::sandbox::seccomp::{self, Attributes, Neighbours};
 use crate::sandbox::{mount_call, namespaces};
 
 /// Its version or place if it works, else why not. Only for a process with one thread.
-pub(super) fn attempt(mechanism: Mechanism) -> Result<String, String> {
+pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
     let run = match mechanism {
         Mechanism::Landlock => try_landlock,
         Mechanism::Seccomp => try_seccomp,
@@ -27,10 +28,10 @@ pub(super) fn attempt(mechanism: Mechanism) -> Result<String, String> {
         Mechanism::NetworkNamespace => try_network_namespace,
         Mechanism::FreshProc => try_fresh_proc,
         Mechanism::Bubblewrap => return bubblewrap::attempt(),
-        Mechanism::Seatbelt => return Err("macOS only".to_owned()),
+        Mechanism::Seatbelt => return Err(Failure::NotInstalled),
     };
     // SAFETY: the probe is a process of its own, without threads.
-    unsafe { try_in_child(run) }
+    unsafe { try_in_child(run) }.map_err(Failure::Refused)
 }
 
 fn try_landlock() -> Result<String, Failed> {

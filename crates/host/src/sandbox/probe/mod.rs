@@ -23,7 +23,7 @@ pub use finding::{Finding, Findings};
 pub use without::WITHOUT_VARIABLE;
 
 use super::capabilities::Capabilities;
-use finding::Outcome;
+use finding::{Failure, Outcome};
 use without::Without;
 
 /// The first argument that asks an executable to probe.
@@ -74,7 +74,7 @@ fn probe(without: &Without) -> Vec<Outcome> {
     mechanisms
         .map(|&mechanism| {
             let result = if without.contains(mechanism) {
-                Err(format!("turned off by {WITHOUT_VARIABLE}"))
+                Err(Failure::TurnedOff)
             } else {
                 attempt(mechanism)
             };
@@ -88,8 +88,8 @@ use linux::attempt;
 
 /// Seatbelt is part of every macOS, but nothing is started with it yet: whoever relied on it would rely on nothing.
 #[cfg(not(target_os = "linux"))]
-fn attempt(mechanism: super::mechanism::Mechanism) -> Result<String, String> {
-    Err(format!("programs are not yet started with {mechanism}"))
+fn attempt(mechanism: super::mechanism::Mechanism) -> Result<String, Failure> {
+    Err(Failure::Refused(format!("programs are not yet started with {mechanism}")))
 }
 
 #[cfg(test)]

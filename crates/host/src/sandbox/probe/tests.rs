@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 
-use super::finding::{Findings, Outcome};
-use super::without::Without;
+use super::finding::{Failure, Findings, Outcome};
+use super::without::{WITHOUT_VARIABLE, Without};
 use crate::sandbox::mechanism::Mechanism;
 
-fn outcomes(result: impl Fn(Mechanism) -> Result<String, String>) -> Vec<Outcome> {
+fn outcomes(result: impl Fn(Mechanism) -> Result<String, Failure>) -> Vec<Outcome> {
     let outcome = |&mechanism| Outcome { mechanism, result: result(mechanism) };
     Mechanism::ALL.iter().map(outcome).collect()
 }
@@ -21,7 +21,7 @@ fn findings_become_capabilities() {
     let found = decode(&outcomes(|mechanism| match mechanism {
         Mechanism::Landlock => Ok("7".to_owned()),
         Mechanism::Bubblewrap => Ok("/usr/bin/bwrap 0.8.0".to_owned()),
-        Mechanism::FreshProc => Err("move_mount: forbidden".to_owned()),
+        Mechanism::FreshProc => Err(Failure::Refused("move_mount: forbidden".to_owned())),
         _ => Ok(String::new()),
     }))
     .unwrap();
@@ -33,7 +33,7 @@ fn findings_become_capabilities() {
     let found = |bubblewrap: &str| {
         let found = decode(&outcomes(|mechanism| match mechanism {
             Mechanism::Bubblewrap => Ok(bubblewrap.to_owned()),
-            _ => Err("no".to_owned()),
+            _ => Err(Failure::NotInstalled),
         }));
         found.unwrap()
     };
@@ -44,14 +44,21 @@ fn findings_become_capabilities() {
     let details: Vec<_> = found("/usr/bin/bwrap 0.9.0 proc").list();
     assert_eq!(details.last().unwrap().detail, "/usr/bin/bwrap 0.9.0");
 
-    let nothing = decode(&outcomes(|_| Err("no".to_owned()))).unwrap().capabilities();
+    let nothing = decode(&outcomes(|_| Err(Failure::NotInstalled))).unwrap().capabilities();
     assert_eq!(nothing, crate::sandbox::Capabilities::default());
+}
+
+#[test]
+fn what_was_turned_off_is_known_to_be() {
+    let found = decode(&outcomes(|_| Err(Failure::TurnedOff))).unwrap();
+    assert_eq!(found.capabilities().turned_off, Mechanism::ALL);
+    assert!(found.list().iter().all(|finding| finding.detail.contains(WITHOUT_VARIABLE)));
 }
 
 #[test]
 fn a_reason_stays_on_its_line() {
     let reason = "first\nlandlock\tyes\t9";
-    let found = decode(&outcomes(|_| Err(reason.to_owned()))).unwrap();
+    let found = decode(&outcomes(|_| Err(Failure::Refused(reason.to_owned())))).unwrap();
     for finding in found.list() {
         assert!(!finding.works);
         assert_eq!(finding.detail, "first landlock yes 9");
