@@ -4,16 +4,38 @@
 //! inside, by [`verify`], before anything is started there.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstatvfs, statx};
 use rustix::io::Errno;
 
 use super::mounts::{check_kind, open_place};
 use super::placeholder::Placeholders;
-use super::plan::{Cover, CoverKind, Mount, Plan};
+use super::plan::{Cover, CoverKind, Mount, Plan, PlanError};
 use super::policy::Access;
 use super::step::{SandboxStep, StepFailure};
+
+/// For everything that it is told, be it on its command line.
+const MAX_WORDS: usize = 9_000;
+/// Enough for all that is not about one of the mounts.
+const OTHER_WORDS: usize = 32;
+
+/// Whether bubblewrap can be told to make these mounts, and a program be started there.
+pub(super) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
+    let mut options = Options::default();
+    for (index, mount) in mounts.iter().enumerate() {
+        // The one inside is started by the name of a descriptor, which is there.
+        if matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden && cover.path == Path::new("/proc"))
+        {
+            return Err(PlanError::HiddenProc);
+        }
+        options.mount(mounts, index);
+        if options.len() + OTHER_WORDS > MAX_WORDS {
+            return Err(PlanError::TooManyMounts { limit: index });
+        }
+    }
+    Ok(())
+}
 
 /// Bubblewrap's options. What it runs is not among them.
 ///
@@ -22,69 +44,18 @@ pub(crate) fn options(
     plan: &Plan,
     placeholders: &Placeholders,
 ) -> Result<Vec<OsString>, StepFailure> {
-    let mut options = Options(Vec::new());
-    options.add(&["--unshare-pid", "--unshare-ipc"]);
-    if !rustix::process::geteuid().is_root() {
-        options.add(&["--unshare-user"]);
-    }
-    if plan.new_network_namespace {
-        options.add(&["--unshare-net"]);
-    }
-    let (root, devices) = (Path::new("/"), Path::new("/dev"));
-    if plan.mounts.first().is_some_and(|mount| mount.path() == root) {
-        options.bind("--ro-bind", root, root);
-        // On other mounts it makes, there are no devices.
-        options.bind("--dev-bind", devices, devices);
-    } else {
-        options.bind("--dev-bind", root, root);
-    }
-    if plan.fresh_proc {
-        options.add(&["--proc", "/proc"]);
-    }
-    let mut hidden = Vec::new();
+    let mut options = Options::default();
+    options.namespaces(plan);
     for (index, mount) in plan.mounts.iter().enumerate() {
-        let path = mount.path();
-        if path == root || placeholders.is_impossible(index) {
+        if mount.path() == Path::new("/") || placeholders.is_impossible(index) {
             continue;
         }
         let step = SandboxStep::Mount { mount: u32::try_from(index).unwrap_or(u32::MAX) };
-        if !is_there(mount).map_err(|errno| step.failed(errno))? {
-            continue;
-        }
-        match mount {
-            // Without devices, as is all but what is said to have them.
-            Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
-                options.bind("--ro-bind", path, path);
-            }
-            Mount::Cover(Cover { is_directory: true, .. }) => {
-                let leads_on = plan
-                    .mounts
-                    .iter()
-                    .any(|other| other.path() != path && other.path().starts_with(path));
-                options.add(&["--perms", if leads_on { "0111" } else { "0000" }, "--tmpfs"]);
-                options.0.push(path.into());
-                hidden.push(path);
-            }
-            Mount::Cover(_) => options.bind("--ro-bind", Path::new("/dev/null"), path),
-            // Landlock knows which of them can be written.
-            Mount::Regrant(_) if path.starts_with(devices) => {
-                options.bind("--dev-bind", path, path);
-            }
-            Mount::Regrant(regrant) if regrant.access == Access::Write => {
-                options.bind("--bind", path, path);
-            }
-            Mount::Regrant(_) => options.bind("--ro-bind", path, path),
-            Mount::Fresh(_) => {
-                options.add(&["--perms", "1777", "--tmpfs"]);
-                options.0.push(path.into());
-            }
+        if is_there(mount).map_err(|errno| step.failed(errno))? {
+            options.mount(&plan.mounts, index);
         }
     }
-    for path in hidden {
-        options.add(&["--remount-ro"]);
-        options.0.push(path.into());
-    }
-    Ok(options.0)
+    Ok(options.into_words())
 }
 
 /// What a plan gives back may have gone since, and the access with it. What is to be covered may not.
@@ -100,15 +71,82 @@ fn is_there(mount: &Mount) -> Result<bool, Errno> {
     }
 }
 
-struct Options(Vec<OsString>);
+#[derive(Default)]
+struct Options {
+    words: Vec<OsString>,
+    /// Still to be made read-only, when everything in them has its place.
+    hidden: Vec<PathBuf>,
+}
 
 impl Options {
+    fn namespaces(&mut self, plan: &Plan) {
+        self.add(&["--unshare-pid", "--unshare-ipc"]);
+        if !rustix::process::geteuid().is_root() {
+            self.add(&["--unshare-user"]);
+        }
+        if plan.new_network_namespace {
+            self.add(&["--unshare-net"]);
+        }
+        let (root, devices) = (Path::new("/"), Path::new("/dev"));
+        if plan.mounts.first().is_some_and(|mount| mount.path() == root) {
+            self.bind("--ro-bind", root, root);
+            // On other mounts it makes, there are no devices.
+            self.bind("--dev-bind", devices, devices);
+        } else {
+            self.bind("--dev-bind", root, root);
+        }
+        if plan.fresh_proc {
+            self.add(&["--proc", "/proc"]);
+        }
+    }
+
+    fn mount(&mut self, mounts: &[Mount], index: usize) {
+        let mount = &mounts[index];
+        let path = mount.path();
+        match mount {
+            // Without devices, as is all but what is said to have them.
+            Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
+                self.bind("--ro-bind", path, path);
+            }
+            Mount::Cover(Cover { is_directory: true, .. }) => {
+                // Sorted by path: what is below comes next.
+                let leads_on =
+                    mounts.get(index + 1).is_some_and(|next| next.path().starts_with(path));
+                self.add(&["--perms", if leads_on { "0111" } else { "0000" }, "--tmpfs"]);
+                self.words.push(path.into());
+                self.hidden.push(path.into());
+            }
+            Mount::Cover(_) => self.bind("--ro-bind", Path::new("/dev/null"), path),
+            // Landlock knows which of them can be written.
+            Mount::Regrant(_) if path.starts_with("/dev") => self.bind("--dev-bind", path, path),
+            Mount::Regrant(regrant) if regrant.access == Access::Write => {
+                self.bind("--bind", path, path);
+            }
+            Mount::Regrant(_) => self.bind("--ro-bind", path, path),
+            Mount::Fresh(_) => {
+                self.add(&["--perms", "1777", "--tmpfs"]);
+                self.words.push(path.into());
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.words.len() + 2 * self.hidden.len()
+    }
+
+    fn into_words(mut self) -> Vec<OsString> {
+        for path in self.hidden {
+            self.words.extend(["--remount-ro".into(), path.into()]);
+        }
+        self.words
+    }
+
     fn add(&mut self, words: &[&str]) {
-        self.0.extend(words.iter().map(OsString::from));
+        self.words.extend(words.iter().map(OsString::from));
     }
 
     fn bind(&mut self, how: &str, from: &Path, to: &Path) {
-        self.0.extend([how.into(), from.into(), to.into()]);
+        self.words.extend([how.into(), from.into(), to.into()]);
     }
 }
 

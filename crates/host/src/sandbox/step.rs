@@ -25,8 +25,12 @@ pub enum SandboxStep {
     Capabilities,
     NoNewPrivileges,
     Seccomp,
-    /// Bubblewrap ended before it came to the program.
     Bubblewrap,
+    /// Bubblewrap ended before it came to the program. What it said went to where the program would have said it.
+    BubblewrapEnded {
+        /// As a shell has it.
+        code: u32,
+    },
 }
 
 impl SandboxStep {
@@ -54,25 +58,27 @@ impl SandboxStep {
             Self::NoNewPrivileges => [11, 0],
             Self::Seccomp => [12, 0],
             Self::Bubblewrap => [13, 0],
+            Self::BubblewrapEnded { code } => [14, code],
         }
     }
 
     #[cfg(target_os = "linux")]
-    pub(crate) fn decode([number, mount]: [u32; 2]) -> Option<Self> {
+    pub(crate) fn decode([number, detail]: [u32; 2]) -> Option<Self> {
         Some(match number {
             1 => Self::Plan,
-            2 => Self::Placeholder { mount },
+            2 => Self::Placeholder { mount: detail },
             3 => Self::Namespaces,
             4 => Self::IdMaps,
             5 => Self::Init,
             6 => Self::Proc,
             7 => Self::Mounts,
-            8 => Self::Mount { mount },
+            8 => Self::Mount { mount: detail },
             9 => Self::Landlock,
             10 => Self::Capabilities,
             11 => Self::NoNewPrivileges,
             12 => Self::Seccomp,
             13 => Self::Bubblewrap,
+            14 => Self::BubblewrapEnded { code: detail },
             _ => return None,
         })
     }
@@ -93,7 +99,7 @@ impl fmt::Display for SandboxStep {
             Self::Capabilities => "dropping capabilities",
             Self::NoNewPrivileges => "giving up new privileges",
             Self::Seccomp => "restricting system calls with seccomp",
-            Self::Bubblewrap => "running bubblewrap",
+            Self::Bubblewrap | Self::BubblewrapEnded { .. } => "running bubblewrap",
         })
     }
 }
@@ -148,7 +154,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 13);
+        assert_eq!(known, 14);
         let step = SandboxStep::Mount { mount: 7 };
         assert_eq!(SandboxStep::decode(step.encode()), Some(step));
         assert_eq!(from_bytes(&to_bytes(step.encode(), -5)), (step.encode(), -5));

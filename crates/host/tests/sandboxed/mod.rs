@@ -1,6 +1,7 @@
 //! What a sandbox takes away from a program, and what is left when it ends.
 
 mod abandoned;
+mod bubblewrap;
 mod covers;
 mod devices;
 mod endings;
@@ -97,6 +98,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     ];
     trials.push(Trial::test("plain::a_sandbox_is_refused", || {
         run(Confinement::Direct, async |scene| endings::plain_refuses(&scene).await)
+    }));
+    trials.push(Trial::test("bubblewrap::one_that_ends_by_itself_is_said_to", || {
+        run(Confinement::Bubblewrap, async |scene| {
+            bubblewrap::one_that_ends_by_itself_is_said_to(&scene).await;
+        })
     }));
     trials.push(Trial::test("namespaces::a_pattern_may_deny_many_files", || {
         run(Confinement::Namespaces, async |scene| {

@@ -144,7 +144,8 @@ impl fmt::Display for Reason<'_> {
     }
 }
 
-/// A placeholder is given up when its lock is not to be had, which the system has no good word for.
+/// What the system has no good word for: a lock that is not to be had, for the sake of which a placeholder is given up; a program that
+/// ends too early.
 struct StepReason<'a>(SandboxStep, &'a io::Error);
 
 impl fmt::Display for StepReason<'_> {
@@ -152,6 +153,10 @@ impl fmt::Display for StepReason<'_> {
         match (self.0, self.1.kind()) {
             (SandboxStep::Placeholder { .. }, io::ErrorKind::WouldBlock) => f.write_str(
                 "another process keeps that directory locked (`fuser` tells which); end it, or remove the directory",
+            ),
+            (SandboxStep::BubblewrapEnded { code }, _) => write!(
+                f,
+                "it ended with code {code} before it came to the program; `exec-server doctor` tries it and says why"
             ),
             _ => Reason(self.1).fmt(f),
         }

@@ -22,7 +22,7 @@ pub enum PlanError {
     NoIsolation { need: Need, namespaces: Lack, bubblewrap: Lack },
     #[error("programs cannot be confined on {system}: there is no sandbox for it yet")]
     UnsupportedSystem { system: &'static str },
-    #[error("cannot tell what {} is", path.display())]
+    #[error("cannot tell what {} is: {source}", path.display())]
     Unknown { path: PathBuf, source: io::Error },
     #[error("{} has become a symlink, so it cannot be protected", path.display())]
     Symlink { path: PathBuf },
@@ -40,6 +40,10 @@ pub enum PlanError {
         "the policy takes more than {limit} mounts; deny directories by path rather than files by patterns"
     )]
     TooManyMounts { limit: usize },
+    #[error(
+        "the policy denies /proc, without which bubblewrap cannot start a program; that takes user namespaces, or a policy that denies less"
+    )]
+    HiddenProc,
 }
 
 impl PlanError {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::error::Need;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
+use crate::sandbox::bubblewrap;
 use crate::sandbox::capabilities::Capabilities;
 use crate::sandbox::landlock::SCOPES_SINCE;
 use crate::sandbox::mechanism::Mechanism;
@@ -55,6 +56,9 @@ fn for_restricted_files(
     let isolated = tier != Tier::Direct;
     let mounts =
         if isolated { mounts::lay_out(policy, &grants, covers, hidden, names)? } else { vec![] };
+    if matches!(tier, Tier::Bubblewrap(_)) {
+        bubblewrap::check(&mounts)?;
+    }
     let attributes =
         if isolated || changes_files { Attributes::Changeable } else { Attributes::Frozen };
     let own_terminals = tier == Tier::Namespaces && devices::can_have_terminals(policy, names)?;

@@ -648,6 +648,49 @@ fn too_many_mounts_are_an_error() {
     assert!(matches!(error, PlanError::TooManyMounts { limit: 10_000 }), "{error}");
 }
 
+/// It takes at most 9,000 words, and some are needed for other things.
+#[test]
+fn bubblewrap_is_told_no_more_than_it_listens_to() {
+    let names = (0..1_600).fold(names(), |names, n| {
+        names
+            .directory(format!("/home/ann/app/{n:04}/secret"))
+            .file(format!("/home/ann/app/{n:04}/key"))
+    });
+    let plan = |pattern: &str, has: &Capabilities| {
+        let glob = (EntryPath::Glob(pattern.into()), Access::Deny);
+        let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+        Plan::new(&policy, has, &names)
+    };
+    // Each with the directory above it.
+    for (pattern, words) in [("*/secret", 9), ("*/key", 6)] {
+        let error = plan(pattern, &without_namespaces()).unwrap_err();
+        let PlanError::TooManyMounts { limit } = error else { panic!("{pattern}: {error}") };
+        assert!((9_000 / words * 2 - 20..9_000 / words * 2).contains(&limit), "{pattern}: {limit}");
+        assert!(plan(pattern, &everything()).is_ok(), "{pattern}");
+    }
+    assert!(plan("0[0-8]*/secret", &without_namespaces()).is_ok());
+}
+
+#[test]
+fn what_the_system_said_is_said() {
+    let names = names().forbidden("/home/ann/app/secret");
+    let denied = (path("/home/ann/app/secret"), Access::Deny);
+    let entries = [READ_ALL, WORKSPACE, denied];
+    let policy = policy_of(&self::names(), Network::Restricted, &entries);
+    let text = Plan::new(&policy, &everything(), &names).unwrap_err().to_string();
+    assert!(text.ends_with("is: permission denied"), "{text}");
+}
+
+#[test]
+fn bubblewrap_needs_proc() {
+    let names = names().directory("/proc");
+    let denied = (path("/proc"), Access::Deny);
+    let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, denied]);
+    assert!(Plan::new(&policy, &everything(), &names).is_ok());
+    let error = Plan::new(&policy, &without_namespaces(), &names).unwrap_err();
+    assert!(matches!(error, PlanError::HiddenProc), "{error}");
+}
+
 #[test]
 fn what_vanishes_while_it_is_searched_is_searched_for_again() {
     let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);

@@ -12,7 +12,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::child::{self, Failure, Parent, Start};
 use super::descendants;
@@ -97,7 +97,9 @@ pub(super) fn start(
         _ => failure,
     })?;
     drop(inherited);
-    let wrapping = hear(&line, pid, requester)?;
+    let Some(wrapping) = hear(&line, pid, requester)? else {
+        return Err(ended(&pidfd, requester));
+    };
     Ok(Wrapped { pid, pidfd, wrapping })
 }
 
@@ -137,8 +139,9 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-/// Returns once the program has been executed: then the line closes, and nothing but that it came inside was said.
-fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Vec<Pid>, Failure> {
+/// Returns once the program has been executed: then the line closes, and nothing but that it came inside was said. `None` if not even
+/// that was.
+fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Option<Vec<Pid>>, Failure> {
     let mut wrapping = None;
     loop {
         requester.wait_for(line).map_err(failed)?;
@@ -149,11 +152,28 @@ fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Vec<Pid>
                 send(line, &GO_ON, SendFlags::NOSIGNAL).map_err(failed)?;
             }
             Ok((FAILURE_LEN, _)) => return Err(decode(&message)),
-            Ok((0, _)) => return wrapping.ok_or(failed(Errno::CANCELED)),
+            Ok((0, _)) => return Ok(wrapping),
             Err(Errno::INTR) => {}
             Ok(_) => return Err(failed(Errno::PROTO)),
             Err(errno) => return Err(failed(errno)),
         }
+    }
+}
+
+/// Nobody is inside, so bubblewrap has ended or is about to.
+fn ended(bwrap: &OwnedFd, requester: Requester<'_>) -> Failure {
+    if let Err(errno) = requester.wait_for(bwrap) {
+        return failed(errno);
+    }
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    match waitid(WaitId::PidFd(bwrap.as_fd()), options) {
+        Ok(Some(status)) => {
+            let signalled = status.terminating_signal().map(|signal| 128 + signal);
+            let code = status.exit_status().or(signalled).unwrap_or(0).cast_unsigned();
+            SandboxStep::BubblewrapEnded { code }.failed(Errno::CANCELED).into()
+        }
+        Ok(None) => failed(Errno::CANCELED),
+        Err(errno) => failed(errno),
     }
 }
 

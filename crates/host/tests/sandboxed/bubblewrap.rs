@@ -1,0 +1,20 @@
+//! A bubblewrap that does not do what it should.
+
+use std::sync::Arc;
+
+use exec_server_host::process::launch::LaunchError;
+use exec_server_host::sandbox::{Plan, SandboxStep, Tier};
+
+use super::scene::Scene;
+
+pub(crate) async fn one_that_ends_by_itself_is_said_to(scene: &Scene) {
+    for (program, script, expected) in [("/bin/false", "", 1), ("/bin/true", "", 0)] {
+        let plan = Plan { tier: Tier::Bubblewrap(program.into()), ..(*scene.plan(&[])).clone() };
+        let command = scene.command(&Arc::new(plan), script);
+        let error = scene.launcher.launch(command).await.map(drop).unwrap_err();
+        let LaunchError::Sandbox { step: SandboxStep::BubblewrapEnded { code }, .. } = error else {
+            panic!("{program}: {error}");
+        };
+        assert_eq!(code, expected, "{program}");
+    }
+}
