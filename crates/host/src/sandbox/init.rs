@@ -2,9 +2,9 @@
 //!
 //! When it dies the kernel kills everything in the namespace. So a tree ends by its end, and it ends itself when the keeper does.
 //!
-//! It shares the keeper's memory and runs beside it, on a stack of its own: a process costs a quarter that way. In return it must
+//! It shares the keeper's memory and runs beside it, on a stack of its own, so that no memory has to be copied for it. In return it must
 //! not touch what belongs to a thread, `errno` above all, which a failing call of the C library would write. So it uses the calls
-//! of `rustix`, which have none, and otherwise calls that cannot fail. The memory is not dumpable, so nobody in the namespace can
+//! of `rustix`, which go to the kernel without the C library, and otherwise calls that cannot fail. The memory is not dumpable, so nobody in the namespace can
 //! look into it or steer it.
 
 use std::mem::MaybeUninit;
@@ -22,6 +22,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::mount_call::{attach, new_mount};
 use super::step::{FAILURE_LEN, SandboxStep, StepFailure, from_bytes, to_bytes};
+
+/// Only where `rustix` goes through the C library is its `Errno` as big as that one's. With its feature `use-libc`, or on an architecture
+/// that it makes no calls of its own for, what runs here would write the `errno` of the keeper.
+const _: () = assert!(size_of::<Errno>() < size_of::<libc::c_int>());
 
 /// Enough for a handful of system calls in a debug build.
 const STACK_LEN: usize = 64 << 10;

@@ -4,12 +4,12 @@
 //! not its business. Neither are the rights it does not know at all (`stat`, `chmod`, times, extended attributes).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
@@ -27,14 +27,12 @@ const DEVICE_NODES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeChar | Ma
 pub enum LandlockError {
     #[error("the kernel has no Landlock")]
     Missing,
-    #[error("cannot create a Landlock ruleset")]
+    #[error("Landlock does not take the ruleset: {0}")]
     Ruleset(#[from] RulesetError),
-    #[error("cannot open {} for a Landlock rule", path.display())]
+    #[error("cannot open {} for a Landlock rule: {source}", path.display())]
     Path { path: PathBuf, source: io::Error },
-    #[error("cannot tell what the terminal is that Landlock is to grant")]
+    #[error("cannot tell what the terminal is that Landlock is to grant: {source}")]
     Terminal { source: io::Error },
-    #[error("Landlock was enforced only in part")]
-    Partial,
 }
 
 impl LandlockError {
@@ -102,17 +100,23 @@ impl Ruleset {
         Ok(Self(created))
     }
 
-    /// For `landlock_restrict_self`, which also needs `no_new_privs`. Closed on exec.
+    /// For [`restrict_self`]. Closed on exec.
     pub fn into_fd(self) -> Result<OwnedFd, LandlockError> {
         Option::from(self.0).ok_or(LandlockError::Missing)
     }
+}
 
-    /// Confines the calling thread, and what it starts from now on, for good.
-    pub fn restrict_this_thread(self) -> Result<(), LandlockError> {
-        let status = self.0.restrict_self()?;
-        let complete = status.ruleset == RulesetStatus::FullyEnforced && status.no_new_privs;
-        if complete { Ok(()) } else { Err(LandlockError::Partial) }
+/// Confines the calling thread, and what it starts from now on, for good. It must have given up new privileges before.
+///
+/// What the ruleset handles was settled when it was made, so this is all or nothing. No memory is touched but that of `errno`: it may be
+/// called between fork and exec.
+pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the call takes a descriptor, which is open, and flags; no memory is involved.
+    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
+    if result == 0 {
+        return Ok(());
     }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// What the kernel offers. Whether it may be used is another question.
@@ -190,6 +194,11 @@ mod tests {
 
     use super::*;
 
+    fn restrict(ruleset: Ruleset) {
+        rustix::thread::set_no_new_privs(true).unwrap();
+        restrict_self(ruleset.into_fd().unwrap().as_fd()).unwrap();
+    }
+
     /// What a thread can do that was confined, or `None` where the kernel has no Landlock.
     fn confined<T: Send>(grants: &[Grant], act: impl FnOnce() -> T + Send) -> Option<T> {
         let Ok(abi) = kernel_abi() else {
@@ -199,7 +208,7 @@ mod tests {
         let ruleset = Ruleset::new(grants, abi).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                ruleset.restrict_this_thread().unwrap();
+                restrict(ruleset);
                 act()
             });
             Some(thread.join().unwrap())
@@ -318,7 +327,7 @@ mod tests {
         let everything = [grant(Path::new("/"), Access::Write)];
         assert_eq!(confined(&everything, || test_kill_process(pid)), Some(Err(Errno::PERM)));
         let alone = std::thread::spawn(move || {
-            Ruleset::scopes_only(SCOPES_SINCE).unwrap().restrict_this_thread().unwrap();
+            restrict(Ruleset::scopes_only(SCOPES_SINCE).unwrap());
             File::open("/").unwrap();
             test_kill_process(pid)
         });
@@ -341,6 +350,7 @@ mod tests {
             let error = Ruleset::new(&[grant(&scene.path().join(path), Access::Read)], abi);
             let error = error.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{error}");
+            assert!(error.to_string().contains("symbolic links"), "{error}");
         }
     }
 
@@ -352,7 +362,7 @@ mod tests {
             let ruleset = Ruleset::new(&grants, abi).unwrap();
             let (hidden, outside) = (scene.path().join("hidden/old"), scene.path().join("new"));
             std::thread::spawn(move || {
-                ruleset.restrict_this_thread().unwrap();
+                restrict(ruleset);
                 assert!(denied(File::open(hidden)));
                 assert!(denied(File::create(outside)));
             })

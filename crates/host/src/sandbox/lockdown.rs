@@ -4,7 +4,7 @@
 //! [`Lockdown::prepare`] is ordinary code. What is done with it runs in a child that shares its parent's memory, so it is only
 //! system calls on what is prepared.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -12,7 +12,7 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-use super::landlock::{LandlockError, Ruleset};
+use super::landlock::{LandlockError, Ruleset, restrict_self};
 use super::plan::Plan;
 use super::step::{SandboxStep, StepFailure};
 
@@ -57,10 +57,7 @@ impl Lockdown {
         let Some(ruleset) = &self.landlock else {
             return Ok(());
         };
-        // SAFETY: no memory is involved.
-        let result =
-            unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
-        if result == -1 { Err(SandboxStep::Landlock.failed(last_errno())) } else { Ok(()) }
+        restrict_self(ruleset.as_fd()).map_err(|errno| SandboxStep::Landlock.failed(errno))
     }
 
     /// The very last thing before exec.
@@ -129,7 +126,7 @@ fn errno_of(error: &LandlockError) -> Errno {
         (Some(errno), _) => Errno::from_raw_os_error(errno),
         (None, LandlockError::Missing) => Errno::OPNOTSUPP,
         (None, LandlockError::Path { .. } | LandlockError::Terminal { .. }) => Errno::IO,
-        (None, LandlockError::Ruleset(_) | LandlockError::Partial) => Errno::INVAL,
+        (None, LandlockError::Ruleset(_)) => Errno::INVAL,
     }
 }
 
@@ -141,14 +138,23 @@ fn last_errno() -> Errno {
 mod tests {
     use super::*;
     use crate::sandbox::landlock::{Ruleset, kernel_abi};
+    use crate::sandbox::policy::{Access, Grant};
 
     #[test]
     fn what_the_kernel_said_is_kept() {
         let Ok(abi) = kernel_abi() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("link");
+        std::os::unix::fs::symlink("/", &path).unwrap();
+        let error = Ruleset::new(&[Grant { path, access: Access::Read }], abi).unwrap_err();
+        assert_eq!(errno_of(&error), Errno::LOOP);
         // More domains inside of each other than a thread can be in.
-        let confine = move |_| Ruleset::new(&[], abi).and_then(Ruleset::restrict_this_thread).err();
-        let error = std::thread::spawn(move || (0..100).find_map(confine)).join().unwrap();
-        assert_eq!(errno_of(&error.unwrap()), Errno::TOOBIG);
+        let confine = move |_| {
+            set_no_new_privs(true).unwrap();
+            restrict_self(Ruleset::new(&[], abi).unwrap().into_fd().unwrap().as_fd()).err()
+        };
+        let errno = std::thread::spawn(move || (0..100).find_map(confine)).join().unwrap();
+        assert_eq!(errno, Some(Errno::TOOBIG));
     }
 
     #[test]

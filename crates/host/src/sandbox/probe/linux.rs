@@ -38,7 +38,9 @@ fn try_landlock() -> Result<String, Failed> {
     let abi = landlock::kernel_abi().step("landlock_create_ruleset")?;
     let nothing = Ruleset::new(&[], abi).step("landlock_create_ruleset")?;
     open_directory("/").step("open before the restriction")?;
-    nothing.restrict_this_thread().step("landlock_restrict_self")?;
+    rustix::thread::set_no_new_privs(true).step("giving up privileges")?;
+    let nothing = nothing.into_fd().step("landlock_create_ruleset")?;
+    landlock::restrict_self(nothing.as_fd()).step("landlock_restrict_self")?;
     match open_directory("/") {
         Err(Errno::ACCESS) => Ok(abi.to_string()),
         Err(errno) => Err(Failed::new("open under the restriction", errno)),
