@@ -179,7 +179,8 @@ fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
 #[test]
 fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
     if !machine::is_root() {
-        return; // The server is not dumpable, so only root can count what it has open.
+        // The server is not dumpable.
+        return println!("SKIPPED: only root can count what the server has open");
     }
     let limits = ["--spill-output-bytes-per-process", "1048576"];
     let server = Server::with(&limits);

@@ -101,6 +101,9 @@ fn attack(user: User, tier: Tier) {
                 println!("{}: {}", attempt.name, confined.said);
                 blocked += 1;
             }
+            Ok(Held::NotTried) => {
+                println!("{}: not tried, for want of a writable workspace", attempt.name);
+            }
             Ok(Held::NothingToHold) => {
                 println!("{}: without a sandbox too: {}", attempt.name, control.said);
             }
@@ -109,10 +112,13 @@ fn attack(user: User, tier: Tier) {
     }
     println!("{blocked} attempts that succeed without a sandbox were blocked");
     assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+    assert!(blocked >= 100, "only {blocked} could be tried");
 }
 
 enum Held {
     Blocked,
+    /// It begins with something that this policy does not let be made.
+    NotTried,
     /// It does not work without a sandbox either: for this user, or on this machine.
     NothingToHold,
 }
@@ -133,6 +139,7 @@ fn judge(
         other => return Err(format!("in the sandbox {other:?}: {}", confined.said)),
     }
     match control.verdict {
+        Verdict::Escaped if confined.verdict == Verdict::Unprepared => Ok(Held::NotTried),
         Verdict::Escaped => Ok(Held::Blocked),
         Verdict::Impossible if attempt.may_lack => Ok(Held::NothingToHold),
         Verdict::Blocked | Verdict::Impossible if attempt.root_only && !arena.user.is_root() => {
