@@ -18,7 +18,7 @@ use crate::{PathUri, nullable};
 pub struct SandboxRequest(pub Box<RawValue>);
 
 impl SandboxRequest {
-    /// Whether the object asks for no restriction at all: seed form `danger-full-access`, or profile
+    /// Whether the object asks for no restriction at all: short form `danger-full-access`, or profile
     /// form with `disabled` permissions. Anything else, also what is not understood, asks for one.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
@@ -104,7 +104,7 @@ pub enum Sandbox {
     Profile(SandboxProfile),
 }
 
-/// The seed form.
+/// The short form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SandboxMode {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_form() {
+    fn the_short_form() {
         let text = r#"{"type":"workspace-write","writable_roots":["/a","file:///b%20c"],"network_access":true,
             "exclude_tmpdir_env_var":null,"exclude_slash_tmp":true,"cwd":"file:///w"}"#;
         let uri = |path: &str| PathUri::from_path(path).unwrap();

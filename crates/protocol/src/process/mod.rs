@@ -1,0 +1,25 @@
+//! `process/*`: params, results and notifications.
+
+mod control;
+mod output;
+mod overview;
+mod start;
+
+pub use control::{
+    CloseStdinResponse, ProcessIdParams, ResizeParams, SignalName, SignalParams, TerminateMode,
+    TerminateParams, TerminateResponse, WriteParams, WriteResponse, WriteStatus,
+};
+pub use output::{
+    AckParams, ClosedNotification, ExitDetails, ExitedNotification, OutputChunk,
+    OutputNotification, OutputStream, ReadParams, ReadResponse,
+};
+pub use overview::{
+    ListParams, ListResponse, ProcessSummary, SnapshotResponse, WaitParams, WaitResponse,
+};
+pub use start::{
+    EnvInherit, EnvPolicy, ExecMode, OnFull, SandboxType, StartParams, StartResponse, TerminalSize,
+};
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

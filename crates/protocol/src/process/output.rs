@@ -1,0 +1,132 @@
+//! What a process writes and how it ends: asked for by `process/read`, told by notifications.
+
+use serde::{Deserialize, Serialize};
+
+use super::is_default;
+use crate::{Base64Bytes, Denial};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadParams {
+    pub process_id: String,
+    #[serde(default)]
+    pub after_seq: Option<u64>,
+    #[serde(default)]
+    pub max_bytes: Option<u64>,
+    #[serde(default)]
+    pub wait_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadResponse {
+    pub chunks: Vec<OutputChunk>,
+    pub next_seq: u64,
+    pub exited: bool,
+    pub exit_code: Option<i32>,
+    pub closed: bool,
+    /// Why the server lost track of the process.
+    pub failure: Option<String>,
+    pub sandbox_denied: bool,
+    /// What seems to have been denied (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denial>,
+    /// Size of the gap between `afterSeq` and what is returned.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dropped_bytes: u64,
+    #[serde(flatten)]
+    pub exit: Option<ExitDetails>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputChunk {
+    pub seq: u64,
+    pub stream: OutputStream,
+    pub chunk: Base64Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+    Pty,
+}
+
+impl OutputStream {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Pty => "pty",
+        }
+    }
+}
+
+/// How a process ended and what it used (ours).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExitDetails {
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    pub duration_ms: u64,
+    pub cpu_ms: u64,
+    pub max_rss_bytes: u64,
+}
+
+/// `process/output`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputNotification {
+    pub process_id: String,
+    /// Present for an observer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    pub seq: u64,
+    pub stream: OutputStream,
+    pub chunk: Base64Bytes,
+    /// Size of the gap just before this chunk.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dropped_bytes: u64,
+}
+
+/// `process/exited`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExitedNotification {
+    pub process_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    pub seq: u64,
+    pub exit_code: i32,
+    #[serde(default)]
+    pub sandbox_denied: bool,
+    /// What seems to have been denied (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denial>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dropped_bytes: u64,
+    #[serde(flatten)]
+    pub exit: Option<ExitDetails>,
+}
+
+/// `process/closed`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClosedNotification {
+    pub process_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    pub seq: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dropped_bytes: u64,
+}
+
+/// `process/ack`, from client to server (ours).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AckParams {
+    pub process_id: String,
+    pub seq: u64,
+}

@@ -1,0 +1,61 @@
+//! `process/wait`, `process/snapshot` and `process/list`: how processes are doing, without their output as it comes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Base64Bytes;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitParams {
+    pub process_id: String,
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitResponse {
+    pub exited: bool,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub closed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotResponse {
+    pub stdout: Base64Bytes,
+    pub stderr: Base64Bytes,
+    pub terminal: Base64Bytes,
+    /// Something between the head and the tail of a stream is left out.
+    pub truncated: bool,
+    pub exit_code: Option<i32>,
+    pub running: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListParams {
+    /// Another session of the same user (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListResponse {
+    pub processes: Vec<ProcessSummary>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessSummary {
+    pub process_id: String,
+    pub argv: Vec<String>,
+    pub tty: bool,
+    pub running: bool,
+    pub exit_code: Option<i32>,
+    pub started_at_ms: u64,
+    pub next_seq: u64,
+    /// Processes that this one started and that still live (ours).
+    pub descendants: u64,
+}

@@ -1,0 +1,166 @@
+//! `process/start`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::is_default;
+use crate::{Enforcement, PathUri, SandboxRequest, nullable};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StartParams {
+    /// Chosen by the client, unique in its session; not an OS pid.
+    pub process_id: String,
+    pub argv: Vec<String>,
+    pub cwd: PathUri,
+    /// The child's whole environment, or what is applied on top of `env_policy`.
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub tty: bool,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub pipe_stdin: bool,
+    #[serde(default)]
+    pub arg0: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env_policy: Option<EnvPolicy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxRequest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforce_managed_network: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_network: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_proxy: Option<Box<RawValue>>,
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub on_full: OnFull,
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub kill_on_exit: bool,
+    /// Terminals only; 24 × 80 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TerminalSize>,
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub mode: ExecMode,
+}
+
+impl StartParams {
+    /// A process with pipes, no stdin and an empty environment; the fields say the rest.
+    #[must_use]
+    pub fn new(
+        process_id: impl Into<String>,
+        argv: impl IntoIterator<Item = impl Into<String>>,
+        cwd: PathUri,
+    ) -> Self {
+        Self {
+            process_id: process_id.into(),
+            argv: argv.into_iter().map(Into::into).collect(),
+            cwd,
+            env: BTreeMap::new(),
+            tty: false,
+            pipe_stdin: false,
+            arg0: None,
+            env_policy: None,
+            sandbox: None,
+            enforce_managed_network: None,
+            managed_network: None,
+            network_proxy: None,
+            on_full: OnFull::default(),
+            kill_on_exit: false,
+            size: None,
+            mode: ExecMode::default(),
+        }
+    }
+
+    /// Whether the client wants its traffic to go through a managed network.
+    #[must_use]
+    pub fn asks_for_managed_network(&self) -> bool {
+        self.enforce_managed_network == Some(true)
+            || self.managed_network.is_some()
+            || self.network_proxy.is_some()
+    }
+}
+
+/// How the child's environment is made from the server's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvPolicy {
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub inherit: EnvInherit,
+    /// Keep names that contain KEY, SECRET or TOKEN.
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub ignore_default_excludes: bool,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub exclude: Vec<String>,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub set: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "nullable::or_default")]
+    pub include_only: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EnvInherit {
+    Core,
+    #[default]
+    All,
+    None,
+}
+
+/// What happens when the log can hold no more unconfirmed output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnFull {
+    /// The child blocks on its next write.
+    #[default]
+    Block,
+    /// The oldest output is dropped and the gap declared.
+    Discard,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ExecMode {
+    #[default]
+    Direct,
+    /// Spawn exactly this: no `envPolicy`, no sandbox of its own.
+    Prepared,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub cols: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StartResponse {
+    pub process_id: String,
+    pub sandbox_type: SandboxType,
+    /// What is active; absent without a sandbox (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxType {
+    None,
+    MacosSeatbelt,
+    LinuxSeccomp,
+    WindowsRestrictedToken,
+}
