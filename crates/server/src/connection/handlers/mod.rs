@@ -2,13 +2,13 @@
 //! pool.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use exec_server_protocol::{
-    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentStatus, ExecParams, ExecResponse,
-    ExecWriteResponse, ObserveParams, ReadParams, RpcError, SandboxType, SessionListResponse,
-    SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
-    TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ExecParams,
+    ExecResponse, ExecWriteResponse, ObserveParams, ReadParams, ResizeParams, RpcError,
+    SandboxType, SessionCloseParams, SessionListResponse, SignalParams, StartParams, StartResponse,
+    Status, TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams,
+    WriteResponse, WriteStatus, rpc,
 };
 
 mod files;
@@ -20,102 +20,85 @@ use super::responder::Responder;
 use crate::local::{LocalProcess, Started, Written, environment_info, list, start_error};
 use crate::sessions::Session;
 
+/// Whoever can ask has been let in.
+const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
+
 impl Reader {
-    pub(super) fn handle(&mut self, session: &Arc<Session>, call: Call, responder: Responder) {
+    pub(super) fn handle(&mut self, session: &Arc<Session>, call: Call, to: Responder) {
         match call {
-            Call::Initialize(_) => {
-                responder.fail(&RpcError::invalid_request("initialize was called before"));
-            }
-            Call::SessionClose(params) => {
-                self.session_close(session, params.session_id.as_deref(), responder);
-            }
-            Call::SessionList(_) => {
-                let sessions = self.shared.sessions.all().iter().map(|s| s.info()).collect();
-                responder.answer::<rpc::SessionList>(Ok(SessionListResponse { sessions }));
-            }
-            Call::EnvironmentInfo(_) => {
-                responder.answer::<rpc::EnvironmentInfo>(environment_info(&self.shared.launcher));
-            }
-            Call::EnvironmentStatus(_) => {
-                let status = EnvironmentStatus { status: Status::Ready };
-                responder.answer::<rpc::EnvironmentStatus>(Ok(status));
-            }
-            Call::ProcessStart(params) => self.start(session, params, responder),
-            Call::ProcessRead(params) => self.read(session, params, responder),
-            Call::ProcessWrite(params) => self.write(session, params, responder),
+            Call::Initialize(_) => to.fail(&initialized_before()),
+            Call::SessionClose(params) => self.session_close(session, &params, to),
+            Call::SessionList(_) => to.answer::<rpc::SessionList>(Ok(self.session_list())),
+            Call::EnvironmentInfo(_) => to.answer::<rpc::EnvironmentInfo>(self.environment_info()),
+            Call::EnvironmentStatus(_) => to.answer::<rpc::EnvironmentStatus>(Ok(READY)),
+            Call::ProcessStart(params) => self.start(session, params, to),
+            Call::ProcessRead(params) => self.read(session, params, to),
+            Call::ProcessWrite(params) => self.write(session, params, to),
             Call::ProcessCloseStdin(params) => {
-                let process = session.find(&params.process_id);
-                let status = process.map_or(Ok(WriteStatus::UnknownProcess), |p| p.close_stdin());
-                let response = status.map(|status| CloseStdinResponse { status });
-                responder.answer::<rpc::ProcessCloseStdin>(response);
+                to.answer::<rpc::ProcessCloseStdin>(close_stdin(session, &params.process_id));
             }
             Call::ProcessResize(params) => {
-                let size = TerminalSize { rows: params.rows, cols: params.cols };
-                let resized = find(session, &params.process_id).and_then(|p| p.resize(size));
-                responder.answer::<rpc::ProcessResize>(resized.map(|()| Empty {}));
+                to.answer::<rpc::ProcessResize>(resize(session, &params));
             }
             Call::ProcessSignal(params) => {
-                responder.answer::<rpc::ProcessSignal>(self.signal(session, &params));
+                to.answer::<rpc::ProcessSignal>(self.signal(session, &params));
             }
             Call::ProcessTerminate(params) => {
-                responder.answer::<rpc::ProcessTerminate>(self.terminate(session, &params));
+                to.answer::<rpc::ProcessTerminate>(self.terminate(session, &params));
             }
-            Call::ProcessWait(params) => self.wait(session, params, responder),
-            Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, responder),
-            Call::ProcessList(params) => {
-                self.list(session, params.session_id.as_deref(), responder);
-            }
-            Call::ProcessObserve(params) => {
-                responder.answer::<rpc::ProcessObserve>(self.observe(&params));
-            }
-            Call::FsReadFile(params) => self.read_file(params, responder),
-            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, responder),
-            Call::FsCreateDirectory(params) => {
-                self.file_call::<rpc::FsCreateDirectory>(params, responder);
-            }
-            Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, responder),
-            Call::FsCanonicalize(params) => {
-                self.file_call::<rpc::FsCanonicalize>(params, responder);
-            }
-            Call::FsReadDirectory(params) => {
-                self.file_call::<rpc::FsReadDirectory>(params, responder);
-            }
-            Call::FsWalk(params) => self.file_call::<rpc::FsWalk>(params, responder),
-            Call::FsGlob(params) => self.file_call::<rpc::FsGlob>(params, responder),
-            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, responder),
-            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, responder),
-            Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, responder),
-            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(params, responder),
-            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(params, responder),
-            Call::FsSetPermissions(params) => {
-                self.file_call::<rpc::FsSetPermissions>(params, responder);
-            }
-            Call::FsOpen(params) => self.open_file(params, responder),
-            Call::FsReadBlock(params) => self.read_block(&params, responder),
-            Call::FsCreate(params) => self.create_file(params, responder),
-            Call::FsWriteBlock(params) => self.write_block(params, responder),
-            Call::FsClose(params) => self.close_file(&params, responder),
-            Call::FsWatch(params) => self.watch(params, responder),
-            Call::FsUnwatch(params) => self.unwatch(&params, responder),
-            Call::FsSearch(params) => self.search(params, responder),
-            Call::FsCancelSearch(params) => {
-                if let Some(cancelled) = self.connection.files.searches.get(&params.search_id) {
-                    cancelled.store(true, Ordering::Relaxed);
-                }
-                responder.answer::<rpc::FsCancelSearch>(Ok(Empty {}));
-            }
-            Call::HttpRequest(params) => self.http_request(params, responder),
-            Call::HttpCancel(params) => self.http_cancel(&params.request_id, responder),
-            Call::CommandExec(params) => self.start_legacy(session, params, responder),
-            Call::CommandExecWrite(params) => self.write_legacy(session, params, responder),
+            Call::ProcessWait(params) => self.wait(session, params, to),
+            Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, to),
+            Call::ProcessList(params) => self.list(session, params.session_id.as_deref(), to),
+            Call::ProcessObserve(params) => to.answer::<rpc::ProcessObserve>(self.observe(&params)),
+            Call::FsReadFile(params) => self.read_file(params, to),
+            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, to),
+            Call::FsCreateDirectory(params) => self.file_call::<rpc::FsCreateDirectory>(params, to),
+            Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, to),
+            Call::FsCanonicalize(params) => self.file_call::<rpc::FsCanonicalize>(params, to),
+            Call::FsReadDirectory(params) => self.file_call::<rpc::FsReadDirectory>(params, to),
+            Call::FsWalk(params) => self.file_call::<rpc::FsWalk>(params, to),
+            Call::FsGlob(params) => self.file_call::<rpc::FsGlob>(params, to),
+            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, to),
+            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, to),
+            Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, to),
+            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(params, to),
+            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(params, to),
+            Call::FsSetPermissions(params) => self.file_call::<rpc::FsSetPermissions>(params, to),
+            Call::FsOpen(params) => self.open_file(params, to),
+            Call::FsReadBlock(params) => self.read_block(&params, to),
+            Call::FsCreate(params) => self.create_file(params, to),
+            Call::FsWriteBlock(params) => self.write_block(params, to),
+            Call::FsClose(params) => self.close_file(&params, to),
+            Call::FsWatch(params) => self.watch(params, to),
+            Call::FsUnwatch(params) => self.unwatch(&params, to),
+            Call::FsSearch(params) => self.search(params, to),
+            Call::FsCancelSearch(params) => self.cancel_search(&params, to),
+            Call::HttpRequest(params) => self.http_request(params, to),
+            Call::HttpCancel(params) => self.http_cancel(&params.request_id, to),
+            Call::CommandExec(params) => self.start_legacy(session, params, to),
+            Call::CommandExecWrite(params) => self.write_legacy(session, params, to),
             Call::CommandExecTerminate(params) => {
-                responder.answer::<rpc::CommandExecTerminate>(self.terminate(session, &params));
+                to.answer::<rpc::CommandExecTerminate>(self.terminate(session, &params));
             }
         }
     }
 
-    fn session_close(&mut self, own: &Arc<Session>, other: Option<&str>, responder: Responder) {
-        let session = match self.session_named(own, other) {
+    fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {
+        environment_info(&self.shared.launcher)
+    }
+
+    fn session_list(&self) -> SessionListResponse {
+        let sessions = self.shared.sessions.all().iter().map(|session| session.info()).collect();
+        SessionListResponse { sessions }
+    }
+
+    fn session_close(
+        &mut self,
+        own: &Arc<Session>,
+        params: &SessionCloseParams,
+        responder: Responder,
+    ) {
+        let session = match self.session_named(own, params.session_id.as_deref()) {
             Ok(session) => session,
             Err(error) => return responder.fail(&error),
         };
@@ -323,6 +306,22 @@ impl Reader {
     ) -> Result<Arc<Session>, RpcError> {
         other.map_or_else(|| Ok(Arc::clone(own)), |id| self.shared.sessions.named(id))
     }
+}
+
+fn initialized_before() -> RpcError {
+    RpcError::invalid_request("initialize was called before")
+}
+
+fn close_stdin(session: &Session, process_id: &str) -> Result<CloseStdinResponse, RpcError> {
+    let process = session.find(process_id);
+    let status = process.map_or(Ok(WriteStatus::UnknownProcess), |process| process.close_stdin());
+    status.map(|status| CloseStdinResponse { status })
+}
+
+fn resize(session: &Session, params: &ResizeParams) -> Result<Empty, RpcError> {
+    let size = TerminalSize { rows: params.rows, cols: params.cols };
+    find(session, &params.process_id)?.resize(size)?;
+    Ok(Empty {})
 }
 
 fn find(session: &Session, process_id: &str) -> Result<Arc<LocalProcess>, RpcError> {

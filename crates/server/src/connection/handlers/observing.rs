@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exec_server_protocol::{
-    ChangedNotification, Empty, FileChange, FsPathResponse, FsSearchParams, FsUnwatchParams,
-    FsWatchParams, PathUri, RpcError, SearchResultsNotification, notification, rpc,
+    ChangedNotification, Empty, FileChange, FsCancelSearchParams, FsPathResponse, FsSearchParams,
+    FsUnwatchParams, FsWatchParams, PathUri, RpcError, SearchResultsNotification, notification,
+    rpc,
 };
 use tokio::runtime;
 use tokio::sync::oneshot;
@@ -60,6 +61,14 @@ impl Reader {
             Ok(()) => work.run(params, watch),
             Err(error) => watch(Err(error)),
         });
+    }
+
+    /// What was found until then is told, and the search answered.
+    pub(super) fn cancel_search(&self, params: &FsCancelSearchParams, responder: Responder) {
+        if let Some(cancelled) = self.connection.files.searches.get(&params.search_id) {
+            cancelled.store(true, Ordering::Relaxed);
+        }
+        responder.answer::<rpc::FsCancelSearch>(Ok(Empty {}));
     }
 
     /// Answered when nothing more will be told.
