@@ -1,5 +1,6 @@
 //! Why an operation on files failed.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,24 @@ pub enum FsError {
     #[error("{path} is leased by another process", path = .path.display())]
     Leased { path: PathBuf },
     /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
-    #[error("the sandbox does not allow {path} to be {done}", path = .path.display())]
-    Denied { path: PathBuf, done: &'static str },
+    #[error("the sandbox does not allow {extent}{path} to be {done}", path = .path.display())]
+    Denied { path: PathBuf, extent: Extent, done: &'static str },
+}
+
+/// What of a path is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    Itself,
+    Inside,
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Itself => "",
+            Self::Inside => "something in ",
+        })
+    }
 }
 
 impl FsError {
@@ -61,7 +78,15 @@ impl FsError {
             Need::Pass | Need::Read => "read",
             Need::Write | Need::MakeDirectory | Need::Change => "changed",
         };
-        Self::Denied { path: path.to_owned(), done }
+        Self::Denied { path: path.to_owned(), extent: Extent::Itself, done }
+    }
+
+    /// Something below the path, which is not to be named.
+    pub(super) fn denied_inside(path: &Path, need: Need) -> Self {
+        match Self::denied(path, need) {
+            Self::Denied { path, done, .. } => Self::Denied { path, extent: Extent::Inside, done },
+            other => other,
+        }
     }
 
     pub(crate) fn already_exists(path: &Path) -> Self {

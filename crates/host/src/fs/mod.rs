@@ -40,7 +40,7 @@ pub use condition::{Condition, Written};
 pub use confinement::{Confinement, ConfinementError, is_confined};
 pub use copy::copy;
 pub use create_directory::create_directory;
-pub use error::FsError;
+pub use error::{Extent, FsError};
 pub use kind::FileKind;
 pub use links::{canonicalize, read_link, symlink};
 pub use metadata::{Metadata, metadata};

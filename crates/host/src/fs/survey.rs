@@ -153,7 +153,9 @@ impl Survey<'_> {
         let may_be_named = self.sites.first().is_some_and(|source| {
             self.confinement.policy().access(&source.place.join(&way)) >= Access::Read
         });
-        let path = if may_be_named { self.path.join(way) } else { self.path.to_owned() };
-        Some(FsError::denied(&path, need))
+        Some(match may_be_named {
+            true => FsError::denied(&self.path.join(way), need),
+            false => FsError::denied_inside(self.path, need),
+        })
     }
 }

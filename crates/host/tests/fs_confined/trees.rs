@@ -44,6 +44,19 @@ fn a_directory_with_something_denied_is_not_moved() {
         .unwrap();
 }
 
+/// What may not be known to exist is not named, but neither is its directory blamed, which can be read.
+#[test]
+fn a_refusal_names_what_is_refused() {
+    let scene = Scene::new();
+    let plain = scene.at("work/plain");
+    let copied = scene.confined(&scene.policy(), User::Own, || {
+        copy(&plain, &scene.at("work/new"), true, &Stop::never())
+    });
+    let text = copied.unwrap_err().to_string();
+    assert!(text.contains(&format!("something in {} to be", plain.display())), "{text}");
+    assert!(!text.contains("deep.pem"), "{text}");
+}
+
 #[test]
 fn nothing_is_moved_to_where_a_rule_denies_it() {
     let scene = Scene::new();

@@ -7,6 +7,7 @@ mod devices;
 mod endings;
 mod missing_roots;
 mod placeholders;
+mod replaced;
 mod scene;
 
 use std::path::Path;
@@ -81,6 +82,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         placeholders::a_killed_server_leaves_none,
         missing_roots::one_that_could_be_made_is_made_and_protected,
         missing_roots::one_that_nobody_can_make_is_no_obstacle,
+        replaced::what_replaces_a_covered_name_is_not_covered,
         devices::terminals_of_others_are_out_of_reach,
         devices::its_own_terminal_can_be_opened_again,
         devices::what_every_program_needs_is_there,

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
 use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
-use exec_server_host::sandbox::{Access, Plan, Policy, SandboxError};
+use exec_server_host::sandbox::{Access, HostNames, Plan, Policy, SandboxError};
 use exec_server_protocol::{
     EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
 };
@@ -196,7 +196,7 @@ fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
     let is_readable = |path: &Path| policy.access(path) >= Access::Read;
     let allowed = match std::fs::canonicalize(cwd) {
         Ok(real) => is_readable(&real),
-        Err(_) => is_readable(cwd),
+        Err(_) => policy.access_through(cwd, &HostNames) >= Access::Read,
     };
     let refused = || SandboxError::WorkingDirectory { path: cwd.to_owned() };
     if allowed || !policy.restricts_files() { Ok(()) } else { Err(refused()) }
@@ -243,4 +243,37 @@ fn environment(
 
 fn pairs(env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
     env.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_host::sandbox::{
+        DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_working_directory_tells_nothing_about_what_is_outside() {
+        let scene = tempfile::tempdir().unwrap();
+        let root = scene.path().canonicalize().unwrap();
+        for name in ["work", "outside/there"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for (link, target) in [("a", "../outside/there"), ("b", "../outside/gone"), ("c", "gone")] {
+            std::os::unix::fs::symlink(target, root.join("work").join(link)).unwrap();
+        }
+        let path = EntryPath::Path(root.join("work"));
+        let entries = vec![Entry { path, access: Access::Read, skip_missing: false }];
+        let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
+        let declared = DeclaredPolicy { files, network: Network::Restricted };
+        let policy = Policy::resolve(&declared, &Surroundings::default(), &HostNames).unwrap();
+        let is_allowed = |name: &str| check_cwd(&policy, &root.join(name)).is_ok();
+        for name in ["outside/there", "outside/gone", "work/a", "work/b", "work/b/below"] {
+            assert!(!is_allowed(name), "{name}");
+        }
+        for name in ["work", "work/gone", "work/c"] {
+            assert!(is_allowed(name), "{name}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::draft::{Decision, Draft};
 use super::plain::PlainPath;
+use super::real::real;
 use super::resolve;
 use super::rules::Rules;
 use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyError, Rule, Surroundings};
@@ -88,6 +89,14 @@ impl Policy {
     /// is denied.
     pub fn access(&self, real_path: &Path) -> Access {
         PlainPath::with(real_path, |path| self.access_plain(path)).unwrap_or(Access::Deny)
+    }
+
+    /// The access of what a path leads to, also if nothing is there. What cannot be followed stands for itself.
+    pub fn access_through(&self, path: &Path, names: &impl Names) -> Access {
+        match real(names, path) {
+            Ok(real) => self.access(&real.path),
+            Err(_) => self.access(path),
+        }
     }
 
     pub fn network(&self) -> Network {
