@@ -77,10 +77,10 @@ fn is_in_writable_place(policy: &Policy, carve_out: &CarveOut) -> bool {
 }
 
 /// The missing name that has an existing parent, and that parent if it is a file.
-fn first_missing<'a>(
-    missing: &'a Path,
+fn first_missing(
+    missing: &Path,
     kind_of: impl Fn(&Path) -> Result<NameKind, PlanError>,
-) -> Result<Option<(&'a Path, Option<&'a Path>)>, PlanError> {
+) -> Result<Option<(&Path, Option<&Path>)>, PlanError> {
     let mut path = missing;
     while let Some(parent) = path.parent() {
         match kind_of(parent)? {
