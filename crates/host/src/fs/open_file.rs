@@ -99,9 +99,7 @@ impl OpenFile {
     fn append(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<bool, FsError> {
         let Some(room) = MAX_OFFSET.checked_sub(offset) else { return Ok(true) };
         let wanted = len.saturating_add(1).min(usize::try_from(room).unwrap_or(usize::MAX));
-        let expected = self.metadata.size.saturating_sub(offset).saturating_add(1);
-        let expected = usize::try_from(expected).unwrap_or(MAX_FORESIGHT);
-        buffer.reserve_exact(expected.clamp(MIN_ROOM, MAX_FORESIGHT).min(wanted));
+        buffer.reserve_exact(self.expected_room(offset).min(wanted));
         let start = buffer.len();
         loop {
             let have = buffer.len() - start;
@@ -120,6 +118,14 @@ impl OpenFile {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(FsError::os("read", &self.path)(errno)),
             }
+        }
+    }
+
+    /// For what comes after `offset`, and one byte more to see the end.
+    fn expected_room(&self, offset: u64) -> usize {
+        match self.metadata.size.saturating_sub(offset) {
+            0 => MIN_ROOM,
+            rest => usize::try_from(rest).map_or(MAX_FORESIGHT, |rest| rest.min(MAX_FORESIGHT) + 1),
         }
     }
 

@@ -5,12 +5,15 @@
 //! business of `resolve`, which follows none.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, CWD, PROC_SUPER_MAGIC};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC};
 use rustix::io::Errno;
+use rustix::path::DecInt;
+use rustix::process::{Pid, getpid};
 
 /// These say nothing but what every process of this machine sees: `/proc/net` and `/proc/mounts` lead to them.
 const PUBLIC: [&str; 6] = ["cgroup", "limits", "mountinfo", "mounts", "net", "status"];
@@ -24,6 +27,45 @@ pub(super) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool, Errno>
     let link = format!("/proc/self/fd/{}", node.as_raw_fd());
     let name = rustix::fs::readlink(link, Vec::new())?;
     Ok(is_private_name(Path::new(OsStr::from_bytes(name.as_bytes()))))
+}
+
+/// What a descriptor stands for, opened once more.
+pub(super) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    match OwnDescriptors::held() {
+        Some(directory) => {
+            rustix::fs::openat(directory, DecInt::from_fd(node), flags, Mode::empty())
+        }
+        None => {
+            let link = format!("/proc/self/fd/{}", node.as_raw_fd());
+            rustix::fs::open(link, flags, Mode::empty())
+        }
+    }
+}
+
+/// `/proc/self/fd`, held open: the way there takes longer than to open a file.
+struct OwnDescriptors {
+    directory: OwnedFd,
+    /// Whose they are. After a fork the child's numbers stand for something else in it.
+    process: Pid,
+}
+
+impl OwnDescriptors {
+    /// `None` where they are not to be had, or are another process's.
+    fn held() -> Option<BorrowedFd<'static>> {
+        static HELD: OnceLock<Option<OwnDescriptors>> = OnceLock::new();
+        HELD.get_or_init(|| Self::open().ok()).as_ref()?.of_this_process()
+    }
+
+    fn of_this_process(&self) -> Option<BorrowedFd<'_>> {
+        (self.process == getpid()).then(|| self.directory.as_fd())
+    }
+
+    fn open() -> Result<Self, Errno> {
+        let process = getpid();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+        Ok(Self { directory, process })
+    }
 }
 
 /// The real name of a file on procfs, wherever that is mounted: `PROCFS/NUMBER/...`.
@@ -71,6 +113,28 @@ fn is_number(component: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_descriptor_is_opened_again_whatever_became_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("file");
+        std::fs::write(&name, "old").unwrap();
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let node = rustix::fs::open(&name, flags, Mode::empty()).unwrap();
+        std::fs::remove_file(&name).unwrap();
+        std::fs::write(&name, "new").unwrap();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let again = std::fs::File::from(open_own(node.as_fd(), flags).unwrap());
+        assert_eq!(std::io::read_to_string(again).unwrap(), "old");
+    }
+
+    #[test]
+    fn descriptors_of_another_process_are_not_taken_for_our_own() {
+        let own = OwnDescriptors::open().unwrap();
+        assert!(own.of_this_process().is_some());
+        let parent = rustix::process::getppid().unwrap();
+        assert!(OwnDescriptors { process: parent, ..own }.of_this_process().is_none());
+    }
 
     #[test]
     fn only_what_is_this_process_is_private() {

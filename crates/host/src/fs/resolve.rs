@@ -9,7 +9,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -244,9 +244,7 @@ pub(super) fn content(
 /// `EAGAIN`: somebody has a lease of the file, which would keep its opener for as long as the kernel lets it, and again the
 /// next time.
 pub(super) fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let link = format!("/proc/self/fd/{}", node.as_raw_fd());
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    rustix::fs::open(link, flags, Mode::empty())
+    procfs::open_own(node, flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)
 }
 
 pub(super) fn expect_kind(
