@@ -15,6 +15,9 @@ use super::frame::apply_mask;
 /// What an idle connection holds to read into.
 const READ_CHUNK: usize = 4 << 10;
 
+/// The same for one whose peer sends much at once.
+const BUSY_CHUNK: usize = 32 << 10;
+
 /// Room made at once for an announced payload. A peer that announces much and sends little is not
 /// given more than this, or than it has already sent.
 const READ_AHEAD: usize = 256 << 10;
@@ -66,6 +69,8 @@ pub(super) struct Decoder {
     role: Role,
     max_message: usize,
     buffer: BytesMut,
+    /// Room that is made at once; doubled when it was not enough, up to [`BUSY_CHUNK`].
+    chunk: usize,
     /// The frame whose header was read and whose payload was not.
     frame: Option<OpenFrame>,
     /// The fragments so far of a message that is not complete.
@@ -96,15 +101,19 @@ impl OpenFrame {
 
 impl Decoder {
     pub(super) fn new(role: Role, max_message: usize, early: &[u8]) -> Self {
-        Self { role, max_message, buffer: BytesMut::from(early), frame: None, fragments: None }
+        let (buffer, chunk) = (BytesMut::from(early), READ_CHUNK);
+        Self { role, max_message, buffer, chunk, frame: None, fragments: None }
     }
 
     /// Room to read into, never empty.
     pub(super) fn space(&mut self) -> &mut BytesMut {
         let have = self.buffer.len();
         let missing = self.frame.map_or(0, |frame| frame.len.saturating_sub(have));
-        if self.buffer.capacity() - have < READ_CHUNK.min(missing.max(READ_CHUNK / 4)) {
-            self.buffer.reserve(missing.clamp(READ_CHUNK, have.max(READ_AHEAD)));
+        let room = self.buffer.capacity() - have;
+        // With nothing in it the buffer begins anew, which costs nothing.
+        let least = if have == 0 { self.chunk } else { missing.max(self.chunk / 4) };
+        if room < self.chunk.min(least) {
+            self.buffer.reserve(missing.clamp(self.chunk, have.max(READ_AHEAD)));
         }
         &mut self.buffer
     }
@@ -113,6 +122,14 @@ impl Decoder {
     pub(super) fn release_idle(&mut self) {
         if self.buffer.is_empty() && self.frame.is_none() {
             self.buffer = BytesMut::new();
+            self.chunk = READ_CHUNK;
+        }
+    }
+
+    /// So many bytes were read into the room.
+    pub(super) fn received(&mut self, bytes: usize) {
+        if bytes >= self.chunk {
+            self.chunk = (2 * self.chunk).min(BUSY_CHUNK);
         }
     }
 
@@ -389,5 +406,26 @@ mod tests {
         let Ok(Some(Event::Message(received))) = decoder.next_event() else { panic!("no message") };
         assert!(received.len() == LEN && received.iter().all(|byte| *byte == b'x'));
         assert!(decoder.space().capacity() <= READ_CHUNK, "the large buffer is gone");
+    }
+
+    #[test]
+    fn whoever_sends_much_at_once_gets_more_room_until_nothing_comes() {
+        let mut decoder = Decoder::new(Role::Server, MAX, b"");
+        let message = from_client(TEXT, true, b"x");
+        while decoder.chunk < BUSY_CHUNK {
+            let room = decoder.space().capacity();
+            assert!(room < BUSY_CHUNK, "it does not grow for ever");
+            let received: Vec<u8> = message.iter().copied().cycle().take(room).collect();
+            decoder.space().extend_from_slice(&received);
+            decoder.received(room);
+            while decoder.next_event().unwrap().is_some() {}
+            // The rest of the message that was cut.
+            decoder.space().extend_from_slice(&message[room % message.len()..]);
+            while decoder.next_event().unwrap().is_some() {}
+        }
+        decoder.received(BUSY_CHUNK);
+        assert_eq!(decoder.chunk, BUSY_CHUNK);
+        decoder.release_idle();
+        assert_eq!((decoder.buffer.capacity(), decoder.chunk), (0, READ_CHUNK));
     }
 }

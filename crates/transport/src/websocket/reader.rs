@@ -124,7 +124,8 @@ impl WebSocketReader {
             biased;
             read = self.source.read_buf(self.decoder.space()) => match read {
                 Ok(0) | Err(_) => Progress::Over,
-                Ok(_) => {
+                Ok(bytes) => {
+                    self.decoder.received(bytes);
                     self.liveness.heard(Instant::now());
                     Progress::Read
                 }
