@@ -1,6 +1,7 @@
 //! One connection: a reader that decodes and schedules requests, a writer that sends, and the handle by
 //! which the rest of the server knows it.
 
+mod answers;
 mod bodies;
 mod feed;
 mod files;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
+use super::answers::{Answers, Events};
 use super::feed::Feed;
 
 /// Unsent answers beyond which ordinary requests wait: the client is not reading.
@@ -22,18 +23,13 @@ pub(crate) struct Outbox {
     filled: Notify,
     /// Wakes whoever waits for [`Outbox::room`].
     drained: Notify,
-}
-
-/// An answer, and the events that whoever reads it will have.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) message: Vec<u8>,
-    pub(super) events: Option<(Arc<Feed>, u64)>,
+    /// Wakes whoever waits for [`Outbox::closed`], and nobody whenever something was sent.
+    ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    answers: VecDeque<Answer>,
+    answers: Answers,
     bytes: usize,
     ready: VecDeque<Arc<Feed>>,
     /// The writer has given the socket everything it was asked to send.
@@ -45,22 +41,22 @@ impl Outbox {
     /// Queues an answer, or a notification that is not output. When the client lets too many pile up, the connection is
     /// closed instead.
     pub(crate) fn push(&self, message: Vec<u8>) {
-        self.queue(Answer { message, events: None });
+        self.queue(message, None);
     }
 
     /// Queues an answer that brings a process's events up to `seq`.
     pub(super) fn answer_events(&self, message: Vec<u8>, feed: Arc<Feed>, seq: u64) {
-        self.queue(Answer { message, events: Some((feed, seq)) });
+        self.queue(message, Some((feed, seq)));
     }
 
-    fn queue(&self, answer: Answer) {
+    fn queue(&self, message: Vec<u8>, events: Option<Events>) {
         let mut state = self.lock();
         if state.closed {
             return;
         }
         state.idle = false;
-        state.bytes += answer.message.len();
-        state.answers.push_back(answer);
+        state.bytes += message.len();
+        let left = state.answers.push(message, events);
         if state.bytes > MAX_BYTES {
             tracing::warn!(bytes = state.bytes, "a client does not read its answers; closing");
             drop(state);
@@ -68,6 +64,7 @@ impl Outbox {
             return;
         }
         drop(state);
+        drop(left);
         self.filled.notify_one();
     }
 
@@ -93,6 +90,7 @@ impl Outbox {
         drop(unsent);
         self.filled.notify_one();
         self.drained.notify_waiters();
+        self.ended.notify_waiters();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -105,34 +103,41 @@ impl Outbox {
 
     /// Waits until the client has taken most of its answers.
     pub(crate) async fn room(&self) {
-        self.wait_until(|state| state.bytes < ROOMY_BYTES || state.closed).await;
+        let has_room = |state: &State| state.bytes < ROOMY_BYTES || state.closed;
+        self.wait_until(&self.drained, has_room).await;
     }
 
     /// Waits until everything has been given to the socket, or it is closed.
     pub(crate) async fn idle(&self) {
-        self.wait_until(|state| state.idle || state.closed).await;
+        self.wait_until(&self.drained, |state| state.idle || state.closed).await;
     }
 
     pub(crate) async fn closed(&self) {
-        self.wait_until(|state| state.closed).await;
+        self.wait_until(&self.ended, |state| state.closed).await;
     }
 
-    async fn wait_until(&self, reached: impl Fn(&State) -> bool) {
+    async fn wait_until(&self, told: &Notify, reached: impl Fn(&State) -> bool) {
         loop {
-            let mut drained = std::pin::pin!(self.drained.notified());
-            drained.as_mut().enable();
+            let mut told = std::pin::pin!(told.notified());
+            told.as_mut().enable();
             if reached(&self.lock()) {
                 return;
             }
-            drained.await;
+            told.await;
         }
     }
 
-    /// For the writer: the answers that wait, and the next feed if output may be sent.
-    pub(super) fn take(&self, output: bool) -> (VecDeque<Answer>, Option<Arc<Feed>>) {
+    /// For the writer: the next feed if output may be sent. The answers that wait take the place of `sent` ones, whose memory
+    /// is used again.
+    pub(super) fn take(&self, sent: &mut Answers, output: bool) -> Option<Arc<Feed>> {
         let mut state = self.lock();
-        let feed = if output { state.ready.pop_front() } else { None };
-        (std::mem::take(&mut state.answers), feed)
+        std::mem::swap(&mut state.answers, sent);
+        if output { state.ready.pop_front() } else { None }
+    }
+
+    /// For the writer: nothing has come for a while.
+    pub(super) fn release_idle(&self) {
+        self.lock().answers.release_idle();
     }
 
     /// For the writer: this many bytes of answers have left.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use exec_server_transport::{CloseCode, Outgoing};
 use tokio::time::Instant;
 
-use super::outbox::{Answer, Outbox};
+use super::answers::{Answers, Taken};
+use super::outbox::Outbox;
 use super::window::Window;
 
 /// How much is gathered for one write to the socket.
@@ -16,7 +17,8 @@ const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 /// Runs until the outbox is closed or the socket fails.
 pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: usize) {
     let window = Window::new(&outgoing, log_bytes);
-    let mut writer = Writer { outbox, outgoing, window, answer_bytes: 0 };
+    let answers = Answers::default();
+    let mut writer = Writer { outbox, outgoing, window, answers, answer_bytes: 0 };
     while !writer.outbox.is_closed() && writer.step().await {}
     writer.outbox.close();
     // The peer may be one that takes nothing, and then not even a goodbye.
@@ -28,6 +30,8 @@ struct Writer {
     outbox: Arc<Outbox>,
     outgoing: Outgoing,
     window: Window,
+    /// Empty between two steps.
+    answers: Answers,
     /// Answers in the buffer.
     answer_bytes: usize,
 }
@@ -36,15 +40,9 @@ impl Writer {
     /// Gathers, sends or waits. False when the connection is over.
     async fn step(&mut self) -> bool {
         self.window.settle(Instant::now());
-        let (answers, feed) = self.outbox.take(self.window.is_open());
-        let nothing = answers.is_empty() && feed.is_none();
-        for Answer { message, events } in answers {
-            self.answer_bytes += message.len();
-            self.outgoing.push_owned(message);
-            if let Some((feed, seq)) = events {
-                self.window.pushed(feed, seq, 0, Instant::now());
-            }
-        }
+        let feed = self.outbox.take(&mut self.answers, self.window.is_open());
+        let nothing = self.answers.is_empty() && feed.is_none();
+        self.push_answers();
         if let Some(feed) = feed {
             let before = self.outgoing.buffered();
             if let Some(seq) = feed.send_slice(&mut self.outgoing).await {
@@ -65,12 +63,36 @@ impl Writer {
         }
     }
 
+    fn push_answers(&mut self) {
+        let Self { outgoing, window, answers, answer_bytes, .. } = self;
+        answers.drain(|message, events| {
+            match message {
+                Taken::Small(text) => {
+                    *answer_bytes += text.len();
+                    outgoing.push(text);
+                }
+                Taken::Large(text) => {
+                    *answer_bytes += text.len();
+                    outgoing.push_owned(text);
+                }
+            }
+            if let Some((feed, seq)) = events {
+                window.pushed(feed, seq, 0, Instant::now());
+            }
+        });
+    }
+
     async fn wait(&mut self) -> bool {
         let window_is_open = self.window.is_open();
         tokio::select! {
             () = self.outbox.filled(window_is_open) => true,
             () = self.window.news() => true,
-            () = self.outgoing.control_pending() => self.flush().await,
+            () = self.outgoing.control_pending() => {
+                // Pings come often enough to make this the moment when an idle connection is noticed.
+                self.answers.release_idle();
+                self.outbox.release_idle();
+                self.flush().await
+            }
         }
     }
 
