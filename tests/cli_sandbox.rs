@@ -59,7 +59,7 @@ fn doctor(without: &str) -> (Option<i32>, Value) {
 }
 
 /// Where a container forbids it, nothing can be shown here; `tests/sandbox` shows that it is refused then.
-fn no_sandbox() -> Option<String> {
+pub(crate) fn no_sandbox() -> Option<String> {
     let (_, report) = doctor("");
     let tier = report["sandbox"]["tier"].as_str().unwrap();
     let works = ["full", "old-landlock", "bubblewrap"].contains(&tier);

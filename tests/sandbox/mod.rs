@@ -8,6 +8,7 @@ mod arena;
 mod attempts;
 mod escapes;
 mod fails_closed;
+mod leading_astray;
 mod minimal;
 mod neighbours;
 mod programs;

@@ -1,21 +1,24 @@
 //! How commands of a user find the server of that user: a small file in the user's runtime directory, written by a
 //! server that listens and removed at its end. Knows files and locks; what is done with the URL is not its business.
 //!
-//! A server owns the file for as long as it holds an exclusive `flock` on it. So a file that a killed server left
-//! behind is told from a live one without asking whether some pid is still the same process.
+//! A server [owns](exec_server_host::owned_file) the file for as long as it runs. So a file that a killed server left
+//! behind is told from a live one without asking whether some pid is still the same process, and a process in a sandbox, which can
+//! only read the file, cannot keep it alive.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use exec_server_host::owned_file::{has_owner, try_own};
 use exec_server_transport::ListenUrl;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "server.json";
+const VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +32,8 @@ pub(crate) struct RunningServer {
 #[derive(Debug)]
 pub(crate) struct RuntimeFile {
     directory: OwnedFd,
-    /// Holds the lock.
-    _file: File,
+    /// Open, and therefore owned.
+    file: File,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +59,7 @@ impl RuntimeFile {
     fn publish_in(path: &Path, url: &str) -> Result<Option<Self>, RuntimeFileError> {
         make_directory(path)?;
         let directory = open_private_directory(path)?;
-        let Some(mut file) = lock(&directory, path)? else {
+        let Some(mut file) = own(&directory, path)? else {
             return Ok(None);
         };
         let running = RunningServer {
@@ -68,13 +71,18 @@ impl RuntimeFile {
         file.set_len(0)
             .and_then(|()| file.write_all(text.as_bytes()))
             .map_err(|source| RuntimeFileError::Io { path: path.join(FILE), source })?;
-        Ok(Some(Self { directory, _file: file }))
+        Ok(Some(Self { directory, file }))
     }
 }
 
-/// Where servers of this user say that they run, if that can be made; publishing tells why not.
-pub(crate) fn make_runtime_directory() {
-    let _ = make_directory(&runtime_directory());
+/// Every directory in which a command of this user would believe a file. They are made if they are missing: whoever could make one
+/// could lead the user to another server. Publishing tells why one cannot be made.
+pub(crate) fn believed_directories() -> Vec<PathBuf> {
+    let directories = directories_for(std::env::var_os(VARIABLE), our_uid());
+    for directory in &directories {
+        let _ = make_directory(directory);
+    }
+    directories
 }
 
 fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
@@ -86,8 +94,10 @@ fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
 
 impl Drop for RuntimeFile {
     fn drop(&mut self) {
-        // Before the lock goes: afterwards the name may be another server's.
-        let _ = rustix::fs::unlinkat(&self.directory, FILE, AtFlags::empty());
+        // While it is owned: afterwards the name may be another server's.
+        if is_current(&self.directory, &self.file) {
+            let _ = rustix::fs::unlinkat(&self.directory, FILE, AtFlags::empty());
+        }
     }
 }
 
@@ -100,11 +110,8 @@ fn running_server_in(path: &Path) -> Option<RunningServer> {
     let directory = open_private_directory(path).ok()?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file: File = rustix::fs::openat(&directory, FILE, flags, Mode::empty()).ok()?.into();
-    // Whoever gets the lock finds a file that nobody owns.
-    let is_owned =
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
     let mut text = String::new();
-    if !is_owned || file.read_to_string(&mut text).is_err() {
+    if !has_owner(&file).unwrap_or(false) || file.read_to_string(&mut text).is_err() {
         return None;
     }
     let running: RunningServer = serde_json::from_str(&text).ok()?;
@@ -120,34 +127,33 @@ fn is_of_this_machine(url: &str) -> bool {
     }
 }
 
-/// The file with its lock, or `None` if another server holds it.
-fn lock(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileError> {
+/// The file, or `None` if it is another server's.
+fn own(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileError> {
     const ATTEMPTS: usize = 1000;
-    let failed = |error| io_error(&path.join(FILE), error);
+    let failed = |source| RuntimeFileError::Io { path: path.join(FILE), source };
     for _ in 0..ATTEMPTS {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file =
-            rustix::fs::openat(directory, FILE, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_current(directory, &file) => return Ok(Some(file.into())),
-            // The owner removed it between our opening and our locking.
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                // Someone who only looks shares the lock; a server does not.
-                let shared = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
-                if shared == Err(Errno::WOULDBLOCK) {
-                    return Ok(None);
-                }
+        let file = rustix::fs::openat(directory, FILE, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| failed(errno.into()))?;
+        if try_own(&file).map_err(failed)? {
+            if is_current(directory, &file) {
+                return Ok(Some(file.into()));
             }
-            Err(error) => return Err(failed(error)),
+            // The owner removed it between our opening and our locking.
+        } else if has_owner(&file).map_err(failed)? {
+            return Ok(None);
+        } else if is_current(directory, &file) {
+            // Somebody who can read it holds a lock, and would keep us away for as long as he likes. If two servers do this at
+            // once one of them may not be found.
+            let _ = rustix::fs::unlinkat(directory, FILE, AtFlags::empty());
         }
         std::thread::yield_now();
     }
     Err(RuntimeFileError::Contended { path: path.join(FILE) })
 }
 
-fn is_current(directory: &OwnedFd, file: &OwnedFd) -> bool {
+fn is_current(directory: &OwnedFd, file: impl AsFd) -> bool {
     let named = rustix::fs::statat(directory, FILE, AtFlags::SYMLINK_NOFOLLOW);
     match (named, rustix::fs::fstat(file)) {
         (Ok(named), Ok(ours)) => (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino),
@@ -167,7 +173,7 @@ fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
         Err(error) => return Err(io_error(path, error)),
     };
     let stat = rustix::fs::fstat(&directory).map_err(|error| io_error(path, error))?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
+    if stat.st_uid != our_uid() {
         return Err(RuntimeFileError::Foreign { path: path_buf() });
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -178,21 +184,32 @@ fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
     Ok(directory)
 }
 
-pub(crate) fn runtime_directory() -> PathBuf {
-    directory_for(std::env::var_os("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+fn runtime_directory() -> PathBuf {
+    let mut directories = directories_for(std::env::var_os(VARIABLE), our_uid());
+    directories.swap_remove(0)
 }
 
-/// `su` and `sudo` may leave the variable of another user behind: a directory that is not ours does not count.
-fn directory_for(xdg: Option<OsString>, uid: u32) -> PathBuf {
+/// Where a command of this user looks, with the variable and without. `su` and `sudo` may leave the variable of another
+/// user behind: a directory that is not ours does not count.
+fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         rustix::fs::stat(path).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == uid
         })
     };
-    match xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(is_ours) {
-        Some(directory) => directory.join("exec-server"),
-        None => PathBuf::from(format!("/tmp/exec-server-{uid}")),
-    }
+    let variable = xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(is_ours);
+    // In /tmp every user can be first, and only root has a better place without being given one.
+    let of_root = (uid == 0).then(|| PathBuf::from("/run")).filter(is_ours);
+    let of_root = of_root.filter(|run| rustix::fs::access(run, Access::WRITE_OK).is_ok());
+    let otherwise = of_root.map_or_else(
+        || PathBuf::from(format!("/tmp/exec-server-{uid}")),
+        |run| run.join("exec-server"),
+    );
+    variable.map(|directory| directory.join("exec-server")).into_iter().chain([otherwise]).collect()
+}
+
+fn our_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn io_error(path: &Path, error: Errno) -> RuntimeFileError {
@@ -273,15 +290,56 @@ mod tests {
         assert!(matches!(refused(), RuntimeFileError::NotADirectory { .. }));
     }
 
+    /// What a process in a sandbox can do, which can read the file.
+    #[test]
+    fn who_only_reads_the_file_neither_owns_it_nor_keeps_a_server_away() {
+        let (_parent, path) = directory();
+        make_directory(&path).unwrap();
+        std::fs::write(path.join(FILE), r#"{"url":"ws://127.0.0.1:1","pid":1,"version":"0"}"#).unwrap();
+        let reading = File::open(path.join(FILE)).unwrap();
+        rustix::fs::flock(&reading, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(running_server_in(&path), None);
+        // `fcntl_lock` is for a process, to which this one would be in its own way.
+        let lock = "import fcntl,sys; fcntl.lockf(open(sys.argv[1]), fcntl.LOCK_SH); print(flush=True); input()";
+        let mut reader = std::process::Command::new("python3")
+            .args(["-c", lock])
+            .arg(path.join(FILE))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        reader.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert_eq!(running_server_in(&path), None);
+        let file = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
+        assert_eq!(running_server_in(&path).unwrap().url, "ws://127.0.0.1:2");
+        drop(file);
+        drop(reader.stdin.take());
+        reader.wait().unwrap();
+    }
+
+    #[test]
+    fn a_server_removes_no_file_but_its_own() {
+        let (_parent, path) = directory();
+        let first = RuntimeFile::publish_in(&path, "ws://127.0.0.1:1").unwrap().unwrap();
+        std::fs::remove_file(path.join(FILE)).unwrap();
+        let _second = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
+        drop(first);
+        assert_eq!(running_server_in(&path).unwrap().url, "ws://127.0.0.1:2");
+    }
+
     #[test]
     fn the_runtime_directory_of_another_user_is_not_ours() {
-        let uid = rustix::process::geteuid().as_raw();
+        let uid = our_uid();
         let ours = tempfile::tempdir().unwrap();
         let path = ours.path().to_owned();
-        let fallback = |uid| PathBuf::from(format!("/tmp/exec-server-{uid}"));
-        assert_eq!(directory_for(Some(path.clone().into()), uid), path.join("exec-server"));
-        assert_eq!(directory_for(Some(path.into()), uid + 1), fallback(uid + 1));
-        assert_eq!(directory_for(Some("relative".into()), uid), fallback(uid));
-        assert_eq!(directory_for(None, uid), fallback(uid));
+        let other = 4_000_000;
+        let fallback = PathBuf::from(format!("/tmp/exec-server-{other}"));
+        let directories = directories_for(Some(path.clone().into()), uid);
+        assert_eq!((&directories[0], directories.len()), (&path.join("exec-server"), 2));
+        assert_eq!(directories_for(Some(path.into()), other), [&*fallback]);
+        assert_eq!(directories_for(Some("relative".into()), other), [&*fallback]);
+        assert_eq!(directories_for(None, other), [fallback]);
+        assert_eq!(directories_for(None, uid), directories[1..]);
     }
 }

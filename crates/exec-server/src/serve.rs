@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use exec_server_host::process::launch::Launcher;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
 use exec_server_transport::{
     BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, stdio,
@@ -13,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::config::Settings;
-use crate::runtime_file::{RuntimeFile, make_runtime_directory, runtime_directory};
+use crate::runtime_file::{RuntimeFile, believed_directories};
 use crate::runtime_paths::ExecServerRuntimePaths;
 
 /// How long connections have to say goodbye at the end.
@@ -72,7 +73,7 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
                 ..ListenerOptions::default()
             };
             let listener = Listener::bind(&url, options).await?;
-            let config = protecting(settings, &listener);
+            let config = protecting(&settings.server, &listener);
             let enforcing = start_enforcing(&config, paths).await?;
             // Before the announcement: whoever has read that may rely on the file.
             let _runtime_file = if settings.discoverable { publish(&listener) } else { None };
@@ -115,14 +116,9 @@ fn publish(listener: &Listener) -> Option<RuntimeFile> {
     }
 }
 
-/// A sandbox that could replace what leads to this server could lead its user elsewhere.
-fn protecting(settings: &Settings, listener: &Listener) -> ServerConfig {
-    let mut config = settings.server.clone();
-    if settings.discoverable {
-        // What is missing when a policy is made is not protected by it.
-        make_runtime_directory();
-    }
-    config.protected_paths.push(runtime_directory());
+/// A sandbox that could replace the socket of this server could be taken for it.
+fn protecting(config: &ServerConfig, listener: &Listener) -> ServerConfig {
+    let mut config = config.clone();
     if let ListenUrl::Unix(path) = listener.local_url() {
         config.protected_paths.extend(std::path::absolute(path));
     }
@@ -164,7 +160,14 @@ pub(crate) fn start(
     if let Err(error) = exec_server_host::protect_own_memory() {
         tracing::warn!(%error, "child processes may be able to read the memory of this server");
     }
-    Ok(Server::new(config.clone(), launcher))
+    Ok(new_server(config.clone(), launcher))
+}
+
+/// Every server of this crate is made here, also one that nobody finds: a sandbox that could write what leads the commands of the user
+/// to a server could lead them to itself.
+pub(crate) fn new_server(mut config: ServerConfig, launcher: Launcher) -> Server {
+    config.protected_paths.extend(believed_directories());
+    Server::new(config, launcher)
 }
 
 async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) -> ExitCode {

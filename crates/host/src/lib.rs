@@ -7,6 +7,7 @@
 pub mod fs;
 pub mod http;
 mod own_process;
+pub mod owned_file;
 pub mod process;
 pub mod sandbox;
 

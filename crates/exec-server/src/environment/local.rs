@@ -12,7 +12,7 @@ use exec_server_protocol::{
     EnvironmentInfo, OnFull, ReadParams, ReadResponse, SignalName, StartParams, TerminalSize,
     TerminateMode, WriteParams, WriteStatus,
 };
-use exec_server_server::{Followed, FollowedEvent, Follower, LocalSession, Server, ServerConfig};
+use exec_server_server::{Followed, FollowedEvent, Follower, LocalSession, ServerConfig};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use super::backend::{ExecBackend, ExecProcess};
 use super::local_files::LocalFileSystem;
 use super::local_http::LocalHttpClient;
 use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::serve::new_server;
 
 /// A larger write is accepted piece by piece, as far as the process reads.
 const MAX_PIECE: usize = 256 << 10;
@@ -60,7 +61,7 @@ impl LocalBackend {
             let program = "the spawner of processes".to_owned();
             ConnectError::Launch { program, source }
         })?;
-        let server = Server::new(config, launcher);
+        let server = new_server(config, launcher);
         let session = server.open_session("local environment").map_err(ExecServerError::Server)?;
         let files = session.file_system().map(LocalFileSystem::new);
         let http = session.http().map(LocalHttpClient::new);

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use exec_server_host::sandbox::{
-    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network,
-    Plan, Policy, SandboxError, Surroundings,
+    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Hold, HostNames,
+    NameKind, Names as _, Network, Plan, Policy, SandboxError, Surroundings,
 };
 use exec_server_protocol::{RpcError, SandboxRequest};
 
@@ -172,11 +172,14 @@ impl Sandboxes {
         mut policy: DeclaredPolicy,
         around: &Surroundings,
     ) -> Result<Policy, Arc<SandboxError>> {
-        if let DeclaredFiles::Restricted { entries, .. } = &mut policy.files {
-            entries.extend(self.protected.iter().map(|path| Entry {
+        if let DeclaredFiles::Restricted { entries, .. } = &mut policy.files
+            && entries.iter().any(|entry| entry.access == Access::Write)
+        {
+            let protected = self.protected.iter().filter(|path| !is_link_of_another(path));
+            entries.extend(protected.map(|path| Entry {
                 path: EntryPath::Path(path.clone()),
                 access: Access::Read,
-                skip_missing: true,
+                skip_missing: false,
             }));
         }
         Policy::resolve(&policy, around, &HostNames).map_err(|error| Arc::new(error.into()))
@@ -192,6 +195,14 @@ impl Sandboxes {
         let cwd = std::env::current_dir();
         Ok(vec![cwd.map_err(|source| SandboxError::NoWorkspace { source })?])
     }
+}
+
+/// Any user can put a symlink into `/tmp`, where whoever looks for a server passes over it. Since we cannot remove it, nobody in a
+/// sandbox of ours can: it is in nobody's way, and must not be in ours.
+fn is_link_of_another(path: &Path) -> bool {
+    let kind = HostNames.kind(path).ok();
+    let hold = || HostNames.hold(path).ok();
+    kind == Some(NameKind::Symlink) && hold() == Some(Hold::OutOfReach)
 }
 
 /// Why a sandbox cannot be had, in the words and codes of the protocol.
