@@ -177,14 +177,16 @@ impl Shared {
     }
 
     fn work(self: &Arc<Self>, policy: &Policy) {
+        let begun = Instant::now();
         let confinement = match self.confine(policy) {
             Ok(confinement) => confinement,
             Err(error) => return self.give_up(policy, &unavailable(&error)),
         };
         let mut is_fresh = true;
         while let Some(job) = self.next_job(policy, is_fresh) {
-            // The kernel goes by what was granted when the thread began; of the same name there may be something else now.
-            if !is_fresh && !confinement.is_current() {
+            // The kernel goes by what was granted when the thread began; of the same name there may be something else now. But what
+            // a job found that was there already, it may find: else one could be passed on for ever.
+            if job.since >= begun && !confinement.is_current() {
                 return self.leave_to_another(policy, &confinement, job);
             }
             is_fresh = false;
@@ -324,7 +326,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::sync::mpsc::{Receiver, sync_channel};
 
-    use exec_server_host::fs::is_confined;
+    use exec_server_host::fs::{OpenFile, Symlinks, is_confined};
     use exec_server_host::sandbox::{
         Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Surroundings,
     };
@@ -477,6 +479,36 @@ mod tests {
             begun.recv().unwrap();
             end();
         }
+    }
+
+    /// It was started for a job that another thread has done.
+    #[test]
+    fn a_thread_that_had_nothing_to_do_yet_does_not_work_on_what_was_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let directory = root.join("directory");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("file"), "old").unwrap();
+        let (pools, policy) = (ConfinedPools::default(), policy(&directory));
+        let (begun, end) = hang(&pools, &policy);
+        begun.recv().unwrap();
+        let mut state = pools.shared.lock();
+        state.want_thread(&policy);
+        pools.shared.tell_starter(state);
+        while pools.shared.lock().pool(&policy).sleeping == 0 {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&directory, root.join("elsewhere")).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("file"), "new").unwrap();
+        let (sender, receiver) = sync_channel(1);
+        pools.run(&policy, move |kept| {
+            kept.unwrap();
+            let file = OpenFile::open(&directory.join("file"), Symlinks::Follow);
+            sender.send(file.and_then(|file| file.read_to_end(10))).unwrap();
+        });
+        assert_eq!(receiver.recv().unwrap().unwrap(), b"new");
+        end();
     }
 
     #[test]
