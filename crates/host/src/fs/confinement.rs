@@ -17,11 +17,18 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::error::FsError;
 use super::resolve::{self, Identity};
 use crate::sandbox::landlock::{self, LandlockError, Ruleset};
 use crate::sandbox::{Access, Grant, Mechanism, Policy, WITHOUT_VARIABLE};
+
+/// What makes root the owner of all files, and nothing that reaches beyond files or makes devices.
+const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID);
 
 thread_local! {
     static IN_FORCE: OnceCell<Arc<Confinement>> = const { OnceCell::new() };
@@ -206,10 +213,23 @@ fn failed(path: &Path, errno: Errno) -> ConfinementError {
 fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     // Without it only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
+    drop_capabilities()?;
     // SAFETY: the call takes a descriptor, which is open, and flags; it touches no memory of this process.
     let outcome =
         unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Some of root's capabilities count before Landlock is asked: with `CAP_PERFMON` or `CAP_SYS_ADMIN` the environment and the memory map
+/// of every process can be read in `/proc`. They are of the thread, so other threads keep theirs.
+fn drop_capabilities() -> Result<(), Errno> {
+    let current = capabilities(None)?;
+    let kept = CapabilitySets {
+        effective: current.effective & KEPT_BY_ROOT,
+        permitted: current.permitted & KEPT_BY_ROOT,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, kept)
 }
 
 /// Whether this thread is kept to a policy. If it is, it must start neither threads nor programs.

@@ -7,4 +7,5 @@ mod dispatch;
 mod files;
 mod http;
 mod local_session;
+mod other_processes;
 mod sessions;
