@@ -18,7 +18,8 @@ use crate::support::{
 };
 
 /// It shows first that the sandbox may write next to it.
-const ATTEMPT: &str = "cd \"$RUNTIME\" && : > free && mkdir -p exec-server && : > exec-server/server.json";
+const ATTEMPT: &str =
+    "cd \"$RUNTIME\" && : > free && mkdir -p exec-server && : > exec-server/server.json";
 
 /// A directory for runtime files that every workspace may write, as `/tmp` is where nobody has another.
 struct Place {
@@ -209,7 +210,12 @@ fn by_a_lock_on_what_a_killed_server_left() {
             })
         };
         let alone = ask();
-        assert_eq!((alone.code, alone.stdout.as_str()), (Some(0), "the user\n"), "{}", alone.stderr);
+        assert_eq!(
+            (alone.code, alone.stdout.as_str()),
+            (Some(0), "the user\n"),
+            "{}",
+            alone.stderr
+        );
         let next = place.server(&[]).start();
         let published = fs::read_to_string(&file).unwrap();
         assert!(published.contains(next.url()), "{lock}: {published}");

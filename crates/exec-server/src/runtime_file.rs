@@ -295,7 +295,8 @@ mod tests {
     fn who_only_reads_the_file_neither_owns_it_nor_keeps_a_server_away() {
         let (_parent, path) = directory();
         make_directory(&path).unwrap();
-        std::fs::write(path.join(FILE), r#"{"url":"ws://127.0.0.1:1","pid":1,"version":"0"}"#).unwrap();
+        std::fs::write(path.join(FILE), r#"{"url":"ws://127.0.0.1:1","pid":1,"version":"0"}"#)
+            .unwrap();
         let reading = File::open(path.join(FILE)).unwrap();
         rustix::fs::flock(&reading, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert_eq!(running_server_in(&path), None);

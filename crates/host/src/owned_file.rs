@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn who_can_only_read_it_neither_owns_it_nor_seems_to() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let (reading, asking) = (File::open(file.path()).unwrap(), File::open(file.path()).unwrap());
+        let (reading, asking) =
+            (File::open(file.path()).unwrap(), File::open(file.path()).unwrap());
         assert!(try_own(&reading).is_err());
         rustix::fs::flock(&reading, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(!has_owner(&asking).unwrap());
