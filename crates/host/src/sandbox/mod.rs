@@ -7,6 +7,8 @@
 pub(crate) mod bubblewrap;
 mod capabilities;
 #[cfg(target_os = "linux")]
+mod descriptor_room;
+#[cfg(target_os = "linux")]
 pub(crate) mod empty_network;
 mod enforcement;
 mod error;

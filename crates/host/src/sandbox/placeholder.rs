@@ -4,21 +4,26 @@
 //! when the last process that needs it has ended. Who needs it holds a shared lock on it; only an exclusive one allows to remove it. One
 //! that was left behind, because its keeper was killed, is taken over by the next.
 //!
-//! A process in a sandbox can hold such a lock too. It can thereby keep a placeholder from going away, or hinder another start in the same
-//! place, which then fails; it cannot make one go away too early.
+//! Whoever can open it can hold such a lock too: other users, and processes in a sandbox. A shared one keeps a placeholder from going
+//! away until it is given back. An exclusive one would hinder the next start, so that gives up on the lock and sees to it that nobody
+//! removes the directory any more, by putting a file into it: then it stays for good. Nobody makes one go away too early.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, fstat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, fchmod, flock, fstat,
     mkdirat, openat, openat2, statat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::descriptor_room::DescriptorRoom;
 use super::plan::{Cover, Mount};
 use super::requester::Requester;
 use super::step::{SandboxStep, StepFailure};
@@ -28,9 +33,16 @@ use super::step::{SandboxStep, StepFailure};
 const MODE: Mode = Mode::from_raw_mode(0o1555);
 const STICKY: u32 = 0o1000;
 const WRITABLE: u32 = 0o222;
+/// Of one that stays.
+const PLAIN_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// How often to look again while somebody else makes or removes it.
-const ATTEMPTS: u32 = 500;
+/// In one that stays.
+const NOTE: &str = "README";
+const NOTE_TEXT: &str = "exec-server has made this directory so that no process in a sandbox could make it. Another process\n\
+    kept it locked, so it was not removed. It can be removed by hand.\n";
+
+/// How often to look again while somebody else makes or removes it, which takes a moment.
+const ATTEMPTS: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A file, whatever its name is by now.
@@ -58,7 +70,7 @@ pub(crate) struct Placeholders {
 #[derive(Debug)]
 struct Held {
     mount: usize,
-    parent: OwnedFd,
+    parent: Rc<OwnedFd>,
     name: Box<OsStr>,
     /// Has the lock.
     directory: OwnedFd,
@@ -70,14 +82,29 @@ impl Placeholders {
     ///
     /// What is missing is judged anew: what the plan saw may have been another's placeholder, which is gone by now.
     pub(crate) fn hold(mounts: &[Mount], requester: Requester<'_>) -> Result<Self, StepFailure> {
+        // One for each, one for its parent.
+        let room = DescriptorRoom::for_more(mounts.len().saturating_mul(2));
+        Self::hold_in(&room, mounts, requester)
+    }
+
+    fn hold_in(
+        room: &DescriptorRoom,
+        mounts: &[Mount],
+        requester: Requester<'_>,
+    ) -> Result<Self, StepFailure> {
+        let mut parents = HashMap::new();
         let mut placeholders = Self::default();
         for (index, mount) in mounts.iter().enumerate() {
-            let Mount::Cover(cover @ Cover { is_directory: true, .. }) = mount else {
+            let Mount::Cover(Cover { is_directory: true, path, .. }) = mount else {
                 continue;
             };
-            match place(index, &cover.path, requester) {
+            match find(path, &mut parents, room, requester) {
                 Ok(Found::Other) => {}
-                Ok(Found::Ours(held)) => placeholders.held.push(held),
+                Ok(Found::Placeholder { parent, directory, identity }) => {
+                    let name = path.file_name().unwrap_or_default().into();
+                    let held = Held { mount: index, parent, name, directory, identity };
+                    placeholders.held.push(held);
+                }
                 Ok(Found::NoPlace) => placeholders.impossible.push(index),
                 Err(errno) => {
                     let mount = u32::try_from(index).unwrap_or(u32::MAX);
@@ -110,7 +137,8 @@ impl Drop for Placeholders {
 impl Held {
     fn remove(self) {
         let alone = flock(&self.directory, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if alone && is_still(&self.parent, &self.name, self.identity) {
+        let is_own = || is_own(&self.directory).unwrap_or(false);
+        if alone && is_own() && is_still(&self.parent, &self.name, self.identity) {
             // Fails if it is not empty, and then it is not ours any more.
             let _ = unlinkat(&self.parent, &*self.name, AtFlags::REMOVEDIR);
         }
@@ -118,31 +146,50 @@ impl Held {
 }
 
 enum Found {
-    /// Something that is not a placeholder.
+    /// Something that is not a placeholder, or is not to be treated as one.
     Other,
-    Ours(Held),
+    Placeholder {
+        parent: Rc<OwnedFd>,
+        directory: OwnedFd,
+        identity: Identity,
+    },
     NoPlace,
 }
 
-fn place(mount: usize, path: &Path, requester: Requester<'_>) -> Result<Found, Errno> {
+type Parents<'a> = HashMap<&'a Path, Rc<OwnedFd>>;
+
+fn find<'a>(
+    path: &'a Path,
+    parents: &mut Parents<'a>,
+    room: &DescriptorRoom,
+    requester: Requester<'_>,
+) -> Result<Found, Errno> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(Found::Other);
     };
-    let parent = open_directory(above)?;
+    let parent = match parents.get(above) {
+        Some(parent) => Rc::clone(parent),
+        None => {
+            let parent = Rc::new(room.put_away(open_directory(above)?));
+            parents.insert(above, Rc::clone(&parent));
+            parent
+        }
+    };
     requester.still_waits()?;
     for _ in 0..ATTEMPTS {
         match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(status) if !looks_like_ours(&status) => return Ok(Found::Other),
+            Ok(status) if !looks_like_one(&status) => return Ok(Found::Other),
+            Ok(status) if is_left_to_others(&parent, &status)? => return Ok(Found::Other),
             Ok(_) => {
                 if let Some((directory, identity)) = lock(&parent, name)? {
-                    let name = name.into();
-                    return Ok(Found::Ours(Held { mount, parent, name, directory, identity }));
+                    let directory = room.put_away(directory);
+                    return Ok(Found::Placeholder { parent, directory, identity });
                 }
                 // Not right after it was made: somebody has to remove it.
                 requester.still_waits()?;
                 wait_a_little();
             }
-            Err(Errno::NOENT) => match mkdirat(&parent, name, MODE) {
+            Err(Errno::NOENT) => match make(&parent, name) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(Errno::ROFS) => return Ok(Found::NoPlace),
                 // Whoever owns the parent could change its mode and then make anything there.
@@ -154,7 +201,8 @@ fn place(mount: usize, path: &Path, requester: Requester<'_>) -> Result<Found, E
             Err(errno) => return Err(errno),
         }
     }
-    Err(Errno::AGAIN)
+    make_it_stay(&parent, name)?;
+    Ok(Found::Other)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a wait for the lock itself might never end")]
@@ -162,13 +210,17 @@ fn wait_a_little() {
     thread::sleep(PAUSE);
 }
 
+fn make(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    // The lock takes a descriptor. Without one it would stay behind, so it is not made.
+    let reserve = openat(parent, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    mkdirat(parent, name, MODE)?;
+    drop(reserve);
+    Ok(())
+}
+
 /// `None` if it is being removed, or was.
 fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = match openat(parent, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        opened => opened?,
-    };
+    let Some(directory) = open_named(parent, name)? else { return Ok(None) };
     match flock(&directory, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(None),
         locked => locked?,
@@ -177,19 +229,55 @@ fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, E
     Ok(is_still(parent, name, identity).then_some((directory, identity)))
 }
 
+/// Nobody removes a directory that is not empty, so this needs no lock: either it is gone before the file is in it, or it stays.
+/// Fails with [`Errno::AGAIN`] if it is another user's, or gone.
+fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    let directory = open_named(parent, name)?.ok_or(Errno::AGAIN)?;
+    let status = fstat(&directory)?;
+    if looks_like_one(&status) {
+        fchmod(&directory, PLAIN_MODE).map_err(|errno| match errno {
+            Errno::PERM => Errno::AGAIN,
+            errno => errno,
+        })?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let note = openat(&directory, NOTE, flags, Mode::from_raw_mode(0o644));
+        let note =
+            note.map_err(|errno| if errno == Errno::NOENT { Errno::AGAIN } else { errno })?;
+        // What counts is that it is there.
+        let _ = std::fs::File::from(note).write_all(NOTE_TEXT.as_bytes());
+    }
+    let is_there = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|named| Identity::of(&named) == Identity::of(&status));
+    if is_there { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+fn open_named(parent: &OwnedFd, name: &OsStr) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 fn is_own(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(fstat(directory)?.st_uid == rustix::process::geteuid().as_raw())
 }
 
 fn is_still(parent: &OwnedFd, name: &OsStr, identity: Identity) -> bool {
     statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|status| Identity::of(&status) == identity && looks_like_ours(&status))
+        .is_ok_and(|status| Identity::of(&status) == identity && looks_like_one(&status))
 }
 
 /// Also if another user's server has made it: it must not go while we need it.
-fn looks_like_ours(status: &Stat) -> bool {
+fn looks_like_one(status: &Stat) -> bool {
     FileType::from_raw_mode(status.st_mode) == FileType::Directory
         && status.st_mode & (STICKY | WRITABLE) == STICKY
+}
+
+/// Everybody can make one in `/tmp`, and need not be waited for: nobody's project is there.
+fn is_left_to_others(parent: &OwnedFd, status: &Stat) -> Result<bool, Errno> {
+    let is_foreign = status.st_uid != rustix::process::geteuid().as_raw();
+    Ok(is_foreign && fstat(parent)?.st_mode & STICKY != 0)
 }
 
 /// Symlinks are not followed: the policy speaks of real paths, so one has come there since.
@@ -290,14 +378,84 @@ mod tests {
         assert_eq!(failure.errno, libc::ELOOP);
     }
 
+    /// As a process in a sandbox, or another user, can.
+    fn lock_away(path: &Path) -> fs::File {
+        let directory = fs::File::open(path).unwrap();
+        flock(&directory, FlockOperation::LockExclusive).unwrap();
+        directory
+    }
+
     #[test]
-    fn one_whose_lock_is_kept_from_us_is_refused() {
+    fn one_whose_lock_is_kept_from_us_is_used_and_stays() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
-        let placeholder = hold(&covers(&[&path])).unwrap();
-        flock(&placeholder.held[0].directory, FlockOperation::LockExclusive).unwrap();
-        let failure = hold(&covers(&[&path])).map(|_| ()).unwrap_err();
-        assert_eq!(failure.errno, libc::EAGAIN);
+        hold(&covers(&[&path])).unwrap().held.clear();
+        let attacker = lock_away(&path);
+        let first = hold(&covers(&[&path])).unwrap();
+        drop(attacker);
+        let second = hold(&covers(&[&path])).unwrap();
+        drop((first, second));
+        assert!(fs::read_to_string(path.join(NOTE)).unwrap().contains("can be removed"));
+    }
+
+    /// Whoever took the lock to remove it may be slow.
+    #[test]
+    fn one_that_is_to_stay_cannot_be_removed_by_who_began_to() {
+        let workspace = tempfile::tempdir().unwrap();
+        let path = workspace.path().join(".git");
+        let held = hold(&covers(&[&path])).unwrap();
+        let remover = &held.held[0];
+        flock(&remover.directory, FlockOperation::LockExclusive).unwrap();
+        assert!(is_still(&remover.parent, &remover.name, remover.identity));
+        drop(hold(&covers(&[&path])).unwrap());
+        let removed = unlinkat(&remover.parent, &*remover.name, AtFlags::REMOVEDIR);
+        assert_eq!(removed, Err(Errno::NOTEMPTY));
+    }
+
+    #[test]
+    fn one_of_another_user_is_not_removed_and_in_tmp_not_waited_for() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let workspace = tempfile::tempdir().unwrap();
+        let path = workspace.path().join(".git");
+        hold(&covers(&[&path])).unwrap().held.clear();
+        std::os::unix::fs::chown(&path, Some(54321), None).unwrap();
+        let placeholders = hold(&covers(&[&path])).unwrap();
+        assert!(placeholders.identity(0).is_some(), "its owner must not remove it meanwhile");
+        drop(placeholders);
+        assert!(path.exists());
+
+        fs::set_permissions(workspace.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let _attacker = lock_away(&path);
+        let placeholders = hold(&covers(&[&path])).unwrap();
+        assert_eq!(placeholders.identity(0), None);
+        assert!(!path.join(NOTE).exists());
+    }
+
+    #[test]
+    fn a_start_that_runs_out_of_descriptors_leaves_nothing() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let workspace = tempfile::tempdir().unwrap();
+        let before = getrlimit(Resource::Nofile);
+        let paths: Vec<_> = (0..12).map(|n| workspace.path().join(format!("m{n}"))).collect();
+        let paths: Vec<&Path> = paths.iter().map(std::path::PathBuf::as_path).collect();
+        let mounts = covers(&paths);
+        let mut failures = 0;
+        // Every number of descriptors that can be left when a placeholder is made.
+        for limit in 10..40 {
+            let (ours, theirs) = pair();
+            let low = Rlimit { current: Some(limit), maximum: before.maximum };
+            setrlimit(Resource::Nofile, low).unwrap();
+            let room = DescriptorRoom::none();
+            let held = Placeholders::hold_in(&room, &mounts, Requester::at(ours.as_fd()));
+            setrlimit(Resource::Nofile, before.clone()).unwrap();
+            failures += usize::from(held.is_err());
+            drop((held, theirs));
+            let left = workspace.path().read_dir().unwrap().count();
+            assert_eq!(left, 0, "with a limit of {limit}");
+        }
+        assert!((1..30).contains(&failures), "{failures}");
     }
 
     #[test]

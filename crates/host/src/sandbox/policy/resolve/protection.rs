@@ -69,6 +69,8 @@ impl<N: Names> Protection<'_, N> {
         match (hold, kind) {
             // Any user can put a name into `/tmp`, and must not thereby decide whether or what we protect elsewhere.
             (Hold::OutOfReach, _) => return Ok(()),
+            // Nor whether anything runs: a symlink cannot be covered, and nobody's project is there.
+            (Hold::Foreign { .. }, NameKind::Symlink) if is_temporary => return Ok(()),
             (Hold::Foreign { owner }, NameKind::Symlink) => {
                 return Err(PolicyError::ForeignLink { path, owner });
             }
