@@ -388,6 +388,72 @@ fn a_denial_that_would_deny_nothing_is_refused() {
     assert!(!place.exists("workspace/made"));
 }
 
+/// A server on stdio that says no more than the contract demands and knows no sandboxes. It writes down what it is told to end.
+const PLAIN_SERVER: &str = r#"
+import json, sys
+def say(message):
+    print(json.dumps(message), flush=True)
+for line in sys.stdin:
+    call = json.loads(line)
+    method, params, end = call["method"], call.get("params", {}), None
+    if method == "initialize":
+        result = {"sessionId": "s", "protocolVersion": "exec-server.v0"}
+    elif method == "environment/info":
+        result = {"shell": {"name": "sh", "path": "/bin/sh"}, "cwd": "file:///", "temporaryDirectories": [],
+            "tempDir": "file:///tmp", "capabilities": dict.fromkeys(["networkProxyLaunch", "capabilityDiscoverySandbox",
+            "environmentConfigRead", "httpHeaderEnvVars", "sandboxedFileStreaming", "shellSnapshotV2"], False)}
+    elif method == "process/start":
+        result, end = {"processId": params["processId"], "sandboxType": "none"}, params
+    elif method == "process/terminate":
+        open(sys.argv[1], "a").write("terminated\n")
+        result = {"running": True}
+    elif method == "process/read":
+        result = {"chunks": [], "nextSeq": 3, "exited": True, "exitCode": 7, "closed": True, "failure": None, "sandboxDenied": False}
+    elif "id" in call:
+        say({"id": call["id"], "error": {"code": -32601, "message": "unknown"}})
+        continue
+    else:
+        continue
+    say({"id": call["id"], "result": result})
+    if end and "sandbox" not in end:
+        say({"method": "process/exited", "params": {"processId": end["processId"], "seq": 1, "exitCode": 7, "sandboxDenied": False}})
+        say({"method": "process/closed", "params": {"processId": end["processId"], "seq": 2}})
+"#;
+
+#[test]
+fn a_server_that_does_not_enforce_sandboxes_is_not_believed() {
+    let place = Place::new();
+    let (server, log) = (place.path("server.py"), place.path("log"));
+    fs::write(&server, PLAIN_SERVER).unwrap();
+    let environments = place.path("environments.toml");
+    let environment = |id: &str| {
+        format!(
+            "[[environments]]\nid = {id:?}\nprogram = \"python3\"\nargs = [{server:?}, {log:?}]\n"
+        )
+    };
+    let text =
+        environment("plain") + &environment("boxed") + "sandbox = { mode = \"read-only\" }\n";
+    fs::write(&environments, text).unwrap();
+    let run = |on: &str, options: &[&str]| {
+        let mut run = command(PROGRAM);
+        run.args(["run", "--on", on, "--cwd", "/"]).args(options).args(["--", "true"]);
+        run_command({
+            run.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+            run
+        })
+    };
+    let unconfined = run("plain", &[]);
+    assert_eq!(unconfined.code, Some(7), "{}", unconfined.stderr);
+    assert!(!log.exists());
+    for (times, on, options) in [(1, "plain", &["--sandbox", "read-only"][..]), (2, "boxed", &[])] {
+        let outcome = run(on, options);
+        assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("does not enforce sandboxes"), "{}", outcome.stderr);
+        assert_eq!(fs::read_to_string(&log).unwrap(), "terminated\n".repeat(times));
+    }
+    assert_eq!(run("boxed", &["--sandbox", "none"]).code, Some(7));
+}
+
 #[test]
 fn a_shell_can_be_confined() {
     if let Some(why) = no_sandbox() {

@@ -11,6 +11,7 @@ mod fails_closed;
 mod leading_astray;
 mod minimal;
 mod neighbours;
+mod planted;
 mod programs;
 mod scene;
 mod tools;
@@ -58,7 +59,12 @@ impl User {
 
     /// A server of this user; another user's is copied into the directory.
     fn server(self, directory: &Path) -> ServerBuilder {
-        let builder = ServerBuilder::new().variable("TMPDIR", "/tmp");
+        self.server_through(directory, &[])
+    }
+
+    /// The same, started by a program that becomes it.
+    fn server_through(self, directory: &Path, wrapper: &[&str]) -> ServerBuilder {
+        let builder = ServerBuilder::new().variable("TMPDIR", "/tmp").through(wrapper);
         match self {
             Self::Myself => builder,
             Self::Nobody => builder.with_user(NOBODY, directory),

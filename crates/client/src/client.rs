@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
-    ObserveParams, OnFull, ReadParams, Rpc, SessionCloseParams, StartParams, for_each_method, rpc,
+    ObserveParams, OnFull, ReadParams, Rpc, SandboxRequest, SandboxType, SessionCloseParams,
+    StartParams, TerminateMode, TerminateParams, for_each_method, rpc,
 };
 use exec_server_transport::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -148,7 +149,8 @@ impl ExecServerClient {
         self.handle.shared.state.subscribe()
     }
 
-    /// Starts a process. Dropping the future before it is done leaves nothing running.
+    /// Starts a process. Dropping the future before it is done leaves nothing running. A server that does not enforce the sandbox of
+    /// `params` is told to end what it started, and that is an error.
     pub async fn start(&self, params: StartParams) -> Result<ExecServerProcess, ExecServerError> {
         let gaps = match params.on_full {
             OnFull::Block => Gaps::Fatal,
@@ -157,9 +159,25 @@ impl ExecServerClient {
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
         let tracked = Tracked::started(key.clone(), mirror.clone());
         let unclaimed = Unclaimed::started(&mirror);
-        self.open::<rpc::ProcessStart>(&params, tracked).await?;
+        let started = self.open::<rpc::ProcessStart>(&params, tracked).await?;
+        let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
+        if started.sandbox_type == SandboxType::None
+            && params.sandbox.as_ref().is_some_and(is_wanted)
+        {
+            self.end_unconfined(&params.process_id).await?;
+            unclaimed.claim();
+            mirror.lose_handle();
+            return Err(ExecServerError::NotSandboxed { process_id: params.process_id });
+        }
         unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty)))
+    }
+
+    /// Waits until the server says that it has ended it: whoever hears of the error may hang up.
+    async fn end_unconfined(&self, process_id: &str) -> Result<(), ExecServerError> {
+        let (process_id, mode) = (process_id.to_owned(), TerminateMode::Force);
+        let params = TerminateParams { process_id, mode, session_id: None };
+        self.call::<rpc::ProcessTerminate>(params).await.map(drop)
     }
 
     /// A handle of a process that this session has already: one that was resumed. Its events begin with what the

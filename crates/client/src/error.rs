@@ -40,6 +40,11 @@ pub enum ExecServerError {
         "more than {limit} bytes of {method} wait to be consumed, and the server does not hold back"
     )]
     NotConsumed { method: &'static str, limit: usize },
+    /// The server started the process without the sandbox that was asked for, as one does that knows none. It has ended it.
+    #[error(
+        "the server does not enforce sandboxes: it started the process without one, and had to end it again"
+    )]
+    NotSandboxed { process_id: String },
     /// This handle only watches a process that belongs to another session.
     #[error("process {process_id:?} belongs to another session and is only observed")]
     ReadOnly { process_id: String },

@@ -12,7 +12,8 @@ pub struct EnvironmentInfo {
     pub temporary_directories: Vec<PathUri>,
     pub temp_dir: PathUri,
     pub capabilities: Capabilities,
-    /// How process trees are ended here (ours).
+    /// How process trees are ended here (ours). A server that does not say so promises nothing.
+    #[serde(default)]
     pub process_teardown: ProcessTeardown,
 }
 

@@ -18,15 +18,27 @@ use crate::{PathUri, nullable};
 pub struct SandboxRequest(pub Box<RawValue>);
 
 impl SandboxRequest {
-    /// Whether the object asks for no restriction at all: short form `danger-full-access`, or profile
-    /// form with `disabled` permissions. Anything else, also what is not understood, asks for one.
+    /// Whether the object asks for no restriction at all, as `danger-full-access` and `disabled` permissions do. Anything else,
+    /// also what is not understood, asks for one.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
-        matches!(
-            self.parse(),
-            Ok(Sandbox::Mode(SandboxMode::DangerFullAccess {})
-                | Sandbox::Profile(SandboxProfile { permissions: Permissions::Disabled {}, .. }))
-        )
+        match self.parse() {
+            Ok(Sandbox::Mode(mode)) => matches!(
+                mode,
+                SandboxMode::DangerFullAccess {}
+                    | SandboxMode::ExternalSandbox { network_access: ExternalNetwork::Enabled }
+            ),
+            Ok(Sandbox::Profile(SandboxProfile { permissions, .. })) => matches!(
+                permissions,
+                Permissions::Disabled {}
+                    | Permissions::External { network: NetworkPermission::Enabled }
+                    | Permissions::Managed {
+                        file_system: FileSystemPermissions::Unrestricted {},
+                        network: NetworkPermission::Enabled,
+                    }
+            ),
+            Err(_) => false,
+        }
     }
 
     pub fn parse(&self) -> Result<Sandbox, SandboxSyntaxError> {
@@ -268,6 +280,17 @@ mod tests {
             (r#"{"permissions":{"type":"disabled"},"cwd":"file:///"}"#, true),
             (r#"{"type":"read-only"}"#, false),
             (r#"{"type":"external-sandbox"}"#, false),
+            (r#"{"type":"external-sandbox","network_access":"enabled"}"#, true),
+            (r#"{"permissions":{"type":"external","network":"enabled"}}"#, true),
+            (r#"{"permissions":{"type":"external","network":"restricted"}}"#, false),
+            (
+                r#"{"permissions":{"type":"managed","network":"enabled","file_system":{"type":"unrestricted"}}}"#,
+                true,
+            ),
+            (
+                r#"{"permissions":{"type":"managed","network":"enabled","file_system":{"type":"restricted","entries":[]}}}"#,
+                false,
+            ),
             (r#"{"permissions":{"type":"managed"}}"#, false),
             (r#"{}"#, false),
             (r#"{"type":"read-only","permissions":{"type":"disabled"}}"#, false),

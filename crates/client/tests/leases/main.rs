@@ -1,10 +1,11 @@
 //! What lasts as long as a connection, against a server that says what the test wants: watches, searches, bodies and
-//! file handles.
+//! file handles. And what a server may leave unsaid.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod bodies;
 mod files;
 mod peer;
+mod plain_server;
 mod searches;
 mod watches;

@@ -63,7 +63,8 @@ impl ExecutorFileSystem for RemoteFileSystem {
         &self,
         params: FsReadDirectoryParams,
     ) -> Result<Vec<DirectoryEntry>, ExecServerError> {
-        Ok(self.client.fs_read_directory(params).await?.entries)
+        let directory = params.path.clone();
+        Ok(self.client.fs_read_directory(params).await?.with_paths(&directory).entries)
     }
 
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError> {

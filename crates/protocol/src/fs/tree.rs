@@ -34,6 +34,26 @@ pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
 }
 
+impl FsReadDirectoryResponse {
+    /// Gives each entry its path that came without one, as those of a server that only knows names.
+    #[must_use]
+    pub fn with_paths(mut self, directory: &PathUri) -> Self {
+        for entry in &mut self.entries {
+            // No entry of a directory is the root.
+            if entry.path.as_path().parent().is_none()
+                && let Some(path) = PathUri::from_path(directory.as_path().join(&entry.file_name))
+            {
+                entry.path = path;
+            }
+        }
+        self
+    }
+}
+
+fn root() -> PathUri {
+    PathUri::from_path("/").expect("it is absolute")
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryEntry {
@@ -41,6 +61,8 @@ pub struct DirectoryEntry {
     pub file_name: String,
     pub is_directory: bool,
     pub is_file: bool,
+    /// Ours; see [`FsReadDirectoryResponse::with_paths`].
+    #[serde(default = "root")]
     pub path: PathUri,
     /// These only where details were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -57,5 +57,6 @@ pub struct ProcessSummary {
     pub started_at_ms: u64,
     pub next_seq: u64,
     /// Processes that this one started and that still live (ours).
+    #[serde(default)]
     pub descendants: u64,
 }

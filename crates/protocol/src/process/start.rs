@@ -150,15 +150,18 @@ pub struct TerminalSize {
 #[serde(rename_all = "camelCase")]
 pub struct StartResponse {
     pub process_id: String,
+    #[serde(default, deserialize_with = "nullable::or_default")]
     pub sandbox_type: SandboxType,
     /// What is active; absent without a sandbox (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What keeps a process to its sandbox. A server that says nothing does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
+    #[default]
     None,
     MacosSeatbelt,
     LinuxSeccomp,

@@ -1,0 +1,88 @@
+//! A server of the plain contract: it leaves out everything that is ours, and knows no sandboxes.
+
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{
+    Empty, FsReadDirectoryParams, ListParams, PathUri, ProcessTeardown, SandboxMode,
+    SandboxRequest, StartParams,
+};
+use serde_json::{Value, json};
+
+use crate::peer::connected_to;
+
+fn uri(path: &str) -> PathUri {
+    PathUri::from_path(path).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_ours_may_be_missing() {
+    let (client, _listening, mut peer) = connected_to(false).await;
+    let info = client.environment_info(Empty {});
+    let capabilities = json!({
+        "networkProxyLaunch": false, "capabilityDiscoverySandbox": false, "environmentConfigRead": false,
+        "httpHeaderEnvVars": false, "sandboxedFileStreaming": false, "shellSnapshotV2": false,
+    });
+    let answer = json!({
+        "shell": {"name": "sh", "path": "/bin/sh"}, "cwd": "file:///", "temporaryDirectories": [],
+        "tempDir": "file:///tmp", "capabilities": capabilities,
+    });
+    let (info, ()) = tokio::join!(info, async {
+        let (id, _) = peer.expect("environment/info").await;
+        peer.answer(&id, &answer).await;
+    });
+    assert_eq!(info.unwrap().process_teardown, ProcessTeardown::default());
+
+    let params = FsReadDirectoryParams { path: uri("/srv/a"), details: false, sandbox: None };
+    let answer = json!({"entries": [{"fileName": "b c", "isDirectory": false, "isFile": true}]});
+    let (listed, ()) = tokio::join!(client.fs_read_directory(params), async {
+        let (id, _) = peer.expect("fs/readDirectory").await;
+        peer.answer(&id, &answer).await;
+    });
+    let listed = listed.unwrap().with_paths(&uri("/srv/a"));
+    assert_eq!(listed.entries[0].path, uri("/srv/a/b c"));
+
+    let answer = json!({"processes": [{
+        "processId": "p", "argv": ["true"], "tty": false, "running": true, "exitCode": null,
+        "startedAtMs": 1, "nextSeq": 1,
+    }]});
+    let (listed, ()) = tokio::join!(client.process_list(ListParams::default()), async {
+        let (id, _) = peer.expect("process/list").await;
+        peer.answer(&id, &answer).await;
+    });
+    assert_eq!(listed.unwrap().processes[0].descendants, 0);
+}
+
+#[tokio::test]
+async fn a_process_without_the_sandbox_that_was_asked_for_is_ended() {
+    let read_only = SandboxRequest::mode(&SandboxMode::ReadOnly { network_access: false });
+    let nothing = SandboxRequest::mode(&SandboxMode::DangerFullAccess {});
+    let silent = json!({"processId": "p"});
+    let says = |kind: &str| json!({"processId": "p", "sandboxType": kind});
+    for (sandbox, answer, is_refused) in [
+        (Some(&read_only), says("none"), true),
+        (Some(&read_only), silent.clone(), true),
+        (Some(&read_only), says("linuxSeccomp"), false),
+        (Some(&nothing), says("none"), false),
+        (None, silent, false),
+    ] {
+        let (client, _listening, mut peer) = connected_to(false).await;
+        let params = StartParams::new("p", ["true"], uri("/"));
+        let params = StartParams { sandbox: sandbox.cloned(), ..params };
+        let (started, ended) = tokio::join!(client.start(params), async {
+            let (id, _) = peer.expect("process/start").await;
+            peer.answer(&id, &answer).await;
+            if !is_refused {
+                return Value::Null;
+            }
+            let (id, params) = peer.expect("process/terminate").await;
+            peer.answer(&id, &json!({"running": true})).await;
+            params["processId"].clone()
+        });
+        match started {
+            Err(ExecServerError::NotSandboxed { process_id }) => {
+                assert!(is_refused, "{answer}");
+                assert_eq!((process_id.as_str(), ended), ("p", json!("p")));
+            }
+            other => assert!(!is_refused, "{answer}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Other users can put names into `/tmp`, and hold locks on what they can open. That must not keep anybody from running anything.
+
+use super::{NOBODY, User, directory_outside_of_tmp, ordinary_workspace, uri};
+use crate::support::machine::is_root;
+use crate::support::shell;
+
+/// Gives what follows a `/tmp` of its own, in which another user and a process that is gone left something behind. The locks
+/// are held by whatever this becomes.
+const PLANT: &str = r#"
+mount -t tmpfs -o mode=1777 planted /tmp || exit 99
+ln -s /etc "/tmp/exec-server-$OWNER" && chown -h daemon: "/tmp/exec-server-$OWNER"
+ln -s /etc /tmp/.codex && chown -h daemon: /tmp/.codex
+mkdir -m 1555 /tmp/.git && chown daemon: /tmp/.git
+mkdir -m 1555 /tmp/.agents && chown "$OWNER" /tmp/.agents
+exec 8< /tmp/.git 9< /tmp/.agents && flock -x 8 && flock -x 9
+exec "$@"
+"#;
+
+#[test]
+fn nobody_forbids_a_sandbox_by_names_and_locks_in_tmp() {
+    if !is_root() {
+        return println!("SKIPPED: only root can be two users");
+    }
+    for user in [User::Myself, User::Nobody] {
+        let directory = directory_outside_of_tmp();
+        let workspace = directory.path().join("workspace");
+        std::fs::create_dir(&workspace).unwrap();
+        user.own(&workspace);
+        let owner = if user.is_root() { 0 } else { NOBODY };
+        let plant = PLANT.replace("$OWNER", &owner.to_string());
+        let builder =
+            user.server_through(directory.path(), &["unshare", "-m", "sh", "-c", &plant, "sh"]);
+        let server = builder.start();
+        assert_ne!(server.url(), "", "no /tmp of our own");
+        let mut client = server.client();
+        let script = "ls -A /tmp; : > made && ! mkdir .git/hooks && ! touch /tmp/.agents/x";
+        let start = shell("p", script).with("cwd", uri(&workspace));
+        let end = client.run(&start.with("sandbox", ordinary_workspace()));
+        assert_eq!(end.exit_code, Some(0), "{user:?}: {}", end.text());
+        // What was kept locked is there for good, and what is another's as he left it.
+        let look = "cat /tmp/.agents/README && stat -c %u:%a /tmp/.git && readlink /tmp/.codex";
+        let end = client.run(&shell("look", look));
+        assert!(
+            end.text().ends_with("removed by hand.\n1:1555\n/etc\n"),
+            "{user:?}: {}",
+            end.text()
+        );
+    }
+}
