@@ -69,6 +69,19 @@ impl Machine {
 }
 
 #[test]
+fn ls_lists_more_than_one_answer_holds() {
+    const FILES: usize = 25_003;
+    let machine = Machine::new();
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    for number in 0..FILES {
+        fs::File::create(memory.path().join(format!("{number:05}"))).unwrap();
+    }
+    let listed = machine.text(&["ls", memory.path().to_str().unwrap()]);
+    let expected: String = (0..FILES).map(|number| format!("{number:05}\n")).collect();
+    assert!(listed == expected, "{} lines", listed.lines().count());
+}
+
+#[test]
 fn ls_lists_names_in_order() {
     let machine = Machine::new();
     machine.write("dir/b", "12345");

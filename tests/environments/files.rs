@@ -35,7 +35,7 @@ fn directory(path: PathUri) -> FsCreateDirectoryParams {
 }
 
 fn listing(path: PathUri) -> FsReadDirectoryParams {
-    FsReadDirectoryParams { path, details: false, sandbox: None }
+    FsReadDirectoryParams::new(path)
 }
 
 fn removal(path: PathUri) -> FsRemoveParams {
@@ -122,9 +122,13 @@ async fn directories_are_made_listed_and_removed(environment: Environment) {
     seen.sort();
     assert_eq!(seen, [("b", true, false), ("file", false, true)]);
     let details = FsReadDirectoryParams { details: true, ..listing(place.uri("a")) };
-    let entries = environment.read_directory(details).await.unwrap();
+    let entries = environment.read_directory(details.clone()).await.unwrap();
     let dangling = entries.iter().find(|entry| entry.file_name == "dangling").unwrap();
     assert_eq!(dangling.is_symlink, Some(true));
+    let pages_of_one = FsReadDirectoryParams { limit: Some(1), ..details };
+    let page = environment.read_directory_page(pages_of_one.clone()).await.unwrap();
+    assert_eq!((page.entries.as_slice(), page.next), (&entries[..1], Some(place.uri("a/b"))));
+    assert_eq!(environment.read_directory(pages_of_one).await.unwrap(), entries);
 
     let flat = FsRemoveParams { recursive: Some(false), ..removal(place.uri("a")) };
     environment.remove(flat).await.unwrap_err();

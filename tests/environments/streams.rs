@@ -91,7 +91,7 @@ async fn nobody_sees_a_file_before_it_is_complete(environment: Environment) {
 
 /// Waits until there is nothing but these in a directory: what is dropped goes without anybody waiting for it.
 async fn until_only(environment: &Environment, place: &Place, names: &[&str]) {
-    let params = FsReadDirectoryParams { path: place.uri(""), details: false, sandbox: None };
+    let params = FsReadDirectoryParams::new(place.uri(""));
     loop {
         let entries = environment.read_directory(params.clone()).await.unwrap();
         if entries.iter().all(|entry| names.contains(&entry.file_name.as_str())) {

@@ -100,6 +100,14 @@ pub(crate) fn resident_bytes(pid: u32) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
+/// The most that it ever had.
+pub(crate) fn most_resident_bytes(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
 pub(crate) fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
 }

@@ -97,6 +97,8 @@ pub enum Violation {
     EmptyBlock,
     #[error("the target of a symlink cannot be read: {0}")]
     LinkTarget(#[from] exec_server_protocol::LinkTargetError),
+    #[error("{0}")]
+    PageOrder(#[from] exec_server_protocol::PageOrderError),
     #[error("it sent more than {limit} bytes of a body ahead of their acknowledgement")]
     NotHeldBack { limit: usize },
     #[error("it gave session {given} instead of {asked}")]

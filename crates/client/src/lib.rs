@@ -43,6 +43,7 @@ mod calls;
 mod catch_up;
 mod client;
 mod connector;
+mod directory;
 mod driver;
 mod error;
 mod events;

@@ -1,12 +1,14 @@
 //! Paths on the wire: `file:` URIs whose percent-encoding carries any bytes, UTF-8 or not.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+const SCHEME: &str = "file://";
 
 /// An absolute path of the executor.
 ///
@@ -51,6 +53,23 @@ impl PathUri {
     pub fn into_path(self) -> PathBuf {
         self.0
     }
+
+    /// The length of the URI.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        SCHEME.len() + encoded_len(self.0.as_os_str().as_bytes())
+    }
+
+    /// How many bytes a name adds to the URI of its directory, without a slash.
+    #[must_use]
+    pub fn encoded_len_of(name: &OsStr) -> usize {
+        encoded_len(name.as_bytes())
+    }
+}
+
+fn encoded_len(bytes: &[u8]) -> usize {
+    let encoded = bytes.iter().filter(|byte| !is_literal(**byte)).count();
+    bytes.len() + 2 * encoded
 }
 
 impl FromStr for PathUri {
@@ -89,7 +108,7 @@ impl FromStr for PathUri {
 
 impl fmt::Display for PathUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("file://")?;
+        f.write_str(SCHEME)?;
         let mut rest = self.0.as_os_str().as_bytes();
         // Names that need no encoding are nearly all there are, and an answer may hold fifty thousand of them.
         loop {
@@ -204,8 +223,6 @@ fn is_literal(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
-
     use super::*;
 
     fn path_of(text: &str) -> Vec<u8> {
@@ -230,6 +247,7 @@ mod tests {
         let uri = PathUri::from_path(OsStr::from_bytes(&bytes)).unwrap();
         let text = uri.to_string();
         assert!(text.is_ascii());
+        assert_eq!(text.len(), uri.encoded_len());
         assert_eq!(text.parse::<PathUri>().unwrap(), uri);
         let json = serde_json::to_string(&uri).unwrap();
         assert_eq!(serde_json::from_str::<PathUri>(&json).unwrap(), uri);

@@ -100,8 +100,8 @@ async fn entries(
     client: &ExecServerClient,
     path: PathUri,
 ) -> Result<impl Iterator<Item = Row> + use<>, ExecServerError> {
-    let params = FsReadDirectoryParams { path: path.clone(), details: true, sandbox: None };
-    let entries = client.fs_read_directory(params).await?.with_paths(&path).entries;
+    let params = FsReadDirectoryParams { details: true, ..FsReadDirectoryParams::new(path) };
+    let entries = client.list_directory(params).await?;
     Ok(entries.into_iter().filter_map(Row::of_entry))
 }
 

@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    DirectoryEntry, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
     FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadDirectoryParams,
-    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams,
-    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams,
-    FsWriteFileParams, FsWriteFileResponse, HttpRequestParams, HttpResponse, PathUri,
+    FsReadDirectoryResponse, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
+    FsSearchParams, FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse,
+    FsWatchParams, FsWriteFileParams, FsWriteFileResponse, HttpRequestParams, HttpResponse,
+    PathUri,
 };
 
 use super::file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
@@ -38,7 +39,7 @@ through! {
         create_directory(FsCreateDirectoryParams) -> ();
         metadata(FsGetMetadataParams) -> FsMetadata;
         canonicalize(FsCanonicalizeParams) -> PathUri;
-        read_directory(FsReadDirectoryParams) -> Vec<DirectoryEntry>;
+        read_directory_page(FsReadDirectoryParams) -> FsReadDirectoryResponse;
         walk(FsWalkParams) -> FsWalkResponse;
         glob(FsGlobParams) -> FsWalkResponse;
         remove(FsRemoveParams) -> ();

@@ -6,14 +6,14 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::{Changes, ExecServerError};
+use exec_server_client::{Changes, ExecServerError, Violation};
 use exec_server_protocol::{
     DirectoryEntry, FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
     FsCreateParams, FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams,
-    FsReadBlockResponse, FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams,
-    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
-    FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams, FsWriteFileResponse, PathUri,
-    SearchMatch,
+    FsReadBlockResponse, FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams,
+    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams, FsSearchResponse,
+    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams,
+    FsWriteFileParams, FsWriteFileResponse, PathUri, SearchMatch,
 };
 
 use super::file_reader::FileReader;
@@ -49,12 +49,27 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
 
     async fn canonicalize(&self, params: FsCanonicalizeParams) -> Result<PathUri, ExecServerError>;
 
-    /// The entries of one directory. Without `details` types are those of symlinks' targets, and a dangling symlink is
-    /// left out.
+    /// The entries of one directory, or a page of them if `limit` or `after` are given. Without `details` types are those of
+    /// symlinks' targets, and a dangling symlink is left out.
+    async fn read_directory_page(
+        &self,
+        params: FsReadDirectoryParams,
+    ) -> Result<FsReadDirectoryResponse, ExecServerError>;
+
+    /// The same for all entries from `after` on, however many there are: `limit` is the size of the pages in which they are
+    /// read.
     async fn read_directory(
         &self,
         params: FsReadDirectoryParams,
-    ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
+    ) -> Result<Vec<DirectoryEntry>, ExecServerError> {
+        let (mut entries, mut asked) = (Vec::new(), Some(params.in_pages()));
+        while let Some(params) = asked {
+            let page = self.read_directory_page(params.clone()).await?;
+            asked = params.following(&page).map_err(Violation::PageOrder)?;
+            entries.extend(page.entries);
+        }
+        Ok(entries)
+    }
 
     /// The tree below a directory, as far as the options go.
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;

@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use exec_server_client::{Changes, ExecServerError, Violation};
 use exec_server_protocol::{
-    DirectoryEntry, FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
-    FsCreateParams, FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams,
-    FsReadBlockResponse, FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams,
-    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
-    FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams, FsWriteFileResponse, PathUri,
-    RpcError, SearchMatch,
+    FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadBlockResponse,
+    FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams, FsReadLinkParams,
+    FsRemoveParams, FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams,
+    FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams,
+    FsWriteFileResponse, PathUri, RpcError, SearchMatch,
 };
 use exec_server_server::{LocalChanges, LocalSearch};
 
@@ -65,11 +65,11 @@ impl ExecutorFileSystem for LocalFileSystem {
         Ok(answer(self.files.canonicalize(params).await)?.path)
     }
 
-    async fn read_directory(
+    async fn read_directory_page(
         &self,
         params: FsReadDirectoryParams,
-    ) -> Result<Vec<DirectoryEntry>, ExecServerError> {
-        Ok(answer(self.files.read_directory(params).await)?.entries)
+    ) -> Result<FsReadDirectoryResponse, ExecServerError> {
+        answer(self.files.read_directory(params).await)
     }
 
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError> {

@@ -8,12 +8,12 @@ use exec_server_client::{
     Changes, ExecServerClient, ExecServerError, SearchResults, Violation, WatchEvents,
 };
 use exec_server_protocol::{
-    DirectoryEntry, FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
-    FsCreateParams, FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams,
-    FsReadBlockResponse, FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams,
-    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
-    FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams, FsWriteFileResponse, PathUri,
-    SearchMatch,
+    FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadBlockResponse,
+    FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams, FsReadLinkParams,
+    FsRemoveParams, FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams,
+    FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteFileParams,
+    FsWriteFileResponse, PathUri, SearchMatch,
 };
 
 use super::file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
@@ -59,12 +59,12 @@ impl ExecutorFileSystem for RemoteFileSystem {
         Ok(self.client.fs_canonicalize(params).await?.path)
     }
 
-    async fn read_directory(
+    async fn read_directory_page(
         &self,
         params: FsReadDirectoryParams,
-    ) -> Result<Vec<DirectoryEntry>, ExecServerError> {
+    ) -> Result<FsReadDirectoryResponse, ExecServerError> {
         let directory = params.path.clone();
-        Ok(self.client.fs_read_directory(params).await?.with_paths(&directory).entries)
+        Ok(self.client.fs_read_directory(params).await?.with_paths(&directory))
     }
 
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError> {

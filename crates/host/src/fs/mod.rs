@@ -47,7 +47,9 @@ pub use metadata::{Metadata, metadata};
 pub use new_file::{NewFile, NewFileOptions};
 pub use open_file::{Block, OpenFile};
 pub use permissions::set_permissions;
-pub use read_directory::{Entry, EntryDetails, EntryTypes, read_directory};
+pub use read_directory::{
+    Entry, EntryDetails, EntryTypes, Page, read_directory, read_directory_page,
+};
 pub use remove::{RemoveOptions, remove};
 pub use rename::{Replace, rename};
 pub use resolve::Symlinks;

@@ -1,8 +1,11 @@
 //! What is in one directory.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -44,37 +47,141 @@ pub struct EntryDetails {
 
 /// The entries of a directory, sorted by the bytes of their names. One that goes away meanwhile may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
-    let directory = resolve::directory(path, Symlinks::Follow)?;
-    let mut view = View::of(directory.as_fd()).map_err(FsError::os("look at", path))?;
+    let directory = Directory::open(path, types)?;
     let mut entries = Vec::new();
-    let outcome = Listing::new().read(directory.as_fd(), |name, listed| {
-        if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
-            return ControlFlow::Continue(());
-        }
-        let entry = match types {
-            EntryTypes::Followed => followed(directory.as_fd(), name, listed),
-            EntryTypes::Own => own(directory.as_fd(), name, listed),
-        };
-        match entry {
-            Ok(Some(_)) if entries.len() == max => {
-                let path = path.to_owned();
-                return ControlFlow::Break(FsError::TooManyEntries { path, max });
+    directory.visit(|name, listed| {
+        match directory.entry(name, listed)? {
+            Some(_) if entries.len() == max => {
+                return Err(FsError::TooManyEntries { path: path.to_owned(), max });
             }
-            Ok(Some(entry)) => entries.push(entry),
-            Ok(None) | Err(Errno::NOENT) => {}
-            Err(errno) => {
-                let path = path.join(OsStr::from_bytes(name.to_bytes()));
-                return ControlFlow::Break(FsError::os("look at", &path)(errno));
-            }
+            found => entries.extend(found),
         }
-        ControlFlow::Continue(())
-    });
-    match outcome.map_err(FsError::os("read the directory", path))? {
-        ControlFlow::Break(error) => return Err(error),
-        ControlFlow::Continue(()) => {}
-    }
+        Ok(())
+    })?;
     entries.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     Ok(entries)
+}
+
+/// A part of a directory: the smallest names, by their bytes, that are greater than some name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// No more than there are names in the page: what is left out of a listing is left out here.
+    pub entries: Vec<Entry>,
+    /// The greatest name of the page, if there are greater ones in the directory.
+    pub last: Option<OsString>,
+}
+
+/// The page of at most `limit` names behind `after`. A name that is there all the while is in exactly one of the pages that
+/// follow each other, whatever else comes and goes. Needs memory for the page only, however large the directory is.
+pub fn read_directory_page(
+    path: &Path,
+    types: EntryTypes,
+    after: Option<&OsStr>,
+    limit: NonZeroUsize,
+) -> Result<Page, FsError> {
+    let directory = Directory::open(path, types)?;
+    let mut names = BinaryHeap::new();
+    let mut has_more = false;
+    directory.visit(|name, listed| {
+        if after.is_some_and(|after| name.to_bytes() <= after.as_bytes()) {
+            return Ok(());
+        }
+        if names.len() == limit.get() {
+            has_more = true;
+            let greatest: Option<&ListedName> = names.peek();
+            if greatest.is_some_and(|greatest| greatest.name.as_c_str() <= name) {
+                return Ok(());
+            }
+            names.pop();
+        }
+        names.push(ListedName { name: name.to_owned(), listed });
+        Ok(())
+    })?;
+    let names = names.into_sorted_vec();
+    let last = names.last().filter(|_| has_more);
+    let last = last.map(|last| OsStr::from_bytes(last.name.to_bytes()).to_owned());
+    // Only now: a look at every name for each page would be dear.
+    let entries =
+        names.iter().filter_map(|name| directory.entry(&name.name, name.listed).transpose());
+    Ok(Page { entries: entries.collect::<Result<_, _>>()?, last })
+}
+
+/// As the directory tells it. Ordered by its bytes.
+#[derive(Debug)]
+struct ListedName {
+    name: CString,
+    listed: FileType,
+}
+
+impl Ord for ListedName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl PartialOrd for ListedName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ListedName {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for ListedName {}
+
+struct Directory<'a> {
+    path: &'a Path,
+    types: EntryTypes,
+    descriptor: OwnedFd,
+}
+
+impl<'a> Directory<'a> {
+    fn open(path: &'a Path, types: EntryTypes) -> Result<Self, FsError> {
+        Ok(Self { path, types, descriptor: resolve::directory(path, Symlinks::Follow)? })
+    }
+
+    /// Calls `visit` with each name that may be known, until it fails.
+    fn visit(
+        &self,
+        mut visit: impl FnMut(&CStr, FileType) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let directory = self.descriptor.as_fd();
+        let mut view = View::of(directory).map_err(FsError::os("look at", self.path))?;
+        let outcome = Listing::new().read(directory, |name, listed| {
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+                return ControlFlow::Continue(());
+            }
+            match visit(name, listed) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(error),
+            }
+        });
+        match outcome.map_err(FsError::os("read the directory", self.path))? {
+            ControlFlow::Break(error) => Err(error),
+            ControlFlow::Continue(()) => Ok(()),
+        }
+    }
+
+    /// `None` for what is left out of a listing, or gone.
+    fn entry(&self, name: &CStr, listed: FileType) -> Result<Option<Entry>, FsError> {
+        let directory = self.descriptor.as_fd();
+        let entry = match self.types {
+            EntryTypes::Followed => followed(directory, name, listed),
+            EntryTypes::Own => own(directory, name, listed),
+        };
+        match entry {
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => {
+                let path = self.path.join(OsStr::from_bytes(name.to_bytes()));
+                Err(FsError::os("look at", &path)(errno))
+            }
+            Ok(entry) => Ok(entry),
+        }
+    }
 }
 
 fn followed(

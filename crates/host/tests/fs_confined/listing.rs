@@ -9,7 +9,8 @@ use exec_server_host::fs::glob::glob;
 use exec_server_host::fs::search::{Search, SearchOptions};
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth, Watcher};
 use exec_server_host::fs::{
-    EntryTypes, FileKind, FsError, Replace, Stop, Symlinks, read_directory, rename, walk,
+    Entry, EntryTypes, FileKind, FsError, Replace, Stop, Symlinks, read_directory,
+    read_directory_page, rename, walk,
 };
 use exec_server_host::sandbox::Access;
 
@@ -18,7 +19,21 @@ use crate::scene::{Scene, User, policy};
 
 fn names(path: &Path, types: EntryTypes) -> Vec<String> {
     let entries = read_directory(path, types, 100).unwrap();
+    assert_eq!(in_pages(path, types), entries);
     entries.into_iter().map(|entry| entry.name.to_string_lossy().into_owned()).collect()
+}
+
+fn in_pages(path: &Path, types: EntryTypes) -> Vec<Entry> {
+    let (mut entries, mut after) = (Vec::new(), None);
+    loop {
+        let limit = 2.try_into().unwrap();
+        let page = read_directory_page(path, types, after.as_deref(), limit).unwrap();
+        entries.extend(page.entries);
+        after = page.last;
+        if after.is_none() {
+            return entries;
+        }
+    }
 }
 
 #[test]

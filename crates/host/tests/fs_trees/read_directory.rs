@@ -1,8 +1,11 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
-use exec_server_host::fs::{EntryTypes, FileKind, FsError, read_directory};
+use exec_server_host::fs::{
+    Entry, EntryTypes, FileKind, FsError, read_directory, read_directory_page,
+};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps};
 
 use crate::{Scratch, as_nobody, set_mode};
@@ -132,4 +135,64 @@ fn a_user_who_may_not_read_is_told() {
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].name.to_str(), entries[0].details), (Some("file"), None));
     });
+}
+
+/// All pages, and how many there were.
+fn in_pages(path: &Path, types: EntryTypes, limit: usize) -> (Vec<Entry>, usize) {
+    let (mut entries, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let limit = limit.try_into().unwrap();
+        let page = read_directory_page(path, types, after.as_deref(), limit).unwrap();
+        assert!(page.entries.len() <= limit.get());
+        entries.extend(page.entries);
+        pages += 1;
+        after = page.last;
+        if after.is_none() {
+            return (entries, pages);
+        }
+    }
+}
+
+#[test]
+fn pages_together_are_the_listing() {
+    let scratch = Scratch::new();
+    for number in 0..100_u32 {
+        // In no order, and not all of them text.
+        let name = [b"n".as_slice(), &(number * 7_919 % 251).to_be_bytes()[3..], b"\xff"].concat();
+        if !name.contains(&0) && !name.contains(&b'/') {
+            scratch.file(OsStr::from_bytes(&name), "");
+        }
+    }
+    scratch.symlink("nowhere", "n-dangling");
+    for types in [EntryTypes::Followed, EntryTypes::Own] {
+        let whole = read_directory(&scratch.path, types, 1_000).unwrap();
+        for limit in [1, 2, 7, whole.len(), 1_000] {
+            let (entries, pages) = in_pages(&scratch.path, types, limit);
+            assert_eq!(entries, whole, "pages of {limit}");
+            assert!(pages >= whole.len().div_ceil(limit));
+        }
+    }
+    assert_eq!(in_pages(&scratch.directory("empty"), EntryTypes::Own, 1), (Vec::new(), 1));
+}
+
+#[test]
+fn what_stays_is_in_one_page_whatever_comes_and_goes() {
+    let scratch = Scratch::new();
+    for name in ["b", "d", "f", "h"] {
+        scratch.file(name, "");
+    }
+    let page = |after: Option<&OsStr>| {
+        let limit = 2.try_into().unwrap();
+        let page = read_directory_page(&scratch.path, EntryTypes::Own, after, limit).unwrap();
+        let names: Vec<_> = page.entries.into_iter().map(|entry| entry.name).collect();
+        (names, page.last)
+    };
+    let (names, last) = page(None);
+    assert_eq!((names, last.as_deref()), (vec!["b".into(), "d".into()], Some(OsStr::new("d"))));
+    std::fs::remove_file(scratch.at("d")).unwrap();
+    scratch.file("a", "");
+    scratch.file("e", "");
+    let (names, last) = page(last.as_deref());
+    assert_eq!((names, last.as_deref()), (vec!["e".into(), "f".into()], Some(OsStr::new("f"))));
+    assert_eq!(page(last.as_deref()), (vec!["h".into()], None));
 }

@@ -28,7 +28,7 @@ pub use search::{
 pub use tree::{
     DirectoryEntry, FsCopyParams, FsCreateDirectoryParams, FsReadDirectoryParams,
     FsReadDirectoryResponse, FsRemoveParams, FsRenameParams, FsWalkParams, FsWalkResponse,
-    TreeEntry, TreeEntryKind, TreeError, WalkOptions,
+    PageOrderError, TreeEntry, TreeEntryKind, TreeError, WalkOptions,
 };
 pub use watch::{
     ChangeKind, ChangedNotification, FileChange, FsUnwatchParams, FsWatchParams, MAX_WATCH_ID_BYTES,

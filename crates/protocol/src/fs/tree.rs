@@ -1,5 +1,7 @@
 //! Directories and what is in them.
 
+use std::os::unix::ffi::OsStrExt as _;
+
 use serde::{Deserialize, Serialize};
 
 use super::content::is_false;
@@ -25,13 +27,69 @@ pub struct FsReadDirectoryParams {
     /// Each name as what it is itself, symlinks as symlinks and dangling ones too, with mode, size and time (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
+    /// Only what comes behind this name of the directory: the `next` of the page before (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<PathUri>,
+    /// A page of at most so many names, instead of everything or an error (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
+}
+
+impl FsReadDirectoryParams {
+    pub const MAX_ENTRIES: u64 = 50_000;
+    /// With details they are more values, and a message has a limit of those.
+    pub const MAX_DETAILED_ENTRIES: u64 = 25_000;
+
+    #[must_use]
+    pub fn new(path: PathUri) -> Self {
+        Self { path, details: false, after: None, limit: None, sandbox: None }
+    }
+
+    /// Asks for pages as large as a server makes them, if not for smaller ones.
+    #[must_use]
+    pub fn in_pages(self) -> Self {
+        let limit = Some(self.limit.unwrap_or(self.most_entries()));
+        Self { limit, ..self }
+    }
+
+    /// The most names that one answer may have.
+    #[must_use]
+    pub fn most_entries(&self) -> u64 {
+        if self.details { Self::MAX_DETAILED_ENTRIES } else { Self::MAX_ENTRIES }
+    }
+
+    /// What asks for the page behind the one that was answered; `None` if that was the last.
+    pub fn following(
+        &self,
+        answered: &FsReadDirectoryResponse,
+    ) -> Result<Option<Self>, PageOrderError> {
+        let Some(next) = &answered.next else { return Ok(None) };
+        let before = self.after.as_ref().and_then(|after| after.as_path().file_name());
+        // Whoever does not get on would ask for ever.
+        match next.as_path().file_name() {
+            Some(name) if before.is_none_or(|before| before.as_bytes() < name.as_bytes()) => {
+                Ok(Some(Self { after: Some(next.clone()), ..self.clone() }))
+            }
+            _ => Err(PageOrderError { next: next.clone() }),
+        }
+    }
+}
+
+/// A page that ends no further on than the one before it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a page of a directory does not end behind the one before it, but at {next}")]
+pub struct PageOrderError {
+    pub next: PathUri,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
+    /// Only of a page, and only if names come behind it: the last name that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<PathUri>,
 }
 
 impl FsReadDirectoryResponse {
@@ -175,4 +233,35 @@ pub struct FsRenameParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(next: Option<&str>) -> FsReadDirectoryResponse {
+        let next = next.map(|next| next.parse().unwrap());
+        FsReadDirectoryResponse { entries: Vec::new(), next }
+    }
+
+    #[test]
+    fn pages_follow_each_other_to_the_last() {
+        let first = FsReadDirectoryParams::new("/d".parse().unwrap()).in_pages();
+        assert_eq!((first.limit, &first.after), (Some(50_000), &None));
+        let second = first.following(&answered(Some("/d/b"))).unwrap().unwrap();
+        assert_eq!(second.after, Some("/d/b".parse().unwrap()));
+        assert!(second.following(&answered(None)).unwrap().is_none());
+        for next in ["/d/b", "/d/a", "/d/B", "/"] {
+            assert!(second.following(&answered(Some(next))).is_err(), "{next}");
+        }
+        // By the bytes of names.
+        assert!(second.following(&answered(Some("file:///d/%FF"))).unwrap().is_some());
+    }
+
+    #[test]
+    fn whoever_asks_for_no_page_says_nothing_of_pages() {
+        let whole = FsReadDirectoryParams::new("/d".parse().unwrap());
+        assert_eq!(serde_json::to_string(&whole).unwrap(), r#"{"path":"file:///d"}"#);
+        assert_eq!(serde_json::to_string(&answered(None)).unwrap(), r#"{"entries":[]}"#);
+    }
 }

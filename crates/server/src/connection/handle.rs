@@ -19,6 +19,9 @@ const MAX_OBSERVED: usize = 1024;
 /// Large answers that are being made at once.
 const ROOM_KIB: usize = 8 << 10;
 
+/// Names of directories and trees that are being collected at once, as text. Apart from the rest: this may take long, and hang.
+const NAMES_KIB: usize = 64 << 10;
+
 /// A part of the room for large answers.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -38,6 +41,8 @@ pub(crate) struct ConnectionHandle {
     /// Room for large answers that are being made, in KiB, so that a client that asks for many and reads none costs a
     /// bounded memory.
     room: Arc<Semaphore>,
+    /// The same for answers that are collected from directories.
+    names: Arc<Semaphore>,
     pub(super) files: ConnectionFiles,
     pub(super) bodies: ConnectionBodies,
 }
@@ -45,8 +50,9 @@ pub(crate) struct ConnectionHandle {
 impl ConnectionHandle {
     pub(super) fn new(id: ConnectionId, outbox: Arc<Outbox>, prober: Prober) -> Self {
         let room = Arc::new(Semaphore::new(ROOM_KIB));
+        let names = Arc::new(Semaphore::new(NAMES_KIB));
         let (files, bodies) = (ConnectionFiles::default(), ConnectionBodies::default());
-        Self { id, outbox, prober, feeds: Mutex::default(), room, files, bodies }
+        Self { id, outbox, prober, feeds: Mutex::default(), room, names, files, bodies }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
@@ -69,6 +75,18 @@ impl ConnectionHandle {
     /// For an answer of any size.
     pub(super) async fn all_room(&self) -> Room {
         self.room_for(usize::MAX).await
+    }
+
+    /// Waits until names that may be so much text may be collected: hold what is returned until they are handed over.
+    pub(super) async fn room_for_names(&self, bytes: usize) -> Room {
+        let permit = Arc::clone(&self.names).acquire_many_owned(names_kib(bytes)).await;
+        Room { _permit: permit.ok() }
+    }
+
+    /// The same if there is room.
+    pub(super) fn room_for_names_now(&self, bytes: usize) -> Option<Room> {
+        let permit = Arc::clone(&self.names).try_acquire_many_owned(names_kib(bytes)).ok()?;
+        Some(Room { _permit: Some(permit) })
     }
 
     /// Sends a process's events to this connection from now on.
@@ -142,4 +160,8 @@ impl ConnectionHandle {
     fn feeds(&self) -> MutexGuard<'_, Vec<Arc<Feed>>> {
         self.feeds.lock().expect("no code panics while it holds the feeds")
     }
+}
+
+fn names_kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 10).min(NAMES_KIB)).unwrap_or(u32::MAX)
 }

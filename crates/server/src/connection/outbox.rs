@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use exec_server_protocol::MAX_MESSAGE_BYTES;
 use tokio::sync::Notify;
 
 use super::answers::{Answers, Events};
@@ -13,8 +14,9 @@ use super::feed::Feed;
 
 /// Unsent answers beyond which ordinary requests wait: the client is not reading.
 const ROOMY_BYTES: usize = 1 << 20;
-/// Unsent answers at which the connection is given up. Control requests are answered up to here.
-const MAX_BYTES: usize = 64 << 20;
+/// Unsent answers at which the connection is given up: the largest message that there can be, and beside it what is answered without
+/// waiting for room.
+const MAX_BYTES: usize = MAX_MESSAGE_BYTES + (16 << 20);
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {

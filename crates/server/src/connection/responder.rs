@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    BytesResponse, RequestId, Rpc, RpcError, bytes_response, error_response, response,
+    BytesResponse, MAX_MESSAGE_BYTES, RequestId, Rpc, RpcError, bytes_response, error_response,
+    response,
 };
 
 use super::feed::Feed;
@@ -46,13 +47,14 @@ impl Responder {
             Ok(result) => response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error)),
             Err(error) => error_response(&id, &error),
         };
+        let message = sendable(&id, message);
         Encoded { outbox: Arc::clone(&self.outbox), message, _place: self.place.take() }
     }
 
     /// Answers with one member of bytes, and `more` behind it.
     pub(super) fn answer_bytes(mut self, member: &str, bytes: &[u8], more: &str) {
         if let Some(id) = self.id.take() {
-            self.outbox.push(bytes_response(&id, member, bytes, more));
+            self.outbox.push(sendable(&id, bytes_response(&id, member, bytes, more)));
         }
     }
 
@@ -66,7 +68,7 @@ impl Responder {
         let Some(id) = self.id.take() else { return };
         let mut response = BytesResponse::new(&id, member, expected_bytes);
         self.outbox.push(match read(&mut response) {
-            Ok(()) => response.finish(""),
+            Ok(()) => sendable(&id, response.finish("")),
             Err(error) => error_response(&id, &error),
         });
     }
@@ -75,7 +77,10 @@ impl Responder {
     pub(super) fn answer_events<M: Rpc>(mut self, result: &M::Response, feed: Arc<Feed>, seq: u64) {
         let Some(id) = self.id.take() else { return };
         match response(&id, result) {
-            Ok(message) => self.outbox.answer_events(message, feed, seq),
+            Ok(message) if message.len() <= MAX_MESSAGE_BYTES => {
+                self.outbox.answer_events(message, feed, seq);
+            }
+            Ok(message) => self.outbox.push(sendable(&id, message)),
             Err(error) => self.outbox.push(unencodable(&id, &error)),
         }
     }
@@ -103,6 +108,18 @@ impl Encoded {
     pub(super) fn send(self) {
         self.outbox.push(self.message);
     }
+}
+
+/// The last resort: no client would take a larger message, and the connection has other requests to live for. What may be large
+/// has a bound of its own, and an answer that comes to this was missed there.
+fn sendable(id: &RequestId, message: Vec<u8>) -> Vec<u8> {
+    if message.len() <= MAX_MESSAGE_BYTES {
+        return message;
+    }
+    let (len, max) = (message.len(), MAX_MESSAGE_BYTES);
+    tracing::warn!(len, "an answer exceeds the largest message; an error is sent instead");
+    let error = RpcError::internal(format!("the answer of {len} bytes exceeds the limit of {max}"));
+    error_response(id, &error.with_kind("answerTooLarge"))
 }
 
 fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {

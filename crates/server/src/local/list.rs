@@ -3,22 +3,51 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use exec_server_protocol::{ListResponse, ProcessSummary};
+use exec_server_protocol::{ListResponse, ProcessSummary, RpcError};
 use tokio::task::JoinSet;
 
 use super::process::{LocalProcess, millis};
 
-/// The processes by name.
-pub(crate) async fn list(processes: Vec<Arc<LocalProcess>>) -> ListResponse {
-    // At once: each asks a keeper of its own.
-    let summaries = processes.into_iter().map(|process| async move { process.summary().await });
-    let mut processes = summaries.collect::<JoinSet<_>>().join_all().await;
-    processes.sort_by(|a, b| a.process_id.cmp(&b.process_id));
-    ListResponse { processes }
+/// The argv of all processes together. Each may be megabytes, and there may be thousands of them.
+const MAX_ARGV_BYTES: usize = 16 << 20;
+
+/// Processes, and how many descendants each has.
+pub(crate) struct Counted(Vec<(Arc<LocalProcess>, u64)>);
+
+impl Counted {
+    pub(crate) async fn new(processes: Vec<Arc<LocalProcess>>) -> Self {
+        // At once: each asks a keeper of its own.
+        let counts = processes.into_iter().map(|process| async move {
+            let descendants = process.process.descendants().await as u64;
+            (process, descendants)
+        });
+        let mut counted = counts.collect::<JoinSet<_>>().join_all().await;
+        counted.sort_by(|(a, _), (b, _)| a.id().cmp(b.id()));
+        Self(counted)
+    }
+
+    /// The processes by name.
+    pub(crate) fn list(&self) -> Result<ListResponse, RpcError> {
+        let argv = self.0.iter().flat_map(|(process, _)| &process.argv);
+        let bytes: usize = argv.map(String::len).sum();
+        if bytes > MAX_ARGV_BYTES {
+            let message = format!(
+                "the arguments of these processes take {bytes} bytes; a list has {MAX_ARGV_BYTES}"
+            );
+            return Err(RpcError::internal(message).with_kind("answerTooLarge"));
+        }
+        let summary =
+            |(process, descendants): &(Arc<LocalProcess>, u64)| process.summary_with(*descendants);
+        Ok(ListResponse { processes: self.0.iter().map(summary).collect() })
+    }
 }
 
 impl LocalProcess {
     pub async fn summary(&self) -> ProcessSummary {
+        self.summary_with(self.process.descendants().await as u64)
+    }
+
+    fn summary_with(&self, descendants: u64) -> ProcessSummary {
         let progress = self.log().progress();
         let started_at = self.process.started_at().duration_since(SystemTime::UNIX_EPOCH);
         ProcessSummary {
@@ -29,7 +58,7 @@ impl LocalProcess {
             exit_code: progress.exit.map(|exit| exit.code),
             started_at_ms: millis(started_at.unwrap_or_default()),
             next_seq: progress.next_seq,
-            descendants: self.process.descendants().await as u64,
+            descendants,
         }
     }
 }

@@ -12,14 +12,14 @@ mod start;
 
 pub(crate) use environment::environment_info;
 pub(crate) use files::{
-    Admitted, FileCall, FilePool, FileWork, Reading, Searching, Upload, Watches, check_block_len,
-    open, read_block,
+    Admitted, FileCall, FilePool, FileWork, LargeFileCall, Reading, Searching, Upload, Watches,
+    check_block_len, open, read_block,
 };
 pub use files::{LocalChanges, LocalFile, LocalFileSystem, LocalNewFile, LocalSearch, LocalWatch};
 pub use follow::{Followed, FollowedEvent, Follower};
 pub use http::{LocalBody, LocalHttp};
 pub(crate) use http::{MAX_BODY_BYTES, head, host_request, refusal as http_refusal};
-pub(crate) use list::list;
+pub(crate) use list::Counted;
 pub(crate) use names::check_name;
 pub use process::LocalProcess;
 pub(crate) use process::{Started, Vocabulary, Written};

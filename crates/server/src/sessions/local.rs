@@ -7,7 +7,9 @@ use tokio::sync::oneshot;
 
 use super::session::Session;
 use crate::connection::ConnectionId;
-use crate::local::{LocalFileSystem, LocalHttp, LocalProcess, environment_info, list, start_error};
+use crate::local::{
+    Counted, LocalFileSystem, LocalHttp, LocalProcess, environment_info, start_error,
+};
 use crate::server::Shared;
 
 /// A session that is attached to its holder for as long as it lives: it cannot be resumed by a client, and it
@@ -63,7 +65,7 @@ impl LocalSession {
 
     pub async fn list(&self) -> Result<ListResponse, RpcError> {
         self.check_held()?;
-        Ok(list(self.session.processes()).await)
+        Counted::new(self.session.processes()).await.list()
     }
 
     pub fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {

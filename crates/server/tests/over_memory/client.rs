@@ -62,13 +62,18 @@ impl Client {
         id
     }
 
-    pub(crate) async fn response(&mut self, id: i64) -> Result<Value, Value> {
-        let mut answer = loop {
-            if let Some(at) = self.responses.iter().position(|response| response["id"] == id) {
-                break self.responses.swap_remove(at);
+    /// The whole answer to a request of any id.
+    pub(crate) async fn response_with(&mut self, id: &Value) -> Value {
+        loop {
+            if let Some(at) = self.responses.iter().position(|response| response["id"] == *id) {
+                return self.responses.swap_remove(at);
             }
             self.receive().await;
-        };
+        }
+    }
+
+    pub(crate) async fn response(&mut self, id: i64) -> Result<Value, Value> {
+        let mut answer = self.response_with(&json!(id)).await;
         match answer.get("error") {
             Some(error) => Err(error.clone()),
             None => Ok(answer["result"].take()),

@@ -6,6 +6,7 @@ mod confined_files;
 mod dispatch;
 mod files;
 mod http;
+mod large_answers;
 mod local_session;
 mod other_processes;
 mod sessions;

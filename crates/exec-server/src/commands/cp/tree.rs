@@ -64,8 +64,8 @@ impl Tree {
         while !level.is_empty() {
             let mut listings = stream::iter(std::mem::take(&mut level))
                 .map(async |path| {
-                    let params =
-                        FsReadDirectoryParams { path: path.clone(), details: true, sandbox: None };
+                    let whole = FsReadDirectoryParams::new(path.clone());
+                    let params = FsReadDirectoryParams { details: true, ..whole };
                     (path, side.files.read_directory(params).await)
                 })
                 .buffer_unordered(AT_ONCE);

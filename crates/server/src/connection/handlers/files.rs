@@ -10,29 +10,50 @@ use exec_server_protocol::{
 use tokio::runtime;
 
 use super::super::files::Handle;
+use super::super::handle::{ConnectionHandle, Room};
 use super::super::reader::Reader;
 use super::super::responder::Responder;
-use crate::local::{FileCall, Reading, Upload, check_block_len, open, read_block};
+use crate::local::{
+    Admitted, FileCall, LargeFileCall, Reading, Upload, check_block_len, open, read_block,
+};
+use crate::server::Shared;
 
 /// What is answered without asking whether there is room for it.
 const SMALL_BYTES: usize = 64 << 10;
 
 impl Reader {
     pub(super) fn file_call<M: FileCall>(&mut self, params: M::Params, responder: Responder) {
+        let connection = Arc::clone(&self.connection);
+        self.shared.file_work.run(params, move |admitted| {
+            let done = admitted.and_then(|admitted| M::run(admitted, &connection.files.stop));
+            responder.answer::<M>(done);
+        });
+    }
+
+    /// For what may have a large answer. As far as a small one goes it is done at once; the rest waits for room. So what hangs on dead
+    /// storage takes no room from others, and a client that asks and does not read costs a bounded memory.
+    pub(super) fn large_file_call<M: LargeFileCall>(
+        &mut self,
+        params: M::Params,
+        responder: Responder,
+    ) {
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
         self.shared.file_work.run(params, move |admitted| {
-            let done = admitted.and_then(|admitted| M::run(admitted, &connection.files.stop));
-            let answer = responder.encode::<M>(done);
-            if answer.len() <= SMALL_BYTES {
-                return answer.send();
+            let admitted = match admitted {
+                Ok(admitted) => admitted,
+                Err(error) => return responder.fail(&error),
+            };
+            match M::run_if_small(&admitted.params, &connection.files.stop) {
+                Ok(Some(small)) => return responder.answer::<M>(Ok(small)),
+                Err(error) => return responder.fail(&error),
+                Ok(None) => {}
             }
-            let coming = shared.files.announce();
-            shared.spawn_on(&runtime, async move {
-                let _room = connection.room_for(answer.len()).await;
-                answer.send();
-                drop(coming);
-            });
+            let call = LargeCall::<M> { shared, connection, runtime, admitted, responder };
+            match call.connection.room_for_names_now(M::LARGEST_ANSWER) {
+                Some(room) => call.run(room),
+                None => call.wait_for_room(),
+            }
         });
     }
 
@@ -175,6 +196,43 @@ impl Reader {
             }
             None => responder.answer::<rpc::FsClose>(Ok(FsCloseResponse::default())),
         }
+    }
+}
+
+/// A call that will have a large answer.
+struct LargeCall<M: LargeFileCall> {
+    shared: Arc<Shared>,
+    connection: Arc<ConnectionHandle>,
+    runtime: runtime::Handle,
+    admitted: Admitted<M::Params>,
+    responder: Responder,
+}
+
+impl<M: LargeFileCall> LargeCall<M> {
+    fn wait_for_room(self) {
+        let lane = self.admitted.lane.clone();
+        let coming = lane.announce();
+        let (shared, runtime) = (Arc::clone(&self.shared), self.runtime.clone());
+        shared.spawn_on(&runtime, async move {
+            let room = self.connection.room_for_names(M::LARGEST_ANSWER).await;
+            lane.run(move |kept| match kept {
+                Ok(()) => self.run(room),
+                Err(error) => self.responder.fail(&error),
+            });
+            drop(coming);
+        });
+    }
+
+    /// The room is free again when the answer is handed over.
+    fn run(self, names: Room) {
+        let Self { shared, connection, runtime, admitted, responder } = self;
+        let answer = responder.encode::<M>(M::run(admitted, &connection.files.stop));
+        let coming = shared.files.announce();
+        shared.spawn_on(&runtime, async move {
+            let _room = connection.room_for(answer.len()).await;
+            answer.send();
+            drop((names, coming));
+        });
     }
 }
 

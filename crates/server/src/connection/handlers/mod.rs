@@ -17,7 +17,7 @@ mod observing;
 
 use super::reader::Reader;
 use super::responder::Responder;
-use crate::local::{LocalProcess, Started, Written, environment_info, list, start_error};
+use crate::local::{Counted, LocalProcess, Started, Written, environment_info, start_error};
 use crate::sessions::Session;
 
 /// Whoever can ask has been let in.
@@ -55,9 +55,9 @@ impl Reader {
             Call::FsCreateDirectory(params) => self.file_call::<rpc::FsCreateDirectory>(params, to),
             Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, to),
             Call::FsCanonicalize(params) => self.file_call::<rpc::FsCanonicalize>(params, to),
-            Call::FsReadDirectory(params) => self.file_call::<rpc::FsReadDirectory>(params, to),
-            Call::FsWalk(params) => self.file_call::<rpc::FsWalk>(params, to),
-            Call::FsGlob(params) => self.file_call::<rpc::FsGlob>(params, to),
+            Call::FsReadDirectory(params) => self.large_file_call::<rpc::FsReadDirectory>(params, to),
+            Call::FsWalk(params) => self.large_file_call::<rpc::FsWalk>(params, to),
+            Call::FsGlob(params) => self.large_file_call::<rpc::FsGlob>(params, to),
             Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, to),
             Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, to),
             Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, to),
@@ -286,8 +286,12 @@ impl Reader {
             Ok(session) => session.processes(),
             Err(error) => return responder.fail(&error),
         };
+        let connection = Arc::clone(&self.connection);
         self.work(responder, |responder| async move {
-            responder.answer::<rpc::ProcessList>(Ok(list(processes).await));
+            // Whoever does not answer the question holds up nobody's room.
+            let counted = Counted::new(processes).await;
+            let _room = connection.all_room().await;
+            responder.answer::<rpc::ProcessList>(counted.list());
         });
     }
 

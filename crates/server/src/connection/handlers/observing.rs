@@ -22,6 +22,8 @@ use crate::local::{Admitted, LocalChanges, LocalWatch, Searching};
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
 const READER_PATIENCE: Duration = Duration::from_secs(60);
+/// Paths in one `fs/changed`, which has each of them twice.
+const MAX_CHANGED_BYTES: usize = 4 << 20;
 
 impl Reader {
     pub(super) fn watch(&mut self, params: FsWatchParams, responder: Responder) {
@@ -132,7 +134,7 @@ async fn report(
             changes = watching.next() => changes,
             _ = &mut stopped => None,
         };
-        let Some(LocalChanges { changes, rescan }) = changes else { return };
+        let Some(LocalChanges { changes, rescan }) = changes.map(within_bounds) else { return };
         let changed_paths = changed_paths(&changes);
         let watch_id = watch_id.clone();
         let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
@@ -145,6 +147,16 @@ async fn report(
     }
 }
 
+/// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.
+fn within_bounds(told: LocalChanges) -> LocalChanges {
+    let paths = told.changes.iter().flat_map(|change| change.from.iter().chain([&change.path]));
+    let bytes: usize = paths.map(PathUri::encoded_len).sum();
+    if bytes <= MAX_CHANGED_BYTES {
+        return told;
+    }
+    LocalChanges { changes: Vec::new(), rescan: true }
+}
+
 fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
     let mut paths: Vec<_> = changes
         .iter()
@@ -154,4 +166,23 @@ fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
     paths.sort();
     paths.dedup();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exec_server_protocol::ChangeKind;
+
+    #[test]
+    fn changes_that_are_too_much_for_a_message_are_told_as_such() {
+        let change = |len: usize| FileChange {
+            path: format!("/{}", "資".repeat(len)).parse().unwrap(),
+            kind: ChangeKind::Created,
+            from: None,
+        };
+        let few = LocalChanges { changes: vec![change(1_000); 10], rescan: false };
+        assert_eq!(within_bounds(few.clone()), few);
+        let many = LocalChanges { changes: vec![change(1_000); 4_096], rescan: false };
+        assert_eq!(within_bounds(many), LocalChanges { changes: Vec::new(), rescan: true });
+    }
 }

@@ -3,6 +3,7 @@
 mod confined;
 mod errors;
 mod handles;
+mod listing;
 mod operations;
 mod pool;
 mod reading;
@@ -13,6 +14,7 @@ mod work;
 
 pub(crate) use confined::can_confine;
 pub(crate) use handles::{Upload, check_block_len, open, read_block};
+pub(crate) use listing::LargeFileCall;
 pub(crate) use operations::FileCall;
 pub(crate) use pool::FilePool;
 pub(crate) use reading::Reading;

@@ -2,24 +2,17 @@
 
 use std::path::Path;
 
-use exec_server_host::fs::{self, FileKind, Stop, Symlinks, glob};
+use exec_server_host::fs::{self, FileKind, Stop, Symlinks};
 use exec_server_protocol::{
-    DirectoryEntry, Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams,
-    FsGetMetadataParams, FsGlobParams, FsMetadata, FsPathResponse, FsReadDirectoryParams,
-    FsReadDirectoryResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
-    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWriteFileParams,
-    FsWriteFileResponse, PathUri, Rpc, RpcError, TreeEntry, TreeEntryKind, TreeError, WalkOptions,
-    WriteCondition, recycle, rpc,
+    Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsGetMetadataParams,
+    FsMetadata, FsPathResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
+    FsRenameParams, FsSetPermissionsParams, FsSymlinkParams, FsWriteFileParams,
+    FsWriteFileResponse, PathUri, Rpc, RpcError, WriteCondition, recycle, rpc,
 };
 
 use super::errors::refusal;
 use super::work::{Admitted, Sandboxed};
 
-/// Entries of a directory that one answer holds. With details they are more values, and a message has a limit of those.
-const MAX_DIRECTORY_ENTRIES: usize = 50_000;
-const MAX_DETAILED_ENTRIES: usize = 25_000;
-/// About the text of the answer to a walk.
-const MAX_WALK_BYTES: usize = 4 << 20;
 const MAX_MODE: u32 = 0o7777;
 
 /// A method that is nothing but one piece of blocking work.
@@ -84,96 +77,6 @@ impl FileCall for rpc::FsCanonicalize {
     ) -> Result<FsPathResponse, RpcError> {
         let path = fs::canonicalize(params.path.as_path()).map_err(refusal)?;
         Ok(FsPathResponse { path: uri(&path)? })
-    }
-}
-
-impl FileCall for rpc::FsReadDirectory {
-    fn run(
-        Admitted { params, .. }: Admitted<FsReadDirectoryParams>,
-        _: &Stop,
-    ) -> Result<FsReadDirectoryResponse, RpcError> {
-        let (types, max) = match params.details {
-            true => (fs::EntryTypes::Own, MAX_DETAILED_ENTRIES),
-            false => (fs::EntryTypes::Followed, MAX_DIRECTORY_ENTRIES),
-        };
-        let directory = params.path.as_path();
-        let entries = fs::read_directory(directory, types, max).map_err(refusal)?;
-        let entries = entries.into_iter().map(|entry| {
-            Ok(DirectoryEntry {
-                path: uri(&directory.join(&entry.name))?,
-                file_name: entry.name.to_string_lossy().into_owned(),
-                is_directory: entry.kind == FileKind::Directory,
-                is_file: entry.kind == FileKind::Regular,
-                is_symlink: entry.details.map(|_| entry.is_symlink),
-                mode: entry.details.map(|details| details.mode),
-                size: entry.details.map(|details| details.size),
-                modified_at_ms: entry.details.map(|details| details.modified_at_ms),
-            })
-        });
-        Ok(FsReadDirectoryResponse { entries: entries.collect::<Result<_, RpcError>>()? })
-    }
-}
-
-impl FileCall for rpc::FsWalk {
-    fn run(
-        Admitted { params, .. }: Admitted<FsWalkParams>,
-        stop: &Stop,
-    ) -> Result<FsWalkResponse, RpcError> {
-        let options = params.options;
-        let tree = fs::walk(
-            params.path.as_path(),
-            &fs::WalkOptions {
-                max_depth: bound(
-                    &params.path,
-                    "maxDepth",
-                    options.max_depth,
-                    WalkOptions::MAX_DEPTH,
-                )?,
-                max_directories: bound(
-                    &params.path,
-                    "maxDirectories",
-                    options.max_directories,
-                    WalkOptions::MAX_DIRECTORIES,
-                )?,
-                max_entries: bound(
-                    &params.path,
-                    "maxEntries",
-                    options.max_entries,
-                    WalkOptions::MAX_ENTRIES,
-                )?,
-                max_bytes: MAX_WALK_BYTES,
-                follow_directory_symlinks: options.follow_directory_symlinks,
-                prune_hidden_directories: options.prune_hidden_directories,
-            },
-            stop,
-        )
-        .map_err(refusal)?;
-        wire_tree(tree)
-    }
-}
-
-impl FileCall for rpc::FsGlob {
-    fn run(
-        Admitted { params, .. }: Admitted<FsGlobParams>,
-        stop: &Stop,
-    ) -> Result<FsWalkResponse, RpcError> {
-        let options = glob::GlobOptions {
-            max_entries: bound(
-                &params.path,
-                "maxEntries",
-                params.max_entries,
-                WalkOptions::MAX_ENTRIES,
-            )?,
-            max_bytes: MAX_WALK_BYTES,
-            patterns: params.patterns,
-            hidden: params.hidden,
-            ignored: params.ignored,
-        };
-        match glob::glob(params.path.as_path(), &options, stop) {
-            Ok(tree) => wire_tree(tree),
-            Err(glob::GlobError::Fs(error)) => Err(refusal(error)),
-            Err(error) => Err(RpcError::invalid_params(error.to_string())),
-        }
     }
 }
 
@@ -290,33 +193,4 @@ pub(super) fn uri(path: &Path) -> Result<PathUri, RpcError> {
 
 fn done(outcome: Result<(), fs::FsError>) -> Result<Empty, RpcError> {
     outcome.map(|()| Empty {}).map_err(refusal)
-}
-
-fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<usize, RpcError> {
-    let bound = asked.unwrap_or(most);
-    if bound > most {
-        let path = path.as_path().display();
-        let message = format!("{path}: {name} {bound} exceeds the limit of {most}");
-        return Err(RpcError::invalid_params(message));
-    }
-    Ok(usize::try_from(bound).unwrap_or(usize::MAX))
-}
-
-fn wire_tree(tree: fs::Tree) -> Result<FsWalkResponse, RpcError> {
-    let entries = tree.entries.into_iter().map(|entry| {
-        let kind = match entry.kind {
-            fs::TreeKind::Directory => TreeEntryKind::Directory,
-            fs::TreeKind::File => TreeEntryKind::File,
-        };
-        Ok(TreeEntry { path: uri(&entry.path)?, kind })
-    });
-    let errors = tree
-        .errors
-        .into_iter()
-        .map(|error| Ok(TreeError { path: uri(&error.path)?, message: error.message }));
-    Ok(FsWalkResponse {
-        entries: entries.collect::<Result<_, RpcError>>()?,
-        errors: errors.collect::<Result<_, RpcError>>()?,
-        truncated: tree.truncated,
-    })
 }

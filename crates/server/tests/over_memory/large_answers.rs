@@ -1,0 +1,130 @@
+//! Answers that could be too large for a message, or too many for a client that does not read.
+
+use std::path::{Path, PathBuf};
+
+use exec_server_protocol::PathUri;
+use exec_server_server::ServerConfig;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{Client, bytes, server};
+
+/// A directory whose path takes eleven thousand bytes on the wire, with so many files in it. In memory if possible.
+fn deep_directory(files: usize) -> (TempDir, PathBuf) {
+    let top = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let mut deep = top.path().to_owned();
+    for _ in 0..15 {
+        deep.push("%".repeat(240));
+    }
+    std::fs::create_dir_all(&deep).unwrap();
+    for number in 0..files {
+        std::fs::write(deep.join(format!("{number:05}")), "").unwrap();
+    }
+    (top, deep)
+}
+
+fn uri(path: &Path) -> String {
+    PathUri::from_path(path).unwrap().to_string()
+}
+
+fn names(listing: &Value) -> Vec<String> {
+    let entries = listing["entries"].as_array().unwrap().iter();
+    entries.map(|entry| entry["fileName"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_listing_that_is_too_large_for_a_message_is_refused_and_comes_in_pages() {
+    const FILES: usize = 6_500;
+    let (_top, deep) = deep_directory(FILES);
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    for details in [false, true] {
+        let listing = json!({"path": uri(&deep), "details": details});
+        let refused = client.call("fs/readDirectory", listing).await.unwrap_err();
+        assert_eq!(refused["data"]["kind"], "tooManyEntries");
+        assert!(refused["message"].as_str().unwrap().contains("MiB"), "{refused}");
+    }
+    let (mut listed, mut next, mut pages) = (Vec::new(), Value::Null, 0);
+    loop {
+        let page = json!({"path": uri(&deep), "after": next, "limit": 50_000});
+        let page = client.call("fs/readDirectory", page).await.unwrap();
+        listed.extend(names(&page));
+        pages += 1;
+        next = page["next"].clone();
+        if next.is_null() {
+            break;
+        }
+    }
+    assert!(pages > 1);
+    assert_eq!(listed, (0..FILES).map(|number| format!("{number:05}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn pages_are_as_large_as_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c", "d", "e"] {
+        std::fs::write(directory.path().join(name), "").unwrap();
+    }
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    let path = uri(directory.path());
+    let mut page = async |more: Value| {
+        let mut params = json!({"path": path});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.call("fs/readDirectory", params).await
+    };
+    let first = page(json!({"limit": 2})).await.unwrap();
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["next"], format!("{path}/b"));
+    let second = page(json!({"limit": 2, "after": first["next"]})).await.unwrap();
+    assert_eq!(
+        (names(&second), &second["next"]),
+        (vec!["c".into(), "d".into()], &json!(format!("{path}/d")))
+    );
+    let rest = page(json!({"after": second["next"]})).await.unwrap();
+    assert_eq!((names(&rest), rest.get("next")), (vec!["e".to_owned()], None));
+    let whole = page(json!({"limit": 5})).await.unwrap();
+    assert_eq!((names(&whole).len(), whole.get("next")), (5, None));
+
+    for wrong in [
+        json!({"limit": 0}),
+        json!({"limit": 50_001}),
+        json!({"limit": 25_001, "details": true}),
+        json!({"after": "/"}),
+        json!({"after": "b"}),
+    ] {
+        assert_eq!(page(wrong.clone()).await.unwrap_err()["code"], -32602, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_over_the_largest_message_is_an_error_and_the_connection_lives() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("large");
+    std::fs::File::create(&path).unwrap().set_len(47 << 20).unwrap();
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    // It fits, but not together with its id.
+    let id = "i".repeat(2 << 20);
+    client.send(json!({"id": id, "method": "fs/readFile", "params": {"path": uri(&path)}})).await;
+    let answer = client.response_with(&json!(id)).await;
+    assert_eq!(answer["error"]["data"]["kind"], "answerTooLarge", "{}", answer["error"]);
+    let read = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
+    assert_eq!(bytes(&read["dataBase64"]).len(), 47 << 20);
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_large_for_a_list_are_an_error() {
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    let words = vec!["x".repeat(100_000); 10];
+    for number in 0..17 {
+        let shell = ["/bin/sh", "-c", "exec sleep 1000"].map(str::to_owned);
+        let argv: Vec<_> = shell.into_iter().chain(words.clone()).collect();
+        let start = json!({"processId": number.to_string(), "argv": argv, "cwd": "file:///"});
+        client.call("process/start", start).await.unwrap();
+    }
+    let refused = client.call("process/list", json!({})).await.unwrap_err();
+    assert_eq!(refused["data"]["kind"], "answerTooLarge", "{refused}");
+    client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
+}
