@@ -28,6 +28,7 @@ in_every_environment! {
     a_large_body_arrives_whole,
     a_slow_reader_holds_back_the_download,
     who_drops_a_body_ends_the_exchange,
+    who_drops_a_request_ends_the_exchange,
     a_download_that_breaks_off_is_an_error_after_what_came,
     what_cannot_be_requested_is_an_error,
 }
@@ -243,6 +244,21 @@ async fn who_drops_a_body_ends_the_exchange(environment: Environment) {
     web.push("begun").await;
     body.next().await.unwrap().unwrap();
     drop(body);
+    web.body_ended.notified().await;
+}
+
+async fn who_drops_a_request_ends_the_exchange(environment: Environment) {
+    let web = WebServer::start().await;
+    let begun = async {
+        // More than is kept for a body that has not begun.
+        for _ in 0..100 {
+            web.push("begun").await;
+        }
+    };
+    tokio::select! {
+        response = environment.request(web.get("/stream")) => panic!("{response:?}"),
+        () = begun => {}
+    }
     web.body_ended.notified().await;
 }
 

@@ -1,8 +1,8 @@
 //! The HTTP bodies that are on their way to one connection.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exec_server_protocol::{ErrorCode, MAX_NAME_BYTES, RpcError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -22,11 +22,53 @@ const WINDOW_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub(super) struct ConnectionBodies {
     streams: Arc<Named<Arc<Stream>>>,
+    requests: Arc<WholeRequests>,
     whole: Arc<Semaphore>,
 }
 
-/// What the client says about a body while it is sent.
+/// Requests that are answered with their whole response. Clients in the field give all of theirs one id: only that of a stream must
+/// be its own.
+#[derive(Debug, Default)]
+struct WholeRequests {
+    by_id: Mutex<HashMap<String, Vec<Arc<Stream>>>>,
+}
+
+impl WholeRequests {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<Stream>>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request for a whole response that can be cancelled until this is dropped.
 #[derive(Debug)]
+pub(super) struct WholeRequest {
+    id: String,
+    stream: Arc<Stream>,
+    requests: Arc<WholeRequests>,
+}
+
+impl WholeRequest {
+    pub(super) async fn cancelled(&self) {
+        self.stream.cancelled().await;
+    }
+}
+
+impl Drop for WholeRequest {
+    fn drop(&mut self) {
+        let mut requests = self.requests.lock();
+        if let Some(same_id) = requests.get_mut(&self.id) {
+            same_id.retain(|stream| !Arc::ptr_eq(stream, &self.stream));
+            if same_id.is_empty() {
+                requests.remove(&self.id);
+            }
+        }
+        drop(requests);
+        self.stream.ended.send_replace(true);
+    }
+}
+
+/// What the client says about a body while it is sent.
+#[derive(Debug, Default)]
 pub(super) struct Stream {
     consumed: watch::Sender<u64>,
     cancelled: watch::Sender<bool>,
@@ -88,21 +130,30 @@ impl Default for ConnectionBodies {
             max_names: MAX_STREAMS,
             duplicate: ErrorCode::InvalidParams,
         };
-        Self { streams: Named::new(rules), whole: Arc::new(Semaphore::new(WHOLE_BODIES_KIB)) }
+        let whole = Arc::new(Semaphore::new(WHOLE_BODIES_KIB));
+        Self { streams: Named::new(rules), requests: Arc::default(), whole }
     }
 }
 
 impl ConnectionBodies {
     pub(super) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
         let claim = self.streams.claim(request_id)?;
-        let stream = Arc::new(Stream {
-            consumed: watch::Sender::new(0),
-            cancelled: watch::Sender::new(false),
-            ended: watch::Sender::new(false),
-        });
+        let stream = Arc::new(Stream::default());
         // The name was taken just now.
         let _ = claim.fill(Arc::clone(&stream));
         Ok(OpenStream { stream, claim: Some(claim) })
+    }
+
+    pub(super) fn open_whole(&self, request_id: String) -> Result<WholeRequest, RpcError> {
+        if self.streams.get(&request_id).is_some() {
+            let message = format!("requestId {request_id:?} is being streamed on this connection");
+            return Err(RpcError::invalid_params(message).with_kind("duplicateId"));
+        }
+        let stream = Arc::new(Stream::default());
+        let mut requests = self.requests.lock();
+        requests.entry(request_id.clone()).or_default().push(Arc::clone(&stream));
+        drop(requests);
+        Ok(WholeRequest { id: request_id, stream, requests: Arc::clone(&self.requests) })
     }
 
     pub(super) fn acknowledge(&self, request_id: &str, seq: u64) {
@@ -115,11 +166,14 @@ impl ConnectionBodies {
         }
     }
 
-    /// Asks a stream to end. It keeps its name until it has.
-    pub(super) fn cancel(&self, request_id: &str) -> Option<Arc<Stream>> {
-        let stream = self.streams.get(request_id)?;
-        stream.cancelled.send_replace(true);
-        Some(stream)
+    /// Asks whatever has this id to end. A stream keeps its name until it has.
+    pub(super) fn cancel(&self, request_id: &str) -> Vec<Arc<Stream>> {
+        let mut cancelled = self.requests.lock().get(request_id).cloned().unwrap_or_default();
+        cancelled.extend(self.streams.get(request_id));
+        for stream in &cancelled {
+            stream.cancelled.send_replace(true);
+        }
+        cancelled
     }
 
     pub(super) fn memory(&self) -> BodyMemory {
@@ -222,13 +276,31 @@ mod tests {
         let bodies = ConnectionBodies::default();
         let stream = bodies.open("r".into()).unwrap();
         assert_eq!(bodies.open("r".into()).unwrap_err().code, -32602);
-        let cancelled = bodies.cancel("r").unwrap();
+        let cancelled = bodies.cancel("r").remove(0);
         stream.cancelled().await;
         assert!(bodies.open("r".into()).is_err(), "it may still tell something");
         drop(stream);
         cancelled.ended().await;
         assert!(bodies.open("r".into()).is_ok());
-        assert!(bodies.cancel("other").is_none());
+        assert!(bodies.cancel("other").is_empty());
+    }
+
+    #[tokio::test]
+    async fn whole_requests_may_share_an_id_but_not_with_a_stream() {
+        let bodies = ConnectionBodies::default();
+        let (first, second) = (bodies.open_whole("r".into()), bodies.open_whole("r".into()));
+        let (first, second) = (first.unwrap(), second.unwrap());
+        let cancelled = bodies.cancel("r");
+        assert_eq!(cancelled.len(), 2);
+        first.cancelled().await;
+        second.cancelled().await;
+        drop((first, second));
+        for stream in cancelled {
+            stream.ended().await;
+        }
+        assert!(bodies.requests.lock().is_empty());
+        let _stream = bodies.open("r".into()).unwrap();
+        assert_eq!(bodies.open_whole("r".into()).unwrap_err().code, -32602);
     }
 
     #[test]

@@ -100,6 +100,45 @@ async fn an_id_is_streamed_once_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_request_for_a_whole_response_is_cancelled_too() {
+    let (_server, mut client) = open_client().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let whole = request(&url, "r", &json!({"streamResponse": false}));
+    // Two under one id, as clients in the field do it.
+    let asked = [
+        client.request("http/request", whole.clone()).await,
+        client.request("http/request", whole).await,
+    ];
+    let mut sockets = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
+    client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
+    for id in asked {
+        let error = client.response(id).await.unwrap_err();
+        assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("cancelled")));
+    }
+    for socket in &mut sockets {
+        // Whatever was sent, and then the end.
+        tokio::io::AsyncReadExt::read_to_end(socket, &mut Vec::new()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_id_that_is_streamed_is_not_used_for_a_whole_response() {
+    let (_server, mut client) = open_client().await;
+    let mut endless = Endless::start();
+    let asked = request(&endless.url, "r", &json!({"acks": true}));
+    client.call("http/request", asked).await.unwrap();
+    let whole = request(&endless.url, "r", &json!({"streamResponse": false}));
+    let refused = client.call("http/request", whole).await.unwrap_err();
+    assert_eq!(
+        (&refused["code"], &refused["data"]["kind"]),
+        (&json!(-32602), &json!("duplicateId"))
+    );
+    client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
+    endless.hung_up.recv().await.unwrap();
+}
+
+#[tokio::test]
 async fn nothing_comes_after_a_request_was_cancelled() {
     let (_server, mut client) = open_client().await;
     let endless = Endless::start();

@@ -9,7 +9,7 @@ use exec_server_protocol::{
 };
 use tokio::sync::oneshot;
 
-use super::super::bodies::{Stream, StreamWindow};
+use super::super::bodies::{Stream, StreamWindow, WholeRequest};
 use super::super::handle::ConnectionHandle;
 use super::super::reader::Reader;
 use super::super::responder::Responder;
@@ -28,8 +28,12 @@ impl Reader {
         }
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         if !params.stream_response {
+            let request = match self.connection.bodies.open_whole(params.request_id.clone()) {
+                Ok(request) => request,
+                Err(error) => return responder.fail(&error),
+            };
             return self.work(responder, move |responder| async move {
-                answer_whole(&shared, &connection, params, responder).await;
+                answer_whole(&shared, &connection, params, &request, responder).await;
                 drop(under_way);
             });
         }
@@ -45,13 +49,16 @@ impl Reader {
 
     /// Answered when nothing more will be told about the request.
     pub(super) fn http_cancel(&mut self, request_id: &str, responder: Responder) {
-        match self.connection.bodies.cancel(request_id) {
-            None => responder.answer::<rpc::HttpCancel>(Ok(Empty {})),
-            Some(stream) => self.work(responder, |responder| async move {
-                stream.ended().await;
-                responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
-            }),
+        let cancelled = self.connection.bodies.cancel(request_id);
+        if cancelled.is_empty() {
+            return responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
         }
+        self.work(responder, |responder| async move {
+            for stream in cancelled {
+                stream.ended().await;
+            }
+            responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
+        });
     }
 }
 
@@ -59,20 +66,27 @@ async fn answer_whole(
     shared: &Shared,
     connection: &ConnectionHandle,
     params: HttpRequestParams,
+    request: &WholeRequest,
     responder: Responder,
 ) {
     let id = params.request_id.clone();
-    let response = match shared.http.send(host_request(params)).await {
-        Ok(response) => response,
+    let mut memory = connection.bodies.memory();
+    let fetch = async {
+        let response = shared.http.send(host_request(params)).await?;
+        let mut whole = head(&response);
+        let body = response.bytes_within(MAX_BODY_BYTES, &mut |bytes| memory.grow_to(bytes)).await;
+        whole.body_base64 = body?.into();
+        let room = connection.room_for(whole.body_base64.0.len()).await;
+        Ok((whole, room))
+    };
+    let fetched = tokio::select! {
+        fetched = fetch => fetched,
+        () = request.cancelled() => return responder.fail(&cancelled(&id)),
+    };
+    let (whole, room) = match fetched {
+        Ok(fetched) => fetched,
         Err(error) => return responder.fail(&http_refusal(&id, &error)),
     };
-    let mut memory = connection.bodies.memory();
-    let mut whole = head(&response);
-    match response.bytes_within(MAX_BODY_BYTES, &mut |bytes| memory.grow_to(bytes)).await {
-        Ok(body) => whole.body_base64 = body.into(),
-        Err(error) => return responder.fail(&http_refusal(&id, &error)),
-    }
-    let room = connection.room_for(whole.body_base64.0.len()).await;
     let (answered, done) = oneshot::channel::<()>();
     shared.files.run(move || {
         responder.answer::<rpc::HttpRequest>(Ok(whole));
@@ -93,10 +107,7 @@ async fn answer_streamed(
     let window = StreamWindow::new(stream, params.acks == Some(true));
     let sent = tokio::select! {
         sent = shared.http.send(host_request(params)) => sent,
-        () = stream.cancelled() => {
-            let error = RpcError::invalid_request(format!("http request {id:?} was cancelled"));
-            return responder.fail(&error.with_kind("cancelled"));
-        }
+        () = stream.cancelled() => return responder.fail(&cancelled(&id)),
     };
     match sent {
         Err(error) => responder.fail(&http_refusal(&id, &error)),
@@ -108,6 +119,10 @@ async fn answer_streamed(
             }
         }
     }
+}
+
+fn cancelled(id: &str) -> RpcError {
+    RpcError::invalid_request(format!("http request {id:?} was cancelled")).with_kind("cancelled")
 }
 
 async fn send_body(
