@@ -13,7 +13,7 @@ use super::deadline::Deadline;
 use super::diagnosis;
 use super::error::HttpError;
 use super::outgoing::Outgoing;
-use super::pool;
+use super::pool::Pool;
 use super::redirect::{self, MAX_REDIRECTS};
 use super::request::{Redirects, Request};
 use super::response::Response;
@@ -22,7 +22,7 @@ use super::response::Response;
 #[derive(Clone)]
 pub struct HttpClient {
     variables: Arc<Variables>,
-    pool: Arc<OnceCell<reqwest::Client>>,
+    pool: Arc<OnceCell<Pool>>,
 }
 
 impl HttpClient {
@@ -59,7 +59,7 @@ impl HttpClient {
     ) -> Result<reqwest::Response, HttpError> {
         let pool = self.pool().await?;
         for _ in 0..=MAX_REDIRECTS {
-            let answer = send_once(pool, &outgoing).await?;
+            let answer = send(pool, &outgoing).await?;
             let next = match redirects {
                 Redirects::Follow => redirect::next(&outgoing, answer.status(), answer.headers()),
                 Redirects::Stop => None,
@@ -72,10 +72,10 @@ impl HttpClient {
         Err(HttpError::TooManyRedirects { max: MAX_REDIRECTS })
     }
 
-    async fn pool(&self) -> Result<&reqwest::Client, HttpError> {
+    async fn pool(&self) -> Result<&Pool, HttpError> {
         let open = || async {
             let variables = Arc::clone(&self.variables);
-            let opened = tokio::task::spawn_blocking(move || pool::open(&*variables)).await;
+            let opened = tokio::task::spawn_blocking(move || Pool::open(&*variables)).await;
             opened.unwrap_or(Err(HttpError::Setup))
         };
         self.pool.get_or_try_init(open).await
@@ -94,11 +94,22 @@ impl fmt::Debug for HttpClient {
     }
 }
 
+/// A server may close a connection that was kept at the very moment at which it is used again. The library then tries again if nothing
+/// was sent. If something was, it cannot be known whether the server saw it; what may be done twice is sent once more.
+async fn send(pool: &Pool, outgoing: &Outgoing) -> Result<reqwest::Response, HttpError> {
+    match send_once(&pool.kept, outgoing).await {
+        Err(HttpError::NoResponse) if outgoing.method.is_idempotent() => {
+            send_once(&pool.fresh, outgoing).await
+        }
+        sent => sent,
+    }
+}
+
 async fn send_once(
-    pool: &reqwest::Client,
+    client: &reqwest::Client,
     outgoing: &Outgoing,
 ) -> Result<reqwest::Response, HttpError> {
-    let mut request = pool
+    let mut request = client
         .request(outgoing.method.clone(), outgoing.url.clone())
         .headers(outgoing.headers.clone())
         .body(outgoing.body.clone());

@@ -15,12 +15,32 @@ const CONNECTION_WINDOW: u32 = 64 << 20;
 const IDLE_CONNECTIONS_PER_HOST: usize = 8;
 const IDLE_FOR: Duration = Duration::from_secs(60);
 
-/// Reads proxies and authorities from the machine, which blocks.
-pub(super) fn open(variables: &Variables) -> Result<reqwest::Client, HttpError> {
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Keeps connections for the next request.
+    pub(super) kept: reqwest::Client,
+    /// A new connection for each request.
+    pub(super) fresh: reqwest::Client,
+}
+
+impl Pool {
+    /// Reads proxies and authorities from the machine, which blocks.
+    pub(super) fn open(variables: &Variables) -> Result<Self, HttpError> {
+        let tls = tls(variables)?;
+        let kept = open(variables, tls.clone(), IDLE_CONNECTIONS_PER_HOST)?;
+        Ok(Self { kept, fresh: open(variables, tls, 0)? })
+    }
+}
+
+fn open(
+    variables: &Variables,
+    tls: rustls::ClientConfig,
+    idle_connections: usize,
+) -> Result<reqwest::Client, HttpError> {
     let builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls(variables)?)
+        .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS_PER_HOST)
+        .pool_max_idle_per_host(idle_connections)
         .pool_idle_timeout(IDLE_FOR)
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)

@@ -1,5 +1,7 @@
 //! Everything that can fail, with a look at what each error prints.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use exec_server_host::http::{BadRequest, HttpError, Request};
@@ -104,4 +106,53 @@ async fn requests_that_are_not_even_tried() {
     bad(BadRequest::HeaderName { index: 0 }, with("no name", "s3cret")).await;
     bad(BadRequest::HeaderValue { name: "a".into() }, with("a", "s3cret\n")).await;
     bad(BadRequest::ContentLength, with("content-length", "7")).await;
+}
+
+/// Answers the first request of its first connection, keeps the connection, and hangs up on the next one that comes over it. Later
+/// connections are answered. Tells how many requests there were.
+async fn server_that_hangs_up_on_a_kept_connection() -> (TestServer, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&requests);
+    let server = TestServer::raw(move |mut stream| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            read_head(&mut stream).await;
+            let is_first = seen.fetch_add(1, Ordering::Relaxed) == 0;
+            stream.write_all(ok).await.unwrap();
+            if is_first {
+                read_head(&mut stream).await;
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    (server, requests)
+}
+
+#[tokio::test]
+async fn what_may_be_done_twice_is_sent_again_when_a_kept_connection_ends() {
+    for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
+        let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
+        let client = client();
+        let first = client.send(get(server.url("/"))).await.unwrap();
+        first.bytes(100).await.unwrap();
+        let request = Request { method: method.into(), ..get(server.url("/")) };
+        assert_eq!(client.send(request).await.unwrap().status, 200, "{method}");
+        assert_eq!(requests.load(Ordering::Relaxed), 3);
+    }
+}
+
+#[tokio::test]
+async fn what_may_not_be_done_twice_is_sent_once() {
+    for method in ["POST", "PATCH", "INVENTED"] {
+        let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
+        let client = client();
+        let first = client.send(get(server.url("/"))).await.unwrap();
+        first.bytes(100).await.unwrap();
+        let request = Request { method: method.into(), ..get(server.url("/")) };
+        let error = client.send(request).await.unwrap_err();
+        assert!(matches!(error, HttpError::NoResponse), "{method}: {error:?}");
+        assert_eq!(requests.load(Ordering::Relaxed), 2);
+    }
 }
