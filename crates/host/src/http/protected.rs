@@ -7,6 +7,7 @@
 //! * **Names that a well-known tool or SDK reads by itself** are protected. They were set for that tool, not for this
 //!   feature, and are often set for everything on a machine: model providers, clouds, source forges and CI, package
 //!   registries, databases, secret stores, and proxies, whose URLs hold passwords.
+//! * **Names that are nobody's own** (`API_KEY`, `TOKEN`, `PASSWORD`) are protected for the same reason.
 //! * **This server's own settings**, and those of its clients in the field, are protected.
 //! * Every other name was invented by somebody for a purpose of their own. Whoever sets it in the environment of a server
 //!   whose clients choose URLs has decided that they may use it.
@@ -120,6 +121,25 @@ const PREFIXES: &[&str] = &[
 ];
 
 const NAMES: &[&str] = &[
+    // What says nothing of whose it is: the one key, token or password of whatever program was set up first.
+    "ACCESS_KEY",
+    "ACCESS_TOKEN",
+    "API_KEY",
+    "API_SECRET",
+    "API_TOKEN",
+    "APIKEY",
+    "AUTH_TOKEN",
+    "BEARER_TOKEN",
+    "CLIENT_SECRET",
+    "JWT_SECRET",
+    "PASSWD",
+    "PASSWORD",
+    "PRIVATE_KEY",
+    "REFRESH_TOKEN",
+    "SECRET",
+    "SECRET_ACCESS_KEY",
+    "SECRET_KEY",
+    "TOKEN",
     // Model providers whose prefix is too short to be theirs alone.
     "ARIZE_API_KEY",
     "COMET_API_KEY",
