@@ -39,6 +39,8 @@ enum Fate {
     Kept,
     /// It has the name that it was made for. Whatever has the draft's is somebody else's.
     Published,
+    /// Somebody else has its name.
+    Lost,
 }
 
 /// So much of the name is part of the draft's: it fits wherever names may have a hundred bytes more.
@@ -92,7 +94,7 @@ impl Draft {
 
     /// It may have been given to the owner of the file that it was to replace. Who resumes it expects their own.
     pub(super) fn take_back_ownership(&self) {
-        if self.fate == Fate::Published {
+        if matches!(self.fate, Fate::Published | Fate::Lost) {
             return;
         }
         let _ = rustix::fs::fchown(&self.file, Some(rustix::process::geteuid()), None);
@@ -100,7 +102,12 @@ impl Draft {
     }
 
     /// Takes its name, for good: after a crash too. `create_new` fails with `EEXIST` if it is taken.
-    pub(super) fn publish(&mut self, create_new: bool) -> Result<(), Errno> {
+    pub(super) fn publish(&mut self, create_new: bool) -> Result<(), NotPublished> {
+        // A name can only be given on by name. Whoever may write in the directory may have put something else there.
+        if !self.has_its_name()? {
+            self.fate = Fate::Lost;
+            return Err(NotPublished::Replaced);
+        }
         let directory = self.parent.directory.as_fd();
         if create_new {
             without_replacing(directory, &self.name, directory, &self.parent.name)?;
@@ -110,7 +117,31 @@ impl Draft {
         self.fate = Fate::Published;
         // Others may want to lock what has the name now, and the sync takes its time.
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
-        sync_directory(directory)
+        Ok(sync_directory(directory)?)
+    }
+
+    /// Whether the draft is still what it is called. Nothing is asked after the rename: whoever writes the file next may have
+    /// replaced it by then, rightly.
+    fn has_its_name(&self) -> Result<bool, Errno> {
+        match rustix::fs::statat(&self.parent.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(named) => Ok(Identity::from(&named) == Identity::of(self.file.as_fd())?),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Why a draft has not taken its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotPublished {
+    Os(Errno),
+    /// Another program has put something else in its place, or removed it.
+    Replaced,
+}
+
+impl From<Errno> for NotPublished {
+    fn from(errno: Errno) -> Self {
+        Self::Os(errno)
     }
 }
 
@@ -275,7 +306,7 @@ mod tests {
         let path = root.path().join("file");
         let mut late = draft(&path);
         std::fs::write(&path, "first").unwrap();
-        assert_eq!(late.publish(true), Err(Errno::EXIST));
+        assert_eq!(late.publish(true), Err(NotPublished::Os(Errno::EXIST)));
         assert_eq!(std::fs::read(&path).unwrap(), b"first");
         late.publish(false).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
@@ -356,6 +387,25 @@ mod tests {
             }
         });
         assert_eq!(names(root.path()), ["file"]);
+    }
+
+    #[test]
+    fn what_another_program_has_put_in_its_place_is_not_published() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        for is_removed in [false, true] {
+            let mut swapped = draft(&path);
+            let name = root.path().join(&swapped.name);
+            std::fs::remove_file(&name).unwrap();
+            if !is_removed {
+                std::os::unix::fs::symlink("/etc/passwd", &name).unwrap();
+            }
+            assert_eq!(swapped.publish(false), Err(NotPublished::Replaced));
+            drop(swapped);
+            assert_eq!(std::fs::read(&path).unwrap(), b"old");
+            assert_eq!(name.is_symlink(), !is_removed, "what is somebody else's stays");
+        }
     }
 
     #[test]

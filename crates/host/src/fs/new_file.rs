@@ -13,12 +13,12 @@ use super::claim::{self, Claim};
 use super::condition::{Arrival, Condition, Written, distinguish};
 use super::confinement::{self, Need};
 use super::destination::{self, LastLink};
-use super::draft::Draft;
+use super::draft::{Draft, NotPublished};
 use super::error::FsError;
 use super::inheritance::{expect_writable, inherit};
 use super::metadata;
 use super::permissions::permission_bits;
-use super::resolve::{Parent, Symlinks};
+use super::resolve::{Identity, Parent, Symlinks};
 use super::write::write_all_at;
 
 #[derive(Debug, Clone, Default)]
@@ -95,7 +95,16 @@ impl NewFile {
 
     /// The file takes its name. Its size is what was written. If it cannot, it is removed; with a key it is kept, and can be
     /// committed another time.
-    pub fn commit(mut self) -> Result<Written, FsError> {
+    ///
+    /// It can only where its path leads now. A directory that is moved while this runs takes the file along, as it would a moment
+    /// later.
+    pub fn commit(self) -> Result<Written, FsError> {
+        self.expect_same_place()?;
+        self.commit_where_it_began()
+    }
+
+    /// The same for a file that was begun just now.
+    pub(super) fn commit_where_it_began(mut self) -> Result<Written, FsError> {
         if let Some(errno) = self.failed.get() {
             return Err(FsError::os("write", &self.path)(*errno));
         }
@@ -124,6 +133,23 @@ impl NewFile {
         Ok(())
     }
 
+    fn expect_same_place(&self) -> Result<(), FsError> {
+        let path = &self.path;
+        expect_change(path, self.draft.parent())?;
+        let last = LastLink::under(&self.condition);
+        let found = claim::persist(path, || destination::find(path, self.symlinks, last));
+        let is_same = match &found {
+            Ok(now) => is_same(self.draft.parent(), now).map_err(FsError::os("look at", path))?,
+            Err(error) if error.is_not_found() => false,
+            Err(_) => return found.map(drop),
+        };
+        if is_same {
+            return Ok(());
+        }
+        let is = "leads elsewhere than when it was begun".to_owned();
+        Err(FsError::Conflict { path: path.clone(), is })
+    }
+
     /// `None` if somebody changed the name meanwhile.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
@@ -141,12 +167,22 @@ impl NewFile {
         if !self.condition.is_none() && !claim.still_holds(path, self.draft.parent())? {
             return Ok(None);
         }
-        self.draft.publish(self.condition.create_new).map_err(|errno| match errno {
-            Errno::EXIST => FsError::already_exists(path),
-            _ => FsError::os("replace", path)(errno),
+        self.draft.publish(self.condition.create_new).map_err(|why| match why {
+            NotPublished::Os(Errno::EXIST) => FsError::already_exists(path),
+            NotPublished::Os(errno) => FsError::os("replace", path)(errno),
+            NotPublished::Replaced => {
+                let is = "was not written: another program has replaced its temporary file";
+                FsError::Conflict { path: path.clone(), is: is.to_owned() }
+            }
         })?;
         Ok(Some(written))
     }
+}
+
+fn is_same(begun: &Parent, now: &Parent) -> Result<bool, Errno> {
+    let directories =
+        (Identity::of(begun.directory.as_fd())?, Identity::of(now.directory.as_fd())?);
+    Ok(directories.0 == directories.1 && begun.name == now.name)
 }
 
 /// Where the file will be, and whether there is one now.

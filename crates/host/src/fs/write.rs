@@ -40,7 +40,7 @@ pub fn write_file(path: &Path, content: &[u8], options: &WriteOptions) -> Result
         let new = NewFileOptions { symlinks, mode, condition, resume_key: None };
         let file = NewFile::create(path, new)?;
         file.write_block(0, content)?;
-        return file.commit();
+        return file.commit_where_it_began();
     }
     let mode = options.mode.map(|mode| permission_bits(path, mode)).transpose()?;
     claim::persist(path, || write_in_place(path, content, options, mode))

@@ -212,3 +212,40 @@ fn what_others_put_under_the_temporary_name_is_not_written() {
     assert!(matches!(error, FsError::WrongKind { .. }), "{error}");
     assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
 }
+
+#[test]
+fn a_file_takes_its_name_only_where_its_path_leads() {
+    let scene = Scene::new();
+    let directory = scene.path("directory");
+    let path = directory.join("file");
+    for is_made_again in [false, true] {
+        std::fs::create_dir(&directory).unwrap();
+        let file = create(&path);
+        file.write_block(0, b"x").unwrap();
+        let moved = scene.path("moved");
+        std::fs::rename(&directory, &moved).unwrap();
+        if is_made_again {
+            std::fs::create_dir(&directory).unwrap();
+        }
+        let error = file.commit().unwrap_err();
+        assert!(matches!(error, FsError::Conflict { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(&moved).unwrap().count(), 0);
+        assert!(!path.exists());
+        std::fs::remove_dir(&moved).unwrap();
+    }
+    // Moved away and back, it is where it was.
+    let file = create(&path);
+    std::fs::rename(&directory, scene.path("moved")).unwrap();
+    std::fs::rename(scene.path("moved"), &directory).unwrap();
+    file.commit().unwrap();
+    assert!(path.exists());
+
+    let link = scene.path("link");
+    symlink("one", &link).unwrap();
+    let file = create(&link);
+    std::fs::remove_file(&link).unwrap();
+    symlink("two", &link).unwrap();
+    let error = file.commit().unwrap_err();
+    assert!(matches!(error, FsError::Conflict { .. }), "{error}");
+    assert!(!scene.path("one").exists() && !scene.path("two").exists());
+}
