@@ -86,6 +86,21 @@ fn patterns_mean_what_the_options_say() {
 }
 
 #[test]
+fn the_end_of_a_line_is_before_crlf_too() {
+    let root = tree(&[("dos", "bar\r\nbarn\r\nx bar\r\n"), ("unix", "bar\nbarn\n")]);
+    let (found, _) = search(root.path(), &pattern("bar$"));
+    let lines: Vec<_> =
+        found.iter().map(|found| (found.text.as_str(), found.line_number)).collect();
+    assert_eq!(lines, [("bar", 1), ("x bar", 3), ("bar", 1)]);
+    assert_eq!(found[1].submatches, [2..5]);
+    // Whoever looks for a CR finds it.
+    for carriage_return in ["\\r$", "r\\r", "\r"] {
+        let (found, _) = search(root.path(), &pattern(carriage_return));
+        assert!(found.iter().all(|found| found.path.ends_with("dos")) && !found.is_empty());
+    }
+}
+
+#[test]
 fn hidden_and_ignored_files_are_asked_for() {
     let root = tree(&[
         (".git/config", "x\n"),

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use grep_matcher::LineTerminator;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder};
 use rustix::fs::FileType;
@@ -125,18 +126,10 @@ impl Search {
         if len > MAX_PATTERN_BYTES {
             return Err(SearchError::PatternTooLong { len, max: MAX_PATTERN_BYTES });
         }
-        let matcher = RegexMatcherBuilder::new()
-            .multi_line(true)
-            .line_terminator(Some(b'\n'))
-            .fixed_strings(options.literal)
-            .case_insensitive(options.ignore_case)
-            .word(options.word)
-            .size_limit(MAX_REGEX_BYTES)
-            .dfa_size_limit(MAX_REGEX_BYTES)
-            .build(&options.pattern)
-            .map_err(|error| SearchError::Pattern { why: last_line(&error.to_string()) })?;
+        let (matcher, terminator) = matcher(options)?;
         let mut searcher = SearcherBuilder::new();
         searcher
+            .line_terminator(terminator)
             .line_number(true)
             .before_context(options.before)
             .after_context(options.after)
@@ -263,6 +256,25 @@ impl Run<'_> {
             false => ControlFlow::Continue(()),
         }
     }
+}
+
+/// `$` is before CRLF too, as the text of a match comes without the CR. Only a pattern that asks for a CR itself sees it.
+fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), SearchError> {
+    let mut builder = RegexMatcherBuilder::new();
+    builder
+        .multi_line(true)
+        .fixed_strings(options.literal)
+        .case_insensitive(options.ignore_case)
+        .word(options.word)
+        .size_limit(MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_REGEX_BYTES);
+    if let Ok(matcher) = builder.crlf(true).build(&options.pattern) {
+        return Ok((matcher, LineTerminator::crlf()));
+    }
+    let plain = builder.crlf(false).line_terminator(Some(b'\n')).build(&options.pattern);
+    let why = |error: grep_regex::Error| last_line(&error.to_string());
+    let matcher = plain.map_err(|error| SearchError::Pattern { why: why(error) })?;
+    Ok((matcher, LineTerminator::byte(b'\n')))
 }
 
 /// Errors of regular expressions show the pattern with a mark below, and give the reason last.
