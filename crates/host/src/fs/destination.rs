@@ -39,9 +39,8 @@ pub(super) fn find(
     symlinks: Symlinks,
     last: LastLink,
 ) -> Result<Option<Parent>, FsError> {
-    let names_directory = matches!(last_component(path.as_os_str()), b"" | b"." | b"..");
-    if names_directory {
-        return Err(not_a_file(path));
+    if names_directory(path) {
+        return Err(FsError::NamesDirectory { path: path.to_owned() });
     }
     if symlinks == Symlinks::Refuse || last == LastLink::Kept {
         return resolve::parent(path, symlinks, Need::Write).map(Some);
@@ -112,12 +111,18 @@ fn last_component(path: &OsStr) -> &[u8] {
     path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
+/// It is a symlink to what is written as the name of a directory.
 fn not_a_file(path: &Path) -> FsError {
     FsError::WrongKind {
         path: path.to_owned(),
         found: FileKind::Directory,
         wanted: "a regular file",
     }
+}
+
+/// Whether whoever wrote the path means a directory.
+pub(super) fn names_directory(path: &Path) -> bool {
+    matches!(last_component(path.as_os_str()), b"" | b"." | b"..")
 }
 
 #[cfg(test)]
@@ -155,9 +160,11 @@ mod tests {
         assert_eq!(place("new"), root.join("new"));
         let looped = find("loop").unwrap_err();
         assert!(matches!(looped, FsError::Unsuitable { .. }), "{looped}");
-        for directory in ["directory", "new/", "new/.", "a/.."] {
+        let linked = find("directory").unwrap_err();
+        assert!(matches!(linked, FsError::WrongKind { .. }), "{linked}");
+        for directory in ["new/", "new/.", "a/.."] {
             let error = find(directory).unwrap_err();
-            assert!(matches!(error, FsError::WrongKind { .. }), "{directory}: {error}");
+            assert!(matches!(error, FsError::NamesDirectory { .. }), "{directory}: {error}");
         }
         assert!(find("no_parent").unwrap_err().is_not_found());
     }

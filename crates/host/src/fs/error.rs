@@ -19,6 +19,9 @@ pub enum FsError {
     Symlink { path: PathBuf },
     #[error("{path} is {found}, not {wanted}", path = .path.display())]
     WrongKind { path: PathBuf, found: FileKind, wanted: &'static str },
+    /// It ends in a slash or a dot.
+    #[error("{path} is the name of a directory, and something else was meant", path = .path.display())]
+    NamesDirectory { path: PathBuf },
     #[error("{path} is larger than {max} bytes", path = .path.display())]
     TooLarge { path: PathBuf, max: u64 },
     #[error("{path} has more than {max} entries", path = .path.display())]
@@ -91,6 +94,14 @@ impl FsError {
 
     pub(crate) fn already_exists(path: &Path) -> Self {
         Self::Conflict { path: path.to_owned(), is: "exists already".to_owned() }
+    }
+
+    /// Whether the system had no descriptors or no memory left.
+    #[must_use]
+    pub fn is_out_of_resources(&self) -> bool {
+        let Self::Os { source, .. } = self else { return false };
+        let errno = Errno::from_io_error(source);
+        matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
     /// Whether there is nothing of that name.

@@ -8,7 +8,9 @@ use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 
 use super::confinement::{Need, in_force};
+use super::destination::names_directory;
 use super::error::FsError;
+use super::kind::FileKind;
 use super::resolve::{self, Parent, Symlinks};
 use super::stop::Stop;
 use super::survey::{self, Site};
@@ -32,6 +34,7 @@ pub fn rename(
     let from = resolve::parent(source, symlinks, Need::Change)?;
     let to = resolve::parent(destination, symlinks, Need::Change)?;
     expect_movable(source, &from, destination, &to)?;
+    expect_directory_if_named(&from, source, destination)?;
     // A conditional write that has looked at one of the names is to find the same when it writes.
     let _names = WriteLock::names([(&from, source), (&to, destination)])?;
     let (old, new) = (from.directory.as_fd(), to.directory.as_fd());
@@ -40,6 +43,20 @@ pub fn rename(
         Replace::No => without_replacing(old, &from.name, new, &to.name),
     }
     .map_err(|errno| explain(source, destination, errno))
+}
+
+/// As by rename(2): a name with a slash at the end is that of a directory.
+fn expect_directory_if_named(
+    from: &Parent,
+    source: &Path,
+    destination: &Path,
+) -> Result<(), FsError> {
+    if !names_directory(destination) {
+        return Ok(());
+    }
+    let stat = rustix::fs::statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = stat.map_err(FsError::os("rename", source))?;
+    resolve::expect_kind(source, &stat, FileKind::Directory, "a directory")
 }
 
 /// A directory takes along what is in it. A rule stays where it is: so nothing that has less access than the rest may be moved
@@ -144,6 +161,20 @@ mod tests {
         let through = root.join("here/moved");
         let refused = rename(&through, &root.join("x"), Replace::Yes, Symlinks::Refuse);
         assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_name_with_a_slash_at_its_end_is_for_directories() {
+        let (_root, root) = root();
+        std::fs::write(root.join("file"), "").unwrap();
+        std::fs::create_dir(root.join("directory")).unwrap();
+        let refused =
+            rename(&root.join("file"), &root.join("new/"), Replace::Yes, Symlinks::Follow);
+        assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
+        assert!(root.join("file").exists() && !root.join("new").exists());
+        rename(&root.join("directory"), &root.join("new/"), Replace::Yes, Symlinks::Follow)
+            .unwrap();
+        assert!(root.join("new").is_dir());
     }
 
     #[test]

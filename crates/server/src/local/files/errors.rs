@@ -7,6 +7,9 @@ use std::io;
 pub(super) fn refusal(error: FsError) -> RpcError {
     let message = error.to_string();
     let kinded = |code, kind: &str| RpcError::new(code, message.clone()).with_kind(kind);
+    if error.is_out_of_resources() {
+        return kinded(ErrorCode::InternalError, "outOfResources");
+    }
     match error {
         FsError::Os { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => kinded(ErrorCode::NotFound, "notFound"),
@@ -14,9 +17,11 @@ pub(super) fn refusal(error: FsError) -> RpcError {
                 kinded(ErrorCode::InvalidRequest, "permissionDenied")
             }
             io::ErrorKind::AlreadyExists => kinded(ErrorCode::InvalidRequest, "conflict"),
-            io::ErrorKind::NotADirectory
-            | io::ErrorKind::IsADirectory
-            | io::ErrorKind::DirectoryNotEmpty
+            io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+                kinded(ErrorCode::InvalidRequest, "wrongFileKind")
+            }
+            io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::ResourceBusy
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::CrossesDevices
@@ -29,7 +34,9 @@ pub(super) fn refusal(error: FsError) -> RpcError {
             _ => RpcError::internal(message),
         },
         FsError::Symlink { .. } => kinded(ErrorCode::InvalidRequest, "symlink"),
-        FsError::WrongKind { .. } => kinded(ErrorCode::InvalidRequest, "wrongFileKind"),
+        FsError::WrongKind { .. } | FsError::NamesDirectory { .. } => {
+            kinded(ErrorCode::InvalidRequest, "wrongFileKind")
+        }
         FsError::TooLarge { .. } => {
             let message = format!("{message}; read it in blocks with fs/open");
             RpcError::invalid_request(message).with_kind("fileTooLarge")
@@ -38,5 +45,32 @@ pub(super) fn refusal(error: FsError) -> RpcError {
         FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, "conflict"),
         FsError::Unsuitable { .. } | FsError::Leased { .. } => RpcError::invalid_request(message),
         FsError::Denied { .. } => kinded(ErrorCode::InvalidRequest, "sandboxDenied"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_told_by_what_a_client_would_do_about_it() {
+        let told = |number| {
+            let source = io::Error::from_raw_os_error(number);
+            let error = refusal(FsError::Os { action: "open", path: "/x".into(), source });
+            (error.code, error.data.map(|data| data.kind))
+        };
+        let kinded = |code, kind: &str| (code, Some(kind.to_owned()));
+        // ENOTDIR, EISDIR, EMFILE, ENFILE, ENOMEM, EBUSY, ENOTEMPTY, EIO, ENOENT
+        for number in [20, 21] {
+            assert_eq!(told(number), kinded(-32600, "wrongFileKind"));
+        }
+        for number in [24, 23, 12] {
+            assert_eq!(told(number), kinded(-32603, "outOfResources"));
+        }
+        for number in [16, 39] {
+            assert_eq!(told(number), (-32600, None));
+        }
+        assert_eq!(told(5), (-32603, None));
+        assert_eq!(told(2), kinded(-32004, "notFound"));
     }
 }
