@@ -31,7 +31,7 @@ async fn what_is_ours_may_be_missing() {
     });
     assert_eq!(info.unwrap().process_teardown, ProcessTeardown::default());
 
-    let params = FsReadDirectoryParams { path: uri("/srv/a"), details: false, sandbox: None };
+    let params = FsReadDirectoryParams::new(uri("/srv/a"));
     let answer = json!({"entries": [{"fileName": "b c", "isDirectory": false, "isFile": true}]});
     let (listed, ()) = tokio::join!(client.fs_read_directory(params), async {
         let (id, _) = peer.expect("fs/readDirectory").await;

@@ -61,7 +61,7 @@ mod tests {
     fn there_is_room_for_as_many_as_the_system_allows_and_then_for_as_many_as_before() {
         let before = getrlimit(Resource::Nofile);
         let low = Rlimit { current: Some(512), maximum: before.maximum };
-        setrlimit(Resource::Nofile, low.clone()).unwrap();
+        setrlimit(Resource::Nofile, low).unwrap();
         drop(DescriptorRoom::for_more(10));
         let room = DescriptorRoom::for_more(1000);
         let open = |_| room.put_away(File::open("/").unwrap().into());

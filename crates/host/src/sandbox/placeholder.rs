@@ -449,7 +449,7 @@ mod tests {
             setrlimit(Resource::Nofile, low).unwrap();
             let room = DescriptorRoom::none();
             let held = Placeholders::hold_in(&room, &mounts, Requester::at(ours.as_fd()));
-            setrlimit(Resource::Nofile, before.clone()).unwrap();
+            setrlimit(Resource::Nofile, before).unwrap();
             failures += usize::from(held.is_err());
             drop((held, theirs));
             let left = workspace.path().read_dir().unwrap().count();

@@ -55,7 +55,9 @@ impl Reader {
             Call::FsCreateDirectory(params) => self.file_call::<rpc::FsCreateDirectory>(params, to),
             Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, to),
             Call::FsCanonicalize(params) => self.file_call::<rpc::FsCanonicalize>(params, to),
-            Call::FsReadDirectory(params) => self.large_file_call::<rpc::FsReadDirectory>(params, to),
+            Call::FsReadDirectory(params) => {
+                self.large_file_call::<rpc::FsReadDirectory>(params, to);
+            }
             Call::FsWalk(params) => self.large_file_call::<rpc::FsWalk>(params, to),
             Call::FsGlob(params) => self.large_file_call::<rpc::FsGlob>(params, to),
             Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, to),
