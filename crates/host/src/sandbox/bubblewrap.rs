@@ -24,9 +24,7 @@ const OTHER_WORDS: usize = 32;
 pub(super) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
     let mut options = Options::default();
     for (index, mount) in mounts.iter().enumerate() {
-        // The one inside is started by the name of a descriptor, which is there.
-        if matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden && cover.path == Path::new("/proc"))
-        {
+        if hides_proc(mount) {
             return Err(PlanError::HiddenProc);
         }
         options.mount(mounts, index);
@@ -35,6 +33,12 @@ pub(super) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
         }
     }
     Ok(())
+}
+
+/// The one inside is started by the name of a descriptor, which is there.
+fn hides_proc(mount: &Mount) -> bool {
+    let is_hidden = matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden);
+    is_hidden && mount.path() == Path::new("/proc")
 }
 
 /// Bubblewrap's options. What it runs is not among them.
