@@ -45,32 +45,31 @@ fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
 
 #[test]
 fn a_client_that_asks_for_names_and_reads_nothing_costs_a_bounded_memory() {
-    const REQUESTS: usize = 100;
-    // Five megabytes of answer each.
+    const REQUESTS: usize = 70;
+    // Two megabytes of answer each.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let deep = memory.path().join(["%".repeat(240).as_str(); 15].join("/"));
     std::fs::create_dir_all(&deep).unwrap();
-    for number in 0..500 {
+    for number in 0..200 {
         std::fs::write(deep.join(number.to_string()), "").unwrap();
     }
     let server = Server::start();
     for (method, params) in [
         ("fs/readDirectory", json!({"path": deep.to_str().unwrap()})),
         ("fs/walk", json!({"path": memory.path()})),
-        ("fs/glob", json!({"path": memory.path(), "patterns": ["*"]})),
     ] {
         let (mut stalled, mut other) = (server.client(), server.client());
         let asked: Vec<_> =
             (0..REQUESTS).map(|_| stalled.request(method, params.clone())).collect();
         // Whoever is served so often, beside it, gives it every opportunity.
-        for _ in 0..20 {
+        for _ in 0..10 {
             other.call(method, params.clone());
         }
         for id in asked {
             stalled.answer(id).unwrap();
         }
         let most = machine::most_resident_bytes(server.pid());
-        assert!(most < 200 << 20, "{method}: {most} bytes");
+        assert!(most < 100 << 20, "{method}: {most} bytes");
     }
 }
 

@@ -305,6 +305,16 @@ mod tests {
     }
 
     #[test]
+    fn names_that_are_nobodys_own_are_protected() {
+        for variable in
+            ["API_KEY", "TOKEN", "API_TOKEN", "ACCESS_TOKEN", "AUTH_TOKEN", "SECRET_KEY"]
+        {
+            assert!(is_protected(variable), "{variable}");
+        }
+        assert!(is_protected("password"));
+    }
+
+    #[test]
     fn this_servers_own_settings_are_protected() {
         assert!(is_protected("EXEC_SERVER_WS_TOKEN_FILE"));
         assert!(is_protected("CODEX_API_KEY"));

@@ -51,7 +51,7 @@ impl FileCall for rpc::FsReadDirectory {
         let max = usize::try_from(params.most_entries()).unwrap_or(usize::MAX);
         let entries = fs::read_directory(params.path.as_path(), types, max).map_err(refusal)?;
         let mut listing = Listing::new(&params.path, MAX_LISTING_BYTES);
-        match entries.into_iter().try_for_each(|entry| listing.push(entry)) {
+        match entries.iter().try_for_each(|entry| listing.push(entry)) {
             Ok(()) => Ok(FsReadDirectoryResponse { entries: listing.entries, next: None }),
             Err(NotTaken::Refused(error)) => Err(error),
             Err(NotTaken::Full) => {
@@ -85,7 +85,7 @@ impl LargeFileCall for rpc::FsReadDirectory {
             Err(error) => return Err(refusal(error)),
         };
         let mut listing = Listing::new(&params.path, SMALL_BYTES);
-        match entries.into_iter().try_for_each(|entry| listing.push(entry)) {
+        match entries.iter().try_for_each(|entry| listing.push(entry)) {
             Ok(()) => Ok(Some(FsReadDirectoryResponse { entries: listing.entries, next: None })),
             Err(NotTaken::Full) => Ok(None),
             Err(NotTaken::Refused(error)) => Err(error),
@@ -127,7 +127,7 @@ fn page(
     let directory = params.path.as_path();
     let page = fs::read_directory_page(directory, types, after, limit).map_err(refusal)?;
     let mut listing = Listing::new(&params.path, max_bytes);
-    let taken = page.entries.into_iter().try_for_each(|entry| listing.push(entry));
+    let taken = page.entries.iter().try_for_each(|entry| listing.push(entry));
     let next = match taken {
         Ok(()) => page.last.map(|last| uri(&directory.join(last))).transpose()?,
         // The page ends before what did not fit.
@@ -159,7 +159,7 @@ impl<'a> Listing<'a> {
     }
 
     /// One entry always fits.
-    fn push(&mut self, entry: Entry) -> Result<(), NotTaken> {
+    fn push(&mut self, entry: &Entry) -> Result<(), NotTaken> {
         let file_name = entry.name.to_string_lossy();
         let detail_bytes = entry.details.map_or(0, |_| DETAIL_BYTES);
         self.bytes += MEMBER_BYTES + detail_bytes + json_len(&file_name);
@@ -312,7 +312,7 @@ mod tests {
             for name in names {
                 let name = OsStr::from_bytes(name).to_owned();
                 let entry = Entry { name, kind: FileKind::Regular, is_symlink: false, details };
-                assert!(listing.push(entry).is_ok());
+                assert!(listing.push(&entry).is_ok());
             }
             let counted = listing.bytes;
             let text = serde_json::to_string(&listing.entries).unwrap().len();
@@ -331,8 +331,8 @@ mod tests {
             details: None,
         };
         let mut listing = Listing::new(&directory, 1);
-        assert!(listing.push(entry("a")).is_ok());
-        assert!(matches!(listing.push(entry("b")), Err(NotTaken::Full)));
+        assert!(listing.push(&entry("a")).is_ok());
+        assert!(matches!(listing.push(&entry("b")), Err(NotTaken::Full)));
         assert_eq!(listing.entries.len(), 1);
     }
 }
