@@ -214,10 +214,7 @@ fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     // Without it only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
     drop_capabilities()?;
-    // SAFETY: the call takes a descriptor, which is open, and flags; it touches no memory of this process.
-    let outcome =
-        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(landlock::restrict_self(ruleset)?)
 }
 
 /// Some of root's capabilities count before Landlock is asked: with `CAP_PERFMON` or `CAP_SYS_ADMIN` the environment and the memory map
