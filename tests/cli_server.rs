@@ -148,7 +148,7 @@ fn the_file_of_a_killed_server_is_ignored_and_replaced() {
 #[test]
 fn a_server_need_not_be_found() {
     let server = ServerBuilder::new().arguments(&["--discoverable", "false"]).start();
-    assert!(!server.runtime_directory().join("exec-server").exists());
+    assert!(!server.runtime_directory().join("exec-server/server.json").exists());
     assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", text(server.runtime_directory()))]), "embedded");
 }
 

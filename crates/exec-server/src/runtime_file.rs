@@ -220,6 +220,8 @@ fn io_error(path: &Path, error: Errno) -> RuntimeFileError {
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use rustix::fs::FlockOperation;
+
     use super::*;
 
     fn directory() -> (tempfile::TempDir, PathBuf) {
@@ -298,25 +300,12 @@ mod tests {
         std::fs::write(path.join(FILE), r#"{"url":"ws://127.0.0.1:1","pid":1,"version":"0"}"#)
             .unwrap();
         let reading = File::open(path.join(FILE)).unwrap();
-        rustix::fs::flock(&reading, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        rustix::fs::flock(&reading, FlockOperation::LockExclusive).unwrap();
         assert_eq!(running_server_in(&path), None);
-        // `fcntl_lock` is for a process, to which this one would be in its own way.
-        let lock = "import fcntl,sys; fcntl.lockf(open(sys.argv[1]), fcntl.LOCK_SH); print(flush=True); input()";
-        let mut reader = std::process::Command::new("python3")
-            .args(["-c", lock])
-            .arg(path.join(FILE))
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = [0];
-        reader.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
-        assert_eq!(running_server_in(&path), None);
-        let file = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
+        // A lock of the process, which it loses when it closes any descriptor of the file; until then it is in the way.
+        rustix::fs::fcntl_lock(&reading, FlockOperation::NonBlockingLockShared).unwrap();
+        let _file = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
         assert_eq!(running_server_in(&path).unwrap().url, "ws://127.0.0.1:2");
-        drop(file);
-        drop(reader.stdin.take());
-        reader.wait().unwrap();
     }
 
     #[test]

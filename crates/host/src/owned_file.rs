@@ -25,7 +25,7 @@ pub fn has_owner(file: impl AsFd) -> io::Result<bool> {
     // Only locks for writing are in the way of one for reading.
     let mut lock = whole_file(libc::F_RDLCK);
     control(file, libc::F_OFD_GETLK, &mut lock)?;
-    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    Ok(lock.l_type != whole_file(libc::F_UNLCK).l_type)
 }
 
 fn whole_file(kind: impl Into<i32>) -> libc::flock {

@@ -179,7 +179,6 @@ fn find<'a>(
     for _ in 0..ATTEMPTS {
         match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) if !looks_like_one(&status) => return Ok(Found::Other),
-            Ok(status) if is_left_to_others(&parent, &status)? => return Ok(Found::Other),
             Ok(_) => {
                 if let Some((directory, identity)) = lock(&parent, name)? {
                     let directory = room.put_away(directory);
@@ -201,7 +200,9 @@ fn find<'a>(
             Err(errno) => return Err(errno),
         }
     }
-    make_it_stay(&parent, name)?;
+    if !is_left_to_others(&parent, name)? {
+        make_it_stay(&parent, name)?;
+    }
     Ok(Found::Other)
 }
 
@@ -274,10 +275,13 @@ fn looks_like_one(status: &Stat) -> bool {
         && status.st_mode & (STICKY | WRITABLE) == STICKY
 }
 
-/// Everybody can make one in `/tmp`, and need not be waited for: nobody's project is there.
-fn is_left_to_others(parent: &OwnedFd, status: &Stat) -> Result<bool, Errno> {
-    let is_foreign = status.st_uid != rustix::process::geteuid().as_raw();
-    Ok(is_foreign && fstat(parent)?.st_mode & STICKY != 0)
+/// Everybody can make one in `/tmp`, and only its owner and root can take it away. Nobody's project is there, so that root leaves it
+/// as it is.
+fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
+    let is_sticky = fstat(parent)?.st_mode & STICKY != 0;
+    let status = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let is_foreign = |status: Stat| status.st_uid != rustix::process::geteuid().as_raw();
+    Ok(is_sticky && status.is_ok_and(is_foreign))
 }
 
 /// Symlinks are not followed: the policy speaks of real paths, so one has come there since.
@@ -413,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_user_is_not_removed_and_in_tmp_not_waited_for() {
+    fn one_of_another_user_is_not_removed_and_in_tmp_not_changed() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
