@@ -6,6 +6,8 @@
     reason = "a step that fails fails its test, and what was left out is said"
 )]
 
+#[path = "../support/as_nobody.rs"]
+mod as_nobody;
 mod copy;
 mod copy_tree;
 mod create_directory;
@@ -19,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::thread::{Gid, Uid};
+
+use crate::as_nobody::as_nobody;
 
 /// A directory without symlinks in its path.
 struct Scratch {
@@ -102,34 +106,6 @@ fn file_in(directory: &OwnedFd, name: impl AsRef<OsStr>, content: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name.as_ref(), flags, Mode::RWXU).unwrap();
     assert_eq!(rustix::io::write(&file, content), Ok(content.len()));
-}
-
-/// Runs as a user whom permissions bind. The kernel keeps credentials for each thread, so a test that runs as root needs no
-/// other process. False if this one may not change them.
-#[must_use]
-fn as_nobody(work: impl FnOnce() + Send) -> bool {
-    if !rustix::process::geteuid().is_root() {
-        work();
-        return true;
-    }
-    let ran = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let (gid, uid) = (Gid::from_raw(65_534), Uid::from_raw(65_534));
-            rustix::thread::set_thread_groups(&[]).is_ok()
-                && rustix::thread::set_thread_res_gid(gid, gid, gid).is_ok()
-                && rustix::thread::set_thread_res_uid(uid, uid, uid).is_ok()
-                && {
-                    work();
-                    true
-                }
-        });
-        thread.join()
-    });
-    let ran = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    if !ran {
-        println!("left out: no other user to be");
-    }
-    ran
 }
 
 /// Lets `nobody` own a directory.
