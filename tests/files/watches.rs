@@ -97,6 +97,45 @@ fn a_file_stays_watched_when_it_is_replaced() {
 }
 
 #[test]
+fn what_is_made_again_is_watched_again() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("d")).unwrap();
+    fs::write(scene.path("d/file"), "0").unwrap();
+    let server = Server::start();
+    for watched in ["d/file", "d"] {
+        let mut client = server.client();
+        watch(&mut client, &scene.uri(watched), false);
+        for _ in 0..3 {
+            fs::remove_dir_all(scene.path("d")).unwrap();
+            assert_eq!(change_of(&mut client, &scene.uri(watched))["kind"], "removed");
+            fs::create_dir(scene.path("d")).unwrap();
+            fs::write(scene.path("d/file"), "1").unwrap();
+            assert_eq!(change_of(&mut client, &scene.uri(watched))["kind"], "created");
+            fs::write(scene.path("d/file"), "2").unwrap();
+            change_of(&mut client, &scene.uri("d/file"));
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_is_made_again_has_its_files() {
+    let scene = Scene::new();
+    let server = Server::start();
+    let mut client = server.client();
+    watch(&mut client, &uri(&scene.root), true);
+    fs::create_dir(scene.path("src")).unwrap();
+    fs::write(scene.path("src/a"), "0").unwrap();
+    assert_eq!(change_of(&mut client, &scene.uri("src/a"))["kind"], "created");
+    for _ in 0..10 {
+        fs::remove_dir_all(scene.path("src")).unwrap();
+        fs::create_dir(scene.path("src")).unwrap();
+        fs::write(scene.path("src/a"), "1").unwrap();
+        // If a window ends in between, it is told before that it was removed.
+        while change_of(&mut client, &scene.uri("src/a"))["kind"] == "removed" {}
+    }
+}
+
+#[test]
 fn changes_that_the_kernel_dropped_are_declared() {
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let queue: usize = queue.trim().parse().unwrap();

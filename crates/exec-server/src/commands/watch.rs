@@ -45,7 +45,7 @@ pub(super) async fn run(
     }
 }
 
-/// Nothing more is heard of a directory that has lost its name, even if another gets it. A file is watched by its name.
+/// That ends it, for a directory: who looks on has nothing to look at. A file is often gone for a moment only.
 fn is_removed(root: &PathUri, Changes { changes, .. }: &Changes) -> bool {
     let last = changes.iter().rfind(|change| change.path == *root);
     last.is_some_and(|change| change.kind == ChangeKind::Removed)

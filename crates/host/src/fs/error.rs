@@ -35,6 +35,9 @@ pub enum FsError {
     /// Opening it would have to wait for the holder of the lease.
     #[error("{path} is leased by another process", path = .path.display())]
     Leased { path: PathBuf },
+    /// The kernel's, for one user, which all programs share.
+    #[error("no more can be watched: a limit is reached ({limit})")]
+    NoWatches { limit: &'static str },
     /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
     #[error("the sandbox does not allow {extent}{path} to be {done}", path = .path.display())]
     Denied { path: PathBuf, extent: Extent, done: &'static str },

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exec_server_host::fs::glob::glob;
 use exec_server_host::fs::search::{Search, SearchOptions};
-use exec_server_host::fs::watch::{ChangeKind, WatchDepth, Watcher};
+use exec_server_host::fs::watch::{ChangeKind, Job, WatchDepth, Watcher};
 use exec_server_host::fs::{
     Entry, EntryTypes, FileKind, FsError, Replace, Stop, Symlinks, read_directory,
     read_directory_page, rename, walk,
@@ -15,7 +15,7 @@ use exec_server_host::fs::{
 use exec_server_host::sandbox::Access;
 
 use crate::operations::{WALK, everything};
-use crate::scene::{Scene, User, policy};
+use crate::scene::{Scene, User, on_confined_thread, policy};
 
 fn names(path: &Path, types: EntryTypes) -> Vec<String> {
     let entries = read_directory(path, types, 100).unwrap();
@@ -164,9 +164,14 @@ fn a_watch_tells_nothing_of_what_is_denied() {
     let watcher = Watcher::new().unwrap();
     let (work, outside) = (scene.at("work"), scene.at("outside"));
     let policy = scene.policy();
-    let mut watch =
-        scene.confined(&policy, User::Own, || watcher.watch(&work, WatchDepth::Tree).unwrap());
-    let refused = scene.confined(&policy, User::Own, || watcher.watch(&outside, WatchDepth::Tree));
+    let jobs_policy = policy.clone();
+    let threads = move |job: Job| {
+        let policy = jobs_policy.clone();
+        drop(std::thread::spawn(move || on_confined_thread(&policy, User::Own, job)));
+    };
+    let watch = |path| watcher.watch(path, WatchDepth::Tree, threads.clone());
+    let mut watched = scene.confined(&policy, User::Own, || watch(&work).unwrap());
+    let refused = scene.confined(&policy, User::Own, || watch(&outside));
     assert!(matches!(refused, Err(FsError::Denied { .. })));
     for denied in ["work/secret/file", "work/key.pem", "outside/file"] {
         std::fs::write(scene.at(denied), "changed").unwrap();
@@ -179,7 +184,7 @@ fn a_watch_tells_nothing_of_what_is_denied() {
     let mut told = Vec::new();
     runtime.block_on(async {
         while !told.iter().any(|(path, _)| *path == scene.at("work/last")) {
-            let next = tokio::time::timeout(Duration::from_secs(20), watch.next());
+            let next = tokio::time::timeout(Duration::from_secs(20), watched.next());
             let changes = next.await.unwrap().unwrap();
             told.extend(changes.changes.into_iter().map(|change| {
                 assert_eq!(change.from, None, "{change:?}");

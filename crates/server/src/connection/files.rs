@@ -86,6 +86,7 @@ impl ConnectionFiles {
         self.stop.request();
         self.cancel_searches();
         drop(self.watch_names.end());
+        self.watches.close();
         for handle in self.handles.end() {
             if let Handle::Writing(upload) = handle {
                 let lane = upload.lane().clone();

@@ -1,5 +1,6 @@
 //! Work on files under a sandbox: every method, by every way that a request can name a file.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use exec_server_protocol::PathUri;
@@ -215,15 +216,26 @@ async fn searches_and_watches_tell_nothing_of_what_is_denied() {
     client.call("fs/watch", watch).await.unwrap();
     std::fs::write(scene.at("work/key.pem"), "changed").unwrap();
     std::fs::write(scene.at("work/other.pem"), "new").unwrap();
-    std::fs::write(scene.at("work/last"), "").unwrap();
+    std::fs::create_dir_all(scene.at("work/new/directory.pem")).unwrap();
+    std::fs::write(scene.at("work/new/last"), "").unwrap();
     let mut told = Vec::new();
-    while !told.contains(&json!(scene.uri("work/last"))) {
+    while !told.contains(&json!(scene.uri("work/new/last"))) {
         let changed = client.notification().await;
         told.extend(changed["params"]["changedPaths"].as_array().unwrap().clone());
     }
     let denied = |path: &Value| path.as_str().unwrap().ends_with(".pem");
     assert!(!told.iter().any(denied), "{told:?}");
+    // What a thread that is kept to the policy could not open is not even listened to.
+    assert!(is_watched(&scene.at("work/new")) && !is_watched(&scene.at("work/new/directory.pem")));
     client.call("fs/unwatch", json!({"watchId": "w"})).await.unwrap();
+}
+
+fn is_watched(path: &Path) -> bool {
+    let inode = format!(" ino:{:x} ", std::fs::metadata(path).unwrap().ino());
+    let queues = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    queues.into_iter().filter_map(|queue| std::fs::read_to_string(queue.ok()?.path()).ok()).any(
+        |queue| queue.lines().any(|line| line.starts_with("inotify wd:") && line.contains(&inode)),
+    )
 }
 
 /// The kernel goes by what was there when a thread was confined. A client need not know that.

@@ -1,6 +1,6 @@
 //! Where the changes of one watch wait for its owner.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
@@ -24,8 +24,8 @@ enum State {
 }
 
 impl Inbox {
-    pub(super) fn new(depth: WatchDepth, policy: Option<Policy>) -> Self {
-        let state = Mutex::new(State::Open(Window::new(depth)));
+    pub(super) fn new(root: PathBuf, depth: WatchDepth, policy: Option<Policy>) -> Self {
+        let state = Mutex::new(State::Open(Window::new(root, depth)));
         Self { policy, state, news: Notify::new() }
     }
 
@@ -61,6 +61,12 @@ impl Inbox {
         }
     }
 
+    /// Whether the disk has to be looked at before anything is taken.
+    pub(super) fn is_unsettled(&self) -> bool {
+        matches!(&*self.lock(), State::Open(window) if window.is_unsettled())
+    }
+
+    /// A look at the disk begins.
     pub(super) fn take_unsettled(&self) -> Option<Unsettled> {
         match &mut *self.lock() {
             State::Open(window) => window.take_unsettled(),
@@ -73,6 +79,12 @@ impl Inbox {
         if let State::Open(window) = &mut *self.lock() {
             window.settle(settled);
         }
+    }
+
+    /// Nobody could look.
+    pub(super) fn give_up_unsettled(&self) {
+        drop(self.take_unsettled());
+        self.settle(Settled { lost: true, ..Settled::default() });
     }
 
     pub(super) fn take(&self) -> Option<Changes> {

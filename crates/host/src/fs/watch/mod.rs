@@ -5,29 +5,32 @@
 //! changes too slowly is told to look for himself (`rescan`).
 //!
 //! What the kernel does not tell, nobody learns: changes of a network file system made elsewhere, changes of a file through
-//! a hard link in another directory, and a directory *above* the watched path that is moved.
+//! a hard link in another directory, a directory *above* the watched path that is moved, and, until nobody has it open any more,
+//! that a watched directory was removed.
 
+mod difference;
+mod directories;
 mod inbox;
 mod kernel;
-mod listing;
+mod look;
 mod routes;
 mod window;
+mod wishes;
 
-use std::fs;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use rustix::fs::FileType;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use self::inbox::Inbox;
-use self::kernel::{Kernel, Wish};
+use self::kernel::Kernel;
 use self::routes::{Routes, Scope};
-use self::window::{RootState, Settled, Unsettled};
+use self::wishes::Wish;
 use super::confinement::{self, Need};
 use super::{FsError, resolve};
 
@@ -75,16 +78,31 @@ pub struct Watcher {
     shared: Arc<Shared>,
 }
 
+/// Work of a watch, which may block.
+pub type Job = Box<dyn FnOnce() + Send>;
+
 /// One watched path. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
-    root: PathBuf,
-    wish: Wish,
+    place: Arc<Place>,
     inbox: Arc<Inbox>,
     /// Weak: the kernel queue ends with the [`Watcher`], whoever still holds watches.
     shared: Weak<Shared>,
+    threads: Threads,
     /// Kept here, and not in the future, so that dropping the future loses nothing.
     progress: Progress,
+}
+
+#[derive(Debug)]
+struct Place {
+    root: PathBuf,
+    scope: Scope,
+    wish: Wish,
+}
+
+/// Where the jobs of one watch are done.
+struct Threads {
+    run: Box<dyn Fn(Job) + Send + Sync>,
 }
 
 /// How far the batch that comes next has got.
@@ -92,22 +110,16 @@ pub struct Watch {
 enum Progress {
     Waiting,
     Collecting { until: Instant },
-    Settling(JoinHandle<Settled>),
+    Settling { done: oneshot::Receiver<()> },
 }
 
 #[derive(Debug)]
 struct Shared {
     kernel: Mutex<Kernel>,
     routes: Arc<Routes>,
-    released: Mutex<Released>,
+    /// Of watches that were dropped, until a thread that may block has told the kernel.
+    released: Mutex<Vec<Wish>>,
     closing: AtomicBool,
-}
-
-/// Watches that were dropped, until a thread that may block has told the kernel.
-#[derive(Debug, Default)]
-struct Released {
-    wishes: Vec<Wish>,
-    in_hand: bool,
 }
 
 impl Watcher {
@@ -131,43 +143,51 @@ impl Watcher {
 
     /// Blocks: a tree is listed. Changes made after this has returned are told.
     ///
-    /// A file may be removed, made again and replaced by another; the watch is for its name. A directory that is removed ends
-    /// the watch with `Removed` and `rescan`, unless another takes its place at once, or where somebody watches.
+    /// The watch is for the path: what is there may be removed, made again and replaced by another. While it is gone, and perhaps
+    /// directories above it, the nearest that exists tells when it is back.
     ///
-    /// On a thread that is kept to a policy, the watch is too: what may not be read is not told.
-    pub fn watch(&self, path: &Path, depth: WatchDepth) -> Result<Watch, FsError> {
+    /// On a thread that is kept to a policy, the watch is too: what may not be read is not told. `threads` runs its later jobs on
+    /// such a thread, or drops them; the owner of the watch is then told to look for himself.
+    pub fn watch(
+        &self,
+        path: &Path,
+        depth: WatchDepth,
+        threads: impl Fn(Job) + Send + Sync + 'static,
+    ) -> Result<Watch, FsError> {
         let root = resolve::real_path(path)?;
         let node = resolve::own_node(&root, Need::Read)?;
         let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (scope, wish) = match (is_directory, root.parent()) {
-            (false, Some(parent)) => {
-                (Scope::File, Wish { directory: parent.to_owned(), depth: WatchDepth::Single })
-            }
-            _ => {
-                let scope = match depth {
-                    WatchDepth::Single => Scope::Directory,
-                    WatchDepth::Tree => Scope::Tree,
-                };
-                (scope, Wish { directory: root.clone(), depth })
-            }
+        let (scope, directory, depth) = match (is_directory, root.parent(), depth) {
+            (false, Some(parent), _) => (Scope::File, parent.to_owned(), WatchDepth::Single),
+            (_, _, WatchDepth::Single) => (Scope::Directory, root.clone(), depth),
+            (_, _, WatchDepth::Tree) => (Scope::Tree, root.clone(), depth),
         };
-        let depth = if is_directory { depth } else { WatchDepth::Single };
         let policy = confinement::in_force().map(|confinement| confinement.policy().clone());
-        let inbox = Arc::new(Inbox::new(depth, policy));
-        let shared = Arc::downgrade(&self.shared);
-        self.shared.routes.add(&root, scope, &inbox);
-        let watch = Watch { root, wish, inbox, shared, progress: Progress::Waiting };
+        let inbox = Arc::new(Inbox::new(root.clone(), depth, policy));
+        let place = Place { root, scope, wish: Wish { directory, depth } };
+        self.shared.routes.add(&place.root, scope, &inbox);
+        let watch = Watch {
+            place: Arc::new(place),
+            inbox,
+            shared: Arc::downgrade(&self.shared),
+            threads: Threads { run: Box::new(threads) },
+            progress: Progress::Waiting,
+        };
         // A tree may have been watched in part before the limit was reached; dropping the watch undoes that.
-        let added = self.shared.kernel().add(&watch.wish);
-        added.map(|()| watch)
+        self.shared.begin(&watch.place.wish).map(|()| watch)
+    }
+
+    /// Ends all watches. One that is being set looks no further.
+    pub fn close(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.routes.close();
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::Relaxed);
-        self.shared.routes.close();
+        self.close();
     }
 }
 
@@ -175,10 +195,10 @@ impl Watch {
     /// The path that is watched, without symlinks.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.root
+        &self.place.root
     }
 
-    /// What has changed, collected for 50 ms after the first change. `None` once the watcher is gone. Cancel-safe.
+    /// What has changed, collected for 50 ms after the first change. `None` once the watcher is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Changes> {
         loop {
             match &mut self.progress {
@@ -189,20 +209,17 @@ impl Watch {
                 Progress::Collecting { until } => {
                     tokio::time::sleep_until(*until).await;
                     self.progress = Progress::Waiting;
-                    if let Some(unsettled) = self.inbox.take_unsettled() {
-                        let shared = self.shared.upgrade()?;
-                        let directory = self.wish.directory.clone();
-                        let job = move || shared.settle(&directory, unsettled);
-                        self.progress = Progress::Settling(tokio::task::spawn_blocking(job));
+                    if self.inbox.is_unsettled() {
+                        self.progress = Progress::Settling { done: self.settle()? };
                     } else if let Some(changes) = self.inbox.take() {
                         return Some(changes);
                     }
                 }
-                Progress::Settling(job) => {
-                    let settled = job.await;
+                Progress::Settling { done } => {
+                    if done.await.is_err() {
+                        self.inbox.give_up_unsettled();
+                    }
                     self.progress = Progress::Waiting;
-                    self.inbox
-                        .settle(settled.unwrap_or(Settled { listed: Vec::new(), lost: true }));
                     if let Some(changes) = self.inbox.take() {
                         return Some(changes);
                     }
@@ -210,86 +227,42 @@ impl Watch {
             }
         }
     }
+
+    /// The job answers when it is done. `None` if the watcher is gone.
+    fn settle(&self) -> Option<oneshot::Receiver<()>> {
+        let (report, done) = oneshot::channel();
+        let shared = self.shared.upgrade()?;
+        let (place, inbox) = (Arc::clone(&self.place), Arc::clone(&self.inbox));
+        (self.threads.run)(Box::new(move || {
+            shared.settle(&place, &inbox);
+            let _ = report.send(());
+        }));
+        Some(done)
+    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.routes.remove(&self.root, &self.inbox);
-            release(shared, self.wish.clone());
-        }
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.routes.remove(&self.place.root, &self.inbox);
+        shared.released().push(self.place.wish.clone());
+        // If it is dropped, whoever is next does this one's work as well.
+        (self.threads.run)(Box::new(move || shared.forget_released()));
     }
 }
 
 impl Shared {
-    fn settle(&self, directory: &Path, unsettled: Unsettled) -> Settled {
-        let mut settled = Settled::default();
-        {
-            let mut kernel = self.kernel();
-            if kernel.catch_up(directory).is_err() {
-                settled.lost = true;
-                return settled;
-            }
-            match unsettled.root {
-                RootState::Watched => {}
-                RootState::Incomplete => kernel.complete(directory),
-                RootState::Stale => {
-                    kernel.renew(directory);
-                    self.routes.renewed(directory);
-                }
-            }
-        }
-        settled.lost = unsettled.moved.iter().any(|path| is_directory(path));
-        for path in unsettled.arrived {
-            listing::list_into(&mut settled, path);
-        }
-        settled
-    }
-
-    fn forget_released(&self) {
-        loop {
-            let wishes = {
-                let mut released = self.released();
-                if released.wishes.is_empty() || self.closing.load(Ordering::Relaxed) {
-                    released.in_hand = false;
-                    return;
-                }
-                std::mem::take(&mut released.wishes)
-            };
-            let mut kernel = self.kernel();
-            if kernel.catch_up(Path::new("inotify")).is_ok() {
-                for path in kernel.remove(&wishes) {
-                    self.routes.renewed(&path);
-                }
-            }
-        }
-    }
-
     fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock().expect("no code panics while it holds the kernel's queue")
     }
 
-    fn released(&self) -> MutexGuard<'_, Released> {
+    fn released(&self) -> MutexGuard<'_, Vec<Wish>> {
         self.released.lock().expect("no code panics while it holds the list of dropped watches")
     }
 }
 
-/// A watch may be dropped on an async worker, and removing it from the kernel may wait for a tree that is being listed.
-fn release(shared: Arc<Shared>, wish: Wish) {
-    {
-        let mut released = shared.released();
-        released.wishes.push(wish);
-        if std::mem::replace(&mut released.in_hand, true) {
-            return;
-        }
+impl fmt::Debug for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threads").finish_non_exhaustive()
     }
-    let work = move || shared.forget_released();
-    match Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(work)),
-        Err(_) => work(),
-    }
-}
-
-fn is_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }

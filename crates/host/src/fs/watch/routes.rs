@@ -50,14 +50,6 @@ impl Routes {
         }
     }
 
-    /// The kernel watches at and below `path` were replaced.
-    pub(super) fn renewed(&self, path: &Path) {
-        let by_root = self.lock();
-        for (_, routes) in at_and_below(&by_root, path) {
-            routes.iter().for_each(|route| route.inbox.put(Happened::Lost));
-        }
-    }
-
     pub(super) fn close(&self) {
         for route in self.lock().values().flatten() {
             route.inbox.close();
@@ -72,7 +64,6 @@ impl Routes {
                     self.deliver_news(path, news);
                 }
             }
-            // A new directory could not be watched. To try again with each event would only list the tree again.
             Err(error) => {
                 tracing::debug!(%error, "changes of watched files are lost");
                 self.put_to_all(Happened::Lost);
@@ -97,7 +88,7 @@ impl Routes {
                 };
                 let is_own_root = distance == 0 && route.scope != Scope::File;
                 if covered && !(is_own_root && news.moves_roots()) {
-                    route.inbox.put(news.happened_to(path));
+                    news.happened_to(path).into_iter().for_each(|told| route.inbox.put(told));
                 }
             }
         }
@@ -107,7 +98,7 @@ impl Routes {
         for (root, routes) in at_and_below(&by_root, path) {
             for route in routes {
                 if root != path || route.scope != Scope::File {
-                    route.inbox.put(news.happened_to_root(root));
+                    route.inbox.put(Happened::RootMoved);
                 }
             }
         }
@@ -131,11 +122,20 @@ fn at_and_below<'a>(
 /// The part of an event that is worth telling. That a file was opened, read or closed is not.
 #[derive(Debug, Clone, Copy)]
 enum News {
-    Created { directory: bool },
+    Created {
+        directory: bool,
+    },
     Modified,
     Removed,
-    MovedFrom { cookie: usize },
-    MovedTo { cookie: usize },
+    MovedFrom {
+        cookie: usize,
+    },
+    MovedTo {
+        cookie: usize,
+    },
+    /// A watched directory says of itself that it was moved, and not where to. If the one above it is watched, that has
+    /// told it already, and perhaps of another that has the name now.
+    MovedItself,
 }
 
 impl News {
@@ -146,8 +146,7 @@ impl News {
             }
             EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(match event.tracker() {
                 Some(cookie) => Self::MovedFrom { cookie },
-                // A watched root says of itself that it was moved, and not where to.
-                None => Self::Removed,
+                None => Self::MovedItself,
             }),
             EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
                 event.tracker().map(|cookie| Self::MovedTo { cookie })
@@ -165,27 +164,21 @@ impl News {
         match self {
             Self::Created { directory } => directory,
             Self::Modified => false,
-            Self::Removed | Self::MovedFrom { .. } | Self::MovedTo { .. } => true,
+            Self::Removed | Self::MovedFrom { .. } | Self::MovedTo { .. } | Self::MovedItself => {
+                true
+            }
         }
     }
 
-    fn happened_to(self, path: &Path) -> Happened<'_> {
-        match self {
+    fn happened_to(self, path: &Path) -> Option<Happened<'_>> {
+        Some(match self {
             Self::Created { directory } => Happened::Created { path, directory },
             Self::Modified => Happened::Modified { path },
             Self::Removed => Happened::Removed { path },
             Self::MovedFrom { cookie } => Happened::MovedFrom { path, cookie },
             Self::MovedTo { cookie } => Happened::MovedTo { path, cookie },
-        }
-    }
-
-    fn happened_to_root(self, root: &Path) -> Happened<'_> {
-        match self {
-            Self::Created { .. } | Self::MovedTo { .. } | Self::Modified => {
-                Happened::RootBack { root }
-            }
-            Self::Removed | Self::MovedFrom { .. } => Happened::RootGone { root },
-        }
+            Self::MovedItself => return None,
+        })
     }
 }
 
@@ -194,10 +187,11 @@ mod tests {
     use notify::event::{AccessKind, Flag, RemoveKind};
 
     use super::*;
+    use crate::fs::watch::window::RootState;
     use crate::fs::watch::{ChangeKind, WatchDepth};
 
     fn watched(routes: &Routes, root: &str, scope: Scope) -> Arc<Inbox> {
-        let inbox = Arc::new(Inbox::new(WatchDepth::Single, None));
+        let inbox = Arc::new(Inbox::new(PathBuf::from(root), WatchDepth::Single, None));
         routes.add(Path::new(root), scope, &inbox);
         inbox
     }
@@ -245,10 +239,20 @@ mod tests {
         let below = watched(&routes, "/d/e/f", Scope::File);
         let beside = watched(&routes, "/dd", Scope::Tree);
         happens(&routes, EventKind::Remove(RemoveKind::Folder), "/d");
-        let taken = below.take().unwrap();
-        assert!(taken.rescan);
-        assert_eq!(taken.changes[0].path, Path::new("/d/e/f"));
+        assert_eq!(below.take_unsettled().unwrap().root, RootState::Stale);
+        assert!(!beside.is_unsettled());
         assert_eq!(beside.take(), None);
+    }
+
+    /// The one above has told of both, and its news may be older.
+    #[test]
+    fn what_a_directory_says_of_itself_is_not_news_of_its_name() {
+        let routes = Routes::default();
+        let tree = watched(&routes, "/t", Scope::Tree);
+        let inner = watched(&routes, "/t/d", Scope::Directory);
+        happens(&routes, EventKind::Modify(ModifyKind::Name(RenameMode::From)), "/t/d");
+        assert_eq!(tree.take(), None);
+        assert!(!tree.is_unsettled() && inner.is_unsettled());
     }
 
     #[test]
@@ -258,7 +262,7 @@ mod tests {
         let other = watched(&routes, "/b", Scope::Tree);
         routes.deliver(&Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         for inbox in [one, other] {
-            assert!(inbox.take().unwrap().rescan);
+            assert_eq!(inbox.take_unsettled().unwrap().root, RootState::Incomplete);
         }
     }
 }

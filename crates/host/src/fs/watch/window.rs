@@ -4,11 +4,12 @@
 //! that came and went within the window is not mentioned; one that was removed and made again was modified; a file that was
 //! made under a temporary name and renamed was created under the name it has now.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use super::{Change, ChangeKind, Changes, WatchDepth};
+use super::difference::{Before, Name, Now, differences};
+use super::{Changes, WatchDepth};
 
 /// Beyond either bound the list is dropped, and the watch's owner is told to look for himself.
 pub(super) const MAX_PATHS: usize = 4096;
@@ -35,15 +36,9 @@ pub(super) enum Happened<'a> {
         path: &'a Path,
         cookie: usize,
     },
-    /// The watched directory, or the one that holds the watched file, is no longer where it was.
-    RootGone {
-        root: &'a Path,
-    },
-    /// Another one may have taken its place.
-    RootBack {
-        root: &'a Path,
-    },
-    /// The kernel, or a gap between two kernel watches, lost events.
+    /// The watched directory, or the one that holds the watched file, has gone or come, or one above it has.
+    RootMoved,
+    /// The kernel lost events.
     Lost,
     /// As above, and directories may have been made that nobody watches yet.
     Overflowed,
@@ -58,7 +53,7 @@ impl<'a> Happened<'a> {
             | Self::Removed { path }
             | Self::MovedFrom { path, .. }
             | Self::MovedTo { path, .. } => Some(path),
-            Self::RootGone { .. } | Self::RootBack { .. } | Self::Lost | Self::Overflowed => None,
+            Self::RootMoved | Self::Lost | Self::Overflowed => None,
         }
     }
 }
@@ -87,13 +82,18 @@ pub(super) enum RootState {
 /// What was found there.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
-    /// Everything in the directories that arrived.
+    /// The directories that arrived, and everything in them.
     pub(super) listed: Vec<PathBuf>,
+    /// If it was looked for.
+    pub(super) root_is_there: Option<bool>,
     pub(super) lost: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Window {
+    root: PathBuf,
+    /// As far as has been told.
+    root_is_there: bool,
     depth: WatchDepth,
     names: BTreeMap<PathBuf, Name>,
     path_bytes: usize,
@@ -103,36 +103,8 @@ pub(super) struct Window {
     rescan: bool,
     /// The list was dropped, and stays empty until the window is taken.
     overflowed: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Name {
-    before: Before,
-    now: Now,
-}
-
-/// What the name was when the window began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
-    Present,
-    Absent,
-    /// A rename replaces silently, and a listing does not know either.
-    Unknown,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Now {
-    Gone,
-    /// What was there before.
-    Same {
-        modified: bool,
-    },
-    New,
-    /// What had the name `from` before.
-    Moved {
-        from: PathBuf,
-        modified: bool,
-    },
+    /// How many looks at the disk have begun.
+    looks: u64,
 }
 
 #[derive(Debug)]
@@ -143,8 +115,10 @@ struct Moving {
 }
 
 impl Window {
-    pub(super) fn new(depth: WatchDepth) -> Self {
+    pub(super) fn new(root: PathBuf, depth: WatchDepth) -> Self {
         Self {
+            root,
+            root_is_there: true,
             depth,
             names: BTreeMap::new(),
             path_bytes: 0,
@@ -152,11 +126,16 @@ impl Window {
             unsettled: Unsettled::default(),
             rescan: false,
             overflowed: false,
+            looks: 0,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.rescan && self.unsettled == Unsettled::default()
+        self.names.is_empty() && !self.rescan && !self.is_unsettled()
+    }
+
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled != Unsettled::default()
     }
 
     pub(super) fn apply(&mut self, happened: Happened<'_>) {
@@ -171,25 +150,23 @@ impl Window {
             Happened::Removed { path } => self.put(path, Before::Present, Now::Gone),
             Happened::MovedFrom { path, cookie } => self.moved_from(path, cookie),
             Happened::MovedTo { path, cookie } => self.moved_to(path, cookie),
-            Happened::RootGone { root } => {
-                self.put(root, Before::Present, Now::Gone);
-                self.lose(RootState::Stale);
-            }
-            Happened::RootBack { root } => {
-                self.put(root, Before::Unknown, Now::New);
-                self.lose(RootState::Stale);
-            }
-            Happened::Lost => self.lose(RootState::Watched),
-            Happened::Overflowed => self.lose(RootState::Incomplete),
+            Happened::RootMoved => self.expect_root(RootState::Stale),
+            Happened::Lost => self.rescan = true,
+            Happened::Overflowed => self.expect_root(RootState::Incomplete),
         }
     }
 
+    /// A look at the disk begins.
     pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
         let unsettled = std::mem::take(&mut self.unsettled);
-        (unsettled != Unsettled::default()).then_some(unsettled)
+        (unsettled != Unsettled::default()).then(|| {
+            self.looks += 1;
+            unsettled
+        })
     }
 
-    /// Events that came while the disk was looked at are newer than what was found, so they win.
+    /// What was found counts, unless an event that came after the look had begun says otherwise. If that event was the
+    /// older of the two nevertheless, the one that brought what was found is still to come, and leads to another look.
     pub(super) fn settle(&mut self, settled: Settled) {
         self.rescan |= settled.lost;
         for path in settled.listed {
@@ -197,10 +174,28 @@ impl Window {
                 None => self.put(&path, Before::Unknown, Now::New),
                 // Its creation had no event, a later change of it had.
                 Some(name) if matches!(name.now, Now::Same { .. }) => {
-                    *name = Name { before: Before::Unknown, now: Now::New };
+                    (name.before, name.now) = (Before::Unknown, Now::New);
+                }
+                Some(name) if name.now == Now::Gone && name.looks < self.looks => {
+                    name.now = Now::New;
                 }
                 Some(_) => {}
             }
+        }
+        if let Some(is_there) = settled.root_is_there {
+            self.found_root(is_there);
+        }
+    }
+
+    fn found_root(&mut self, is_there: bool) {
+        if self.names.get(&self.root).is_some_and(|name| name.looks == self.looks) {
+            return;
+        }
+        let root = self.root.clone();
+        let before = if self.root_is_there { Before::Present } else { Before::Absent };
+        self.put(&root, before, if is_there { Now::New } else { Now::Gone });
+        if let Some(name) = self.names.get_mut(&root) {
+            name.before = before;
         }
     }
 
@@ -211,6 +206,9 @@ impl Window {
         self.path_bytes = 0;
         self.moving = None;
         let names = std::mem::take(&mut self.names);
+        if let Some(name) = names.get(&self.root) {
+            self.root_is_there = name.now != Now::Gone;
+        }
         let changes = differences(names);
         (rescan || !changes.is_empty()).then_some(Changes { changes, rescan })
     }
@@ -244,10 +242,7 @@ impl Window {
         };
         match now {
             Now::New => self.expect_content(path),
-            _ if self.depth == WatchDepth::Tree && !self.overflowed => {
-                self.unsettled.moved.insert(path.to_owned());
-            }
-            _ => {}
+            _ => self.expect_gap(path),
         }
         self.put(path, Before::Unknown, now);
         self.carry_along(&moving.path, path);
@@ -267,18 +262,31 @@ impl Window {
                 continue;
             };
             self.path_bytes -= old.as_os_str().len();
-            self.put(&to.join(rest), name.before, name.now);
+            let new = to.join(rest);
+            self.put(&new, name.before, name.now);
+            if let Some(carried) = self.names.get_mut(&new) {
+                carried.looks = name.looks;
+            }
         }
     }
 
     fn expect_content(&mut self, path: &Path) {
-        if self.depth == WatchDepth::Tree && !self.overflowed {
-            self.unsettled.arrived.insert(path.to_owned());
+        match self.depth {
+            WatchDepth::Single => {}
+            WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
+            WatchDepth::Tree => drop(self.unsettled.arrived.insert(path.to_owned())),
         }
     }
 
-    fn lose(&mut self, root: RootState) {
-        self.rescan = true;
+    fn expect_gap(&mut self, path: &Path) {
+        match self.depth {
+            WatchDepth::Single => {}
+            WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
+            WatchDepth::Tree => drop(self.unsettled.moved.insert(path.to_owned())),
+        }
+    }
+
+    fn expect_root(&mut self, root: RootState) {
         self.unsettled.root = self.unsettled.root.max(root);
     }
 
@@ -287,15 +295,16 @@ impl Window {
         if self.overflowed {
             return;
         }
+        let looks = self.looks;
         if let Some(name) = self.names.get_mut(path) {
-            name.now = now;
+            (name.now, name.looks) = (now, looks);
             return;
         }
         self.path_bytes += path.as_os_str().len();
         if self.names.len() == MAX_PATHS || self.path_bytes > MAX_PATH_BYTES {
             return self.overflow();
         }
-        self.names.insert(path.to_owned(), Name { before, now });
+        self.names.insert(path.to_owned(), Name { before, now, looks });
     }
 
     fn overflow(&mut self) {
@@ -303,49 +312,21 @@ impl Window {
         self.rescan = true;
         self.names = BTreeMap::new();
         self.moving = None;
+        if self.depth == WatchDepth::Tree {
+            self.expect_root(RootState::Incomplete);
+        }
         self.unsettled.arrived.clear();
         self.unsettled.moved.clear();
     }
 }
 
-fn differences(names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
-    let left: HashSet<PathBuf> = names
-        .values()
-        .filter_map(|name| match &name.now {
-            Now::Moved { from, .. } => Some(from.clone()),
-            _ => None,
-        })
-        .collect();
-    let mut changes = Vec::with_capacity(names.len());
-    for (path, Name { before, now }) in names {
-        let (kind, from) = match now {
-            Now::Gone if before == Before::Absent || left.contains(&path) => continue,
-            Now::Gone => (ChangeKind::Removed, None),
-            Now::Same { modified: false } => continue,
-            Now::Same { modified: true } => (ChangeKind::Modified, None),
-            Now::New if before == Before::Present => (ChangeKind::Modified, None),
-            Now::New => (ChangeKind::Created, None),
-            Now::Moved { from, modified } => {
-                let moved =
-                    Change { path: path.clone(), kind: ChangeKind::Renamed, from: Some(from) };
-                changes.push(moved);
-                if !modified {
-                    continue;
-                }
-                (ChangeKind::Modified, None)
-            }
-        };
-        changes.push(Change { path, kind, from });
-    }
-    changes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::watch::Change;
 
     fn tree() -> Window {
-        Window::new(WatchDepth::Tree)
+        Window::new(PathBuf::from("/root"), WatchDepth::Tree)
     }
 
     fn created(path: &str) -> Happened<'_> {
@@ -470,38 +451,128 @@ mod tests {
         assert!(window.take().unwrap().rescan);
     }
 
+    fn found(paths: &[&str]) -> Settled {
+        Settled { listed: paths.iter().map(PathBuf::from).collect(), ..Settled::default() }
+    }
+
     #[test]
-    fn what_was_listed_gives_way_to_what_was_seen() {
+    fn what_was_listed_gives_way_to_what_was_seen_later() {
         let mut window = tree();
         window.apply(Happened::Created { path: Path::new("/d"), directory: true });
         let unsettled = window.take_unsettled().unwrap();
         assert_eq!(unsettled.arrived, BTreeSet::from([PathBuf::from("/d")]));
         window.apply(removed("/d/gone"));
         window.apply(modified("/d/written"));
-        let listed = ["/d/gone", "/d/quiet", "/d/written"].map(PathBuf::from).to_vec();
-        window.settle(Settled { listed, lost: false });
+        window.settle(found(&["/d", "/d/gone", "/d/quiet", "/d/written"]));
         assert_eq!(
             shown(&window.take().unwrap()),
             ["Created /d", "Removed /d/gone", "Created /d/quiet", "Created /d/written"]
         );
     }
 
+    /// A directory is removed with its files, and made again with some of them, all within one window.
+    #[test]
+    fn what_was_listed_is_newer_than_what_was_removed_before() {
+        let mut window = tree();
+        for path in ["/d/again", "/d/gone", "/d"] {
+            window.apply(removed(path));
+        }
+        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        assert!(window.take_unsettled().is_some());
+        window.settle(found(&["/d", "/d/again", "/d/new"]));
+        assert_eq!(
+            shown(&window.take().unwrap()),
+            ["Modified /d", "Modified /d/again", "Removed /d/gone", "Created /d/new"]
+        );
+    }
+
+    /// The same while the disk is looked at: the new directory is told, and looked at, after the removal.
+    #[test]
+    fn a_directory_that_is_made_again_during_a_look_is_looked_at_again() {
+        let mut window = tree();
+        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        assert!(window.take_unsettled().is_some());
+        for path in ["/d/again", "/d"] {
+            window.apply(removed(path));
+        }
+        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        window.settle(found(&["/d", "/d/again"]));
+        assert_eq!(shown(&window.take().unwrap()), ["Created /d", "Removed /d/again"]);
+        assert_eq!(window.take_unsettled().unwrap().arrived.len(), 1);
+        window.settle(found(&["/d", "/d/again"]));
+        assert_eq!(shown(&window.take().unwrap()), ["Created /d", "Created /d/again"]);
+    }
+
+    #[test]
+    fn nothing_is_in_a_directory_that_is_gone() {
+        let [from, to] = renamed("/file", "/d/in");
+        let [gone, _] = renamed("/d", "/elsewhere");
+        let before = [created("/d/new"), modified("/d/old"), removed("/d/removed")];
+        let told = outcome(before.into_iter().chain([from, to, gone, modified("/d/late")]));
+        assert_eq!(told, ["Removed /d", "Removed /d/removed", "Removed /file"]);
+    }
+
+    /// It is not known whether the first rename replaced something.
+    #[test]
+    fn a_name_between_two_renames_is_told_as_removed() {
+        let chain = [renamed("/new", "/log"), renamed("/log", "/log.1")].concat();
+        assert_eq!(outcome(chain), ["Removed /log", "Renamed /log.1 <- /new"]);
+    }
+
     #[test]
     fn only_a_tree_looks_into_new_directories() {
-        let mut window = Window::new(WatchDepth::Single);
+        let mut window = Window::new(PathBuf::from("/root"), WatchDepth::Single);
         window.apply(Happened::Created { path: Path::new("/d"), directory: true });
         assert_eq!(window.take_unsettled(), None);
     }
 
     #[test]
-    fn a_lost_root_is_both_told_and_repaired() {
+    fn a_list_that_is_dropped_is_no_reason_to_miss_directories() {
         let mut window = tree();
-        window.apply(Happened::RootGone { root: Path::new("/root") });
+        for index in 0..MAX_PATHS {
+            let path = format!("/{index}");
+            window.apply(Happened::Created { path: Path::new(&path), directory: true });
+        }
+        window.apply(created("/one too many"));
+        let unsettled = window.take_unsettled().unwrap();
+        assert_eq!((unsettled.root, unsettled.arrived.len()), (RootState::Incomplete, 0));
+        window.apply(Happened::Created { path: Path::new("/later"), directory: true });
+        window.settle(Settled { lost: true, ..Settled::default() });
+        assert!(window.take().unwrap().rescan);
+        assert_eq!(window.take_unsettled().unwrap().root, RootState::Incomplete);
+    }
+
+    fn look_for_root(window: &mut Window, is_there: bool) -> Vec<String> {
+        window.apply(Happened::RootMoved);
         window.apply(Happened::Overflowed);
         assert_eq!(window.take_unsettled().unwrap().root, RootState::Stale);
+        let (root_is_there, lost) = (Some(is_there), true);
+        window.settle(Settled { root_is_there, lost, ..Settled::default() });
         let taken = window.take().unwrap();
-        assert!(taken.rescan);
-        assert_eq!(shown(&taken), ["Removed /root"]);
-        assert!(window.is_empty() && window.take().is_none());
+        assert!(taken.rescan && window.is_empty() && window.take().is_none());
+        shown(&taken)
+    }
+
+    #[test]
+    fn a_root_is_told_as_it_is_found() {
+        let mut window = tree();
+        assert_eq!(look_for_root(&mut window, true), ["Modified /root"]);
+        assert_eq!(look_for_root(&mut window, false), ["Removed /root"]);
+        assert_eq!(look_for_root(&mut window, false), [""; 0]);
+        assert_eq!(look_for_root(&mut window, true), ["Created /root"]);
+        window.apply(removed("/root"));
+        assert_eq!(shown(&window.take().unwrap()), ["Removed /root"]);
+        window.apply(created("/root"));
+        assert_eq!(look_for_root(&mut window, true), ["Created /root"]);
+    }
+
+    #[test]
+    fn a_root_that_goes_during_a_look_is_gone() {
+        let mut window = tree();
+        window.apply(Happened::RootMoved);
+        assert!(window.take_unsettled().is_some());
+        window.apply(removed("/root"));
+        window.settle(Settled { root_is_there: Some(true), ..Settled::default() });
+        assert_eq!(shown(&window.take().unwrap()), ["Removed /root"]);
     }
 }

@@ -40,7 +40,7 @@ impl Reader {
             let (stop, stopped) = oneshot::channel();
             let (end, ended) = oneshot::channel();
             let watching = admitted.and_then(|admitted| {
-                let watching = connection.files.watches.watch(&admitted)?;
+                let watching = connection.files.watches.watch(admitted)?;
                 let task = WatchTask { stop, ended };
                 claim.fill(task).map_err(|_| closed(&watch_id))?;
                 claim.keep();

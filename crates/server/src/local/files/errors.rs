@@ -44,6 +44,7 @@ pub(super) fn refusal(error: FsError) -> RpcError {
         FsError::TooManyEntries { .. } => kinded(ErrorCode::InvalidRequest, "tooManyEntries"),
         FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, "conflict"),
         FsError::Unsuitable { .. } | FsError::Leased { .. } => RpcError::invalid_request(message),
+        FsError::NoWatches { .. } => kinded(ErrorCode::InternalError, "outOfResources"),
         FsError::Denied { .. } => kinded(ErrorCode::InvalidRequest, "sandboxDenied"),
     }
 }
@@ -72,5 +73,13 @@ mod tests {
         }
         assert_eq!(told(5), (-32603, None));
         assert_eq!(told(2), kinded(-32004, "notFound"));
+    }
+
+    #[test]
+    fn watches_that_ran_out_are_not_a_disk_that_is_full() {
+        let refused = refusal(FsError::NoWatches { limit: "sysctl fs.inotify.max_user_watches" });
+        assert_eq!(refused.code, ErrorCode::InternalError.value());
+        assert_eq!(refused.data.as_ref().unwrap().kind, "outOfResources");
+        assert!(refused.message.contains("fs.inotify.max_user_watches"), "{refused:?}");
     }
 }

@@ -78,7 +78,7 @@ impl LocalFileSystem {
         let prepare = move || watches.prepare();
         self.files.free().compute(prepare).await.unwrap_or_else(|| Err(abandoned()))?;
         let watches = Arc::clone(&self.watches);
-        self.run(params, move |admitted| watches.watch(&admitted)).await
+        self.run(params, move |admitted| watches.watch(admitted)).await
     }
 
     /// Begins a search, which ends when it is dropped. Its id has no meaning here.

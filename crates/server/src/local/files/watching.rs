@@ -24,11 +24,27 @@ impl Watches {
     /// Blocks while it looks through the tree.
     pub(crate) fn watch(
         &self,
-        Admitted { params, .. }: &Admitted<FsWatchParams>,
+        Admitted { params, lane }: Admitted<FsWatchParams>,
     ) -> Result<LocalWatch, RpcError> {
         let depth = if params.recursive { WatchDepth::Tree } else { WatchDepth::Single };
-        let watch = self.watcher()?.watch(params.path.as_path(), depth).map_err(refusal)?;
+        let threads = move |job: watch::Job| {
+            lane.run(move |kept| {
+                if kept.is_ok() {
+                    job();
+                }
+            });
+        };
+        let watch =
+            self.watcher()?.watch(params.path.as_path(), depth, threads).map_err(refusal)?;
         Ok(LocalWatch { path: uri(watch.path())?, watch })
+    }
+
+    /// Ends all watches, and those that are just being set.
+    pub(crate) fn close(&self) {
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = &*watcher {
+            watcher.close();
+        }
     }
 
     fn watcher(&self) -> Result<Arc<Watcher>, RpcError> {

@@ -1,0 +1,224 @@
+//! What a watch does on the disk: it adds the directories of its tree, lists those that have only just been noticed, and
+//! waits for a directory that is gone. Blocks, on a thread that the watch's owner has chosen.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FileType;
+
+use super::inbox::Inbox;
+use super::routes::Scope;
+use super::window::{MAX_PATHS, RootState, Settled};
+use super::wishes::Wish;
+use super::{Place, Shared, WatchDepth};
+use crate::fs::confinement::Need;
+use crate::fs::listing::{Listing, own_type};
+use crate::fs::resolve::{self, Symlinks};
+use crate::fs::{FileKind, FsError};
+
+impl Shared {
+    /// Begins to watch. What cannot be watched below is left out.
+    pub(super) fn begin(&self, wish: &Wish) -> Result<(), FsError> {
+        {
+            let mut kernel = self.kernel();
+            kernel.check()?;
+            kernel.wishes.add(wish);
+        }
+        self.cover(wish)
+    }
+
+    /// Looks at what the events of one watch leave open.
+    pub(super) fn settle(&self, place: &Place, inbox: &Inbox) {
+        let is_usable = self.kernel().check().is_ok();
+        let Some(unsettled) = inbox.take_unsettled() else { return };
+        // Told after the look: what happened until then may have had no event.
+        let lost = !is_usable || unsettled.root != RootState::Watched;
+        let mut settled = Settled { lost, ..Settled::default() };
+        if is_usable {
+            while self.kernel().drop_stale() {}
+            let root = match unsettled.root {
+                RootState::Watched => Ok(()),
+                RootState::Incomplete => self.cover(&place.wish),
+                RootState::Stale => self.find_root(place, &mut settled),
+            };
+            settled.note_failure(root);
+            for path in unsettled.moved {
+                let moved = self.cover_tree(&path, |_| {});
+                settled.lost |= moved.is_ok();
+                settled.note_failure(moved);
+            }
+            for path in unsettled.arrived {
+                let arrived = self.cover_tree(&path, |found| settled.list(found));
+                settled.note_failure(arrived);
+            }
+        }
+        inbox.settle(settled);
+    }
+
+    /// Takes the wishes of dropped watches back.
+    pub(super) fn forget_released(&self) {
+        let wishes = std::mem::take(&mut *self.released());
+        for wish in wishes {
+            let unneeded = {
+                let mut kernel = self.kernel();
+                if kernel.check().is_err() {
+                    return;
+                }
+                let awaited_at = kernel.wishes.remove(&wish);
+                let mut unneeded = match wish.depth {
+                    WatchDepth::Single => vec![wish.directory],
+                    WatchDepth::Tree => kernel.watched_at_and_below(&wish.directory),
+                };
+                unneeded.extend(awaited_at);
+                unneeded
+            };
+            for directory in unneeded {
+                if self.closing.load(Ordering::Relaxed) {
+                    return;
+                }
+                self.kernel().remove_unwanted(&directory);
+            }
+        }
+    }
+
+    fn cover(&self, wish: &Wish) -> Result<(), FsError> {
+        match wish.depth {
+            WatchDepth::Single => self.kernel().add(&wish.directory).map(drop),
+            WatchDepth::Tree => self.cover_tree(&wish.directory, |_| {}),
+        }
+    }
+
+    fn find_root(&self, place: &Place, settled: &mut Settled) -> Result<(), FsError> {
+        let directory = &place.wish.directory;
+        let is_reached = reach(directory, |at| self.stand_at(directory, at));
+        // Also where it cannot be watched.
+        let is_there = expect_directory(directory, Need::Pass).is_ok()
+            && (place.scope != Scope::File || resolve::own_node(&place.root, Need::Pass).is_ok());
+        settled.root_is_there = Some(is_there);
+        if is_reached { self.cover(&place.wish) } else { Ok(()) }
+    }
+
+    fn stand_at(&self, directory: &Path, at: &Path) -> bool {
+        let stood =
+            expect_directory(at, Need::Pass).and_then(|()| self.kernel().await_at(directory, at));
+        if let Err(error @ FsError::NoWatches { .. }) = &stood {
+            tracing::warn!(%error, "a directory is no longer watched");
+        }
+        stood.unwrap_or(false)
+    }
+
+    /// Watches a directory and all below it, and then calls `found` with each. What is put into a directory before it is
+    /// watched is so found by listing it, and what comes later has an event. Symlinks are found and not followed.
+    ///
+    /// Fails if `top` cannot be watched, or no more can be. Others below that cannot are left out.
+    fn cover_tree(&self, top: &Path, mut found: impl FnMut(PathBuf)) -> Result<(), FsError> {
+        let mut listing = Listing::new();
+        let mut waiting = Vec::new();
+        self.cover_one(top, &mut listing, &mut waiting, &mut found)?;
+        found(top.to_owned());
+        while let Some(directory) = waiting.pop() {
+            if self.closing.load(Ordering::Relaxed) {
+                break;
+            }
+            match self.cover_one(&directory, &mut listing, &mut waiting, &mut found) {
+                Ok(()) => {}
+                Err(error @ FsError::NoWatches { .. }) => return Err(error),
+                Err(error) => tracing::debug!(%error, "a directory of a tree is not watched"),
+            }
+        }
+        Ok(())
+    }
+
+    fn cover_one(
+        &self,
+        path: &Path,
+        listing: &mut Listing,
+        waiting: &mut Vec<PathBuf>,
+        found: &mut impl FnMut(PathBuf),
+    ) -> Result<(), FsError> {
+        expect_directory(path, Need::Read)?;
+        // One lock for each directory: others that watch, or end, wait for no tree.
+        if !self.kernel().add(path)? {
+            return Ok(());
+        }
+        // Only now, so that another that takes its place has an event. A link may have done so before, and was followed.
+        let directory = resolve::directory(path, Symlinks::Refuse)
+            .inspect_err(|_| self.kernel().remove(path))?;
+        let directory = directory.as_fd();
+        let listed = listing.read(directory, |name, listed| {
+            let entry = path.join(OsStr::from_bytes(name.to_bytes()));
+            if own_type(directory, name, listed) == Ok(FileType::Directory) {
+                waiting.push(entry.clone());
+            }
+            found(entry);
+            ControlFlow::<()>::Continue(())
+        });
+        listed.map(drop).map_err(FsError::os("list", path))
+    }
+}
+
+/// Stands at the directory or, if it is not there, at the nearest above it that is. Returns whether it is there.
+///
+/// From the first where it can stand it goes down again: a name that is still missing after the directory above it is watched
+/// will be told when it comes.
+fn reach<'a>(directory: &'a Path, mut stand_at: impl FnMut(&'a Path) -> bool) -> bool {
+    let way: Vec<&Path> = directory.ancestors().collect();
+    let mut level = 0;
+    while level < way.len() && !stand_at(way[level]) {
+        level += 1;
+    }
+    while level > 0 && stand_at(way[level - 1]) {
+        level -= 1;
+    }
+    level == 0
+}
+
+impl Settled {
+    fn list(&mut self, path: PathBuf) {
+        if self.listed.len() < MAX_PATHS {
+            self.listed.push(path);
+        } else {
+            self.lost = true;
+        }
+    }
+
+    /// What is gone, or closed to us, was told, or cannot be. Only what should have been watched is missing.
+    fn note_failure(&mut self, looked: Result<(), FsError>) {
+        if let Err(error @ FsError::NoWatches { .. }) = looked {
+            tracing::warn!(%error, "directories of a tree are not watched");
+            self.lost = true;
+        }
+    }
+}
+
+fn expect_directory(path: &Path, need: Need) -> Result<(), FsError> {
+    let node = resolve::node(path, Symlinks::Refuse, need)?;
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
+    resolve::expect_kind(path, &stat, FileKind::Directory, "a directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where it stands in the end, if the rest of the way is made as soon as it stands somewhere.
+    #[test]
+    fn a_way_that_is_made_meanwhile_is_gone_down() {
+        let mut places = Vec::new();
+        let mut is_made = false;
+        let is_reached = reach(Path::new("/a/b/c"), |at| {
+            places.push(at.to_owned());
+            is_made |= at == Path::new("/");
+            is_made
+        });
+        assert!(is_reached);
+        let way = ["/a/b/c", "/a/b", "/a", "/", "/a", "/a/b", "/a/b/c"];
+        assert_eq!(places, way.map(PathBuf::from));
+        assert!(!reach(Path::new("/a/b"), |at| at == Path::new("/a")));
+        assert!(!reach(Path::new("/a/b"), |_| false));
+    }
+}

@@ -1,0 +1,140 @@
+//! A directory that is watched, and what is told of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use exec_server_host::fs::watch::{Change, ChangeKind, Job, Watch, WatchDepth, Watcher};
+use tempfile::TempDir;
+
+/// Long enough that only a lost event reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Place {
+    _keep: Option<TempDir>,
+    pub(crate) root: PathBuf,
+    pub(crate) watcher: Watcher,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    /// For what would keep a disk busy.
+    pub(crate) fn in_memory() -> Self {
+        Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    fn of(keep: TempDir) -> Self {
+        let root = keep.path().canonicalize().unwrap();
+        Self { _keep: Some(keep), ..Self::at_path(root) }
+    }
+
+    pub(crate) fn at_path(root: PathBuf) -> Self {
+        Self { _keep: None, root, watcher: Watcher::new().unwrap() }
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    pub(crate) fn write(&self, path: &str) {
+        fs::write(self.at(path), path).unwrap();
+    }
+
+    pub(crate) fn mkdir(&self, path: &str) {
+        fs::create_dir_all(self.at(path)).unwrap();
+    }
+
+    /// Makes 0 to 4999, and returns when every watch has heard of them.
+    pub(crate) async fn make_more_than_is_told(&self, make: impl Fn(PathBuf)) {
+        self.mkdir("beside");
+        self.write("beside/end");
+        let mut last = self.watch("beside/end", WatchDepth::Single);
+        (0..5000).for_each(|index| make(self.at(&index.to_string())));
+        self.write("beside/end");
+        last.until(ChangeKind::Modified, &self.at("beside/end")).await;
+    }
+
+    pub(crate) fn watch(&self, path: &str, depth: WatchDepth) -> Told {
+        self.watch_by(path, depth, on_a_thread)
+    }
+
+    pub(crate) fn watch_by(
+        &self,
+        path: &str,
+        depth: WatchDepth,
+        threads: impl Fn(Job) + Send + Sync + 'static,
+    ) -> Told {
+        Told::by(self.watcher.watch(&self.at(path), depth, threads).unwrap())
+    }
+}
+
+pub(crate) fn on_a_thread(job: Job) {
+    drop(std::thread::spawn(job));
+}
+
+/// Whoever drops a watch so knows that the kernel has heard of it.
+pub(crate) fn on_this_thread(job: Job) {
+    job();
+}
+
+/// A watch and everything it has told so far.
+pub(crate) struct Told {
+    pub(crate) watch: Watch,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) rescan: bool,
+}
+
+impl Told {
+    pub(crate) fn by(watch: Watch) -> Self {
+        Self { watch, changes: Vec::new(), rescan: false }
+    }
+
+    pub(crate) async fn more(&mut self) {
+        let next = tokio::time::timeout(PATIENCE, self.watch.next()).await;
+        let last = &self.changes[self.changes.len().saturating_sub(20)..];
+        let batch = next.unwrap_or_else(|_| panic!("nothing more after {last:?}"));
+        let batch = batch.expect("the watcher lives");
+        assert!(batch.rescan || !batch.changes.is_empty(), "a batch says something");
+        self.changes.extend(batch.changes);
+        self.rescan |= batch.rescan;
+    }
+
+    pub(crate) async fn until(&mut self, kind: ChangeKind, path: &Path) {
+        while !self.has(kind, path) {
+            self.more().await;
+        }
+    }
+
+    pub(crate) async fn until_rescan(&mut self) {
+        while !self.rescan {
+            self.more().await;
+        }
+    }
+
+    pub(crate) fn has(&self, kind: ChangeKind, path: &Path) -> bool {
+        self.changes.iter().any(|change| change.kind == kind && change.path == path)
+    }
+
+    pub(crate) fn mentions(&self, path: &Path) -> bool {
+        self.changes
+            .iter()
+            .any(|change| change.path == path || change.from.as_deref() == Some(path))
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.changes.clear();
+        self.rescan = false;
+    }
+}
+
+/// Whether any queue of this process watches what has this path.
+pub(crate) fn is_watched(path: &Path) -> bool {
+    let inode = format!(" ino:{:x} ", rustix::fs::stat(path).unwrap().st_ino);
+    let queues = fs::read_dir("/proc/self/fdinfo").unwrap();
+    queues.into_iter().filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok()).any(|info| {
+        info.lines().any(|line| line.starts_with("inotify wd:") && line.contains(&inode))
+    })
+}
