@@ -15,6 +15,7 @@ struct Victim(Child);
 impl Victim {
     fn start() -> Self {
         let (name, value) = SECRET.split_once('=').unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a process that the server knows nothing of")]
         let mut command = Command::new("cat");
         let victim = command.env(name, value).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         Self(victim.unwrap())
