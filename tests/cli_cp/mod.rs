@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -143,6 +143,23 @@ fn a_tree_is_the_same_there_and_back_again() {
     symlink("elsewhere", machines.there("up/link")).unwrap();
     machines.copied(&["-r", &machines.local("tree/."), &machines.remote("up")]);
     assert_eq!(tree(&machines.there("up")), original);
+}
+
+#[test]
+fn holes_stay_holes() {
+    const SIZE: u64 = 64 << 20;
+    let machines = Machines::new();
+    let sparse = fs::File::create(machines.here("sparse")).unwrap();
+    sparse.write_all_at(b"in the middle", SIZE / 2 + 1).unwrap();
+    sparse.set_len(SIZE).unwrap();
+    machines.copied(&[&machines.local("sparse"), &machines.remote("up")]);
+    machines.copied(&[&machines.remote("up"), &machines.local("down")]);
+    let original = fs::read(machines.here("sparse")).unwrap();
+    for copy in [machines.there("up"), machines.here("down")] {
+        assert!(fs::read(&copy).unwrap() == original, "{}", copy.display());
+        let on_disk = fs::metadata(&copy).unwrap().blocks() * 512;
+        assert!(on_disk < SIZE / 8, "{}: {on_disk} bytes on disk", copy.display());
+    }
 }
 
 #[test]

@@ -31,6 +31,10 @@ pub(crate) enum PathError {
     Environment { environment: OsString },
     #[error("a path is missing after the colon")]
     NothingAfterColon,
+    #[error(
+        "- is neither standard input nor standard output here (see cat); a file of that name is ./-"
+    )]
+    Dash,
     #[error("the root directory is not removed")]
     Root,
     #[error("a path that ends with . or .. is not removed")]
@@ -65,6 +69,9 @@ impl ServerPath {
 impl AnyPath {
     /// The path of a server only with `[ENVIRONMENT]:` in front.
     pub(crate) fn parse(written: &OsStr) -> Result<Self, PathError> {
+        if written == "-" {
+            return Err(PathError::Dash);
+        }
         Ok(match split(written)? {
             Some(_) => Self::There(ServerPath::parse(written)?),
             None => Self::Here(written.into()),
@@ -146,5 +153,7 @@ mod tests {
         assert_eq!(path.path.as_os_str().as_bytes(), b"\xff");
         assert!(ServerPath::parse(OsStr::from_bytes(b"\xff:x")).is_err());
         assert_eq!(AnyPath::parse(OsStr::new("")), Err(PathError::Empty));
+        assert_eq!(AnyPath::parse(OsStr::new("-")), Err(PathError::Dash));
+        assert_eq!(AnyPath::parse(OsStr::new("./-")), Ok(AnyPath::Here("./-".into())));
     }
 }

@@ -235,7 +235,7 @@ impl<'a> Transfer<'a> {
         let end = range.end;
         let block = |offset: u64| {
             let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(MAX_BLOCK_BYTES);
-            self.block(file, new, offset, len)
+            self.block(file, new, offset, len, end)
         };
         let mut blocks = stream::iter(range.step_by(MAX_BLOCK_BYTES)).map(block).buffered(WINDOW);
         while let Some(copied) = blocks.next().await {
@@ -252,7 +252,7 @@ impl<'a> Transfer<'a> {
         }
         // Files of /proc and their like have no size, only an end.
         loop {
-            let (place, is_whole) = self.block(file, new, *reached, MAX_BLOCK_BYTES).await?;
+            let (place, is_whole) = self.block(file, new, *reached, MAX_BLOCK_BYTES, end).await?;
             *reached = place;
             progress.reached(place);
             if !is_whole {
@@ -261,13 +261,15 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Up to where it was copied, and whether that is all of it.
+    /// Up to where it was copied, and whether that is all of it. A hole of a file that ends at `file_end` stays one: what was
+    /// never written reads as zeros. Its last byte is written, and gives it its length.
     async fn block(
         &self,
         file: &dyn OpenFile,
         new: &dyn NewFile,
         offset: u64,
         len: usize,
+        file_end: u64,
     ) -> Result<(u64, bool), CopyError> {
         let _held = self.hold().await;
         let mut place = offset;
@@ -280,11 +282,12 @@ impl<'a> Transfer<'a> {
             if got > asked || (got == 0 && !read.eof) {
                 return Err(CopyError::OddBlock { asked, got });
             }
-            if got > 0 {
+            let next = place + got as u64;
+            if got > 0 && (next >= file_end || !is_hole(&bytes)) {
                 new.write_block(place, bytes).await.map_err(CopyError::Target)?;
                 add(&self.progress.counts.transferred, got as u64);
-                place += got as u64;
             }
+            place = next;
             if read.eof {
                 break;
             }
@@ -295,6 +298,11 @@ impl<'a> Transfer<'a> {
     async fn hold(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.held.acquire().await.expect("nobody closes it")
     }
+}
+
+fn is_hole(bytes: &[u8]) -> bool {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    bytes.chunks(ZEROS.len()).all(|chunk| *chunk == ZEROS[..chunk.len()])
 }
 
 async fn open(job: &Job) -> Result<Box<dyn OpenFile>, ExecServerError> {
