@@ -46,11 +46,11 @@ fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
 #[test]
 fn a_client_that_asks_for_names_and_reads_nothing_costs_a_bounded_memory() {
     const REQUESTS: usize = 70;
-    // Two megabytes of answer each.
+    // Four megabytes of answer each, and 64 of them at once.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let deep = memory.path().join(["%".repeat(240).as_str(); 15].join("/"));
     std::fs::create_dir_all(&deep).unwrap();
-    for number in 0..200 {
+    for number in 0..400 {
         std::fs::write(deep.join(number.to_string()), "").unwrap();
     }
     let server = Server::start();

@@ -98,6 +98,12 @@ fn the_end_of_a_line_is_before_crlf_too() {
         let (found, _) = search(root.path(), &pattern(carriage_return));
         assert!(found.iter().all(|found| found.path.ends_with("dos")) && !found.is_empty());
     }
+    // As a progress bar leaves them in a log.
+    let root = tree(&[("log", "1%\r100%\n")]);
+    for across in ["1%.100%", "1%[^x]1", "1%.*100%"] {
+        assert_eq!(search(root.path(), &pattern(across)).0.len(), 1, "{across}");
+    }
+    assert!(search(root.path(), &pattern("^100")).0.is_empty());
 }
 
 #[test]

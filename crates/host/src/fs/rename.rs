@@ -51,7 +51,7 @@ fn expect_directory_if_named(
     source: &Path,
     destination: &Path,
 ) -> Result<(), FsError> {
-    if !names_directory(destination) {
+    if !names_directory(source) && !names_directory(destination) {
         return Ok(());
     }
     let stat = rustix::fs::statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -172,6 +172,9 @@ mod tests {
             rename(&root.join("file"), &root.join("new/"), Replace::Yes, Symlinks::Follow);
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
         assert!(root.join("file").exists() && !root.join("new").exists());
+        let refused =
+            rename(&root.join("file/"), &root.join("new"), Replace::Yes, Symlinks::Follow);
+        assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
         rename(&root.join("directory"), &root.join("new/"), Replace::Yes, Symlinks::Follow)
             .unwrap();
         assert!(root.join("new").is_dir());

@@ -95,10 +95,11 @@ impl fmt::Debug for HttpClient {
 }
 
 /// A server may close a connection that was kept at the very moment at which it is used again. The library then tries again if nothing
-/// was sent. If something was, it cannot be known whether the server saw it; what may be done twice is sent once more.
+/// was sent. If something was, it cannot be known whether the server saw it, nor does the library say that the connection was a kept one;
+/// what changes nothing is sent once more.
 async fn send(pool: &Pool, outgoing: &Outgoing) -> Result<reqwest::Response, HttpError> {
     match send_once(&pool.kept, outgoing).await {
-        Err(HttpError::NoResponse) if outgoing.method.is_idempotent() => {
+        Err(HttpError::NoResponse) if outgoing.method.is_safe() => {
             send_once(&pool.fresh, outgoing).await
         }
         sent => sent,

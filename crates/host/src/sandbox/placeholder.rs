@@ -44,6 +44,8 @@ const NOTE_TEXT: &str = "exec-server has made this directory so that no process 
 /// How often to look again while somebody else makes or removes it, which takes a moment.
 const ATTEMPTS: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(1);
+/// The same for one that is left as it is if it stays locked.
+const ATTEMPTS_FOR_OTHERS: u32 = 10;
 
 /// A file, whatever its name is by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +139,7 @@ impl Drop for Placeholders {
 impl Held {
     fn remove(self) {
         let alone = flock(&self.directory, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let is_own = || is_own(&self.directory).unwrap_or(false);
-        if alone && is_own() && is_still(&self.parent, &self.name, self.identity) {
+        if alone && is_still(&self.parent, &self.name, self.identity) {
             // Fails if it is not empty, and then it is not ours any more.
             let _ = unlinkat(&self.parent, &*self.name, AtFlags::REMOVEDIR);
         }
@@ -176,13 +177,24 @@ fn find<'a>(
         }
     };
     requester.still_waits()?;
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
         match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) if !looks_like_one(&status) => return Ok(Found::Other),
             Ok(_) => {
-                if let Some((directory, identity)) = lock(&parent, name)? {
-                    let directory = room.put_away(directory);
-                    return Ok(Found::Placeholder { parent, directory, identity });
+                match lock(&parent, name) {
+                    Ok(Some((directory, identity))) => {
+                        let directory = room.put_away(directory);
+                        return Ok(Found::Placeholder { parent, directory, identity });
+                    }
+                    // None of ours, which their makers can read.
+                    Err(Errno::ACCESS) => return Ok(Found::Other),
+                    Err(errno) => return Err(errno),
+                    Ok(None) if attempt >= ATTEMPTS_FOR_OTHERS => {
+                        if is_left_to_others(&parent, name)? {
+                            return Ok(Found::Other);
+                        }
+                    }
+                    Ok(None) => {}
                 }
                 // Not right after it was made: somebody has to remove it.
                 requester.still_waits()?;
@@ -200,9 +212,7 @@ fn find<'a>(
             Err(errno) => return Err(errno),
         }
     }
-    if !is_left_to_others(&parent, name)? {
-        make_it_stay(&parent, name)?;
-    }
+    make_it_stay(&parent, name)?;
     Ok(Found::Other)
 }
 
@@ -240,16 +250,25 @@ fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
             Errno::PERM => Errno::AGAIN,
             errno => errno,
         })?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let note = openat(&directory, NOTE, flags, Mode::from_raw_mode(0o644));
-        let note =
-            note.map_err(|errno| if errno == Errno::NOENT { Errno::AGAIN } else { errno })?;
-        // What counts is that it is there.
-        let _ = std::fs::File::from(note).write_all(NOTE_TEXT.as_bytes());
+        leave_a_note(&directory)?;
     }
     let is_there = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|named| Identity::of(&named) == Identity::of(&status));
     if is_there { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+/// What counts is that something is there. Whatever has the name already was chosen by whoever holds the lock, and is not touched.
+fn leave_a_note(directory: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    match openat(directory, NOTE, flags, Mode::from_raw_mode(0o644)) {
+        Ok(note) => {
+            let _ = std::fs::File::from(note).write_all(NOTE_TEXT.as_bytes());
+            Ok(())
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(Errno::NOENT) => Err(Errno::AGAIN),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn open_named(parent: &OwnedFd, name: &OsStr) -> Result<Option<OwnedFd>, Errno> {
@@ -417,24 +436,57 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_user_is_not_removed_and_in_tmp_not_changed() {
+    fn one_of_another_user_goes_with_the_last_who_needs_it_and_in_tmp_is_not_changed() {
         if !rustix::process::geteuid().is_root() {
-            return;
+            return println!("SKIPPED: only root can remove what is another user's");
         }
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
-        hold(&covers(&[&path])).unwrap().held.clear();
+        let theirs = hold(&covers(&[&path])).unwrap();
         std::os::unix::fs::chown(&path, Some(54321), None).unwrap();
-        let placeholders = hold(&covers(&[&path])).unwrap();
-        assert!(placeholders.identity(0).is_some(), "its owner must not remove it meanwhile");
-        drop(placeholders);
+        let ours = hold(&covers(&[&path])).unwrap();
+        assert!(ours.identity(0).is_some(), "its owner must not remove it meanwhile");
+        drop(theirs);
         assert!(path.exists());
+        drop(ours);
+        assert!(!path.exists());
 
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o1555)).unwrap();
+        std::os::unix::fs::chown(&path, Some(54321), None).unwrap();
         fs::set_permissions(workspace.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let _attacker = lock_away(&path);
         let placeholders = hold(&covers(&[&path])).unwrap();
         assert_eq!(placeholders.identity(0), None);
         assert!(!path.join(NOTE).exists());
+    }
+
+    /// Whoever keeps the lock also chooses what has the name of the note.
+    #[test]
+    fn whatever_has_the_name_of_the_note_is_not_touched() {
+        type Plant<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
+        let workspace = tempfile::tempdir().unwrap();
+        let precious = workspace.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let plant: [Plant<'_>; 4] = [
+            &|note| fs::hard_link(&precious, note),
+            &|note| std::os::unix::fs::symlink(&precious, note),
+            &|note| fs::create_dir(note),
+            &|note| {
+                let fifo = FileType::Fifo;
+                Ok(rustix::fs::mknodat(CWD, note, fifo, Mode::from_raw_mode(0o600), 0)?)
+            },
+        ];
+        for (number, plant) in plant.into_iter().enumerate() {
+            let path = workspace.path().join(number.to_string());
+            fs::create_dir(&path).unwrap();
+            plant(&path.join(NOTE)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1555)).unwrap();
+            let _attacker = lock_away(&path);
+            let placeholders = hold(&covers(&[&path])).unwrap();
+            assert_eq!(placeholders.identity(0), None, "{number}");
+            assert_eq!(fs::read(&precious).unwrap(), b"precious", "{number}");
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn a_single_file_that_is_granted() {
 #[test]
 fn a_link_that_somebody_planted_in_tmp_is_not_followed() {
     if !rustix::process::geteuid().is_root() {
-        println!("left out: no other user to be");
+        println!("SKIPPED: no other user to be");
         return;
     }
     let scene = Scene::new();

@@ -131,8 +131,8 @@ async fn server_that_hangs_up_on_a_kept_connection() -> (TestServer, Arc<AtomicU
 }
 
 #[tokio::test]
-async fn what_may_be_done_twice_is_sent_again_when_a_kept_connection_ends() {
-    for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
+async fn what_changes_nothing_is_sent_again_when_a_kept_connection_ends() {
+    for method in ["GET", "HEAD", "OPTIONS"] {
         let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
         let client = client();
         let first = client.send(get(server.url("/"))).await.unwrap();
@@ -144,8 +144,8 @@ async fn what_may_be_done_twice_is_sent_again_when_a_kept_connection_ends() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_twice_is_sent_once() {
-    for method in ["POST", "PATCH", "INVENTED"] {
+async fn what_changes_something_is_sent_once() {
+    for method in ["POST", "PUT", "DELETE", "PATCH", "INVENTED"] {
         let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
         let client = client();
         let first = client.send(get(server.url("/"))).await.unwrap();

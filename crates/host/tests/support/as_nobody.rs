@@ -25,7 +25,7 @@ pub(crate) fn as_nobody(work: impl FnOnce() + Send) -> bool {
     });
     let ran = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if !ran {
-        println!("left out: no other user to be");
+        println!("SKIPPED: no other user to be");
     }
     ran
 }

@@ -258,7 +258,8 @@ impl Run<'_> {
     }
 }
 
-/// `$` is before CRLF too, as the text of a match comes without the CR. Only a pattern that asks for a CR itself sees it.
+/// `$` is before CRLF too, as the text of a match comes without the CR. To that end the library lets nothing but a pattern that asks for it
+/// match a CR, so other patterns are left alone: `.` finds the lone ones that a progress bar leaves in a log.
 fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), SearchError> {
     let mut builder = RegexMatcherBuilder::new();
     builder
@@ -268,7 +269,8 @@ fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), Se
         .word(options.word)
         .size_limit(MAX_REGEX_BYTES)
         .dfa_size_limit(MAX_REGEX_BYTES);
-    if let Ok(matcher) = builder.crlf(true).build(&options.pattern) {
+    let has_line_ends = !options.literal && options.pattern.contains('$');
+    if has_line_ends && let Ok(matcher) = builder.crlf(true).build(&options.pattern) {
         return Ok((matcher, LineTerminator::crlf()));
     }
     let plain = builder.crlf(false).line_terminator(Some(b'\n')).build(&options.pattern);

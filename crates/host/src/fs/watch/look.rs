@@ -96,16 +96,23 @@ impl Shared {
         let directory = &place.wish.directory;
         let is_reached = reach(directory, |at| self.stand_at(directory, at));
         // Also where it cannot be watched.
-        let is_there = expect_directory(directory, Need::Pass).is_ok()
-            && (place.scope != Scope::File || resolve::own_node(&place.root, Need::Pass).is_ok());
-        settled.root_is_there = Some(is_there);
+        let looked = expect_directory(directory, Need::Pass).and_then(|()| match place.scope {
+            Scope::File => resolve::own_node(&place.root, Need::Pass).map(drop),
+            _ => Ok(()),
+        });
+        settled.root_is_there = match looked {
+            Err(error) if is_shortage(&error) => return Err(error),
+            looked => Some(looked.is_ok()),
+        };
         if is_reached { self.cover(&place.wish) } else { Ok(()) }
     }
 
     fn stand_at(&self, directory: &Path, at: &Path) -> bool {
         let stood =
             expect_directory(at, Need::Pass).and_then(|()| self.kernel().await_at(directory, at));
-        if let Err(error @ FsError::NoWatches { .. }) = &stood {
+        if let Err(error) = &stood
+            && is_shortage(error)
+        {
             tracing::warn!(%error, "a directory is no longer watched");
         }
         stood.unwrap_or(false)
@@ -126,7 +133,7 @@ impl Shared {
             }
             match self.cover_one(&directory, &mut listing, &mut waiting, &mut found) {
                 Ok(()) => {}
-                Err(error @ FsError::NoWatches { .. }) => return Err(error),
+                Err(error) if is_shortage(&error) => return Err(error),
                 Err(error) => tracing::debug!(%error, "a directory of a tree is not watched"),
             }
         }
@@ -146,8 +153,11 @@ impl Shared {
             return Ok(());
         }
         // Only now, so that another that takes its place has an event. A link may have done so before, and was followed.
-        let directory = resolve::directory(path, Symlinks::Refuse)
-            .inspect_err(|_| self.kernel().remove(path))?;
+        let directory = resolve::directory(path, Symlinks::Refuse).inspect_err(|error| {
+            if !is_shortage(error) {
+                self.kernel().remove(path);
+            }
+        })?;
         let directory = directory.as_fd();
         let listed = listing.read(directory, |name, listed| {
             let entry = path.join(OsStr::from_bytes(name.to_bytes()));
@@ -188,11 +198,18 @@ impl Settled {
 
     /// What is gone, or closed to us, was told, or cannot be. Only what should have been watched is missing.
     fn note_failure(&mut self, looked: Result<(), FsError>) {
-        if let Err(error @ FsError::NoWatches { .. }) = looked {
+        if let Err(error) = looked
+            && is_shortage(&error)
+        {
             tracing::warn!(%error, "directories of a tree are not watched");
             self.lost = true;
         }
     }
+}
+
+/// Nothing is known then of what was looked at: it is neither gone nor closed to us.
+fn is_shortage(error: &FsError) -> bool {
+    matches!(error, FsError::NoWatches { .. }) || error.is_out_of_resources()
 }
 
 fn expect_directory(path: &Path, need: Need) -> Result<(), FsError> {

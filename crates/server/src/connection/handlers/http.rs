@@ -34,7 +34,7 @@ impl Reader {
             };
             return self.work(responder, move |responder| async move {
                 answer_whole(&shared, &connection, params, &request, responder).await;
-                drop(under_way);
+                drop((request, under_way));
             });
         }
         let stream = match self.connection.bodies.open(params.request_id.clone()) {
@@ -43,7 +43,7 @@ impl Reader {
         };
         self.work(responder, move |responder| async move {
             answer_streamed(&shared, &connection, params, &stream, responder).await;
-            drop(under_way);
+            drop((stream, under_way));
         });
     }
 
@@ -53,11 +53,13 @@ impl Reader {
         if cancelled.is_empty() {
             return responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
         }
+        let under_way = self.shared.http_requests.begin();
         self.work(responder, |responder| async move {
             for stream in cancelled {
                 stream.ended().await;
             }
             responder.answer::<rpc::HttpCancel>(Ok(Empty {}));
+            drop(under_way);
         });
     }
 }
