@@ -15,6 +15,7 @@ mod http;
 mod legacy;
 mod lifecycle;
 mod methods;
+mod misspelt;
 mod nullable;
 mod path_uri;
 mod process;

@@ -357,6 +357,33 @@ mod tests {
     }
 
     #[test]
+    fn a_start_parameter_in_the_wrong_case_is_an_error() {
+        let start = |member: &str| {
+            let params = format!(r#"{{"processId":"p","argv":["true"],"cwd":"/",{member}}}"#);
+            decode("process/start", &params)
+        };
+        for (member, wrong, right) in [
+            (r#""pipestdin":true"#, "pipestdin", "pipeStdin"),
+            (r#""Sandbox":null"#, "Sandbox", "sandbox"),
+            (r#""sandbox":null,"SANDBOX":null"#, "SANDBOX", "sandbox"),
+            (r#""\u0053andbox":null"#, "Sandbox", "sandbox"),
+        ] {
+            let error = start(member).unwrap_err();
+            assert_eq!(error.code, -32602);
+            assert!(error.message.contains("process/start"), "{}", error.message);
+            let named = [wrong, right].map(|name| format!("{name:?}"));
+            assert!(named.iter().all(|name| error.message.contains(name)), "{}", error.message);
+        }
+        for member in [r#""future":{"Sandbox":1}"#, r#""sandboxes":1"#, r#""\u0074ty":true"#] {
+            assert!(start(member).is_ok(), "{member}");
+        }
+        let Ok(Call::ProcessStart(params)) = start(r#""networkProxy":{"a": 1}"#) else {
+            panic!("not a start")
+        };
+        assert_eq!(params.network_proxy.unwrap().get(), r#"{"a": 1}"#);
+    }
+
+    #[test]
     fn names_have_a_limit() {
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         for (method, params, name) in [

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::is_default;
+use crate::misspelt::CaseChecked;
 use crate::{Enforcement, PathUri, SandboxRequest, nullable};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct StartParams {
     /// Chosen by the client, unique in its session; not an OS pid.
     pub process_id: String,
@@ -55,6 +56,19 @@ pub struct StartParams {
         skip_serializing_if = "is_default"
     )]
     pub mode: ExecMode,
+}
+
+impl Serialize for StartParams {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+/// A misspelt `sandbox` or `pipeStdin` must not be taken for an absent one.
+impl<'de> Deserialize<'de> for StartParams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::deserialize(CaseChecked(deserializer))
+    }
 }
 
 impl StartParams {
