@@ -1,11 +1,16 @@
 //! What TCP and Unix sockets have in common for us, and how each is set up.
 
+use std::io;
 use std::os::fd::AsFd as _;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::connection::{Peer, TransportKind};
+use crate::websocket::Role;
 use crate::write_buffer::ByteSink;
 
 /// Where a connection's bytes come from.
@@ -20,7 +25,7 @@ const MAX_UNSENT_BYTES: u32 = 256 << 10;
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     const KIND: TransportKind;
 
-    fn into_halves(self) -> (ByteSource, ByteSink);
+    fn into_halves(self, role: Role) -> (ByteSource, ByteSink);
 
     /// Sets options. A socket that refuses them was reset already, as its first use will show.
     fn prepare(&self);
@@ -32,9 +37,13 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
 impl Socket for TcpStream {
     const KIND: TransportKind = TransportKind::WebSocket;
 
-    fn into_halves(self) -> (ByteSource, ByteSink) {
+    fn into_halves(self, role: Role) -> (ByteSource, ByteSink) {
         let (source, sink) = self.into_split();
-        (Box::new(source), Box::new(sink))
+        let source: ByteSource = match role {
+            Role::Server => Box::new(PromptlyAcknowledged(source)),
+            Role::Client => Box::new(source),
+        };
+        (source, Box::new(sink))
     }
 
     fn prepare(&self) {
@@ -49,10 +58,36 @@ impl Socket for TcpStream {
     }
 }
 
+/// Acknowledges each read at once.
+///
+/// Clients that leave Nagle's algorithm on hold a small message back until the one before it is
+/// acknowledged. A notification has no response to carry the acknowledgement, so the request behind it
+/// would wait for the kernel's delayed one, 40 ms. The kernel forgets the option whenever this side
+/// sends, so it is set after every read.
+struct PromptlyAcknowledged(OwnedReadHalf);
+
+impl AsyncRead for PromptlyAcknowledged {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
+        #[cfg(target_os = "linux")]
+        if buffer.filled().len() > before {
+            let socket: &TcpStream = self.0.as_ref();
+            // A socket that refuses it was reset already, as the next read will show.
+            let _ = socket2::SockRef::from(socket).set_tcp_quickack(true);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl Socket for UnixStream {
     const KIND: TransportKind = TransportKind::Unix;
 
-    fn into_halves(self) -> (ByteSource, ByteSink) {
+    fn into_halves(self, _: Role) -> (ByteSource, ByteSink) {
         let (source, sink) = self.into_split();
         (Box::new(source), Box::new(sink))
     }
@@ -69,7 +104,7 @@ impl Socket for UnixStream {
 impl Socket for tokio::io::DuplexStream {
     const KIND: TransportKind = TransportKind::Memory;
 
-    fn into_halves(self) -> (ByteSource, ByteSink) {
+    fn into_halves(self, _: Role) -> (ByteSource, ByteSink) {
         let (source, sink) = tokio::io::split(self);
         (Box::new(source), Box::new(sink))
     }
@@ -78,5 +113,32 @@ impl Socket for tokio::io::DuplexStream {
 
     fn peer(&self) -> Option<Peer> {
         None
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn acknowledgements_are_prompt_again_after_each_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        let options = server.as_fd().try_clone_to_owned().unwrap();
+        let is_prompt = || socket2::SockRef::from(&options).tcp_quickack().unwrap();
+        let (mut source, mut sink) = server.into_halves(Role::Server);
+        for _ in 0..3 {
+            client.write_all(b"question").await.unwrap();
+            source.read_exact(&mut [0; 8]).await.unwrap();
+            assert!(is_prompt());
+            // A response makes the kernel wait for the next one to carry acknowledgements.
+            sink.write_all(b"answer").await.unwrap();
+            client.read_exact(&mut [0; 6]).await.unwrap();
+            assert!(!is_prompt());
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod bare;
 mod client;
 mod files;
+mod first_request;
 mod footprint;
 mod keystroke;
 mod latency;
@@ -87,12 +88,13 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 14] = [
+const MEASUREMENTS: [(&str, Measure); 15] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
     ("short lines", output::measure_lines),
     ("keystrokes", keystroke::measure),
+    ("first request", first_request::measure),
     ("memory", footprint::measure),
     ("time to listening", listening::measure),
     ("files of 1 KiB", files::measure_small),

@@ -88,7 +88,7 @@ pub(crate) fn connection<S: Socket>(
     keep_alive: KeepAlive,
 ) -> Connection {
     let peer = if role == Role::Server { socket.peer() } else { None };
-    let (source, sink) = socket.into_halves();
+    let (source, sink) = socket.into_halves(role);
     let control = Arc::new(Control::default());
     let (answered, answers) = watch::channel(0);
     let prober = WebSocketProber::new(Arc::clone(&control), answers.clone());
