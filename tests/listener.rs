@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use crate::support::{Server, ServerBuilder, run_program, shell};
+use crate::support::machine::is_root;
+use crate::support::{Server, ServerBuilder, command, run_command, run_program, shell};
 
 const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -91,6 +92,44 @@ fn the_operator_can_let_origins_and_hosts_in() {
     }
     let headers = format!("Host: box.example\r\nOrigin: https://bad.example\r\n{UPGRADE}");
     assert_eq!(status(&server, "/", &headers), 403);
+}
+
+/// The first line of the response to an upgrade that another user asks for.
+fn upgrade_as(user: u32, server: &Server, path: &str) -> String {
+    const SCRIPT: &str =
+        r#"exec 3<>"/dev/tcp/127.0.0.1/$0" && printf %b "$1" >&3 && head -n 1 <&3"#;
+    let port = server.url().rsplit(':').next().unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n");
+    let ids = [format!("--reuid={user}"), format!("--regid={user}")];
+    let mut client = command("setpriv");
+    client.args(ids).args(["--clear-groups", "bash", "-c", SCRIPT, port, &request]);
+    run_command(client).stdout
+}
+
+#[test]
+fn other_users_are_refused_unless_the_operator_lets_them_in() {
+    const OWN: u32 = 61_235;
+    const OTHER: u32 = 61_236;
+    if !is_root() {
+        println!("skipped: only root can be several users");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let builder = || ServerBuilder::new().with_user(OWN, directory.path());
+    let server = builder().start();
+    let refused = "HTTP/1.1 403 Forbidden";
+    let upgraded = "HTTP/1.1 101 Switching Protocols";
+    assert_eq!(upgrade_as(OTHER, &server, "/").trim_end(), refused);
+    assert_eq!(upgrade_as(OTHER, &server, "/healthz").trim_end(), "HTTP/1.1 200 OK");
+    assert_eq!(upgrade_as(OWN, &server, "/").trim_end(), upgraded);
+    // Root may, as this test does.
+    assert_eq!(server.client().run(&shell("p", "echo hi")).text(), "hi\n");
+
+    let of_root = Server::start();
+    assert_eq!(upgrade_as(OTHER, &of_root, "/").trim_end(), refused);
+    drop(server);
+    let open = builder().arguments(&["--allow-other-users", "true"]).start();
+    assert_eq!(upgrade_as(OTHER, &open, "/").trim_end(), upgraded);
 }
 
 #[test]

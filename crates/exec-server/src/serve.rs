@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::Launcher;
+use exec_server_host::process::origin::is_same_user_or_root;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
 use exec_server_transport::{
-    BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, stdio,
+    BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, Peer, stdio,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -70,6 +71,7 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
             let options = ListenerOptions {
                 allowed_origins: settings.allow_origins.clone(),
                 allowed_hosts: settings.allow_hosts.clone(),
+                admits: if settings.allow_other_users { |_| true } else { is_own_user },
                 ..ListenerOptions::default()
             };
             let listener = Listener::bind(&url, options).await?;
@@ -98,6 +100,14 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
             signals.next().await;
             Ok(shut_down(&server, &mut signals).await)
         }
+    }
+}
+
+/// Any user of the machine can reach a loopback port. A Unix socket has a mode that keeps others out.
+fn is_own_user(peer: &Peer) -> bool {
+    match peer {
+        Peer::Tcp { remote, local } => is_same_user_or_root(*remote, *local),
+        Peer::Unix { .. } => true,
     }
 }
 

@@ -230,7 +230,6 @@ impl Connection {
 
     pub(crate) fn from_websocket(
         kind: TransportKind,
-        peer: Option<Peer>,
         reader: WebSocketReader,
         writer: WebSocketWriter,
         prober: WebSocketProber,
@@ -240,7 +239,7 @@ impl Connection {
             outgoing: Outgoing(OutgoingTransport::WebSocket(writer)),
             prober: Prober(ProberTransport::WebSocket(prober)),
             kind,
-            peer,
+            peer: None,
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) listen: String,
     pub(crate) allow_origins: Vec<String>,
     pub(crate) allow_hosts: Vec<String>,
+    /// Whether other users of this machine may connect over TCP.
+    pub(crate) allow_other_users: bool,
     /// Whether commands of the same user find this server by themselves.
     pub(crate) discoverable: bool,
     pub(crate) server: ServerConfig,
@@ -40,6 +42,7 @@ impl Default for Settings {
             listen: DEFAULT_LISTEN_URL.to_owned(),
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
+            allow_other_users: false,
             discoverable: true,
             server: ServerConfig::default(),
             log: "info".to_owned(),

@@ -157,6 +157,13 @@ pub(crate) static SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         Group::Listener,
+        "allow_other_users",
+        "BOOL",
+        Kind::Switch(field!(allow_other_users)),
+        "Whether other users of this machine may connect over TCP; root always may",
+    ),
+    Setting::new(
+        Group::Listener,
         "discoverable",
         "BOOL",
         Kind::Switch(field!(discoverable)),

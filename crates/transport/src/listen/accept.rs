@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tungstenite::handshake::derive_accept_key;
 
 use super::gate::{Answer, Gate, Verdict};
-use crate::connection::Connection;
+use crate::connection::{Connection, Peer};
 use crate::socket::Socket;
 use crate::websocket::{self, KeepAlive, Role};
 
@@ -63,6 +63,7 @@ pub(super) async fn accept_all(
 /// Everything a new socket needs to become a connection.
 pub(super) struct Reception {
     pub(super) gate: Gate,
+    pub(super) admits: fn(&Peer) -> bool,
     pub(super) keep_alive: KeepAlive,
     pub(super) handshake_timeout: Duration,
     pub(super) connections: mpsc::Sender<Connection>,
@@ -71,21 +72,22 @@ pub(super) struct Reception {
 impl Reception {
     async fn receive(&self, socket: impl Socket) {
         socket.prepare();
-        let Ok(Some((socket, early))) =
-            timeout(self.handshake_timeout, self.shake_hands(socket)).await
-        else {
+        let peer = socket.peer();
+        let handshake = self.shake_hands(socket, peer.as_ref());
+        let Ok(Some((socket, early))) = timeout(self.handshake_timeout, handshake).await else {
             return;
         };
         let connection = websocket::connection(socket, Role::Server, &early, self.keep_alive);
+        let connection = Connection { peer, ..connection };
         // Nobody takes connections any more: the listener is being dropped.
         let _ = self.connections.send(connection).await;
     }
 
     /// Serves HTTP until the socket is upgraded or done with. Returns it with the bytes that the
     /// client sent after its request.
-    async fn shake_hands<S: Socket>(&self, socket: S) -> Option<(S, Bytes)> {
+    async fn shake_hands<S: Socket>(&self, socket: S, peer: Option<&Peer>) -> Option<(S, Bytes)> {
         let upgrade = Mutex::new(None);
-        let service = service_fn(|request| ready(self.respond(request, &upgrade)));
+        let service = service_fn(|request| ready(self.respond(request, peer, &upgrade)));
         http1::Builder::new()
             .max_buf_size(MAX_REQUEST_HEAD)
             .header_read_timeout(None)
@@ -101,10 +103,16 @@ impl Reception {
     fn respond<B>(
         &self,
         mut request: Request<B>,
+        peer: Option<&Peer>,
         upgrade: &Mutex<Option<OnUpgrade>>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         Ok(match self.gate.judge(&request) {
             Verdict::Answer(answer) => plain(answer),
+            Verdict::Upgrade { .. } if !peer.is_some_and(self.admits) => plain(Answer {
+                status: StatusCode::FORBIDDEN,
+                text: "connections of other users are refused; allow_other_users admits them",
+                header: None,
+            }),
             Verdict::Upgrade { key } => {
                 let mut upgrade = upgrade.lock().expect("nothing panics while it holds the lock");
                 *upgrade = Some(hyper::upgrade::on(&mut request));

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Peer};
 use crate::websocket::KeepAlive;
 use accept::{BoundSocket, Handshakes, Reception, accept_all};
 use gate::{Gate, HostRule};
@@ -37,6 +37,9 @@ pub struct ListenerOptions {
     pub allowed_origins: Vec<String>,
     /// `Host` names beyond the loopback ones.
     pub allowed_hosts: Vec<String>,
+    /// Whether a peer may open a WebSocket; 403 otherwise. Health checks are answered to all. It is
+    /// called on a thread of the runtime, so it must not block for long.
+    pub admits: fn(&Peer) -> bool,
     pub keep_alive: KeepAlive,
     /// From `accept` to the end of the upgrade.
     pub handshake_timeout: Duration,
@@ -50,6 +53,7 @@ impl Default for ListenerOptions {
         Self {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
+            admits: |_| true,
             keep_alive: KeepAlive::default(),
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 512,
@@ -113,6 +117,7 @@ impl Listener {
                 hosts,
                 readiness: readiness.clone(),
             },
+            admits: options.admits,
             keep_alive: options.keep_alive,
             handshake_timeout: options.handshake_timeout,
             connections: sender,

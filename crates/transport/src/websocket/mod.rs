@@ -87,7 +87,6 @@ pub(crate) fn connection<S: Socket>(
     early: &[u8],
     keep_alive: KeepAlive,
 ) -> Connection {
-    let peer = if role == Role::Server { socket.peer() } else { None };
     let (source, sink) = socket.into_halves(role);
     let control = Arc::new(Control::default());
     let (answered, answers) = watch::channel(0);
@@ -95,5 +94,5 @@ pub(crate) fn connection<S: Socket>(
     let close_timeout = keep_alive.close_timeout;
     let writer = WebSocketWriter::new(sink, role, Arc::clone(&control), answers, close_timeout);
     let reader = WebSocketReader::new(source, role, early, control, answered, keep_alive);
-    Connection::from_websocket(S::KIND, peer, reader, writer, prober)
+    Connection::from_websocket(S::KIND, reader, writer, prober)
 }

@@ -5,13 +5,17 @@
 //! remember that, who holds the peer's end.
 
 mod lineage;
+#[cfg(target_os = "linux")]
+mod socket_diag;
 mod tcp;
 mod unix;
+mod user;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 pub use lineage::Lineage;
+pub use user::is_same_user_or_root;
 
 /// What leads to the peer of a connection.
 #[derive(Debug)]

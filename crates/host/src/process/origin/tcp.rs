@@ -32,12 +32,18 @@ pub(super) fn trace(own: SocketAddr, other: SocketAddr) -> Origin {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct SocketEntry {
-    uid: u32,
-    inode: u64,
+pub(super) struct SocketEntry {
+    pub(super) uid: u32,
+    /// 0 once the last holder has closed it; then `uid` means nothing.
+    pub(super) inode: u64,
 }
 
-fn find_socket(own: SocketAddr, other: SocketAddr) -> Option<SocketEntry> {
+pub(super) fn find_socket(own: SocketAddr, other: SocketAddr) -> Option<SocketEntry> {
+    let (own, other) = (unmapped(own), unmapped(other));
+    #[cfg(target_os = "linux")]
+    if let Ok(found) = super::socket_diag::find(own, other) {
+        return found;
+    }
     ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().find_map(|table| {
         let text = fs::read_to_string(table).ok()?;
         text.lines().skip(1).find_map(|line| parse_line(line, own, other))
@@ -47,7 +53,7 @@ fn find_socket(own: SocketAddr, other: SocketAddr) -> Option<SocketEntry> {
 fn parse_line(line: &str, own: SocketAddr, other: SocketAddr) -> Option<SocketEntry> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, remote) = (parse_address(fields.next()?)?, parse_address(fields.next()?)?);
-    if local != unmapped(own) || remote != unmapped(other) {
+    if local != own || remote != other {
         return None;
     }
     let mut rest = fields.skip(4);
