@@ -134,15 +134,22 @@ fn long_polls_delay_nobody() {
 fn a_strictly_serial_server_serves_all_the_same() {
     let server = Server::with(&["--concurrent-requests", "1"]);
     let mut client = server.client();
-    let gate = Gate::new();
-    client.start(&shell("held", &format!("read x < {}; exit 4", gate.path())));
-    let poll = client.request("process/wait", json!({"processId": "held"}));
     for n in 0..20 {
         let id = format!("p{n}");
         assert_eq!(client.run(&shell(&id, "echo hi")).text(), "hi\n");
     }
+    let gate = Gate::new();
+    client.start(&shell("held", &format!("read x < {}; exit 4", gate.path())));
+    let poll = client.request("process/wait", json!({"processId": "held"}));
+    let behind = client.request("process/start", shell("behind", "echo hi").params());
+    // Control requests pass, and the others keep their turn.
+    client.call("environment/status", json!({}));
+    client.call("process/signal", json!({"processId": "p0", "signal": "terminate"}));
+    assert!(!client.has_answer(behind), "a request ran beside one that waits");
     gate.open();
     assert_eq!(client.answer(poll).unwrap()["exitCode"], 4);
+    client.answer(behind).unwrap();
+    assert_eq!(client.finish_process("behind").text(), "hi\n");
 }
 
 #[test]

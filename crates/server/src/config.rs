@@ -25,7 +25,8 @@ pub struct ServerConfig {
     pub allow_direct_exec: bool,
     /// Whether `process/start` may use mode `prepared`.
     pub allow_prepared_exec: bool,
-    /// Ordinary requests of one connection that run at once; 1 is strictly serial.
+    /// Ordinary requests of one connection that run at once; 1 is strictly serial, also for requests that
+    /// wait. Control requests always run.
     pub concurrent_requests: usize,
     /// The most that any request may have.
     pub sandbox: SandboxCeiling,

@@ -1,6 +1,7 @@
 //! Which request of a connection may run now.
 //!
-//! Ordinary requests take a place, first come, first served. Waiting and control requests take none.
+//! Ordinary requests take a place, first come, first served. Waiting and control requests take none;
+//! where there is only one place, waiting requests take it, too, so that all but control is serial.
 //! Calls that change one process keep their order: a call that overtakes the queue takes the queued
 //! changes of its process along, and the end of an upload its blocks.
 
@@ -50,6 +51,13 @@ pub(super) struct Place {
     bytes: usize,
 }
 
+impl Place {
+    /// Whether it is kept by a request that only waits: there is no other place.
+    pub(super) fn is_only_one(&self) -> bool {
+        self.places.is_only_one()
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.places.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -77,7 +85,11 @@ impl Lanes {
         bytes: usize,
     ) -> Result<Vec<(Call, Responder)>, Refused> {
         match call.scheduling() {
-            Scheduling::Ordinary => {
+            Scheduling::Waiting if !self.places.is_only_one() => {
+                Ok(self.overtaking(call, responder))
+            }
+            Scheduling::Control => Ok(self.overtaking(call, responder)),
+            Scheduling::Ordinary | Scheduling::Waiting => {
                 let bytes = bytes + QUEUED_OVERHEAD;
                 if self.queued_bytes + bytes > MAX_QUEUED_BYTES && !self.queue.is_empty() {
                     return Err(Refused(responder));
@@ -86,12 +98,13 @@ impl Lanes {
                 self.queue.push_back(Queued { call, responder, bytes });
                 Ok(Vec::new())
             }
-            Scheduling::Waiting | Scheduling::Control => {
-                let mut runnable = self.taken_along(&call);
-                runnable.push((call, responder));
-                Ok(runnable)
-            }
         }
+    }
+
+    fn overtaking(&mut self, call: Call, responder: Responder) -> Vec<(Call, Responder)> {
+        let mut runnable = self.taken_along(&call);
+        runnable.push((call, responder));
+        runnable
     }
 
     /// The next ordinary request, if a place is free.
@@ -138,6 +151,10 @@ impl Lanes {
 }
 
 impl Places {
+    fn is_only_one(&self) -> bool {
+        self.limit == 1
+    }
+
     /// Waits until a place has been given back.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
@@ -197,9 +214,10 @@ mod tests {
 
     #[test]
     fn waiting_and_control_requests_need_no_place() {
-        let mut lanes = Lanes::new(1);
+        let mut lanes = Lanes::new(2);
         lanes.admit(call("process/start", "other"), responder(1), 10).unwrap();
-        let _busy = lanes.next().unwrap();
+        lanes.admit(call("process/start", "another"), responder(1), 10).unwrap();
+        let _busy = [lanes.next().unwrap(), lanes.next().unwrap()];
         for method in ["process/read", "process/wait", "process/terminate", "environment/status"] {
             let runnable = lanes.admit(call(method, "p"), responder(2), 10).unwrap();
             assert_eq!(names(&runnable), [method]);
@@ -207,8 +225,26 @@ mod tests {
     }
 
     #[test]
-    fn a_control_call_takes_the_queued_changes_of_its_process_along() {
+    fn with_one_place_everything_but_control_is_serial() {
         let mut lanes = Lanes::new(1);
+        lanes.admit(call("process/wait", "p"), responder(1), 10).unwrap();
+        let mut waiting = lanes.next().unwrap();
+        waiting.1.release_place();
+        for method in ["process/read", "process/wait", "process/list"] {
+            assert!(lanes.admit(call(method, "q"), responder(2), 10).unwrap().is_empty());
+        }
+        assert!(lanes.next().is_none(), "a request ran beside one that waits");
+        for method in ["process/terminate", "process/signal", "environment/status"] {
+            let runnable = lanes.admit(call(method, "q"), responder(3), 10).unwrap();
+            assert_eq!(names(&runnable), [method]);
+        }
+        drop(waiting);
+        assert_eq!(lanes.next().unwrap().0.method().name(), "process/read");
+    }
+
+    #[test]
+    fn a_control_call_takes_the_queued_changes_of_its_process_along() {
+        let mut lanes = Lanes::new(2);
         for (method, process) in
             [("process/start", "p"), ("process/write", "q"), ("process/write", "p")]
         {

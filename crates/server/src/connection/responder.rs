@@ -30,9 +30,9 @@ impl Responder {
         this
     }
 
-    /// Gives the place back: from here on the request only waits.
+    /// From here on the request only waits: gives its place back, unless that is the only one.
     pub(crate) fn release_place(&mut self) {
-        self.place = None;
+        self.place.take_if(|place| !place.is_only_one());
     }
 
     /// Answers with the result of the named method.

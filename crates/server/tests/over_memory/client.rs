@@ -107,6 +107,10 @@ impl Client {
         self.notifications.clear();
     }
 
+    pub(crate) fn has_no_response(&self) -> bool {
+        self.responses.is_empty()
+    }
+
     pub(crate) fn has_no_notification(&self) -> bool {
         self.notifications.is_empty()
     }

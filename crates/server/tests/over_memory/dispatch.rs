@@ -107,7 +107,7 @@ async fn a_start_that_fails_says_why_and_frees_its_id() {
 
 #[tokio::test]
 async fn long_polls_delay_nobody() {
-    let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
+    let config = ServerConfig { concurrent_requests: 2, ..ServerConfig::default() };
     let (mut client, _) = Client::open(&server(config), json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
     let mut polls = Vec::new();
@@ -123,6 +123,28 @@ async fn long_polls_delay_nobody() {
     client.call("process/terminate", json!({ "processId": "p" })).await.unwrap();
     for poll in polls {
         client.response(poll).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn with_one_request_at_once_a_wait_holds_all_but_control() {
+    let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
+    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    client.start("p", "sleep 1000", json!({})).await;
+    client.start("q", "sleep 1000", json!({})).await;
+    let poll = json!({ "processId": "p", "waitMs": 3_600_000 });
+    let poll = client.request("process/read", poll).await;
+    let list = client.request("process/list", json!({})).await;
+    let wait = client.request("process/wait", json!({ "processId": "q" })).await;
+    let signal = json!({ "processId": "q", "signal": "kill" });
+    client.call("process/signal", signal).await.unwrap();
+    client.call("environment/status", json!({})).await.unwrap();
+    client.call("http/cancel", json!({ "requestId": "none" })).await.unwrap();
+    client.call("fs/cancelSearch", json!({ "searchId": "none" })).await.unwrap();
+    assert!(client.has_no_response(), "a request ran beside one that waits");
+    client.call("process/terminate", json!({ "processId": "p" })).await.unwrap();
+    for request in [poll, list, wait] {
+        client.response(request).await.unwrap();
     }
 }
 
@@ -187,7 +209,7 @@ async fn what_cannot_be_enforced_is_refused() {
 
 #[tokio::test]
 async fn a_wait_never_overtakes_the_start_of_its_process() {
-    let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
+    let config = ServerConfig { concurrent_requests: 2, ..ServerConfig::default() };
     let (mut client, _) = Client::open(&server(config), json!({})).await;
     let mut waits = Vec::new();
     for number in 0..50 {
