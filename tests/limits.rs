@@ -4,7 +4,8 @@ use serde_json::json;
 
 use crate::support::daemons::marker;
 use crate::support::machine::{self, Watched, is_root, marked};
-use crate::support::{ServerBuilder, eventually, shell};
+use crate::support::wire::frame_header;
+use crate::support::{HANG, Server, ServerBuilder, encoded, eventually, shell};
 
 #[test]
 fn a_server_without_descriptors_refuses_and_recovers() {
@@ -58,4 +59,45 @@ fn a_fork_bomb_ends_with_terminate() {
         marked(&marker("bomb")).is_empty()
     });
     assert_eq!(client.run(&shell("after", "echo fine")).text(), "fine\n");
+}
+
+#[test]
+fn unfinished_messages_of_all_clients_share_one_budget() {
+    const TRY_AGAIN_LATER: u16 = 1013;
+    const CLIENTS: usize = 4;
+    let server = Server::with(&["--max-buffered-bytes", &(8 << 20).to_string()]);
+    let mut small = server.client();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let (closed, closings) = std::sync::mpsc::sync_channel(CLIENTS);
+    for _ in 0..CLIENTS {
+        let (mut client, closed) = (server.client(), closed.clone());
+        std::thread::spawn(move || {
+            let mut message = frame_header(0x81, 4 << 20);
+            message.resize(3 << 20, b'x');
+            client.send_raw(&message);
+            let _ = closed.send(client.close_code());
+        });
+    }
+    for _ in 0..CLIENTS - 1 {
+        let content = encoded(vec![7; 200 << 10]);
+        let write = json!({"path": path.to_str().unwrap(), "dataBase64": content});
+        small.call("fs/writeFile", write);
+        assert_eq!(closings.recv_timeout(HANG).unwrap(), Some(TRY_AGAIN_LATER));
+    }
+    // What is left has room for its message.
+    assert_eq!(small.call("environment/status", json!({})), json!({"status": "ready"}));
+    assert!(closings.try_recv().is_err());
+}
+
+#[test]
+fn the_first_message_is_a_small_one() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.send_raw(&frame_header(0x81, (1 << 20) + 1));
+    assert_eq!(client.close_code(), Some(1009));
+
+    let mut client = server.client();
+    let long = "x".repeat(2 << 20);
+    assert_eq!(client.refused("nothing", json!({ "long": long })).code, -32601);
 }

@@ -4,6 +4,7 @@
 //! the only one that starts programs.
 #![expect(unsafe_code, reason = "the one crate that speaks to the kernel below the safe wrappers")]
 
+mod available_memory;
 pub mod fs;
 pub mod http;
 mod own_process;
@@ -11,6 +12,7 @@ pub mod owned_file;
 pub mod process;
 pub mod sandbox;
 
+pub use available_memory::available_memory;
 pub use own_process::{
     protect_own_memory, raise_descriptor_limit, return_freed_memory, survive_file_size_limit,
 };

@@ -28,6 +28,9 @@ pub struct ServerConfig {
     /// Ordinary requests of one connection that run at once; 1 is strictly serial, also for requests that
     /// wait. Control requests always run.
     pub concurrent_requests: usize,
+    /// Memory for unfinished messages, requests and unsent responses of all connections; 0 for a quarter
+    /// of the memory available.
+    pub max_buffered_bytes: u64,
     /// The most that any request may have.
     pub sandbox: SandboxCeiling,
     /// What no sandbox may change, such as the files by which others find this server.
@@ -65,6 +68,7 @@ impl Default for ServerConfig {
             allow_direct_exec: true,
             allow_prepared_exec: true,
             concurrent_requests: 64,
+            max_buffered_bytes: 0,
             sandbox: SandboxCeiling::default(),
             protected_paths: Vec::new(),
         }

@@ -11,7 +11,7 @@ use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::sandbox::SandboxError;
 use exec_server_protocol::{RpcError, TerminateMode};
-use exec_server_transport::Connection;
+use exec_server_transport::{Connection, MemoryBudget};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
 /// keeper was stopped.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
+/// Taken for the memory available where the system does not tell.
+const FALLBACK_MEMORY: u64 = 1 << 30;
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) guests: Arc<Guests>,
     pub(crate) sessions: Sessions,
     pub(crate) connections: Connections,
+    /// What connections may hold together.
+    pub(crate) memory: MemoryBudget,
     next_connection: AtomicU64,
     /// Tasks that belong to no connection: expiry of sessions, care for processes.
     background: Mutex<JoinSet<()>>,
@@ -68,6 +72,7 @@ impl Server {
         let executable = launcher.executable().map(Path::to_owned);
         let sandboxes = Arc::new(Sandboxes::new(&config, executable));
         let files = FilePool::default();
+        let memory = MemoryBudget::new(buffered_bytes(config.max_buffered_bytes));
         let shared = Shared {
             config,
             launcher,
@@ -80,6 +85,7 @@ impl Server {
             guests: Arc::default(),
             sessions,
             connections: Connections::default(),
+            memory,
             next_connection: AtomicU64::new(1),
             background: Mutex::default(),
         };
@@ -112,6 +118,12 @@ impl Server {
         let program = Holder::Program(holder);
         let session = shared.sessions.open(client_name.to_owned(), settings, program)?;
         Ok(LocalSession::new(Arc::clone(shared), session, holder))
+    }
+
+    /// What connections hold of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) now.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.shared.memory.used()
     }
 
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
@@ -312,6 +324,15 @@ impl Shared {
     fn background(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.background.lock().expect("no code panics while it holds the background tasks")
     }
+}
+
+/// The budget that the operator has set, or a quarter of the memory available.
+fn buffered_bytes(configured: u64) -> usize {
+    let bytes = match configured {
+        0 => exec_server_host::available_memory().unwrap_or(FALLBACK_MEMORY) / 4,
+        bytes => bytes,
+    };
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// The connections that are being served.

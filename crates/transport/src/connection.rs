@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tungstenite::protocol::frame::coding::CloseCode;
 
+use crate::budget::MemoryShare;
 use crate::lines::{LineReader, LineWriter};
 use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
@@ -89,6 +90,38 @@ impl Incoming {
 }
 
 /// Messages to the peer: framed into a buffer by `push`, written by `flush`.
+/// What the server decides about its peer.
+impl Incoming {
+    /// Messages may be so long from here on, also the one that has begun. Whole messages in memory have
+    /// no limit.
+    pub fn limit_messages(&mut self, max: usize) {
+        match &mut self.0 {
+            IncomingTransport::Lines(reader) => reader.limit_messages(max),
+            IncomingTransport::WebSocket(reader) => reader.limit_messages(max),
+            IncomingTransport::Memory(_) => {}
+        }
+    }
+
+    /// An unfinished message counts as memory of this share.
+    pub fn charge_to(&mut self, share: &MemoryShare) {
+        match &mut self.0 {
+            IncomingTransport::Lines(reader) => reader.held = share.hold(),
+            IncomingTransport::WebSocket(reader) => reader.held = share.hold(),
+            IncomingTransport::Memory(_) => {}
+        }
+    }
+
+    /// Drops what was received and asks for a close. [`recv`](Self::recv) then returns `None` when the
+    /// peer has gone, or its time to go is over.
+    pub fn close(&mut self, code: CloseCode, reason: &str) {
+        match &mut self.0 {
+            IncomingTransport::Lines(reader) => reader.close(),
+            IncomingTransport::WebSocket(reader) => reader.close(code, reason),
+            IncomingTransport::Memory(reader) => reader.close(),
+        }
+    }
+}
+
 ///
 /// The buffer has no limit of its own: its owner looks at [`buffered`](Self::buffered) and flushes.
 pub struct Outgoing(OutgoingTransport);

@@ -4,6 +4,7 @@
 //! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive, the listener's
 //! admission rules and the client's handshake live here. What a message *says* is not known here: not even that it is JSON.
 
+mod budget;
 mod connection;
 mod dial;
 mod lines;
@@ -14,6 +15,7 @@ mod stdio;
 mod websocket;
 mod write_buffer;
 
+pub use budget::{Holding, MemoryBudget, MemoryShare};
 pub use connection::{
     Connection, Incoming, MalformedMessage, Outgoing, Peer, Prober, Received, TransportKind,
 };

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::MAX_MESSAGE_BYTES;
+use crate::budget::Holding;
 use crate::connection::{Connection, MalformedMessage, Received};
 use crate::socket::ByteSource;
 use crate::write_buffer::{ByteSink, WriteBuffer};
@@ -36,13 +37,16 @@ pub fn lines(
 
 /// The same for streams that are boxed already, with messages of at most `max_line` bytes.
 pub(crate) fn connection(source: ByteSource, sink: ByteSink, max_line: usize) -> Connection {
-    let reader = LineReader { source, splitter: LineSplitter::new(max_line), at_end: false };
+    let (splitter, held) = (LineSplitter::new(max_line), Holding::default());
+    let reader = LineReader { source, splitter, held, at_end: false };
     Connection::from_lines(reader, LineWriter { sink, buffer: WriteBuffer::default() })
 }
 
 pub(crate) struct LineReader {
     source: ByteSource,
     splitter: LineSplitter,
+    /// For the line that is not complete.
+    pub(crate) held: Holding,
     at_end: bool,
 }
 
@@ -50,15 +54,27 @@ impl LineReader {
     pub(crate) async fn recv(&mut self) -> Option<Received> {
         loop {
             if let Some(received) = self.splitter.next_line() {
+                self.held.set(self.splitter.buffer.len());
                 return Some(received);
             }
             if self.at_end {
                 return self.splitter.last_line();
             }
             // A broken pipe and an end of file are the same to us: nothing more will come.
+            self.held.grow_to(self.splitter.buffer.len()).await;
             let count = self.source.read_buf(self.splitter.space()).await.unwrap_or(0);
             self.at_end = count == 0;
         }
+    }
+
+    pub(crate) fn limit_messages(&mut self, max: usize) {
+        self.splitter.max_line = max;
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.splitter = LineSplitter::new(self.splitter.max_line);
+        self.held.set(0);
+        self.at_end = true;
     }
 }
 

@@ -32,6 +32,11 @@ impl MemoryReader {
     pub(crate) async fn recv(&mut self) -> Option<Bytes> {
         self.receiver.recv().await
     }
+
+    pub(crate) fn close(&mut self) {
+        self.receiver.close();
+        while self.receiver.try_recv().is_ok() {}
+    }
 }
 
 pub(crate) struct MemoryWriter {

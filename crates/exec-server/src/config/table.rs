@@ -192,6 +192,13 @@ pub(crate) static SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         Group::Limits,
+        "max_buffered_bytes",
+        "BYTES",
+        Kind::Bytes(field!(server.max_buffered_bytes)),
+        "Messages and responses of all connections held in memory; 0 for a quarter of what is available",
+    ),
+    Setting::new(
+        Group::Limits,
         "retained_output_bytes_per_process",
         "BYTES",
         Kind::Count { field: field!(server.retained_output_bytes_per_process), least: 1 },

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exec_server_protocol::{ErrorCode, MAX_NAME_BYTES, RpcError};
+use exec_server_transport::Holding;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::named::{Claim, NameRules, Named};
@@ -103,11 +104,16 @@ pub(super) struct BodyMemory {
     whole: Arc<Semaphore>,
     permits: Option<OwnedSemaphorePermit>,
     bytes: usize,
+    /// The same, of the memory that connections share.
+    held: Holding,
 }
 
 impl BodyMemory {
     /// False if other bodies have it all.
     pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+        if !self.held.try_grow_to(bytes) {
+            return false;
+        }
         while self.bytes < bytes {
             let Ok(more) = Arc::clone(&self.whole).try_acquire_many_owned(GROWTH_KIB) else {
                 return false;
@@ -176,8 +182,8 @@ impl ConnectionBodies {
         cancelled
     }
 
-    pub(super) fn memory(&self) -> BodyMemory {
-        BodyMemory { whole: Arc::clone(&self.whole), permits: None, bytes: 0 }
+    pub(super) fn memory(&self, held: Holding) -> BodyMemory {
+        BodyMemory { whole: Arc::clone(&self.whole), permits: None, bytes: 0, held }
     }
 }
 
@@ -306,7 +312,8 @@ mod tests {
     #[test]
     fn bodies_together_have_a_bound() {
         let bodies = ConnectionBodies::default();
-        let (mut first, mut second) = (bodies.memory(), bodies.memory());
+        let (mut first, mut second) =
+            (bodies.memory(Holding::default()), bodies.memory(Holding::default()));
         assert!(first.grow_to((WHOLE_BODIES_KIB << 10) - 1));
         assert!(!second.grow_to(1));
         drop(first);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use exec_server_protocol::RpcError;
-use exec_server_transport::Prober;
+use exec_server_transport::{Holding, MemoryShare, Prober};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::bodies::ConnectionBodies;
@@ -26,6 +26,7 @@ const NAMES_KIB: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Room {
     _permit: Option<OwnedSemaphorePermit>,
+    _memory: Holding,
 }
 
 /// Never reused within a server.
@@ -36,6 +37,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 pub(crate) struct ConnectionHandle {
     id: ConnectionId,
     outbox: Arc<Outbox>,
+    memory: MemoryShare,
     prober: Prober,
     feeds: Mutex<Vec<Arc<Feed>>>,
     /// Room for large answers that are being made, in KiB, so that a client that asks for many and reads none costs a
@@ -48,11 +50,12 @@ pub(crate) struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    pub(super) fn new(id: ConnectionId, outbox: Arc<Outbox>, prober: Prober) -> Self {
+    pub(super) fn new(id: ConnectionId, memory: MemoryShare, prober: Prober) -> Self {
+        let outbox = Arc::new(Outbox::new(&memory));
         let room = Arc::new(Semaphore::new(ROOM_KIB));
         let names = Arc::new(Semaphore::new(NAMES_KIB));
         let (files, bodies) = (ConnectionFiles::default(), ConnectionBodies::default());
-        Self { id, outbox, prober, feeds: Mutex::default(), room, names, files, bodies }
+        Self { id, outbox, memory, prober, feeds: Mutex::default(), room, names, files, bodies }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
@@ -63,13 +66,31 @@ impl ConnectionHandle {
         &self.outbox
     }
 
+    pub(super) fn memory(&self) -> &MemoryShare {
+        &self.memory
+    }
+
     /// Waits until a large answer may be made: hold what is returned until it is handed over.
     pub(super) async fn room_for(&self, bytes: usize) -> Room {
         let kib = bytes.div_ceil(1 << 10).clamp(1, ROOM_KIB);
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.room).acquire_many_owned(kib).await;
+        let permits = u32::try_from(kib).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.room).acquire_many_owned(permits).await;
         self.outbox.room().await;
-        Room { _permit: permit.ok() }
+        Room { _permit: permit.ok(), _memory: self.memory_for_answer(kib << 10).await }
+    }
+
+    /// Of the budget that connections share. A size is a guess here, so no answer reserves all of it.
+    async fn memory_for_answer(&self, bytes: usize) -> Holding {
+        let mut memory = self.memory.hold();
+        tokio::select! {
+            () = memory.grow_to(self.guess(bytes)) => {}
+            () = self.outbox.closed() => {}
+        }
+        memory
+    }
+
+    fn guess(&self, bytes: usize) -> usize {
+        bytes.min(self.memory.budget().largest() / 4)
     }
 
     /// For an answer of any size.
@@ -80,13 +101,15 @@ impl ConnectionHandle {
     /// Waits until names that may be so much text may be collected: hold what is returned until they are handed over.
     pub(super) async fn room_for_names(&self, bytes: usize) -> Room {
         let permit = Arc::clone(&self.names).acquire_many_owned(names_kib(bytes)).await;
-        Room { _permit: permit.ok() }
+        Room { _permit: permit.ok(), _memory: self.memory_for_answer(bytes).await }
     }
 
     /// The same if there is room.
     pub(super) fn room_for_names_now(&self, bytes: usize) -> Option<Room> {
         let permit = Arc::clone(&self.names).try_acquire_many_owned(names_kib(bytes)).ok()?;
-        Some(Room { _permit: Some(permit) })
+        let mut memory = self.memory.hold();
+        let reserved = memory.try_grow_to(self.guess(bytes));
+        reserved.then_some(Room { _permit: Some(permit), _memory: memory })
     }
 
     /// Sends a process's events to this connection from now on.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::MAX_MESSAGE_BYTES;
+use exec_server_transport::{Holding, MemoryShare};
 use tokio::sync::Notify;
 
 use super::answers::{Answers, Events};
@@ -18,8 +19,10 @@ const ROOMY_BYTES: usize = 1 << 20;
 /// waiting for room.
 const MAX_BYTES: usize = MAX_MESSAGE_BYTES + (16 << 20);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
+    /// Larger answers cannot be sent.
+    max_answer: usize,
     state: Mutex<State>,
     /// Wakes the writer.
     filled: Notify,
@@ -33,6 +36,8 @@ pub(crate) struct Outbox {
 struct State {
     answers: Answers,
     bytes: usize,
+    /// The same, of the memory that connections share.
+    held: Holding,
     ready: VecDeque<Arc<Feed>>,
     /// The writer has given the socket everything it was asked to send.
     idle: bool,
@@ -40,6 +45,21 @@ struct State {
 }
 
 impl Outbox {
+    pub(super) fn new(memory: &MemoryShare) -> Self {
+        let state = State { held: memory.hold(), ..State::default() };
+        Self {
+            max_answer: memory.budget().largest().min(MAX_MESSAGE_BYTES),
+            state: Mutex::new(state),
+            filled: Notify::new(),
+            drained: Notify::new(),
+            ended: Notify::new(),
+        }
+    }
+
+    pub(super) fn max_answer(&self) -> usize {
+        self.max_answer
+    }
+
     /// Queues an answer, or a notification that is not output. When the client lets too many pile up, the connection is
     /// closed instead.
     pub(crate) fn push(&self, message: Vec<u8>) {
@@ -58,6 +78,8 @@ impl Outbox {
         }
         state.idle = false;
         state.bytes += message.len();
+        let bytes = state.bytes;
+        state.held.set(bytes);
         let left = state.answers.push(message, events);
         if state.bytes > MAX_BYTES {
             tracing::warn!(bytes = state.bytes, "a client does not read its answers; closing");
@@ -86,6 +108,7 @@ impl Outbox {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
+        state.held.set(0);
         let unsent = (std::mem::take(&mut state.ready), std::mem::take(&mut state.answers));
         drop(state);
         // Not under the lock: the last owner of a feed drops its process, too.
@@ -146,6 +169,10 @@ impl Outbox {
     pub(super) fn sent(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes -= bytes;
+        if !state.closed {
+            let unsent = state.bytes;
+            state.held.set(unsent);
+        }
         drop(state);
         if bytes > 0 {
             self.drained.notify_waiters();
@@ -167,5 +194,12 @@ impl Outbox {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics while it holds an outbox")
+    }
+}
+
+#[cfg(test)]
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new(&exec_server_transport::MemoryBudget::new(usize::MAX).share())
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    Call, ClientNotification, InitializeParams, InitializeResponse, Message, Method, Notification,
-    PROTOCOL_VERSION, Request, RpcError, TerminateMode, UNKNOWN_REQUEST_ID, decode, error_response,
-    rpc,
+    Call, ClientNotification, InitializeParams, InitializeResponse, MAX_MESSAGE_BYTES, Message,
+    Method, Notification, PROTOCOL_VERSION, Request, RpcError, TerminateMode, UNKNOWN_REQUEST_ID,
+    decode, error_response, rpc,
 };
 use exec_server_transport::{Incoming, Received};
 use tokio::task::{AbortHandle, JoinSet};
@@ -54,7 +54,7 @@ impl Reader {
     }
 
     /// Runs until the connection is over.
-    pub(super) async fn run(&mut self, mut incoming: Incoming) {
+    pub(super) async fn run(&mut self, incoming: &mut Incoming) {
         let places = self.lanes.places();
         let outbox = Arc::clone(self.connection.outbox());
         loop {
@@ -62,7 +62,14 @@ impl Reader {
             let queued = self.lanes.has_queued();
             tokio::select! {
                 received = incoming.recv() => match received {
-                    Some(Received::Message(text)) => self.message(&text).await,
+                    Some(Received::Message(text)) => {
+                        let was_fresh = self.is_fresh();
+                        self.message(&text).await;
+                        if was_fresh && !self.is_fresh() {
+                            let largest = self.shared.memory.largest();
+                            incoming.limit_messages(largest.min(MAX_MESSAGE_BYTES));
+                        }
+                    }
                     Some(Received::Malformed(malformed)) => self.refuse(&malformed.to_string()),
                     None => return,
                 },
@@ -132,7 +139,9 @@ impl Reader {
     }
 
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
-        let responder = Responder::new(self.connection.outbox(), request.id);
+        let mut held = self.connection.memory().hold();
+        held.set(bytes);
+        let responder = Responder::new(self.connection.outbox(), request.id).with_text(held);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
         let decoded = Call::decode(&request.method, request.params);
         let call = match decoded {
@@ -219,6 +228,10 @@ impl Reader {
         }
     }
 
+    fn is_fresh(&self) -> bool {
+        matches!(self.phase, Phase::Fresh)
+    }
+
     fn session(&self) -> Result<&Arc<Session>, RpcError> {
         match &self.phase {
             Phase::Ready(session) => Ok(session),
@@ -234,7 +247,7 @@ impl Reader {
         &mut self,
         params: InitializeParams,
     ) -> Result<InitializeResponse, RpcError> {
-        if !matches!(self.phase, Phase::Fresh) {
+        if !self.is_fresh() {
             return Err(RpcError::invalid_request(
                 "initialize was called before on this connection",
             ));

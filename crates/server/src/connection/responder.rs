@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    BytesResponse, MAX_MESSAGE_BYTES, RequestId, Rpc, RpcError, bytes_response, error_response,
-    response,
+    BytesResponse, RequestId, Rpc, RpcError, bytes_response, error_response, response,
 };
+use exec_server_transport::Holding;
 
 use super::feed::Feed;
 use super::lanes::Place;
@@ -17,11 +17,20 @@ pub(crate) struct Responder {
     outbox: Arc<Outbox>,
     id: Option<RequestId>,
     place: Option<Place>,
+    /// For the text of the request.
+    text: Holding,
 }
 
 impl Responder {
     pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId) -> Self {
-        Self { outbox: Arc::clone(outbox), id: Some(id), place: None }
+        let text = Holding::default();
+        Self { outbox: Arc::clone(outbox), id: Some(id), place: None, text }
+    }
+
+    /// The text of the request counts until it is answered.
+    pub(super) fn with_text(mut self, text: Holding) -> Self {
+        self.text = text;
+        self
     }
 
     pub(super) fn with_place(self, place: Place) -> Self {
@@ -47,14 +56,14 @@ impl Responder {
             Ok(result) => response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error)),
             Err(error) => error_response(&id, &error),
         };
-        let message = sendable(&id, message);
+        let message = self.sendable(&id, message);
         Encoded { outbox: Arc::clone(&self.outbox), message, _place: self.place.take() }
     }
 
     /// Answers with one member of bytes, and `more` behind it.
     pub(super) fn answer_bytes(mut self, member: &str, bytes: &[u8], more: &str) {
         if let Some(id) = self.id.take() {
-            self.outbox.push(sendable(&id, bytes_response(&id, member, bytes, more)));
+            self.outbox.push(self.sendable(&id, bytes_response(&id, member, bytes, more)));
         }
     }
 
@@ -68,7 +77,7 @@ impl Responder {
         let Some(id) = self.id.take() else { return };
         let mut response = BytesResponse::new(&id, member, expected_bytes);
         self.outbox.push(match read(&mut response) {
-            Ok(()) => sendable(&id, response.finish("")),
+            Ok(()) => self.sendable(&id, response.finish("")),
             Err(error) => error_response(&id, &error),
         });
     }
@@ -77,10 +86,10 @@ impl Responder {
     pub(super) fn answer_events<M: Rpc>(mut self, result: &M::Response, feed: Arc<Feed>, seq: u64) {
         let Some(id) = self.id.take() else { return };
         match response(&id, result) {
-            Ok(message) if message.len() <= MAX_MESSAGE_BYTES => {
+            Ok(message) if message.len() <= self.outbox.max_answer() => {
                 self.outbox.answer_events(message, feed, seq);
             }
-            Ok(message) => self.outbox.push(sendable(&id, message)),
+            Ok(message) => self.outbox.push(self.sendable(&id, message)),
             Err(error) => self.outbox.push(unencodable(&id, &error)),
         }
     }
@@ -89,6 +98,19 @@ impl Responder {
         if let Some(id) = self.id.take() {
             self.outbox.push(error_response(&id, error));
         }
+    }
+
+    /// The last resort: no client would take a larger message, or the server has no memory for it, and the
+    /// connection has other requests to live for. What may be large has a bound of its own, and an answer
+    /// that comes to this was missed there.
+    fn sendable(&self, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
+        let (len, max) = (message.len(), self.outbox.max_answer());
+        if len <= max {
+            return message;
+        }
+        tracing::warn!(len, "an answer exceeds the largest message; an error is sent instead");
+        let error = format!("the answer of {len} bytes exceeds the limit of {max}");
+        error_response(id, &RpcError::internal(error).with_kind("answerTooLarge"))
     }
 }
 
@@ -108,18 +130,6 @@ impl Encoded {
     pub(super) fn send(self) {
         self.outbox.push(self.message);
     }
-}
-
-/// The last resort: no client would take a larger message, and the connection has other requests to live for. What may be large
-/// has a bound of its own, and an answer that comes to this was missed there.
-fn sendable(id: &RequestId, message: Vec<u8>) -> Vec<u8> {
-    if message.len() <= MAX_MESSAGE_BYTES {
-        return message;
-    }
-    let (len, max) = (message.len(), MAX_MESSAGE_BYTES);
-    tracing::warn!(len, "an answer exceeds the largest message; an error is sent instead");
-    let error = RpcError::internal(format!("the answer of {len} bytes exceeds the limit of {max}"));
-    error_response(id, &error.with_kind("answerTooLarge"))
 }
 
 fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {

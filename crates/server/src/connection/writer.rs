@@ -21,6 +21,10 @@ pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: us
     let mut writer = Writer { outbox, outgoing, window, answers, answer_bytes: 0 };
     while !writer.outbox.is_closed() && writer.step().await {}
     writer.outbox.close();
+    if writer.outgoing.buffered() > BATCH_BYTES {
+        // The peer takes nothing, and the memory is wanted.
+        return;
+    }
     // The peer may be one that takes nothing, and then not even a goodbye.
     let goodbye = writer.outgoing.close(CloseCode::Away, "");
     let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbye).await;

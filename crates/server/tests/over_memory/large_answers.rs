@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use exec_server_protocol::PathUri;
-use exec_server_server::ServerConfig;
+use exec_server_server::{Server, ServerConfig};
+use exec_server_transport::lines;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::client::{Client, bytes, server};
 
@@ -127,4 +129,44 @@ async fn arguments_that_are_too_large_for_a_list_are_an_error() {
     let refused = client.call("process/list", json!({})).await.unwrap_err();
     assert_eq!(refused["data"]["kind"], "answerTooLarge", "{refused}");
     client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
+}
+
+/// A client that reads the answer to `initialize`, asks for a file ten times, and reads nothing more.
+async fn ask_without_reading(server: &Server, path: &str) -> DuplexStream {
+    let (mut client, served) = tokio::io::duplex(16 << 10);
+    let server = server.clone();
+    tokio::spawn(async move {
+        let (read, write) = tokio::io::split(served);
+        server.serve(lines(read, write)).await;
+    });
+    let hello = "{\"id\":0,\"method\":\"initialize\",\"params\":{\"clientName\":\"deaf\"}}\n\
+                 {\"method\":\"initialized\"}\n";
+    client.write_all(hello.as_bytes()).await.unwrap();
+    while client.read_u8().await.unwrap() != b'\n' {}
+    for id in 1..=10 {
+        let read = json!({"id": id, "method": "fs/readFile", "params": {"path": path}});
+        client.write_all(format!("{read}\n").as_bytes()).await.unwrap();
+    }
+    client
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
+    const BUDGET: usize = 8 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let config = ServerConfig { max_buffered_bytes: BUDGET as u64, ..ServerConfig::default() };
+    let server = server(config);
+    let mut deaf = Vec::new();
+    for _ in 0..8 {
+        deaf.push(ask_without_reading(&server, &uri(&path)).await);
+    }
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    for _ in 0..5 {
+        let content = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
+        assert_eq!(bytes(&content["dataBase64"]).len(), 1 << 20);
+        assert!(server.buffered_bytes() <= BUDGET, "{} bytes", server.buffered_bytes());
+    }
+    assert!(server.buffered_bytes() > 0, "the others do not wait for anything");
 }

@@ -105,6 +105,15 @@ impl Decoder {
         Self { role, max_message, buffer, chunk, frame: None, fragments: None }
     }
 
+    pub(super) fn limit_messages(&mut self, max: usize) {
+        self.max_message = max;
+    }
+
+    /// Bytes of a message that is not complete, and of whatever came behind it.
+    pub(super) fn held(&self) -> usize {
+        self.buffer.len() + self.fragments.as_ref().map_or(0, BytesMut::len)
+    }
+
     /// Room to read into, never empty.
     pub(super) fn space(&mut self) -> &mut BytesMut {
         let have = self.buffer.len();
@@ -135,7 +144,9 @@ impl Decoder {
 
     /// Drops what was received; for a peer that is no longer listened to.
     pub(super) fn discard(&mut self) {
-        self.buffer.clear();
+        if self.held() > 0 {
+            (self.buffer, self.fragments) = (BytesMut::new(), None);
+        }
         self.frame = None;
     }
 

@@ -7,17 +7,21 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tungstenite::protocol::frame::coding::CloseCode;
 
 use super::control::Control;
 use super::decoder::{Decoder, Event};
 use super::liveness::{Liveness, Verdict};
 use super::{KeepAlive, Role};
 use crate::MAX_MESSAGE_BYTES;
+use crate::budget::Holding;
 use crate::socket::ByteSource;
 
 pub(crate) struct WebSocketReader {
     source: ByteSource,
     decoder: Decoder,
+    /// For the message that is not complete.
+    pub(crate) held: Holding,
     control: Arc<Control>,
     answered: watch::Sender<u64>,
     keep_alive: KeepAlive,
@@ -53,6 +57,7 @@ impl WebSocketReader {
         Self {
             source,
             decoder: Decoder::new(role, MAX_MESSAGE_BYTES, early),
+            held: Holding::default(),
             control,
             answered,
             keep_alive,
@@ -67,8 +72,10 @@ impl WebSocketReader {
             match self.phase {
                 Phase::Open => {
                     if let Some(message) = self.decode() {
+                        self.held.set(self.decoder.held());
                         return Some(message);
                     }
+                    self.held.grow_to(self.decoder.held()).await;
                 }
                 Phase::Closing => self.decoder.discard(),
                 Phase::Over => return None,
@@ -77,6 +84,15 @@ impl WebSocketReader {
                 self.phase = Phase::Over;
             }
         }
+    }
+
+    pub(crate) fn limit_messages(&mut self, max: usize) {
+        self.decoder.limit_messages(max);
+    }
+
+    pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
+        self.control.ask_for_close(code, reason);
+        self.start_closing();
     }
 
     /// The next complete message; control frames before it are dealt with.
@@ -88,13 +104,11 @@ impl WebSocketReader {
                 Ok(Some(Event::Ping(payload))) => self.control.answer_ping(payload),
                 Ok(Some(Event::Pong(payload))) => self.note_pong(&payload),
                 Ok(Some(Event::Close(code))) => {
-                    self.control.ask_for_close(code, "");
-                    self.start_closing();
+                    self.close(code, "");
                 }
                 Err(violation) => {
                     tracing::debug!(%violation, "closing the connection");
-                    self.control.ask_for_close(violation.close_code(), &violation.to_string());
-                    self.start_closing();
+                    self.close(violation.close_code(), &violation.to_string());
                 }
             }
         }
@@ -114,6 +128,7 @@ impl WebSocketReader {
     fn start_closing(&mut self) {
         self.phase = Phase::Closing;
         self.decoder.discard();
+        self.held.set(0);
         self.timer.as_mut().reset(Instant::now() + self.keep_alive.close_timeout);
     }
 

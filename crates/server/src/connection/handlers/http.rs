@@ -72,7 +72,7 @@ async fn answer_whole(
     responder: Responder,
 ) {
     let id = params.request_id.clone();
-    let mut memory = connection.bodies.memory();
+    let mut memory = connection.bodies.memory(connection.memory().hold());
     let fetch = async {
         let response = shared.http.send(host_request(params)).await?;
         let mut whole = head(&response);

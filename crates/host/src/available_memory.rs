@@ -1,0 +1,75 @@
+//! How much memory this process may expect to get.
+
+use std::fs;
+use std::path::Path;
+
+/// The least of what the machine has left and what the control groups of this process may have.
+/// `None` if the system tells neither.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    available(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+}
+
+fn available(proc: &Path, cgroups: &Path) -> Option<u64> {
+    let machine = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| left(&text));
+    let groups = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
+    let limits = groups.lines().filter_map(|line| group_limit(line, cgroups));
+    limits.chain(machine).min()
+}
+
+fn left(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+/// A line is `0::/path` in version 2, and `NUMBER:CONTROLLERS:/path` in version 1. The limits of the
+/// groups above hold, too.
+fn group_limit(line: &str, cgroups: &Path) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let (root, file) = match controllers {
+        "" => (cgroups.to_owned(), "memory.max"),
+        _ if controllers.split(',').any(|controller| controller == "memory") => {
+            (cgroups.join("memory"), "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let group = root.join(path.trim_start_matches('/'));
+    let groups = group.ancestors().take_while(|group| group.starts_with(&root));
+    let limit = |group: &Path| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok();
+    groups.filter_map(limit).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_least_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let (proc, cgroups) = (directory.path().join("proc"), directory.path().join("cgroup"));
+        assert_eq!(available(&proc, &cgroups), None);
+        write(&proc.join("meminfo"), "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n");
+        assert_eq!(available(&proc, &cgroups), Some(4000 << 10));
+        write(&proc.join("self/cgroup"), "4:cpu,memory:/docker/x\n0::/user/service\n");
+        assert_eq!(available(&proc, &cgroups), Some(4000 << 10));
+        write(&cgroups.join("user/service/memory.max"), "max\n");
+        write(&cgroups.join("user/memory.max"), "3000000\n");
+        assert_eq!(available(&proc, &cgroups), Some(3_000_000));
+        write(&cgroups.join("memory/docker/x/memory.limit_in_bytes"), "2000000\n");
+        assert_eq!(available(&proc, &cgroups), Some(2_000_000));
+        write(&cgroups.join("user/service/memory.max"), "1000000\n");
+        assert_eq!(available(&proc, &cgroups), Some(1_000_000));
+    }
+
+    #[test]
+    fn this_machine_tells() {
+        assert!(available_memory().is_some_and(|bytes| bytes > 0));
+    }
+}

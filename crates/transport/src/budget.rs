@@ -1,0 +1,383 @@
+//! Memory that the connections of a server share: unfinished messages, requests that are worked on, and
+//! responses that were not sent yet.
+//!
+//! Each connection bounds these for itself, but there may be many. So each takes what it holds out of
+//! one [`MemoryBudget`], in coarse steps. A reservation that can wait gets half of the budget; the other
+//! half is for connections that hold little, and for what cannot wait. If a reservation has waited for
+//! too long, or the whole budget is exceeded, the connection that holds most is closed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// What each holding may have without being counted, so that small messages cost nothing.
+const UNCOUNTED: usize = 16 << 10;
+/// Beyond that, holdings grow by this much.
+const STEP: usize = 64 << 10;
+/// A connection that holds less than this part of the budget does not wait while there is any left.
+const LITTLE: usize = 16;
+/// A budget with which connections can still work.
+const LEAST: usize = 4 << 20;
+/// How long a reservation waits before the largest connection is closed for it, and how far such
+/// closings are apart.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Clones share the budget.
+#[derive(Debug, Clone)]
+pub struct MemoryBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limit: usize,
+    state: Mutex<State>,
+    released: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: usize,
+    /// The part of `used` that connections hold which are being closed.
+    leaving: usize,
+    shares: HashMap<u64, Share>,
+    next_id: u64,
+    /// When a connection was last closed for a reservation that waited.
+    last_closing: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Share {
+    bytes: usize,
+    exceeded: watch::Sender<bool>,
+}
+
+/// What one connection has of the budget. Clones are the same connection's.
+#[derive(Debug, Clone)]
+pub struct MemoryShare(Arc<Member>);
+
+#[derive(Debug)]
+struct Member {
+    id: u64,
+    budget: MemoryBudget,
+    exceeded: watch::Receiver<bool>,
+}
+
+/// Memory for one purpose of a connection, given back when dropped. One of no connection is not counted.
+#[derive(Debug, Default)]
+pub struct Holding {
+    share: Option<MemoryShare>,
+    /// Counted.
+    bytes: usize,
+    /// Kept while a reservation waits, also if the wait is interrupted and taken up again.
+    waiting_since: Option<Instant>,
+}
+
+impl MemoryBudget {
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        let (state, released) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Shared { limit: limit.max(LEAST), state, released }))
+    }
+
+    /// The share of one more connection.
+    #[must_use]
+    pub fn share(&self) -> MemoryShare {
+        let (exceeded, is_exceeded) = watch::channel(false);
+        let mut state = self.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        state.shares.insert(id, Share { bytes: 0, exceeded });
+        drop(state);
+        MemoryShare(Arc::new(Member { id, budget: self.clone(), exceeded: is_exceeded }))
+    }
+
+    /// The largest reservation that is granted to a single message.
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        self.0.limit / 2
+    }
+
+    /// What is counted now, for all connections.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.lock().used
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no code panics while it holds the budget")
+    }
+}
+
+impl MemoryShare {
+    #[must_use]
+    pub fn hold(&self) -> Holding {
+        Holding { share: Some(self.clone()), ..Holding::default() }
+    }
+
+    #[must_use]
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.0.budget
+    }
+
+    /// Resolves when this connection is to be closed, because it holds most of a budget that is used up.
+    pub async fn exceeded(&self) {
+        let mut exceeded = self.0.exceeded.clone();
+        // The sender is there for as long as this is.
+        let _ = exceeded.wait_for(|exceeded| *exceeded).await;
+    }
+}
+
+impl Drop for Member {
+    /// No holding is left: each has a share.
+    fn drop(&mut self) {
+        self.budget.lock().shares.remove(&self.id);
+    }
+}
+
+impl Holding {
+    /// Takes or gives back memory without waiting. If the budget is exceeded, the connection that holds
+    /// most is closed.
+    pub fn set(&mut self, bytes: usize) {
+        let Some((member, counted)) = self.change(bytes) else { return };
+        let mut state = member.budget.lock();
+        state.change(member.id, self.bytes, counted);
+        while state.used - state.leaving > member.budget.0.limit && state.close_largest() {}
+        drop(state);
+        if counted < self.bytes {
+            member.budget.0.released.notify_waiters();
+        }
+        self.bytes = counted;
+    }
+
+    /// Takes memory as soon as it is there. Cancel-safe.
+    pub async fn grow_to(&mut self, bytes: usize) {
+        loop {
+            let Some((member, _)) = self.change(bytes).filter(|(_, counted)| *counted > self.bytes)
+            else {
+                return;
+            };
+            let budget = member.budget.clone();
+            let mut released = std::pin::pin!(budget.0.released.notified());
+            released.as_mut().enable();
+            if self.try_grow_to(bytes) {
+                return;
+            }
+            let now = Instant::now();
+            let since = *self.waiting_since.get_or_insert(now);
+            let next_closing = budget.lock().close_for(since, now);
+            tokio::select! {
+                () = released => {}
+                () = sleep_until(next_closing) => {}
+            }
+        }
+    }
+
+    /// Takes memory if it is there.
+    pub fn try_grow_to(&mut self, bytes: usize) -> bool {
+        let Some((member, counted)) =
+            self.change(bytes).filter(|(_, counted)| *counted > self.bytes)
+        else {
+            return true;
+        };
+        let mut state = member.budget.lock();
+        if !state.has_room(member.id, counted - self.bytes, member.budget.0.limit) {
+            return false;
+        }
+        state.change(member.id, self.bytes, counted);
+        drop(state);
+        (self.bytes, self.waiting_since) = (counted, None);
+        true
+    }
+
+    /// What is to be counted for so many bytes; `None` if nothing changes.
+    fn change(&self, bytes: usize) -> Option<(Arc<Member>, usize)> {
+        let counted = if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) };
+        let share = self.share.as_ref().filter(|_| counted != self.bytes)?;
+        Some((Arc::clone(&share.0), counted))
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl State {
+    fn has_room(&self, id: u64, more: usize, limit: usize) -> bool {
+        let own = self.shares.get(&id).map_or(0, |share| share.bytes);
+        let total = self.used + more;
+        total <= limit / 2 || (own + more <= limit / LITTLE && total <= limit)
+    }
+
+    fn change(&mut self, id: u64, from: usize, to: usize) {
+        let Some(share) = self.shares.get_mut(&id) else { return };
+        share.bytes = share.bytes - from + to;
+        self.used = self.used - from + to;
+        if *share.exceeded.borrow() {
+            self.leaving = self.leaving - from + to;
+        }
+    }
+
+    /// Closes the largest if a reservation has waited for too long; returns when it will have next.
+    fn close_for(&mut self, since: Instant, now: Instant) -> Instant {
+        let due = self.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
+        if now < due {
+            return due;
+        }
+        self.last_closing = Some(now);
+        self.close_largest();
+        now + WAIT_TIMEOUT
+    }
+
+    /// False if nobody holds anything who is not being closed already.
+    fn close_largest(&mut self) -> bool {
+        let stays = |share: &&mut Share| share.bytes > 0 && !*share.exceeded.borrow();
+        let Some(largest) = self.shares.values_mut().filter(stays).max_by_key(|share| share.bytes)
+        else {
+            return false;
+        };
+        largest.exceeded.send_replace(true);
+        self.leaving += largest.bytes;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn budget() -> MemoryBudget {
+        MemoryBudget::new(8 * MIB)
+    }
+
+    fn is_exceeded(share: &MemoryShare) -> bool {
+        *share.0.exceeded.borrow()
+    }
+
+    #[test]
+    fn memory_is_counted_in_steps_and_given_back() {
+        let budget = budget();
+        let share = budget.share();
+        let mut held = share.hold();
+        for (bytes, counted) in [
+            (UNCOUNTED, 0),
+            (UNCOUNTED + 1, STEP),
+            (STEP, STEP),
+            (STEP + 1, 2 * STEP),
+            (3 * MIB, 3 * MIB),
+            (UNCOUNTED, 0),
+            (MIB, MIB),
+        ] {
+            held.set(bytes);
+            assert_eq!(budget.used(), counted, "{bytes}");
+        }
+        drop(held);
+        assert_eq!(budget.used(), 0);
+        drop(share);
+        assert!(budget.lock().shares.is_empty());
+    }
+
+    #[test]
+    fn one_of_no_connection_is_not_counted() {
+        let mut held = Holding::default();
+        held.set(usize::MAX / 2);
+        assert!(held.try_grow_to(usize::MAX / 2));
+    }
+
+    #[test]
+    fn half_is_for_those_that_hold_little() {
+        let budget = budget();
+        let (large, small) = (budget.share(), budget.share());
+        let (mut held, mut little) = (large.hold(), small.hold());
+        assert!(held.try_grow_to(4 * MIB));
+        assert!(!held.try_grow_to(4 * MIB + 1), "more than half was reserved");
+        assert!(little.try_grow_to(MIB / 2));
+        assert!(!little.try_grow_to(MIB));
+        assert!(!is_exceeded(&large) && !is_exceeded(&small));
+    }
+
+    #[test]
+    fn the_largest_is_closed_once_when_all_is_used() {
+        let budget = budget();
+        let shares = [2, 5, 1].map(|size| (budget.share(), size));
+        let mut held: Vec<_> = shares.iter().map(|(share, _)| share.hold()).collect();
+        for (held, (_, size)) in held.iter_mut().zip(&shares) {
+            held.set(size * MIB);
+        }
+        assert!(shares.iter().all(|(share, _)| !is_exceeded(share)));
+        held[2].set(2 * MIB);
+        assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
+        // It has not gone yet, and what it holds is as good as free.
+        held[2].set(3 * MIB);
+        assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
+        held[1].set(0);
+        assert_eq!((budget.used(), budget.lock().leaving), (5 * MIB, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reservation_waits_for_memory() {
+        let budget = budget();
+        let (first, second) = (budget.share(), budget.share());
+        let (mut held, mut waiting) = (first.hold(), second.hold());
+        held.grow_to(4 * MIB).await;
+        let release = async {
+            tokio::time::sleep(WAIT_TIMEOUT / 2).await;
+            drop(held);
+        };
+        tokio::join!(waiting.grow_to(MIB), release);
+        assert_eq!(budget.used(), MIB);
+        assert!(!is_exceeded(&first) && !is_exceeded(&second));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_and_the_largest_goes() {
+        let budget = budget();
+        let shares: Vec<_> = (0..12).map(|_| budget.share()).collect();
+        let mut clients = tokio::task::JoinSet::new();
+        for (number, share) in shares.iter().enumerate() {
+            let share = share.clone();
+            clients.spawn(async move {
+                // Each sends a message in pieces, and holds what it has sent until it is closed.
+                let mut held = share.hold();
+                let sends = async {
+                    for sent in 1..=(3 * MIB) / STEP {
+                        held.grow_to(sent * STEP).await;
+                        tokio::task::yield_now().await;
+                    }
+                };
+                let is_closed = tokio::select! {
+                    () = sends => false,
+                    () = share.exceeded() => true,
+                };
+                (number, is_closed)
+            });
+        }
+        let mut finished = 0;
+        while let Some(ended) = clients.join_next().await {
+            finished += usize::from(!ended.unwrap().1);
+        }
+        assert!(finished > 0, "everybody was closed");
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_interrupted_goes_on() {
+        let budget = budget();
+        let (first, second) = (budget.share(), budget.share());
+        let (mut held, mut waiting) = (first.hold(), second.hold());
+        held.set(5 * MIB);
+        let begun = Instant::now();
+        while !is_exceeded(&first) {
+            let _ = tokio::time::timeout(WAIT_TIMEOUT / 10, waiting.grow_to(MIB)).await;
+            assert!(begun.elapsed() <= 2 * WAIT_TIMEOUT, "it began anew each time");
+        }
+        assert!(!is_exceeded(&second));
+        drop(held);
+        waiting.grow_to(MIB).await;
+    }
+}
