@@ -33,6 +33,11 @@ impl Responder {
         self
     }
 
+    /// False once the connection is over: work that has not begun is dropped then.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.outbox.is_closed()
+    }
+
     pub(super) fn with_place(self, place: Place) -> Self {
         let mut this = self;
         this.place = Some(place);

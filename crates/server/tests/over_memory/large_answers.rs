@@ -131,6 +131,35 @@ async fn arguments_that_are_too_large_for_a_list_are_an_error() {
     client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
 }
 
+/// Bytes that this process has read so far. Each test is a process of its own.
+fn bytes_read() -> u64 {
+    let counters = std::fs::read_to_string("/proc/self/io").unwrap();
+    counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn what_a_dead_connection_asked_for_is_not_read() {
+    const FILES: u64 = 40;
+    const FILE_BYTES: u64 = 4 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("large");
+    std::fs::File::create(&path).unwrap().set_len(FILE_BYTES).unwrap();
+    let server = server(ServerConfig::default());
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    // More answers than the transport takes, so that those behind them wait for the client to read.
+    for _ in 0..100 {
+        client.request("environment/status", json!({})).await;
+    }
+    let before = bytes_read();
+    for _ in 0..FILES {
+        client.request("fs/readFile", json!({"path": uri(&path)})).await;
+    }
+    client.cut().await;
+    server.shutdown().await;
+    let read = bytes_read() - before;
+    assert!(read < FILES * FILE_BYTES / 2, "{read} bytes were read for nobody");
+}
+
 /// A client that reads the answer to `initialize`, asks for a file ten times, and reads nothing more.
 async fn ask_without_reading(server: &Server, path: &str) -> DuplexStream {
     let (mut client, served) = tokio::io::duplex(16 << 10);

@@ -1,5 +1,6 @@
 //! Content and names of files. Whatever touches storage is given to the pool, and the answer is made there too: it may be
-//! large.
+//! large. Work that has not begun when its connection ends is dropped; only the blocks and the end of an upload are not,
+//! since its client may come back for it.
 
 use std::sync::Arc;
 
@@ -25,6 +26,9 @@ impl Reader {
     pub(super) fn file_call<M: FileCall>(&mut self, params: M::Params, responder: Responder) {
         let connection = Arc::clone(&self.connection);
         self.shared.file_work.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let done = admitted.and_then(|admitted| M::run(admitted, &connection.files.stop));
             responder.answer::<M>(done);
         });
@@ -40,6 +44,9 @@ impl Reader {
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
         self.shared.file_work.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let admitted = match admitted {
                 Ok(admitted) => admitted,
                 Err(error) => return responder.fail(&error),
@@ -61,6 +68,9 @@ impl Reader {
         let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
         let runtime = runtime::Handle::current();
         self.shared.file_work.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let begun = admitted.and_then(|admitted| {
                 let reading = Reading::begin(&admitted)?;
                 Ok((reading, admitted.lane))
@@ -79,6 +89,9 @@ impl Reader {
                     if let Err(error) = kept {
                         return responder.fail(&error);
                     }
+                    if !responder.is_wanted() {
+                        return;
+                    }
                     let expected = file.expected_bytes();
                     responder.answer_pieces("dataBase64", expected, |answer| {
                         file.finish(|piece| answer.append(piece))
@@ -96,6 +109,9 @@ impl Reader {
             Err(error) => return responder.fail(&error),
         };
         self.shared.file_work.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let response = admitted.and_then(|admitted| {
                 let (file, metadata) = open(&admitted)?;
                 let params = admitted.params;
@@ -117,12 +133,17 @@ impl Reader {
             Err(error) => return responder.fail(&error),
         };
         let offset = params.offset;
-        let read = move |responder: Responder| match read_block(&file, offset, len) {
-            Ok((bytes, eof)) => {
-                let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
-                responder.answer_bytes("chunk", &bytes, more);
+        let read = move |responder: Responder| {
+            if !responder.is_wanted() {
+                return;
             }
-            Err(error) => responder.fail(&error),
+            match read_block(&file, offset, len) {
+                Ok((bytes, eof)) => {
+                    let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
+                    responder.answer_bytes("chunk", &bytes, more);
+                }
+                Err(error) => responder.fail(&error),
+            }
         };
         let pool = self.shared.files.clone();
         if len <= SMALL_BYTES {
@@ -146,6 +167,9 @@ impl Reader {
         };
         let handle_id = params.handle_id.clone();
         self.shared.file_work.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let response = admitted.and_then(Upload::create).and_then(|upload| {
                 let size = Some(upload.written_before());
                 claim.fill(Handle::Writing(Arc::new(upload))).map_err(|_| closed(&handle_id))?;
@@ -216,6 +240,7 @@ impl<M: LargeFileCall> LargeCall<M> {
         shared.spawn_on(&runtime, async move {
             let room = self.connection.room_for_names(M::LARGEST_ANSWER).await;
             lane.run(move |kept| match kept {
+                Ok(()) if !self.responder.is_wanted() => {}
                 Ok(()) => self.run(room),
                 Err(error) => self.responder.fail(&error),
             });

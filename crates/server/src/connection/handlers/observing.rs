@@ -100,6 +100,9 @@ impl Reader {
         let connection = Arc::clone(&self.connection);
         let runtime = runtime::Handle::current();
         self.shared.searches.run(params, move |admitted| {
+            if !responder.is_wanted() {
+                return;
+            }
             let send = |results| {
                 let found = SearchResultsNotification { search_id: search_id.clone(), results };
                 let text = notification("fs/searchResults", &found);
