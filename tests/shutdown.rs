@@ -62,6 +62,21 @@ fn trees_that_ignore_the_request_are_killed_after_the_grace_period() {
 }
 
 #[test]
+fn a_stdio_server_with_nothing_to_say_ends_when_its_output_is_closed() {
+    let (mut server, client) = Server::stdio();
+    let _stdin = client.stop_reading();
+    assert!(server.wait().success());
+
+    let (mut server, mut client) = Server::stdio();
+    client.initialize(&json!({})).unwrap();
+    client.start(&shell("p", "exec sleep 1000"));
+    let watched = Watched::new(&descendants(server.pid()));
+    let _stdin = client.stop_reading();
+    assert!(server.wait().success());
+    watched.wait_until_all_end();
+}
+
+#[test]
 fn the_end_of_stdin_ends_a_stdio_server_and_all_its_trees() {
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();

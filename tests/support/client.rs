@@ -1,6 +1,7 @@
 //! A JSON-RPC client that knows nothing of our types: it speaks the text of the protocol.
 
 use std::collections::VecDeque;
+use std::process::ChildStdin;
 
 use serde_json::{Value, json};
 
@@ -226,6 +227,10 @@ impl Client {
     /// No more requests; answers still come.
     pub(crate) fn finish(&mut self) {
         self.wire.finish();
+    }
+
+    pub(crate) fn stop_reading(self) -> Option<ChildStdin> {
+        self.wire.stop_reading()
     }
 
     pub(crate) fn cut(self, how: Cut) {

@@ -96,6 +96,13 @@ impl Wire {
         }
     }
 
+    /// Closes the read end of a stdio server's output; its input stays open while what is returned lives.
+    pub(crate) fn stop_reading(self) -> Option<ChildStdin> {
+        let Self::Stdio { stdin, stdout } = self else { panic!("only stdio has two pipes") };
+        drop(stdout);
+        stdin
+    }
+
     pub(crate) fn cut(mut self, how: Cut) {
         let Self::Tcp(socket) = &mut self else { panic!("only TCP connections are cut") };
         if matches!(how, Cut::MidFrame | Cut::MidFrameRst) {

@@ -15,6 +15,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use crate::budget::MemoryShare;
 use crate::lines::{LineReader, LineWriter};
 use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
+use crate::stdio::Reader;
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
 
 /// One client. The parts are independent, so that a reader task and a writer task own one each.
@@ -89,7 +90,6 @@ impl Incoming {
     }
 }
 
-/// Messages to the peer: framed into a buffer by `push`, written by `flush`.
 /// What the server decides about its peer.
 impl Incoming {
     /// Messages may be so long from here on, also the one that has begun. Whole messages in memory have
@@ -122,6 +122,7 @@ impl Incoming {
     }
 }
 
+/// Messages to the peer: framed into a buffer by `push`, written by `flush`.
 ///
 /// The buffer has no limit of its own: its owner looks at [`buffered`](Self::buffered) and flushes.
 pub struct Outgoing(OutgoingTransport);
@@ -208,6 +209,17 @@ impl Outgoing {
         }
     }
 
+    /// Resolves when the peer is known to read no more; never on transports where a write or the other
+    /// direction tells.
+    pub async fn reader_gone(&self) {
+        match &self.0 {
+            OutgoingTransport::Lines(writer) => writer.reader_gone().await,
+            OutgoingTransport::WebSocket(_) | OutgoingTransport::Memory(_) => {
+                future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Writes what waits and ends this direction, within the transport's time for closing.
     /// The peer's end shows as `None` from [`Incoming::recv`].
     pub async fn close(&mut self, code: CloseCode, reason: &str) {
@@ -259,6 +271,13 @@ impl Connection {
             kind: TransportKind::Stdio,
             peer: None,
         }
+    }
+
+    pub(crate) fn with_reader_of_stdout(mut self, reader: Option<Reader>) -> Self {
+        if let OutgoingTransport::Lines(writer) = &mut self.outgoing.0 {
+            writer.reader = reader;
+        }
+        self
     }
 
     pub(crate) fn from_websocket(

@@ -3,6 +3,7 @@
 //! LF or CRLF ends a line, the last one needs neither, and blank lines mean nothing. A line over the
 //! limit is skipped to its end and reported, without being kept.
 
+use std::future;
 use std::io;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::MAX_MESSAGE_BYTES;
 use crate::budget::Holding;
 use crate::connection::{Connection, MalformedMessage, Received};
 use crate::socket::ByteSource;
+use crate::stdio::Reader;
 use crate::write_buffer::{ByteSink, WriteBuffer};
 
 const READ_CHUNK: usize = 4 << 10;
@@ -39,7 +41,8 @@ pub fn lines(
 pub(crate) fn connection(source: ByteSource, sink: ByteSink, max_line: usize) -> Connection {
     let (splitter, held) = (LineSplitter::new(max_line), Holding::default());
     let reader = LineReader { source, splitter, held, at_end: false };
-    Connection::from_lines(reader, LineWriter { sink, buffer: WriteBuffer::default() })
+    let writer = LineWriter { sink, buffer: WriteBuffer::default(), reader: None };
+    Connection::from_lines(reader, writer)
 }
 
 pub(crate) struct LineReader {
@@ -177,6 +180,8 @@ impl LineSplitter {
 pub(crate) struct LineWriter {
     sink: ByteSink,
     buffer: WriteBuffer,
+    /// The program at the other end, where its end can be seen.
+    pub(crate) reader: Option<Reader>,
 }
 
 impl LineWriter {
@@ -201,6 +206,13 @@ impl LineWriter {
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         self.buffer.write_to(&mut self.sink).await?;
         self.sink.flush().await
+    }
+
+    pub(crate) async fn reader_gone(&self) {
+        match &self.reader {
+            Some(reader) => reader.gone().await,
+            None => future::pending().await,
+        }
     }
 
     pub(crate) async fn close(&mut self) {

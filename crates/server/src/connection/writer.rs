@@ -91,6 +91,7 @@ impl Writer {
         tokio::select! {
             () = self.outbox.filled(window_is_open) => true,
             () = self.window.news() => true,
+            () = self.outgoing.reader_gone() => false,
             () = self.outgoing.control_pending() => {
                 // Pings come often enough to make this the moment when an idle connection is noticed.
                 self.answers.release_idle();
