@@ -16,13 +16,23 @@ const TOO_MUCH: usize = 1 << 20;
 
 /// Runs a server for which a directory is a file system of 256 KiB, seen by nobody else. `None` where that is not allowed.
 fn server_with_small_storage(directory: &Path) -> Option<Server> {
+    server_with(&format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display()))
+}
+
+/// The same of 1 MiB, where space cannot be reserved.
+fn server_without_reservation(image: &Path, directory: &Path) -> Option<Server> {
+    let (image, directory) = (image.display(), directory.display());
+    let make = format!("mkfs.ext2 -q -F -b 1024 {image} 1024");
+    server_with(&format!("{make} && mount -t ext2 -o loop {image} {directory}"))
+}
+
+fn server_with(mount: &str) -> Option<Server> {
     let namespace = if is_root() { "-m" } else { "-Urm" };
-    let mount = format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display());
     let mut attempt = command("unshare");
-    attempt.args([namespace, "sh", "-c", &mount]);
+    attempt.args([namespace, "sh", "-c", mount]);
     let outcome = run_command(attempt);
     if outcome.code != Some(0) {
-        println!("skipped: a tmpfs cannot be mounted here: {}", outcome.stderr.trim());
+        println!("skipped: no such storage can be mounted here: {}", outcome.stderr.trim());
         return None;
     }
     let script = format!("{mount} && exec \"$@\"");
@@ -83,11 +93,82 @@ fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
     assert_eq!(listed(&mut client, &root), ["new", "old"]);
     assert!(read(&mut client, &new) == most);
 
-    let in_place = json!({"path": old, "dataBase64": much});
-    expect_full(&mut client, "fs/writeFile", in_place);
     client.call("fs/remove", json!({"path": new}));
     write(&mut client, &old, "again");
     assert_eq!(read(&mut client, &old), b"again");
+}
+
+#[test]
+fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
+    let scene = Scene::new();
+    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let mut client = server.client();
+    let (root, old, much) = (uri(&scene.root), scene.uri("old"), encoded(vec![b'x'; TOO_MUCH]));
+    let content = vec![b'o'; SMALL / 2];
+    write(&mut client, &old, &content);
+    client.call("fs/setPermissions", json!({"path": old, "mode": 0o600}));
+    for condition in [json!({}), json!({"ifSize": content.len()}), json!({"mode": 0o644})] {
+        let mut params = condition.clone();
+        params["path"] = old.clone().into();
+        params["dataBase64"] = much.clone().into();
+        expect_full(&mut client, "fs/writeFile", params);
+        assert!(read(&mut client, &old) == content, "{condition}");
+        let metadata = client.call("fs/getMetadata", json!({"path": old}));
+        assert_eq!(metadata["mode"], 0o600, "{condition}");
+        assert_eq!(listed(&mut client, &root), ["old"], "{condition}");
+    }
+    // What was reserved is free again.
+    let rest = vec![b'r'; SMALL / 4];
+    write(&mut client, &scene.uri("rest"), &rest);
+    // It fits where there is content already.
+    let same = vec![b's'; content.len()];
+    write(&mut client, &old, &same);
+    assert!(read(&mut client, &old) == same);
+}
+
+/// A hole takes no room until it is written.
+#[test]
+fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
+    const LEN: usize = 2 * SMALL;
+    let scene = Scene::new();
+    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let mut client = server.client();
+    let sparse = scene.uri("sparse");
+    client.call("fs/create", json!({"path": sparse, "handleId": "up"}));
+    let end = json!({"handleId": "up", "offset": LEN - 1, "chunk": encoded("e")});
+    client.call("fs/writeBlock", end);
+    client.call("fs/close", json!({"handleId": "up"}));
+    let before = read(&mut client, &sparse);
+    for len in [LEN, LEN - 8192] {
+        let content = encoded(vec![b'x'; len]);
+        expect_full(&mut client, "fs/writeFile", json!({"path": sparse, "dataBase64": content}));
+        assert!(read(&mut client, &sparse) == before, "{len}");
+    }
+}
+
+#[test]
+fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
+    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    let image = elsewhere.path("image");
+    let Some(server) = server_without_reservation(&image, &scene.root) else { return };
+    let mut client = server.client();
+    let (root, old) = (uri(&scene.root), scene.uri("old"));
+    let content = vec![b'o'; SMALL];
+    write(&mut client, &old, &content);
+    let names = listed(&mut client, &root);
+    let much = encoded(vec![b'x'; TOO_MUCH]);
+    for condition in [json!({}), json!({"ifSize": content.len()})] {
+        let mut params = condition.clone();
+        params["path"] = old.clone().into();
+        params["dataBase64"] = much.clone().into();
+        expect_full(&mut client, "fs/writeFile", params);
+        assert!(read(&mut client, &old) == content, "{condition}");
+        assert_eq!(listed(&mut client, &root), names, "{condition}");
+    }
+    let new = vec![b'n'; SMALL + SMALL / 2];
+    write(&mut client, &old, &new);
+    assert!(read(&mut client, &old) == new);
+    assert_eq!(listed(&mut client, &root), names);
 }
 
 #[test]
@@ -97,9 +178,11 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
     let server = ServerBuilder::new().through(&["sh", "-c", script, "sh"]).start();
     let mut client = server.client();
     let (path, much) = (scene.uri("f"), encoded(vec![0; TOO_MUCH]));
+    std::fs::write(scene.path("old"), "old content").unwrap();
     client.call("fs/create", json!({"path": path, "handleId": "up"}));
     for (method, params) in [
         ("fs/writeFile", json!({"path": path, "dataBase64": much})),
+        ("fs/writeFile", json!({"path": scene.uri("old"), "dataBase64": much})),
         ("fs/writeFile", json!({"path": path, "dataBase64": much, "atomic": true})),
         ("fs/writeBlock", json!({"handleId": "up", "offset": 0, "chunk": much})),
         ("fs/close", json!({"handleId": "up"})),
@@ -108,7 +191,8 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
         assert_eq!(refused.kind.as_deref(), Some("fileSizeLimit"), "{method}: {refused:?}");
         assert_eq!(refused.code, INVALID_REQUEST, "{method}: {refused:?}");
     }
-    assert_eq!(scene.names(), [] as [&str; 0]);
+    assert_eq!(scene.names(), ["old"]);
+    assert_eq!(std::fs::read(scene.path("old")).unwrap(), b"old content");
     write(&mut client, &path, "fits");
     // To its children the signal means what it means to everybody.
     let file = scene.path("child");

@@ -27,6 +27,7 @@ mod read_directory;
 mod remove;
 mod rename;
 mod resolve;
+mod room;
 pub mod search;
 mod stop;
 mod survey;

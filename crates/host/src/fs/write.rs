@@ -17,6 +17,7 @@ use super::metadata::size;
 use super::new_file::{NewFile, NewFileOptions};
 use super::permissions::permission_bits;
 use super::resolve::{self, Identity, Parent, Symlinks};
+use super::room;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
@@ -32,8 +33,8 @@ pub struct WriteOptions {
 /// Only regular files are written; anything else is refused without being opened. With [`Symlinks::Follow`] a symlink that
 /// leads nowhere gets its target created.
 ///
-/// Unless it is atomic, a write that fails leaves an existing file with the beginning of the new content and the end of the
-/// old; a file that it created is removed again.
+/// A write that fails leaves an existing file as it was, but for its times; a file that it created is removed again. Only if
+/// the storage itself fails, after it had room for everything, can a write that is not atomic leave some of each content.
 pub fn write_file(path: &Path, content: &[u8], options: &WriteOptions) -> Result<Written, FsError> {
     if options.atomic {
         let WriteOptions { symlinks, mode, condition, .. } = *options;
@@ -58,7 +59,7 @@ fn write_in_place(
     };
     let Some(claim) = Claim::take(path, &parent)? else { return Ok(None) };
     if let Some(existing) = claim.admit(path, *symlinks, condition)? {
-        return overwrite(path, existing, content, mode, condition).map(Some);
+        return overwrite(path, &parent, existing, content, mode, condition).map(Some);
     }
     confinement::expect(parent.directory.as_fd(), &parent.name, Need::Change, path)?;
     match create(&parent, mode) {
@@ -72,6 +73,7 @@ fn write_in_place(
 
 fn overwrite(
     path: &Path,
+    parent: &Parent,
     existing: &Existing,
     content: &[u8],
     mode: Option<Mode>,
@@ -80,9 +82,15 @@ fn overwrite(
     let (node, old_size) = (existing.node.as_fd(), size(&existing.stat));
     let file = resolve::content("open for writing", path, node, old_size, OFlags::WRONLY)?;
     let changed = mode.filter(|mode| *mode != Mode::from_raw_mode(existing.stat.st_mode));
-    if let Some(mode) = changed {
-        // Before there is anything to read that the old bits would show.
-        set_mode(path, &file, mode - (Mode::SUID | Mode::SGID))?;
+    let prepared =
+        room::reserve(path, parent, file.as_fd(), content).and_then(|()| match changed {
+            // Before there is anything to read that the old bits would show.
+            Some(mode) => set_mode(path, &file, mode - (Mode::SUID | Mode::SGID)),
+            None => Ok(()),
+        });
+    if let Err(error) = prepared {
+        room::give_back(file.as_fd(), &existing.stat);
+        return Err(error);
     }
     // Not truncated before: nobody sees it empty, what is there needs no new room, and ext4 takes a file that was emptied
     // for one that has to be on the disk when it is closed.
@@ -196,7 +204,7 @@ mod tests {
         let none = Condition::default();
         let existing = claim.admit(&path, Symlinks::Follow, &none).unwrap().unwrap();
         std::fs::write(&path, "old and more").unwrap();
-        let written = overwrite(&path, existing, b"new", None, &none).unwrap();
+        let written = overwrite(&path, &parent, existing, b"new", None, &none).unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), written.size), (b"new".to_vec(), 3));
     }
 }
