@@ -127,6 +127,9 @@ fn a_name_that_is_made_removed_or_moved_is_the_link_itself() {
     assert_eq!(target["target"], scene.path("a/b/file").to_str().unwrap());
     let taken = client.refused("fs/createDirectory", json!({"path": moved, "recursive": false}));
     assert_eq!(taken.kind.as_deref(), Some("conflict"), "{taken:?}");
+    let refused = client.refused("fs/remove", json!({"path": moved, "followSymlinks": false}));
+    assert_eq!(refused.kind.as_deref(), Some("symlink"), "{refused:?}");
+    assert!(scene.path("moved").is_symlink());
     client.call("fs/remove", json!({"path": moved}));
     assert!(scene.path("moved").symlink_metadata().is_err());
     assert_eq!(std::fs::read(scene.path("a/b/file")).unwrap(), b"content");

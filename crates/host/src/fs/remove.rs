@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType};
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::confinement::{Need, View, is_confined};
@@ -30,7 +30,8 @@ pub struct RemoveOptions {
     pub recursive: bool,
     /// What is not there, or has nothing or no directory above it, is no error.
     pub force: bool,
-    /// In what leads to the name. The name itself is never followed, nor is anything below it.
+    /// A symlink on the way to the name is followed or refused. The name itself is never followed, nor is anything below it;
+    /// [`Symlinks::Refuse`] refuses a symlink as the name, too.
     pub symlinks: Symlinks,
 }
 
@@ -59,7 +60,7 @@ fn remove_existing(
     options: &RemoveOptions,
     stop: &Stop,
 ) -> Result<(), FsError> {
-    match unlink_name(path, &parent)? {
+    match unlink_name(path, &parent, options.symlinks)? {
         Err(Errno::ISDIR) if options.recursive => {
             if is_confined() {
                 let (directory, name) = (parent.directory.as_fd(), &parent.name);
@@ -77,8 +78,20 @@ fn remove_existing(
 }
 
 /// A conditional write that has looked at the name is to find the same when it writes.
-fn unlink_name(path: &Path, parent: &Parent) -> Result<Result<(), Errno>, FsError> {
+fn unlink_name(
+    path: &Path,
+    parent: &Parent,
+    symlinks: Symlinks,
+) -> Result<Result<(), Errno>, FsError> {
     let _name = WriteLock::name(parent, path)?;
+    if symlinks == Symlinks::Refuse {
+        // Another program may put a symlink there after this look. Then that is removed, and still not its target.
+        let found = rustix::fs::statat(&parent.directory, &parent.name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_symlink = |found: Stat| FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
+        if found.is_ok_and(is_symlink) {
+            return Err(FsError::Symlink { path: path.to_owned() });
+        }
+    }
     Ok(rustix::fs::unlinkat(&parent.directory, &parent.name, AtFlags::empty()))
 }
 

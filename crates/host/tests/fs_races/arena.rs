@@ -92,6 +92,7 @@ impl Arena {
     pub(crate) fn tend(&self) {
         let made =
             |result: Result<(), Errno>| assert!(matches!(result, Ok(()) | Err(Errno::EXIST)));
+        let _ = rustix::fs::unlinkat(&self.inside, "symlink", AtFlags::empty());
         made(rustix::fs::mkdirat(&self.inside, "sub", Mode::RWXU));
         made(rustix::fs::symlinkat("inside", &self.inside, "pointer"));
         for name in ["victim", "sub/victim"] {

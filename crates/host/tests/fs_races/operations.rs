@@ -24,7 +24,6 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
     ("new file", write_new),
     ("set_permissions", |arena| set_permissions(&arena.through("victim"), 0o640, REFUSE)),
     ("symlink", |arena| symlink(OsStr::new("x"), &arena.through("symlink"), REFUSE)),
-    ("remove a symlink", |arena| remove(&arena.through("symlink"), &REMOVE, &Stop::never())),
     ("rename", rename_inside),
     ("rename into it", rename_into),
     ("rename out of it", rename_out),

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, set_mode};
 
 const ALL: RemoveOptions =
-    RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
+    RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Follow };
 const ONE: RemoveOptions = RemoveOptions { recursive: false, ..ALL };
 const FORCE: RemoveOptions = RemoveOptions { force: true, ..ALL };
 
@@ -51,12 +51,34 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
     let scratch = Scratch::new();
     scratch.file("real/a", "");
     scratch.symlink("real", "link");
-    let refused = remove(&scratch.at("link/a"), &FORCE, &Stop::never());
+    let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..FORCE };
+    let refused = remove(&scratch.at("link/a"), &refuse, &Stop::never());
     assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
     assert!(exists(scratch.at("real/a")));
-    let follow = RemoveOptions { symlinks: Symlinks::Follow, ..ALL };
-    remove(&scratch.at("link/a"), &follow, &Stop::never()).unwrap();
+    remove(&scratch.at("link/a"), &ALL, &Stop::never()).unwrap();
     assert!(!exists(scratch.at("real/a")));
+}
+
+#[test]
+fn a_symlink_is_refused_by_its_own_name_too() {
+    let scratch = Scratch::new();
+    scratch.directory("tree");
+    for (target, name) in [("tree", "to_directory"), ("nothing", "dangling"), ("..", "tree/inside")]
+    {
+        scratch.symlink(target, name);
+    }
+    for options in [ALL, ONE, FORCE] {
+        let options = RemoveOptions { symlinks: Symlinks::Refuse, ..options };
+        for name in ["to_directory", "to_directory/", "dangling"] {
+            let refused = remove(&scratch.at(name), &options, &Stop::never());
+            assert!(matches!(refused, Err(FsError::Symlink { .. })), "{name}: {refused:?}");
+            assert!(exists(scratch.at(name.trim_end_matches('/'))));
+        }
+    }
+    // Those in a tree are no part of the path.
+    let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..ALL };
+    remove(&scratch.at("tree"), &refuse, &Stop::never()).unwrap();
+    assert!(!exists(scratch.at("tree")));
 }
 
 #[test]

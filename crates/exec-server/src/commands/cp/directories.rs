@@ -206,7 +206,8 @@ async fn replace_by_link(
         path: temporary,
         recursive: Some(false),
         force: Some(true),
-        follow_symlinks: Links::Refused.on_the_wire(),
+        // `Links::Refused` would also refuse to remove this link. No other file has its random name.
+        follow_symlinks: None,
         sandbox: None,
     };
     let _ = side.files.remove(remove).await;
