@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 
 use super::confinement::{Need, View};
 use super::error::FsError;
+use super::kind::FileKind;
 use super::listing::{Listing, followed_type, own_type};
 use super::resolve::{self, Identity, Symlinks};
 use super::stop::Stop;
@@ -34,7 +36,7 @@ const MAX_ERRORS: usize = 1_000;
 
 #[derive(Debug, Clone)]
 pub struct WalkOptions {
-    /// With 1, the entries of the root. With 0, nothing.
+    /// With 0, the entries of the root. With 1, also those of its sub-directories.
     pub max_depth: usize,
     /// Directories that are read, the root among them.
     pub max_directories: usize,
@@ -42,7 +44,7 @@ pub struct WalkOptions {
     /// Of the answer, estimated: the length of each path as a URI and 48 more.
     pub max_bytes: usize,
     pub follow_directory_symlinks: bool,
-    /// Directories whose name starts with a dot are neither listed nor entered.
+    /// Directories whose name starts with a dot are listed and not entered.
     pub prune_hidden_directories: bool,
 }
 
@@ -75,11 +77,11 @@ pub struct TreeError {
 
 /// Directories and files below `path`, which is not listed itself, breadth first and sorted by name in each directory.
 ///
-/// A symlink counts as what it leads to, and is left out if that is neither a directory nor a regular file. With
-/// `follow_directory_symlinks` it is entered too, but each directory only once.
+/// Symlinks are left out. With `follow_directory_symlinks` those that lead to a directory are listed as one and entered, but each
+/// directory only once. There is nothing below a regular file.
 /// Where a directory has more names than there is room for, which of them are listed is up to the file system.
 pub fn walk(path: &Path, options: &WalkOptions, stop: &Stop) -> Result<Tree, FsError> {
-    let root = resolve::directory(path, Symlinks::Follow)?;
+    let Some(root) = open_root(path)? else { return Ok(Tree::default()) };
     let mut walk = Walk {
         path,
         options,
@@ -122,16 +124,13 @@ struct Scratch {
 
 impl Walk<'_> {
     fn levels(&mut self, root: &OwnedFd) -> ControlFlow<Stopped> {
-        if self.options.max_depth == 0 {
-            return ControlFlow::Continue(());
-        }
         if self.options.max_directories == 0 {
             return ControlFlow::Break(Stopped::ByBound);
         }
         let mut scratch = Scratch { listing: Listing::new(), names: Names::default() };
         self.directory(root.as_fd(), self.path.to_owned(), &mut scratch)?;
         let mut read = 1;
-        let mut depth = 1;
+        let mut depth = 0;
         while !self.waiting.is_empty() && depth < self.options.max_depth {
             for index in std::mem::take(&mut self.waiting) {
                 if read == self.options.max_directories {
@@ -215,7 +214,8 @@ impl Walk<'_> {
             if !view.allows(os_str(name), Need::Read) {
                 return ControlFlow::Continue(());
             }
-            let found = match find(directory, name, listed) {
+            let follow = self.options.follow_directory_symlinks;
+            let found = match find(directory, name, listed, follow) {
                 Ok(Some(found)) => found,
                 // Left out, or gone since it was read.
                 Ok(None) | Err(Errno::NOENT) => return ControlFlow::Continue(()),
@@ -225,10 +225,6 @@ impl Walk<'_> {
                     return self.error(path, &error);
                 }
             };
-            let hidden = name.to_bytes().first() == Some(&b'.');
-            if hidden && found.is_directory() && self.options.prune_hidden_directories {
-                return ControlFlow::Continue(());
-            }
             if names.len() == room {
                 return ControlFlow::Break(Stopped::ByBound);
             }
@@ -238,20 +234,15 @@ impl Walk<'_> {
     }
 
     fn list(&mut self, directory: &Path, names: &Names) -> ControlFlow<Stopped> {
-        for (name, found) in names.iter() {
+        for (name, kind) in names.iter() {
             let mut path = PathBuf::with_capacity(directory.as_os_str().len() + 1 + name.len());
             path.push(directory);
             path.push(OsStr::from_bytes(name));
             self.pay(cost(&path))?;
-            let entered = match found {
-                Found::Directory => true,
-                Found::DirectorySymlink => self.options.follow_directory_symlinks,
-                Found::File => false,
-            };
-            if entered {
+            let is_pruned = self.options.prune_hidden_directories && name.starts_with(b".");
+            if kind == TreeKind::Directory && !is_pruned {
                 self.waiting.push(self.tree.entries.len());
             }
-            let kind = if found.is_directory() { TreeKind::Directory } else { TreeKind::File };
             self.tree.entries.push(TreeEntry { path, kind });
         }
         ControlFlow::Continue(())
@@ -276,29 +267,34 @@ impl Walk<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Found {
-    File,
-    Directory,
-    DirectorySymlink,
-}
-
-impl Found {
-    fn is_directory(self) -> bool {
-        matches!(self, Self::Directory | Self::DirectorySymlink)
+/// `None` if it is a regular file.
+fn open_root(path: &Path) -> Result<Option<OwnedFd>, FsError> {
+    match resolve::directory(path, Symlinks::Follow) {
+        Err(FsError::Os { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
+            // Or something on the way to it is none, which is found now.
+            let node = resolve::node(path, Symlinks::Follow, Need::Read)?;
+            let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", path))?;
+            resolve::expect_kind(path, &stat, FileKind::Regular, "a directory or a regular file")?;
+            Ok(None)
+        }
+        opened => opened.map(Some),
     }
 }
 
 /// `None` for what a walk leaves out.
-fn find(directory: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<Option<Found>, Errno> {
+fn find(
+    directory: BorrowedFd<'_>,
+    name: &CStr,
+    listed: FileType,
+    follow_directory_symlinks: bool,
+) -> Result<Option<TreeKind>, Errno> {
     Ok(match own_type(directory, name, listed)? {
-        FileType::RegularFile => Some(Found::File),
-        FileType::Directory => Some(Found::Directory),
-        FileType::Symlink => match followed_type(directory, name)? {
-            Some(FileType::RegularFile) => Some(Found::File),
-            Some(FileType::Directory) => Some(Found::DirectorySymlink),
-            _ => None,
-        },
+        FileType::RegularFile => Some(TreeKind::File),
+        FileType::Directory => Some(TreeKind::Directory),
+        FileType::Symlink if follow_directory_symlinks => {
+            let target = followed_type(directory, name)?;
+            (target == Some(FileType::Directory)).then_some(TreeKind::Directory)
+        }
         _ => None,
     })
 }
@@ -307,7 +303,7 @@ fn find(directory: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<Opti
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,
-    names: Vec<(Range<usize>, Found)>,
+    names: Vec<(Range<usize>, TreeKind)>,
 }
 
 impl Names {
@@ -320,10 +316,10 @@ impl Names {
         self.names.len()
     }
 
-    fn push(&mut self, name: &CStr, found: Found) {
+    fn push(&mut self, name: &CStr, kind: TreeKind) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name.to_bytes());
-        self.names.push((start..self.bytes.len(), found));
+        self.names.push((start..self.bytes.len(), kind));
     }
 
     fn sort(&mut self) {
@@ -331,8 +327,8 @@ impl Names {
         self.names.sort_unstable_by(|(a, _), (b, _)| bytes[a.clone()].cmp(&bytes[b.clone()]));
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&[u8], Found)> {
-        self.names.iter().map(|(range, found)| (&self.bytes[range.clone()], *found))
+    fn iter(&self) -> impl Iterator<Item = (&[u8], TreeKind)> {
+        self.names.iter().map(|(range, kind)| (&self.bytes[range.clone()], *kind))
     }
 }
 
