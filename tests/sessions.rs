@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::machine::marked;
 use crate::support::{
-    Client, Cut, Server, daemons, decoded, eventually, program, random_file, shell,
+    Client, Cut, Server, ServerBuilder, daemons, decoded, eventually, program, random_file, shell,
 };
 
 const INVALID_REQUEST: i64 = -32600;
@@ -164,7 +164,7 @@ fn the_environment_describes_itself() {
     let shell_path = info["shell"]["path"].as_str().unwrap();
     assert!(std::path::Path::new(shell_path).is_file(), "{info}");
     assert!(shell_path.ends_with(info["shell"]["name"].as_str().unwrap()));
-    for uri in [&info["cwd"], &info["tempDir"], &info["temporaryDirectories"][0]] {
+    for uri in [&info["cwd"], &info["tempDir"]] {
         assert!(uri.as_str().unwrap().starts_with("file:///"), "{info}");
     }
     let capabilities = info["capabilities"].as_object().unwrap();
@@ -173,6 +173,21 @@ fn the_environment_describes_itself() {
     assert_eq!(info["processTeardown"]["keeper"], true);
     let named = program("ls", &["ls", shell_path]).with("cwd", info["cwd"].clone());
     assert_eq!(client.run(&named).exit_code, Some(0));
+}
+
+#[test]
+fn the_environment_names_the_directory_that_tmpdir_names_and_no_other() {
+    for (tmpdir, expected) in [
+        ("", json!([])),
+        ("relative", json!([])),
+        ("/tmp", json!(["file:///tmp"])),
+        ("/var/tmp/a%20b", json!(["file:///var/tmp/a%2520b"])),
+    ] {
+        let server = ServerBuilder::new().variable("TMPDIR", tmpdir).start();
+        let info = server.client().call("environment/info", json!({}));
+        assert_eq!(info["temporaryDirectories"], expected, "{tmpdir:?}");
+        assert!(info["tempDir"].as_str().unwrap().starts_with("file:///"), "{info}");
+    }
 }
 
 #[test]

@@ -8,22 +8,20 @@ use exec_server_protocol::{
 };
 
 use super::files::can_confine;
+use super::sandbox::own_tmpdir;
 
 pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, RpcError> {
     let shell = default_shell();
     let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let cwd = std::env::current_dir()
         .map_err(|error| RpcError::internal(format!("working directory of the server: {error}")))?;
-    let temp_dir = uri(std::env::temp_dir())?;
-    let mut temporary_directories = vec![temp_dir.clone()];
-    let slash_tmp = uri(PathBuf::from("/tmp"))?;
-    if slash_tmp != temp_dir && slash_tmp.as_path().is_dir() {
-        temporary_directories.push(slash_tmp);
-    }
+    // `temporaryDirectories` is what `TMPDIR` says and nothing else: existing clients grant it to their sandboxes.
+    let tmpdir = own_tmpdir().map(uri).transpose()?;
+    let temp_dir = tmpdir.clone().map_or_else(|| uri(PathBuf::from("/tmp")), Ok)?;
     Ok(EnvironmentInfo {
         shell: ShellInfo { name, path: shell.to_string_lossy().into_owned() },
         cwd: uri(cwd)?,
-        temporary_directories,
+        temporary_directories: tmpdir.into_iter().collect(),
         temp_dir,
         capabilities: Capabilities {
             http_header_env_vars: true,

@@ -18,6 +18,7 @@ use exec_server_protocol::{RpcError, SandboxRequest};
 use crate::{SandboxCeiling, SandboxLevel, ServerConfig};
 use recent::Recent;
 use wire::Wish;
+pub(crate) use wire::own_tmpdir;
 
 /// What the server knows about sandboxes.
 #[derive(Debug)]

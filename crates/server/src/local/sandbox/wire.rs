@@ -43,7 +43,8 @@ pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishErr
     }
 }
 
-pub(super) fn own_tmpdir() -> Option<PathBuf> {
+/// What `TMPDIR` of the server says, if that is a path.
+pub(crate) fn own_tmpdir() -> Option<PathBuf> {
     std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
