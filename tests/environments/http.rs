@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use exec_server::protocol::{HttpRequestHeader, HttpRequestParams, HttpResponse, RedirectPolicy};
-use exec_server::{ExecServerError, HttpClient as _};
+use exec_server::{ExecServerError, HttpClient as _, SandboxCeiling, SandboxLevel};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
@@ -31,6 +31,25 @@ in_every_environment! {
     who_drops_a_request_ends_the_exchange,
     a_download_that_breaks_off_is_an_error_after_what_came,
     what_cannot_be_requested_is_an_error,
+}
+
+/// What the operator forbids is HTTP, and not the environment.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_environment_that_forbids_the_network_opens_and_refuses_requests() {
+    let sandbox =
+        SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
+    let site = Site::local_with(ServerConfig { sandbox, ..ServerConfig::default() });
+    let environment = &site.environment;
+    environment.info().await.unwrap();
+    let web = WebServer::start().await;
+    for error in [
+        environment.request(web.get("/")).await.unwrap_err(),
+        environment.request_streamed(web.get("/")).await.unwrap_err(),
+    ] {
+        let ExecServerError::Server(error) = &error else { panic!("{error}") };
+        assert_eq!(error.data.as_ref().unwrap().kind, "sandboxDenied", "{error}");
+    }
+    environment.info().await.unwrap();
 }
 
 /// A web server on a loopback port. What is sent to `/stream` is what the test pushes.

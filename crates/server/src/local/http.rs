@@ -1,14 +1,17 @@
 //! HTTP in the words of the wire, and the program's own way in. No URL and no value of a header leaves this module but
 //! to the host.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_host::http::{Header, HttpClient, HttpError, Redirects, Request, Response};
+use exec_server_host::http::{Header, HttpError, Redirects, Request, Response};
 use exec_server_protocol::{
     ErrorCode, HttpRequestParams, HttpResponse, HttpResponseHeader, MAX_FILE_BYTES, RedirectPolicy,
     RpcError,
 };
+
+use crate::server::Shared;
 
 /// The largest body that fits into one message.
 pub(crate) const MAX_BODY_BYTES: usize = MAX_FILE_BYTES as usize;
@@ -16,21 +19,19 @@ pub(crate) const MAX_BODY_BYTES: usize = MAX_FILE_BYTES as usize;
 /// Requests from this machine for the program that the server is part of. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct LocalHttp {
-    client: HttpClient,
+    shared: Arc<Shared>,
 }
 
 impl LocalHttp {
-    pub(crate) fn new(client: HttpClient) -> Self {
-        Self { client }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
     }
 
     /// The whole response at once.
     pub async fn request(&self, params: HttpRequestParams) -> Result<HttpResponse, RpcError> {
-        let id = params.request_id.clone();
-        let told = |error| refusal(&id, &error);
-        let response = self.client.send(host_request(params)).await.map_err(told)?;
-        let mut whole = head(&response);
-        whole.body_base64 = response.bytes(MAX_BODY_BYTES).await.map_err(told)?.into();
+        let (mut whole, LocalBody { id, response }) = self.request_streamed(params).await?;
+        let body = response.bytes(MAX_BODY_BYTES).await;
+        whole.body_base64 = body.map_err(|error| refusal(&id, &error))?.into();
         Ok(whole)
     }
 
@@ -40,8 +41,10 @@ impl LocalHttp {
         params: HttpRequestParams,
     ) -> Result<(HttpResponse, LocalBody), RpcError> {
         let id = params.request_id.clone();
-        let response =
-            self.client.send(host_request(params)).await.map_err(|error| refusal(&id, &error))?;
+        let allowed = self.shared.check_http();
+        allowed.map_err(|error| error.about(&format!("http request {id:?}")))?;
+        let sent = self.shared.http.send(host_request(params)).await;
+        let response = sent.map_err(|error| refusal(&id, &error))?;
         Ok((head(&response), LocalBody { id, response }))
     }
 }

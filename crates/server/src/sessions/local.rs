@@ -80,11 +80,10 @@ impl LocalSession {
         Ok(LocalFileSystem::new(shared.file_work.clone(), shared.searches.clone()))
     }
 
-    /// HTTP requests from this machine.
+    /// HTTP requests from this machine. Each is refused by itself if the operator's sandbox forbids the network.
     pub fn http(&self) -> Result<LocalHttp, RpcError> {
         self.check_held()?;
-        self.shared.check_http()?;
-        Ok(LocalHttp::new(self.shared.http.clone()))
+        Ok(LocalHttp::new(Arc::clone(&self.shared)))
     }
 
     /// Ends the session, and waits until its processes are gone.
