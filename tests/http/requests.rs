@@ -158,6 +158,28 @@ fn a_header_takes_its_value_from_the_servers_environment() {
 }
 
 #[test]
+fn an_operator_adds_and_removes_protected_variables() {
+    let web = Web::start();
+    let names = ["LINEAR_API_KEY", "GITHUB_TOKEN", "NOTION_TOKEN", "SLACK_BOT_TOKEN", "FLY_ONE"];
+    let with_all = |arguments: &[&str]| {
+        let builder = ServerBuilder::new().arguments(arguments);
+        names.iter().fold(builder, |builder, name| builder.variable(name, "s3cret")).start()
+    };
+    let usable = |server: &Server| -> Vec<&str> {
+        let mut client = server.client();
+        let is_usable = |name: &&str| {
+            let header = json!({"name": "Authorization", "value": "", "valueEnvVar": name});
+            let params = with(get(&web, "/echo"), &json!({"headers": [header]}));
+            client.try_call("http/request", params).is_ok()
+        };
+        names.into_iter().filter(is_usable).collect()
+    };
+    assert_eq!(usable(&with_all(&[])), names[..4]);
+    let changed = ["--http-protected-variable", "SLACK_*", "--http-allowed-variable", "FLY_ONE"];
+    assert_eq!(usable(&with_all(&changed)), [&names[..3], &names[4..]].concat());
+}
+
+#[test]
 fn international_hosts_are_normalised_and_proxies_used() {
     let proxy = Web::start();
     let server = ServerBuilder::new().variable("HTTP_PROXY", &proxy.url()).start();

@@ -33,6 +33,11 @@ pub struct ServerConfig {
     pub max_buffered_bytes: u64,
     /// The most that any request may have.
     pub sandbox: SandboxCeiling,
+    /// Variables that `http/request` does not put into headers, besides those that no server does: names, or beginnings
+    /// with a `*` behind them.
+    pub http_protected_variables: Vec<String>,
+    /// Variables that it does, though they are among those that no server does.
+    pub http_allowed_variables: Vec<String>,
     /// What no sandbox may change, such as the files by which others find this server.
     pub protected_paths: Vec<PathBuf>,
 }
@@ -70,6 +75,8 @@ impl Default for ServerConfig {
             concurrent_requests: 64,
             max_buffered_bytes: 0,
             sandbox: SandboxCeiling::default(),
+            http_protected_variables: Vec::new(),
+            http_allowed_variables: Vec::new(),
             protected_paths: Vec::new(),
         }
     }

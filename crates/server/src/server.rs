@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use exec_server_host::http::HttpClient;
+use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::sandbox::SandboxError;
@@ -73,13 +73,17 @@ impl Server {
         let sandboxes = Arc::new(Sandboxes::new(&config, executable));
         let files = FilePool::default();
         let memory = MemoryBudget::new(buffered_bytes(config.max_buffered_bytes));
+        let protected_variables = ProtectedVariables::new(
+            config.http_protected_variables.clone(),
+            config.http_allowed_variables.clone(),
+        );
         let shared = Shared {
             config,
             launcher,
             file_work: FileWork::new(files.clone(), Arc::clone(&sandboxes)),
             searches: FileWork::new(FilePool::default(), Arc::clone(&sandboxes)),
             files,
-            http: HttpClient::default(),
+            http: HttpClient::default().protecting(protected_variables),
             http_requests: InFlight::default(),
             sandboxes,
             guests: Arc::default(),

@@ -1,4 +1,5 @@
-//! The examples of `docs/protocol.md`, played in the order of the document against a real server.
+//! The examples of `docs/protocol.md`, played in the order of the document against a real server, and lists of the
+//! documents that must be those of the code.
 //!
 //! The document explains its own notation under "How to read the examples". This file knows that
 //! notation and nothing about what the messages mean.
@@ -9,6 +10,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use exec_server_host::http::PROTECTED_VARIABLES;
 use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::Method;
 use exec_server_server::{Server, ServerConfig};
@@ -17,6 +19,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
+const OPERATING: &str = include_str!("../../../docs/operating.md");
 
 /// Where the examples have their files; the test has another place for them.
 const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
@@ -54,6 +57,17 @@ fn every_method_has_an_example() {
         let call = format!(r#""method":"{}""#, method.name());
         assert!(said.iter().any(|text| text.contains(&call)), "no example calls {}", method.name());
     }
+}
+
+#[test]
+fn the_list_of_protected_variables_is_that_of_the_code() {
+    let start = OPERATING.find("<!-- protected variables -->").unwrap();
+    let end = OPERATING.find("<!-- end of protected variables -->").unwrap();
+    let mut said: Vec<&str> = OPERATING[start..end].split('`').skip(1).step_by(2).collect();
+    let mut protected = PROTECTED_VARIABLES.to_vec();
+    said.sort_unstable();
+    protected.sort_unstable();
+    assert_eq!(said, protected);
 }
 
 /// Answers every request as the examples have it. Lives as long as the test.

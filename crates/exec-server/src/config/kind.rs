@@ -29,6 +29,8 @@ pub(super) enum Kind {
     List {
         field: Field<Vec<String>>,
         example: &'static str,
+        /// Of each item.
+        check: fn(&str) -> Result<(), String>,
     },
     /// Directories that exist on the server's machine, or will.
     Paths {
@@ -92,7 +94,13 @@ impl Kind {
                 }
                 field.put(settings, raw.text().map(str::to_owned))
             }
-            Self::List { field, .. } => field.put(settings, raw.list()),
+            Self::List { field, check, .. } => {
+                let items = raw.list();
+                for item in items.iter().flatten() {
+                    check(item).map_err(Mismatch::Refused)?;
+                }
+                field.put(settings, items)
+            }
             Self::Paths { field, .. } => {
                 let checked =
                     |texts: Vec<String>| texts.iter().map(|text| exact_path(text)).collect();

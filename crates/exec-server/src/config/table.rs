@@ -3,6 +3,7 @@
 
 use super::Settings;
 use super::kind::{Field, Kind};
+use exec_server_host::http::ProtectedVariables;
 use exec_server_transport::ListenUrl;
 
 use crate::logging::parse_filter;
@@ -34,6 +35,7 @@ pub(crate) enum Group {
     Sessions,
     Permissions,
     Logging,
+    Http,
     Sandbox,
 }
 
@@ -45,6 +47,7 @@ impl Group {
             Self::Sessions => "Sessions",
             Self::Permissions => "Permissions",
             Self::Logging => "Logging",
+            Self::Http => "HTTP requests",
             Self::Sandbox => "Sandbox",
         }
     }
@@ -123,10 +126,15 @@ pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// Ours too, and read elsewhere: it names the file of environments.
 pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 /// The tables of the file. A key in them is written with a dot.
-pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "sandbox"];
+pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "sandbox"];
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
+
+/// Of lists whose items are only compared with something.
+fn any(_: &str) -> Result<(), String> {
+    Ok(())
+}
 
 /// In the order in which they are shown. Rows of one group stand together, and those in tables of the file come last.
 pub(crate) static SETTINGS: &[Setting] = &[
@@ -145,14 +153,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Group::Listener,
         "allow_origin",
         "ORIGIN",
-        Kind::List { field: field!(allow_origins), example: "https://app.example" },
+        Kind::List { field: field!(allow_origins), example: "https://app.example", check: any },
         "Accept requests from this web origin; otherwise any request with an Origin header is refused",
     ),
     Setting::new(
         Group::Listener,
         "allow_host",
         "NAME",
-        Kind::List { field: field!(allow_hosts), example: "devbox.example" },
+        Kind::List { field: field!(allow_hosts), example: "devbox.example", check: any },
         "Accept this name in the Host header, besides the address listened on",
     ),
     Setting::new(
@@ -268,6 +276,30 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::LogFormat(field!(log_format)),
         "How log lines look: human or json",
     ),
+    Setting::new(
+        Group::Http,
+        "http.protected_variables",
+        "NAME",
+        Kind::List {
+            field: field!(server.http_protected_variables),
+            example: "STRIPE_SECRET_KEY",
+            check: ProtectedVariables::check_entry,
+        },
+        "Keep this variable, or all that begin so with a star at the end, out of clients' HTTP requests",
+    )
+    .each_by_flag("http.protected_variable"),
+    Setting::new(
+        Group::Http,
+        "http.allowed_variables",
+        "NAME",
+        Kind::List {
+            field: field!(server.http_allowed_variables),
+            example: "FLY_API_TOKEN",
+            check: ProtectedVariables::check_entry,
+        },
+        "Let clients' HTTP requests use this variable, though it is protected by default",
+    )
+    .each_by_flag("http.allowed_variable"),
     Setting::new(
         Group::Sandbox,
         SANDBOX_REQUIRE_KEY,

@@ -14,6 +14,7 @@ use super::diagnosis;
 use super::error::HttpError;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
+use super::protected::ProtectedVariables;
 use super::redirect::{self, MAX_REDIRECTS};
 use super::request::{Redirects, Request};
 use super::response::Response;
@@ -22,6 +23,7 @@ use super::response::Response;
 #[derive(Clone)]
 pub struct HttpClient {
     variables: Arc<Variables>,
+    protected: Arc<ProtectedVariables>,
     pool: Arc<OnceCell<Pool>>,
 }
 
@@ -37,7 +39,13 @@ impl HttpClient {
     pub fn with_variables(
         variables: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,
     ) -> Self {
-        Self { variables: Arc::new(variables), pool: Arc::default() }
+        Self { variables: Arc::new(variables), protected: Arc::default(), pool: Arc::default() }
+    }
+
+    /// Refuses these variables to callers.
+    #[must_use]
+    pub fn protecting(self, protected: ProtectedVariables) -> Self {
+        Self { protected: Arc::new(protected), ..self }
     }
 
     /// Sends the request and waits for the headers of its response, or of the last one when redirects are followed.
@@ -47,7 +55,7 @@ impl HttpClient {
     pub async fn send(&self, request: Request) -> Result<Response, HttpError> {
         let deadline = request.timeout.map(Deadline::after);
         let redirects = request.redirects;
-        let outgoing = Outgoing::check(request, &*self.variables)?;
+        let outgoing = Outgoing::check(request, &*self.variables, &self.protected)?;
         let answer = Deadline::bound(deadline, self.exchange(outgoing, redirects)).await?;
         Ok(Response::new(answer, deadline))
     }

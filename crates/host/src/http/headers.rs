@@ -13,7 +13,7 @@ use reqwest::header::{
 
 use super::Variables;
 use super::error::{BadRequest, VariableProblem};
-use super::protected::is_protected;
+use super::protected::ProtectedVariables;
 use super::request::Header;
 
 /// The most headers of a request.
@@ -33,6 +33,7 @@ impl CheckedHeaders {
         headers: &[Header],
         body_len: usize,
         variables: &Variables,
+        protected: &ProtectedVariables,
     ) -> Result<Self, BadRequest> {
         if headers.len() > MAX_HEADERS {
             return Err(BadRequest::TooManyHeaders { max: MAX_HEADERS });
@@ -42,7 +43,7 @@ impl CheckedHeaders {
         for (index, header) in headers.iter().enumerate() {
             let name = HeaderName::from_bytes(header.name.as_bytes())
                 .map_err(|_| BadRequest::HeaderName { index })?;
-            let value = value(&name, header, variables)?;
+            let value = value(&name, header, variables, protected)?;
             total += name.as_str().len() + value.len();
             if total > MAX_HEADER_BYTES {
                 return Err(BadRequest::HeadersTooLarge { max: MAX_HEADER_BYTES });
@@ -88,6 +89,7 @@ fn value(
     name: &HeaderName,
     header: &Header,
     variables: &Variables,
+    protected: &ProtectedVariables,
 ) -> Result<HeaderValue, BadRequest> {
     let mut bytes = header.value.as_bytes().to_vec();
     if let Some(variable) = &header.value_env_var {
@@ -96,7 +98,7 @@ fn value(
             variable: variable.clone(),
             problem,
         };
-        if is_protected(variable) {
+        if protected.has(variable) {
             return Err(refused(VariableProblem::Protected));
         }
         let secret = variables(variable).ok_or_else(|| refused(VariableProblem::Missing))?;
@@ -142,7 +144,7 @@ mod tests {
     }
 
     fn check(headers: &[Header]) -> Result<CheckedHeaders, BadRequest> {
-        CheckedHeaders::check(headers, 3, &variables)
+        CheckedHeaders::check(headers, 3, &variables, &ProtectedVariables::default())
     }
 
     fn refused(headers: &[Header]) -> BadRequest {

@@ -23,6 +23,7 @@ mod trust;
 pub use client::HttpClient;
 pub use error::{BadRequest, HttpError, TlsProblem, VariableProblem};
 pub use headers::{MAX_HEADER_BYTES, MAX_HEADERS};
+pub use protected::{PROTECTED_VARIABLES, ProtectedVariables};
 pub use redirect::MAX_REDIRECTS;
 pub use request::{Header, Redirects, Request};
 pub use response::{MAX_CHUNK_BYTES, Response};

@@ -7,6 +7,7 @@ use reqwest::{Method, Url};
 use super::Variables;
 use super::error::BadRequest;
 use super::headers::CheckedHeaders;
+use super::protected::ProtectedVariables;
 use super::request::Request;
 
 /// What the type that carries a URL to the connection can hold.
@@ -25,10 +26,14 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn check(request: Request, variables: &Variables) -> Result<Self, BadRequest> {
+    pub(super) fn check(
+        request: Request,
+        variables: &Variables,
+        protected: &ProtectedVariables,
+    ) -> Result<Self, BadRequest> {
         let Request { method, url, headers, body, timeout: _, redirects: _ } = request;
         let CheckedHeaders { map, holds_variable } =
-            CheckedHeaders::check(&headers, body.len(), variables)?;
+            CheckedHeaders::check(&headers, body.len(), variables, protected)?;
         let url = Url::parse(&url).map_err(|_| BadRequest::Url)?;
         Ok(Self {
             method: self::method(&method)?,

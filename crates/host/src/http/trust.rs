@@ -1,5 +1,5 @@
-//! Whom TLS trusts: the authorities of the system, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR` (several, with
-//! colons between them) instead.
+//! Whom TLS trusts: the authorities of the system, or instead those of `SSL_CERT_DIR` (several, with colons between them) and of
+//! one file, which `CODEX_CA_CERTIFICATE` or else `SSL_CERT_FILE` names. Empty variables say nothing.
 
 use std::env;
 use std::path::PathBuf;
@@ -24,7 +24,9 @@ pub(super) fn tls(variables: &Variables) -> Result<ClientConfig, HttpError> {
 }
 
 fn authorities(variables: &Variables) -> RootCertStore {
-    let file = variables("SSL_CERT_FILE").map(PathBuf::from);
+    let file = ["CODEX_CA_CERTIFICATE", "SSL_CERT_FILE"]
+        .into_iter()
+        .find_map(|name| variables(name).filter(|value| !value.is_empty()).map(PathBuf::from));
     let directories = variables("SSL_CERT_DIR").unwrap_or_default();
     let directories = env::split_paths(&directories).filter(|path| !path.as_os_str().is_empty());
     let mut found: Vec<CertificateResult> = directories

@@ -102,6 +102,20 @@ async fn authorities_may_come_from_several_directories() {
 }
 
 #[tokio::test]
+async fn the_file_of_existing_clients_comes_before_the_customary_one() {
+    let (identity, other) = (Identity::new("localhost", &[]), Identity::new("localhost", &[]));
+    let server = identity.serve().await;
+    let (own, others) = (identity.trust().1, other.trust().1);
+    for (codex, customary, is_trusted) in
+        [(own, others, true), (others, own, false), ("", own, true), (own, "", true)]
+    {
+        let client = client_with(&[("CODEX_CA_CERTIFICATE", codex), ("SSL_CERT_FILE", customary)]);
+        let sent = client.send(get(url(&server, "/"))).await;
+        assert_eq!(sent.is_ok(), is_trusted, "{codex:?} {customary:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_unknown_authority_is_not_trusted() {
     let server = Identity::new("localhost", &[]).serve().await;
     let other = Identity::new("localhost", &[]);
