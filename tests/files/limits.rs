@@ -4,7 +4,7 @@ use std::fs::{self, File};
 
 use serde_json::json;
 
-use super::{INVALID_PARAMS, Scene, read, write};
+use super::{INVALID_PARAMS, INVALID_REQUEST, Scene, read, write};
 use crate::support::{Server, encoded};
 
 #[test]
@@ -46,7 +46,7 @@ fn ids_and_blocks_have_a_length() {
     client.call("fs/open", json!({"path": path, "handleId": longest}));
     for id in [String::new(), "x".repeat(33), format!("{longest}x")] {
         let refused = client.refused("fs/open", json!({"path": path, "handleId": id}));
-        assert_eq!(refused.code, INVALID_PARAMS, "{id:?}: {refused:?}");
+        assert_eq!(refused.code, INVALID_REQUEST, "{id:?}: {refused:?}");
     }
     let twice = client.refused("fs/open", json!({"path": path, "handleId": longest}));
     assert_eq!(twice.kind.as_deref(), Some("duplicateId"), "{twice:?}");
@@ -55,11 +55,11 @@ fn ids_and_blocks_have_a_length() {
     client.call("fs/readBlock", block(1 << 20));
     assert_eq!(client.call("fs/readBlock", block(0)), json!({"chunk": "", "eof": false}));
     for len in [(1 << 20) + 1, u64::MAX] {
-        assert_eq!(client.refused("fs/readBlock", block(len)).code, INVALID_PARAMS);
+        assert_eq!(client.refused("fs/readBlock", block(len)).code, INVALID_REQUEST);
     }
     client.call("fs/create", json!({"path": path, "handleId": "out"}));
     let large = json!({"handleId": "out", "offset": 0, "chunk": encoded(vec![0; (1 << 20) + 1])});
-    assert_eq!(client.refused("fs/writeBlock", large).code, INVALID_PARAMS);
+    assert_eq!(client.refused("fs/writeBlock", large).code, INVALID_REQUEST);
     let wrong_way = json!({"handleId": "out", "offset": 0, "len": 1});
     client.refused("fs/readBlock", wrong_way);
     let unknown = json!({"handleId": "unknown", "offset": 0, "len": 1});
@@ -92,13 +92,17 @@ fn modes_that_are_not_permission_bits_are_refused() {
     let path = scene.uri("new");
     let server = Server::start();
     let mut client = server.client();
-    for (method, params) in [
-        ("fs/writeFile", json!({"path": path, "dataBase64": "", "mode": 0o10_000})),
-        ("fs/create", json!({"path": path, "handleId": "h", "mode": 0o10_000})),
-        ("fs/setPermissions", json!({"path": path, "mode": 0o10_000})),
-        ("fs/setPermissions", json!({"path": path, "mode": -1})),
+    for (method, params, code) in [
+        (
+            "fs/writeFile",
+            json!({"path": path, "dataBase64": "", "mode": 0o10_000}),
+            INVALID_REQUEST,
+        ),
+        ("fs/create", json!({"path": path, "handleId": "h", "mode": 0o10_000}), INVALID_REQUEST),
+        ("fs/setPermissions", json!({"path": path, "mode": 0o10_000}), INVALID_REQUEST),
+        ("fs/setPermissions", json!({"path": path, "mode": -1}), INVALID_PARAMS),
     ] {
-        assert_eq!(client.refused(method, params).code, INVALID_PARAMS, "{method}");
+        assert_eq!(client.refused(method, params).code, code, "{method}");
     }
     assert_eq!(scene.names(), [] as [&str; 0]);
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "what was measured, and why something was not tried")]
 
+mod codes;
 mod concurrency;
 mod conflicts;
 mod content;

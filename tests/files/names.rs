@@ -125,7 +125,7 @@ fn a_hundred_thousand_entries_are_refused_by_a_listing_and_cut_by_a_walk() {
     assert_eq!(found["entries"].as_array().unwrap().len(), 10);
     assert_eq!(found["truncated"], true);
     let over = json!({"path": path, "options": {"maxEntries": 50_001}});
-    assert_eq!(client.refused("fs/walk", over).code, super::INVALID_PARAMS);
+    assert_eq!(client.refused("fs/walk", over).code, super::INVALID_REQUEST);
     client.call("fs/remove", json!({"path": path}));
     assert!(!many.exists());
 }

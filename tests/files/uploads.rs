@@ -154,7 +154,7 @@ fn an_upload_with_a_key_goes_on_where_it_was_cut() {
     assert_eq!(scene.names(), ["file"]);
     for key in ["", "a/b", "..", "ü", &"x".repeat(65)] {
         let params = json!({"path": scene.uri("file"), "handleId": "bad", "resumeKey": key});
-        assert_eq!(client.refused("fs/create", params).code, super::INVALID_PARAMS, "{key:?}");
+        assert_eq!(client.refused("fs/create", params).code, super::INVALID_REQUEST, "{key:?}");
     }
 }
 

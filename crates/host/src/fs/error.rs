@@ -39,8 +39,9 @@ pub enum FsError {
     #[error("no more can be watched: a limit is reached ({limit})")]
     NoWatches { limit: &'static str },
     /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
-    #[error("the sandbox does not allow {extent}{path} to be {done}", path = .path.display())]
-    Denied { path: PathBuf, extent: Extent, done: &'static str },
+    /// Existing clients look for the words "Permission denied".
+    #[error("cannot {action} {extent}{path}: Permission denied by the sandbox", path = .path.display())]
+    Denied { path: PathBuf, extent: Extent, action: &'static str },
 }
 
 /// What of a path is meant.
@@ -80,17 +81,19 @@ impl FsError {
     }
 
     pub(super) fn denied(path: &Path, need: Need) -> Self {
-        let done = match need {
+        let action = match need {
             Need::Pass | Need::Read => "read",
-            Need::Write | Need::MakeDirectory | Need::Change => "changed",
+            Need::Write | Need::MakeDirectory | Need::Change => "change",
         };
-        Self::Denied { path: path.to_owned(), extent: Extent::Itself, done }
+        Self::Denied { path: path.to_owned(), extent: Extent::Itself, action }
     }
 
     /// Something below the path, which is not to be named.
     pub(super) fn denied_inside(path: &Path, need: Need) -> Self {
         match Self::denied(path, need) {
-            Self::Denied { path, done, .. } => Self::Denied { path, extent: Extent::Inside, done },
+            Self::Denied { path, action, .. } => {
+                Self::Denied { path, extent: Extent::Inside, action }
+            }
             other => other,
         }
     }

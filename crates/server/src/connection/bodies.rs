@@ -134,7 +134,7 @@ impl Default for ConnectionBodies {
             member: "requestId",
             max_bytes: MAX_NAME_BYTES,
             max_names: MAX_STREAMS,
-            duplicate: ErrorCode::InvalidParams,
+            bad_name: ErrorCode::InvalidParams,
         };
         let whole = Arc::new(Semaphore::new(WHOLE_BODIES_KIB));
         Self { streams: Named::new(rules), requests: Arc::default(), whole }

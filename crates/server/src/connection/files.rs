@@ -45,7 +45,7 @@ impl Default for ConnectionFiles {
             member,
             max_bytes,
             max_names,
-            duplicate: ErrorCode::InvalidRequest,
+            bad_name: ErrorCode::InvalidRequest,
         };
         Self {
             stop: Stop::default(),
@@ -62,7 +62,7 @@ impl ConnectionFiles {
         match self.handles.get(id) {
             Some(Handle::Reading(file)) => Ok(file),
             Some(Handle::Writing(_)) => Err(other_way(id, "writing")),
-            None => Err(unknown(id)),
+            None => Err(self.unknown(id)),
         }
     }
 
@@ -70,8 +70,15 @@ impl ConnectionFiles {
         match self.handles.get(id) {
             Some(Handle::Writing(upload)) => Ok(upload),
             Some(Handle::Reading(_)) => Err(other_way(id, "reading")),
-            None => Err(unknown(id)),
+            None => Err(self.unknown(id)),
         }
+    }
+
+    fn unknown(&self, id: &str) -> RpcError {
+        self.handles.check_name(id).err().unwrap_or_else(|| {
+            let message = format!("handleId {id:?} is not open on this connection");
+            RpcError::new(ErrorCode::NotFound, message).with_kind("unknownHandle")
+        })
     }
 
     /// Nobody will read what they find.
@@ -94,11 +101,6 @@ impl ConnectionFiles {
             }
         }
     }
-}
-
-fn unknown(id: &str) -> RpcError {
-    RpcError::invalid_request(format!("handleId {id:?} is not open on this connection"))
-        .with_kind("unknownHandle")
 }
 
 fn other_way(id: &str, way: &str) -> RpcError {

@@ -13,8 +13,8 @@ pub(super) struct NameRules {
     pub(super) member: &'static str,
     pub(super) max_bytes: usize,
     pub(super) max_names: usize,
-    /// Told to a client that uses one twice.
-    pub(super) duplicate: ErrorCode,
+    /// Told to a client that uses one twice, or one that is empty or too long.
+    pub(super) bad_name: ErrorCode,
 }
 
 #[derive(Debug)]
@@ -41,18 +41,15 @@ impl<T> Named<T> {
 
     /// Takes a name, before there is anything that has it. Dropping the claim gives the name back.
     pub(super) fn claim(self: &Arc<Self>, name: String) -> Result<Claim<T>, RpcError> {
-        let NameRules { member, max_bytes, max_names, duplicate } = self.rules;
-        if name.is_empty() || name.len() > max_bytes {
-            let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", name.len());
-            return Err(RpcError::invalid_params(message));
-        }
+        self.check_name(&name)?;
+        let NameRules { member, max_names, bad_name, .. } = self.rules;
         let mut state = self.lock();
         if state.is_over {
             return Err(RpcError::internal("the connection is over"));
         }
         if state.entries.contains_key(&name) {
             let message = format!("{member} {name:?} is in use on this connection");
-            return Err(RpcError::new(duplicate, message).with_kind("duplicateId"));
+            return Err(RpcError::new(bad_name, message).with_kind("duplicateId"));
         }
         if state.entries.len() >= max_names {
             let message = format!("this connection has {max_names} of {member} already");
@@ -63,6 +60,16 @@ impl<T> Named<T> {
         state.entries.insert(name.clone(), (ticket, None));
         drop(state);
         Ok(Claim { named: Arc::clone(self), name, ticket, kept: false })
+    }
+
+    /// Fails if nothing can have this name.
+    pub(super) fn check_name(&self, name: &str) -> Result<(), RpcError> {
+        let NameRules { member, max_bytes, bad_name, .. } = self.rules;
+        if (1..=max_bytes).contains(&name.len()) {
+            return Ok(());
+        }
+        let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", name.len());
+        Err(RpcError::new(bad_name, message))
     }
 
     pub(super) fn remove(&self, name: &str) -> Option<T> {
@@ -139,7 +146,7 @@ mod tests {
             member: "handleId",
             max_bytes: 4,
             max_names: 2,
-            duplicate: ErrorCode::InvalidRequest,
+            bad_name: ErrorCode::InvalidRequest,
         })
     }
 
@@ -148,8 +155,8 @@ mod tests {
         let named = named();
         let first = named.claim("a".into()).unwrap();
         assert_eq!(named.claim("a".into()).unwrap_err().data.unwrap().kind, "duplicateId");
-        assert_eq!(named.claim("abcde".into()).unwrap_err().code, -32602);
-        assert_eq!(named.claim(String::new()).unwrap_err().code, -32602);
+        assert_eq!(named.claim("abcde".into()).unwrap_err().code, -32600);
+        assert_eq!(named.claim(String::new()).unwrap_err().code, -32600);
         let _second = named.claim("b".into()).unwrap();
         assert_eq!(named.claim("c".into()).unwrap_err().data.unwrap().kind, "tooManyOpen");
         drop(first);

@@ -48,7 +48,7 @@ async fn a_handle_reads_the_file_that_was_opened() {
     assert_eq!((bytes(&block["chunk"]).as_slice(), &block["eof"]), (&b"first"[..], &json!(true)));
 
     let too_long = json!({"handleId": "h", "offset": 0, "len": (1 << 20) + 1});
-    assert_eq!(client.call("fs/readBlock", too_long).await.unwrap_err()["code"], -32602);
+    assert_eq!(client.call("fs/readBlock", too_long).await.unwrap_err()["code"], -32600);
     for _ in 0..2 {
         assert_eq!(client.call("fs/close", json!({"handleId": "h"})).await.unwrap(), json!({}));
     }
@@ -72,7 +72,7 @@ async fn a_connection_has_128_handles() {
     let (mut other, _) = Client::open(&server, json!({"clientName": "other"})).await;
     other.call("fs/open", open(0)).await.expect("handles of another connection do not count");
     let long = json!({"path": uri(&path), "handleId": "x".repeat(33)});
-    assert_eq!(other.call("fs/open", long).await.unwrap_err()["code"], -32602);
+    assert_eq!(other.call("fs/open", long).await.unwrap_err()["code"], -32600);
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn a_search_streams_its_matches_and_can_be_cancelled() {
     assert_eq!(ended["cancelled"], true, "{ended}");
 
     let bad = json!({"path": uri(directory.path()), "searchId": "s", "pattern": "("});
-    assert_eq!(client.call("fs/search", bad).await.unwrap_err()["code"], -32602);
+    assert_eq!(kind(&client.call("fs/search", bad).await.unwrap_err()), "badPattern");
 }
 
 #[tokio::test]

@@ -49,6 +49,11 @@ pub(super) fn refusal(error: FsError) -> RpcError {
     }
 }
 
+/// Of names or of text. No path is to blame.
+pub(super) fn bad_pattern(why: &str) -> RpcError {
+    RpcError::invalid_request(why).with_kind("badPattern")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
 use exec_server_protocol::{
-    FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
+    ErrorCode, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
 };
 
 use super::errors::refusal;
@@ -35,7 +35,7 @@ pub(crate) fn read_block(
 pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
     match usize::try_from(len) {
         Ok(len) if len <= MAX_BLOCK_BYTES => Ok(len),
-        _ => Err(RpcError::invalid_params(format!(
+        _ => Err(RpcError::invalid_request(format!(
             "a block of {len} bytes exceeds the limit of {MAX_BLOCK_BYTES}"
         ))),
     }
@@ -147,14 +147,14 @@ impl Upload {
 }
 
 fn closed() -> RpcError {
-    RpcError::invalid_request("the file has been closed").with_kind("unknownHandle")
+    RpcError::new(ErrorCode::NotFound, "the file has been closed").with_kind("unknownHandle")
 }
 
 fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {
     let Some(key) = key else { return Ok(()) };
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if key.is_empty() || key.len() > MAX_RESUME_KEY_BYTES || !key.bytes().all(sound) {
-        return Err(RpcError::invalid_params(format!(
+        return Err(RpcError::invalid_request(format!(
             "resumeKey: expected 1 to {MAX_RESUME_KEY_BYTES} letters, digits, '-' or '_'"
         )));
     }

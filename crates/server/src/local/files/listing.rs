@@ -9,7 +9,7 @@ use exec_server_protocol::{
     FsWalkResponse, PathUri, RpcError, TreeEntry, TreeEntryKind, TreeError, WalkOptions, rpc,
 };
 
-use super::errors::refusal;
+use super::errors::{bad_pattern, refusal};
 use super::operations::{FileCall, uri};
 use super::work::Admitted;
 
@@ -102,17 +102,14 @@ fn page_limit(params: &FsReadDirectoryParams) -> Result<Option<NonZeroUsize>, Rp
     if params.limit.is_none() && params.after.is_none() {
         return Ok(None);
     }
-    let limit = bound(&params.path, "limit", params.limit, params.most_entries())?;
-    let path = params.path.as_path().display();
-    let none = || RpcError::invalid_params(format!("{path}: a page of no names has no end"));
-    NonZeroUsize::new(limit).ok_or_else(none).map(Some)
+    limit_of(&params.path, "limit", params.limit, params.most_entries()).map(Some)
 }
 
 fn page_start(params: &FsReadDirectoryParams) -> Result<Option<&OsStr>, RpcError> {
     let Some(after) = &params.after else { return Ok(None) };
     let nameless = || {
         let after = after.as_path().display();
-        RpcError::invalid_params(format!("after: {after} does not end in a name"))
+        RpcError::invalid_request(format!("after: {after} does not end in a name"))
     };
     after.as_path().file_name().ok_or_else(nameless).map(Some)
 }
@@ -216,8 +213,10 @@ fn walk(params: &FsWalkParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkRe
     let (path, options) = (&params.path, &params.options);
     let max_depth = bound(path, "maxDepth", options.max_depth, WalkOptions::MAX_DEPTH)?;
     let most_directories = WalkOptions::MAX_DIRECTORIES;
-    let max_directories = bound(path, "maxDirectories", options.max_directories, most_directories)?;
-    let max_entries = bound(path, "maxEntries", options.max_entries, WalkOptions::MAX_ENTRIES)?;
+    let max_directories =
+        limit_of(path, "maxDirectories", options.max_directories, most_directories)?.get();
+    let most_entries = WalkOptions::MAX_ENTRIES;
+    let max_entries = limit_of(path, "maxEntries", options.max_entries, most_entries)?.get();
     let options = fs::WalkOptions {
         max_depth,
         max_directories,
@@ -251,8 +250,9 @@ impl LargeFileCall for rpc::FsGlob {
 
 fn find(params: &FsGlobParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
     let path = &params.path;
+    let most_entries = WalkOptions::MAX_ENTRIES;
     let options = glob::GlobOptions {
-        max_entries: bound(path, "maxEntries", params.max_entries, WalkOptions::MAX_ENTRIES)?,
+        max_entries: limit_of(path, "maxEntries", params.max_entries, most_entries)?.get(),
         max_bytes,
         patterns: params.patterns.clone(),
         hidden: params.hidden,
@@ -261,7 +261,7 @@ fn find(params: &FsGlobParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkRe
     match glob::glob(path.as_path(), &options, stop) {
         Ok(tree) => wire_tree(tree),
         Err(glob::GlobError::Fs(error)) => Err(refusal(error)),
-        Err(error) => Err(RpcError::invalid_params(error.to_string())),
+        Err(error) => Err(bad_pattern(&error.to_string())),
     }
 }
 
@@ -270,9 +270,22 @@ fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<us
     if bound > most {
         let path = path.as_path().display();
         let message = format!("{path}: {name} {bound} exceeds the limit of {most}");
-        return Err(RpcError::invalid_params(message));
+        return Err(RpcError::invalid_request(message));
     }
     Ok(usize::try_from(bound).unwrap_or(usize::MAX))
+}
+
+/// A bound that leaves room for something.
+fn limit_of(
+    path: &PathUri,
+    name: &str,
+    asked: Option<u64>,
+    most: u64,
+) -> Result<NonZeroUsize, RpcError> {
+    NonZeroUsize::new(bound(path, name, asked, most)?).ok_or_else(|| {
+        let path = path.as_path().display();
+        RpcError::invalid_request(format!("{path}: {name} must be at least 1"))
+    })
 }
 
 fn wire_tree(tree: fs::Tree) -> Result<FsWalkResponse, RpcError> {

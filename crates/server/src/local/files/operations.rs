@@ -124,7 +124,7 @@ impl FileCall for rpc::FsSymlink {
     ) -> Result<Empty, RpcError> {
         let target = params.link_target().map_err(|error| {
             let path = params.path.as_path().display();
-            RpcError::invalid_params(format!("{path}: {error}"))
+            RpcError::invalid_request(format!("{path}: {error}"))
         })?;
         done(fs::symlink(&target, params.path.as_path(), symlinks(params.follow_symlinks)))
     }
@@ -167,7 +167,7 @@ pub(super) fn check_mode(path: &PathUri, mode: Option<u32>) -> Result<(), RpcErr
     match mode {
         Some(mode) if mode > MAX_MODE => {
             let path = path.as_path().display();
-            Err(RpcError::invalid_params(format!("{path}: mode {mode:#o} exceeds {MAX_MODE:#o}")))
+            Err(RpcError::invalid_request(format!("{path}: mode {mode:#o} exceeds {MAX_MODE:#o}")))
         }
         _ => Ok(()),
     }

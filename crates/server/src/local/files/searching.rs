@@ -10,7 +10,7 @@ use exec_server_protocol::{
     FsSearchParams, FsSearchResponse, PathUri, RpcError, SearchLine, SearchMatch, Submatch,
 };
 
-use super::errors::refusal;
+use super::errors::{bad_pattern, refusal};
 use super::work::Admitted;
 
 /// A batch is sent when it is so large, or so old when the next match is found.
@@ -39,7 +39,7 @@ impl Searching {
             if asked > most {
                 let path = params.path.as_path().display();
                 let message = format!("{path}: {name} {asked} exceeds the limit of {most}");
-                return Err(RpcError::invalid_params(message));
+                return Err(RpcError::invalid_request(message));
             }
         }
         let options = SearchOptions {
@@ -54,8 +54,8 @@ impl Searching {
             after: params.after as usize,
             max_matches,
         };
-        let search = search::Search::new(&options)
-            .map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        let search =
+            search::Search::new(&options).map_err(|error| bad_pattern(&error.to_string()))?;
         Ok(Self { search, root: params.path })
     }
 

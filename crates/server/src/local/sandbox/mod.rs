@@ -13,7 +13,7 @@ use exec_server_host::sandbox::{
     Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Hold, HostNames,
     NameKind, Names as _, Network, Plan, Policy, SandboxError, Surroundings,
 };
-use exec_server_protocol::{RpcError, SandboxRequest};
+use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
 
 use crate::{SandboxCeiling, SandboxLevel, ServerConfig};
 use recent::Recent;
@@ -102,7 +102,10 @@ impl Sandboxes {
         let policy = match self.read(sandbox, None)? {
             None => None,
             Some(asked) => {
-                let policy = self.policy(&asked).map_err(|error| refusal(&error))?;
+                // Methods of files have -32602 only for what does not decode.
+                let code = ErrorCode::InvalidRequest.value();
+                let policy = self.policy(&asked);
+                let policy = policy.map_err(|error| RpcError { code, ..refusal(&error) })?;
                 policy.restricts_files().then_some(policy)
             }
         };
