@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use exec_server_test_support::TemporaryMode;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -125,6 +126,18 @@ impl Machines {
     }
 }
 
+impl Drop for Machines {
+    /// An ordinary user cannot remove the content of a closed directory, nor its copies.
+    fn drop(&mut self) {
+        for top in [&self.here, &self.there] {
+            for entry in fs::read_dir(top.path()).into_iter().flatten().flatten() {
+                let closed = entry.path().join("closed");
+                let _ = fs::set_permissions(closed, fs::Permissions::from_mode(0o755));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_tree_is_the_same_there_and_back_again() {
     let machines = Machines::new();
@@ -141,7 +154,10 @@ fn a_tree_is_the_same_there_and_back_again() {
     // Once more over itself: symlinks and directories that are there already are no obstacles.
     fs::remove_file(machines.there("up/link")).unwrap();
     symlink("elsewhere", machines.there("up/link")).unwrap();
+    // Only root can write in a closed directory.
+    let open = TemporaryMode::set(machines.there("up/closed"), 0o755);
     machines.copied(&["-r", &machines.local("tree/."), &machines.remote("up")]);
+    drop(open);
     assert_eq!(tree(&machines.there("up")), original);
 }
 

@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use exec_server_test_support::TemporaryMode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ fn server_with(mount: &str) -> Option<Server> {
     attempt.args([namespace, "sh", "-c", mount]);
     let outcome = run_command(attempt);
     if outcome.code != Some(0) {
-        println!("skipped: no such storage can be mounted here: {}", outcome.stderr.trim());
+        println!("SKIPPED: no such storage can be mounted here: {}", outcome.stderr.trim());
         return None;
     }
     let script = format!("{mount} && exec \"$@\"");
@@ -205,7 +206,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
 #[test]
 fn an_error_of_the_device_reaches_the_caller() {
     if !is_root() {
-        return println!("skipped: only a server of root may open our memory");
+        return println!("SKIPPED: only a server of root may open our memory");
     }
     let server = Server::start();
     let mut client = server.client();
@@ -236,7 +237,7 @@ fn the_server_does_not_show_itself() {
 }
 
 /// A server of an ordinary user, and a directory of that user's.
-fn server_of_an_ordinary_user(scene: &Scene) -> Server {
+fn server_of_an_ordinary_user(scene: &Scene) -> (Server, [TemporaryMode; 2]) {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
     };
@@ -249,24 +250,24 @@ fn server_of_an_ordinary_user(scene: &Scene) -> Server {
     std::fs::write(scene.path("own/file"), "x").unwrap();
     mode("secret", 0o000);
     mode("sealed/open", 0o666);
-    mode("sealed", 0o555);
-    mode("unreadable", 0o000);
     mode("", 0o755);
+    let closed = [("sealed", 0o555), ("unreadable", 0o000)]
+        .map(|(name, mode)| TemporaryMode::set(scene.path(name), mode));
     let builder = ServerBuilder::new();
     if !is_root() {
-        return builder.start();
+        return (builder.start(), closed);
     }
     let user = Some(65534);
     for own in ["own", "own/file"] {
         std::os::unix::fs::chown(scene.path(own), user, user).unwrap();
     }
-    builder.with_user(65534, &scene.path("program")).start()
+    (builder.with_user(65534, &scene.path("program")).start(), closed)
 }
 
 #[test]
 fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
     let scene = Scene::new();
-    let server = server_of_an_ordinary_user(&scene);
+    let (server, _closed) = server_of_an_ordinary_user(&scene);
     let mut client = server.client();
     let (secret, sealed) = (scene.uri("secret"), scene.uri("sealed/open"));
     let (new, below) = (scene.uri("sealed/new"), scene.uri("unreadable/file"));
@@ -316,10 +317,6 @@ fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
     let errors = walked["errors"].as_array().unwrap();
     assert_eq!(errors.len(), 1, "{walked}");
     assert_eq!(errors[0]["path"], scene.uri("unreadable"));
-    // So that the directory can be removed if we are an ordinary user ourselves.
-    for name in ["sealed", "unreadable"] {
-        std::fs::set_permissions(scene.path(name), Permissions::from_mode(0o755)).unwrap();
-    }
 }
 
 /// Killed when so much of the new content has been written, whenever that is.

@@ -164,19 +164,22 @@ impl Workshop {
         (transcript.exit_code, String::from_utf8_lossy(&transcript.output()).into_owned())
     }
 
-    /// With the environment of whoever runs the tests: that is where tools are found, and what they find.
+    /// With the environment in which the tests run, so that tools are found. The home directory is
+    /// another: tools leave files there, and root's is closed to others.
     fn start(&self, id: &str, script: &str, workspace: &Path) -> Start {
         let mut start = shell(id, script).with("cwd", uri(workspace));
-        for name in ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "LANG"] {
+        for name in ["PATH", "RUSTUP_TOOLCHAIN", "LANG"] {
             if let Ok(value) = std::env::var(name) {
                 start = start.variable(name, &value);
             }
         }
-        if self.user == User::Nobody {
-            // Root's is closed to others.
-            start = start.variable("HOME", self.directory.path().join("home").to_str().unwrap());
+        let toolchains = std::env::var("RUSTUP_HOME")
+            .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.rustup")));
+        if let Ok(toolchains) = toolchains {
+            start = start.variable("RUSTUP_HOME", &toolchains);
         }
-        start.variable("TMPDIR", "/tmp")
+        let home = self.directory.path().join("home");
+        start.variable("HOME", home.to_str().unwrap()).variable("TMPDIR", "/tmp")
     }
 
     /// A workspace that is a repository, with a crate in it.

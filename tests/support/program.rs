@@ -51,7 +51,10 @@ pub(crate) fn command(program: &str) -> Command {
     }
     command
         .env_remove("RUST_LOG")
-        .env("XDG_CONFIG_HOME", "/nonexistent")
+        // Programs make a missing directory. Here not even root can.
+        .env("XDG_CONFIG_HOME", "/proc/nonexistent")
+        // Nor is their home directory: shells keep a history there.
+        .env("HOME", env!("CARGO_TARGET_TMPDIR"))
         // Nor is a server of theirs: in this directory none says that it runs.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command

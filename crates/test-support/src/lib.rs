@@ -1,5 +1,7 @@
 //! What the tests of several crates share. Knows no other crate of ours, so that any may use it.
 
 mod fault_proxy;
+mod temporary_mode;
 
 pub use fault_proxy::{Cut, FaultProxy};
+pub use temporary_mode::TemporaryMode;

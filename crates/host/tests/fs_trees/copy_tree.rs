@@ -2,6 +2,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use exec_server_host::fs::{FileKind, FsError, RemoveOptions, Stop, Symlinks, copy, remove};
+use exec_server_test_support::TemporaryMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, inode, mode, set_mode};
@@ -16,7 +17,7 @@ fn everything_but_special_files() {
     scratch.symlink("../../outside", "source/a/link");
     scratch.symlink("a", "source/to_directory");
     set_mode(scratch.at("source/a/b/file"), 0o751);
-    set_mode(scratch.at("source/a"), 0o555);
+    let _closed = TemporaryMode::set(scratch.at("source/a"), 0o555);
     set_mode(scratch.at("source/empty"), 0o1777);
     set_mode(scratch.at("source"), 0o2750);
     let copied = scratch.at("copy");
@@ -27,6 +28,7 @@ fn everything_but_special_files() {
     assert!(copied.join("to_directory").is_symlink());
     assert!(!exists(copied.join("fifo")));
     let modes = ["", "a", "a/b/file", "empty"].map(|name| mode(copied.join(name)));
+    set_mode(copied.join("a"), 0o755);
     assert_eq!(modes, [0o750, 0o555, 0o751, 0o1777]);
 }
 
@@ -34,8 +36,7 @@ fn everything_but_special_files() {
 fn directories_without_write_permission_are_filled() {
     let scratch = Scratch::new();
     scratch.file("source/a/file", "content");
-    set_mode(scratch.at("source/a"), 0o555);
-    set_mode(scratch.at("source"), 0o555);
+    let _closed = ["source/a", "source"].map(|name| TemporaryMode::set(scratch.at(name), 0o555));
     give_away(&scratch.path);
     let remove_all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
     let _ = as_nobody(|| {
@@ -47,8 +48,6 @@ fn directories_without_write_permission_are_filled() {
         set_mode(scratch.at("copy"), 0o755);
         remove(&scratch.at("copy"), &remove_all, &Stop::never()).unwrap();
     });
-    set_mode(scratch.at("source"), 0o755);
-    set_mode(scratch.at("source/a"), 0o755);
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn the_entry_that_fails_is_named_and_the_rest_stays() {
     give_away(&scratch.path);
     give_away(&scratch.at("unreadable"));
     set_mode(scratch.at("source/a/secret"), 0o000);
-    set_mode(scratch.at("unreadable/below"), 0o000);
+    let _closed = TemporaryMode::set(scratch.at("unreadable/below"), 0o000);
     let _ = as_nobody(|| {
         let refused =
             copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap_err();
@@ -167,5 +166,4 @@ fn the_entry_that_fails_is_named_and_the_rest_stays() {
             .unwrap_err();
         assert!(refused.to_string().contains("unreadable/below: Permission denied"), "{refused}");
     });
-    set_mode(scratch.at("unreadable/below"), 0o755);
 }

@@ -2,9 +2,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::{FsError, RemoveOptions, Stop, Symlinks, create_directory, remove};
+use exec_server_test_support::TemporaryMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, set_mode};
+use crate::{Scratch, as_nobody, chain, exists, file_in, give_away};
 
 const ALL: RemoveOptions =
     RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Follow };
@@ -175,9 +176,8 @@ fn the_entry_that_cannot_be_removed_is_named() {
         give_away(&scratch.at(path));
     }
     give_away(&empty);
-    set_mode(&fixed, 0o555);
-    set_mode(&unreadable, 0o000);
-    set_mode(&empty, 0o000);
+    let _fixed = TemporaryMode::set(fixed, 0o555);
+    let _closed = [unreadable, empty].map(|path| TemporaryMode::set(path, 0o000));
     let _ = as_nobody(|| {
         let refused = remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap_err();
         assert!(refused.to_string().contains("top/a/fixed/file: Permission denied"), "{refused}");
@@ -186,9 +186,6 @@ fn the_entry_that_cannot_be_removed_is_named() {
         // One without content need not be read.
         remove(&scratch.at("empty"), &ALL, &Stop::never()).unwrap();
     });
-    for path in [fixed, unreadable] {
-        set_mode(path, 0o755);
-    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
+use exec_server_test_support::TemporaryMode;
 
 use crate::as_nobody::as_nobody;
 use crate::place::{Place, is_watched, on_this_thread};
@@ -130,7 +131,7 @@ fn what_may_not_be_read_is_left_out() {
     };
     mode("", 0o755);
     mode("open", 0o777);
-    mode("closed", 0o000);
+    let _closed = TemporaryMode::set(place.at("closed"), 0o000);
     let _ = as_nobody(|| {
         // Its queue is emptied by a thread of this user.
         let place = Place::at_path(place.root.clone());
@@ -147,7 +148,6 @@ fn what_may_not_be_read_is_left_out() {
             assert!(text.contains("Permission denied"), "{text}");
         }
     });
-    mode("closed", 0o755);
 }
 
 /// A build that runs is no reason why its tree cannot be watched.

@@ -1,6 +1,7 @@
 //! What lies in a writable workspace and is protected all the same.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -195,6 +196,8 @@ pub(crate) async fn covers_may_lie_in_one_another(scene: &Scene) {
             ],
         )
         .await;
+    // What mv cannot rename it copies. An ordinary user could not remove the copy of a closed cover.
+    let _ = fs::set_permissions(scene.path("x/deep"), fs::Permissions::from_mode(0o755));
 }
 
 pub(crate) async fn a_working_directory_may_be_covered(scene: &Scene) {

@@ -1,0 +1,37 @@
+use std::fs::{Permissions, metadata, set_permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+/// A mode that a file or directory has until this is dropped. An ordinary user cannot remove a
+/// tree with a directory that is closed to it, so a test that closes one has to open it again,
+/// also when it fails.
+#[derive(Debug)]
+#[must_use = "the former mode is restored when this is dropped"]
+pub struct TemporaryMode {
+    path: PathBuf,
+    former: Permissions,
+}
+
+impl TemporaryMode {
+    /// # Panics
+    ///
+    /// If the mode cannot be set.
+    pub fn set(path: impl Into<PathBuf>, mode: u32) -> Self {
+        let path = path.into();
+        let changed = metadata(&path).and_then(|metadata| {
+            set_permissions(&path, Permissions::from_mode(mode))?;
+            Ok(metadata.permissions())
+        });
+        match changed {
+            Ok(former) => Self { path, former },
+            Err(error) => panic!("cannot set the mode of {}: {error}", path.display()),
+        }
+    }
+}
+
+impl Drop for TemporaryMode {
+    fn drop(&mut self) {
+        // The test may have removed it.
+        let _ = set_permissions(&self.path, self.former.clone());
+    }
+}
