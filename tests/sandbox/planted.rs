@@ -30,7 +30,8 @@ fn nobody_forbids_a_sandbox_by_names_and_locks_in_tmp() {
         let plant = PLANT.replace("$OWNER", &owner.to_string());
         let builder =
             user.server_through(directory.path(), &["unshare", "-m", "sh", "-c", &plant, "sh"]);
-        let server = builder.start();
+        // The target directory may be below the /tmp that is hidden.
+        let server = builder.copied_to(directory.path()).start();
         assert_ne!(server.url(), "", "no /tmp of our own");
         let mut client = server.client();
         let script = "ls -A /tmp; : > made && ! mkdir .git/hooks && ! touch /tmp/.agents/x";

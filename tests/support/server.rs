@@ -187,13 +187,19 @@ impl ServerBuilder {
         self
     }
 
+    /// Runs a copy of the program, which is removed with the directory.
+    pub(crate) fn copied_to(mut self, directory: &Path) -> Self {
+        let copy = directory.join("exec-server");
+        std::fs::copy(PROGRAM, &copy).unwrap();
+        copy.to_str().expect("test paths are text").clone_into(&mut self.program);
+        self
+    }
+
     /// Makes the server run as another user; only root can.
     pub(crate) fn with_user(mut self, uid: u32, directory: &Path) -> Self {
         // The target directory may be closed to others.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
-        let copy = directory.join("exec-server");
-        std::fs::copy(PROGRAM, &copy).unwrap();
-        copy.to_str().expect("test paths are text").clone_into(&mut self.program);
+        self = self.copied_to(directory);
         // The runtime directory belongs to us, not to that user.
         self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
