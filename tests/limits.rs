@@ -39,7 +39,7 @@ fn a_fork_bomb_ends_with_terminate() {
     const NOBODY_ELSE: u32 = 61_234;
     if !is_root() || !std::path::Path::new("/usr/bin/perl").exists() {
         println!(
-            "skipped: only root can give the bomb a user of its own, and it is written in perl"
+            "SKIPPED: only root can give the bomb a user of its own, and it is written in perl"
         );
         return;
     }

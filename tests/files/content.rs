@@ -105,7 +105,7 @@ fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
     let scene = Scene::new();
     let file = File::create(scene.path("sparse")).unwrap();
     if let Err(error) = file.set_len(LEN) {
-        return println!("skipped: no file is so large here: {error}");
+        return println!("SKIPPED: no file is so large here: {error}");
     }
     file.write_all_at(b"the end", LEN - 7).unwrap();
     let server = Server::start();

@@ -140,7 +140,7 @@ fn changes_that_the_kernel_dropped_are_declared() {
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let queue: usize = queue.trim().parse().unwrap();
     if queue > 100_000 {
-        return println!("skipped: the kernel queues {queue} events");
+        return println!("SKIPPED: the kernel queues {queue} events");
     }
     let scene = Scene::new();
     let server = Server::start();

@@ -106,9 +106,9 @@ fn a_full_file_system_is_reported() {
     match status {
         Ok(status) if status.success() => {}
         Ok(status) if matches!(status.code(), Some(1 | NO_MOUNT)) => {
-            println!("skipped: no tmpfs in a namespace of our own ({status})");
+            println!("SKIPPED: no tmpfs in a namespace of our own ({status})");
         }
-        Err(error) => println!("skipped: no unshare ({error})"),
+        Err(error) => println!("SKIPPED: no unshare ({error})"),
         Ok(status) => panic!("{status}"),
     }
 }
@@ -148,7 +148,7 @@ fn an_ordinary_user_is_told_what_is_denied() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root becomes another user");
+        println!("SKIPPED: only root becomes another user");
         return;
     }
     const NOBODY: u32 = 65_534;

@@ -53,7 +53,7 @@ fn an_atomic_write_keeps_the_mode_and_leaves_other_links() {
 #[test]
 fn an_atomic_write_as_root_keeps_the_owner() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root may give files away");
+        println!("SKIPPED: only root may give files away");
         return;
     }
     let scene = Scene::new();
@@ -86,7 +86,7 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
     let listed = scene.file("listed", "old", 0o600);
     let plain = scene.file("plain", "old", 0o660);
     if let Err(errno) = rustix::fs::setxattr(&listed, ACCESS, &list, XattrFlags::empty()) {
-        println!("skipped: no access lists here ({errno})");
+        println!("SKIPPED: no access lists here ({errno})");
         return;
     }
     let inherited = "system.posix_acl_default";
@@ -168,7 +168,7 @@ fn any_name_can_be_written() {
 #[test]
 fn files_of_the_kernel_can_be_written() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root writes settings of the kernel");
+        println!("SKIPPED: only root writes settings of the kernel");
         return;
     }
     let path = Path::new("/proc/sys/kernel/core_uses_pid");

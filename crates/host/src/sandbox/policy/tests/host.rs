@@ -142,11 +142,14 @@ fn in_a_sticky_directory_names_belong_to_who_made_them() {
         assert_eq!(hold(&sticky.join("theirs")), Hold::Foreign { owner: 54321 });
         assert_eq!(hold(&plain.join("theirs")), Hold::Ours);
     } else {
-        // Of root, as is the directory.
-        let theirs = fs::read_dir("/tmp")
-            .unwrap()
-            .flatten()
-            .find(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() == 0));
-        assert!(theirs.is_none_or(|theirs| hold(&theirs.path()) == Hold::OutOfReach));
+        // Root owns the directory, too. A name may vanish while it is looked at.
+        let held = fs::read_dir("/tmp").unwrap().flatten().find_map(|entry| {
+            let held = hold(&entry.path());
+            entry.metadata().is_ok_and(|metadata| metadata.uid() == 0).then_some(held)
+        });
+        match held {
+            Some(held) => assert_eq!(held, Hold::OutOfReach),
+            None => println!("SKIPPED: names of root: there is none in /tmp"),
+        }
     }
 }
