@@ -26,6 +26,12 @@ pub enum DenialMistake {
     Empty,
     #[error("only a shell knows ~, outside of quotes; write the whole path")]
     Home,
+    #[error(
+        "only a shell knows variables, outside of single quotes; write the whole path, or ./ before a name with $"
+    )]
+    Variable,
+    #[error("this is a URI; write the path without file://")]
+    Uri,
     #[error("** stands for directories and is a name of its own, as in **/*.pem")]
     StarsInName,
 }
@@ -39,6 +45,12 @@ impl SandboxTerms {
         }
         if text == "~" || text.starts_with("~/") {
             return Err(DenialMistake::Home);
+        }
+        if starts_with_variable(text) {
+            return Err(DenialMistake::Variable);
+        }
+        if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+            return Err(DenialMistake::Uri);
         }
         // Where letters are escaped or alternatives given, it takes a server to tell.
         let is_plain = !text.contains(['\\', '[', '{']);
@@ -92,6 +104,15 @@ impl SandboxTerms {
             workspace_roots,
         }
     }
+}
+
+/// As in `$HOME/.ssh` and `${HOME}`.
+fn starts_with_variable(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('$') else { return false };
+    let name = rest.split('/').next().unwrap_or(rest);
+    let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+    let is_of_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    !name.is_empty() && name.chars().all(is_of_name)
 }
 
 /// What is no pattern is named exactly: then symlinks on the way are followed, and it stays denied if it comes into
@@ -158,14 +179,35 @@ mod tests {
             ("", DenialMistake::Empty),
             ("~", DenialMistake::Home),
             ("~/.ssh", DenialMistake::Home),
+            ("$HOME/.ssh", DenialMistake::Variable),
+            ("${HOME}/.ssh", DenialMistake::Variable),
+            ("$HOME", DenialMistake::Variable),
+            ("$XDG_DATA_HOME/**/*.pem", DenialMistake::Variable),
+            ("file:///home/me/.ssh", DenialMistake::Uri),
+            ("File:/srv/*.pem", DenialMistake::Uri),
             ("**.pem", DenialMistake::StarsInName),
             ("/srv/**x/y", DenialMistake::StarsInName),
         ] {
             assert_eq!(SandboxTerms::check_denial(text), Err(mistake), "{text}");
         }
-        for text in
-            ["~backup", "a~", "**/*.pem", "/srv/**", "**", "a*b*", r"\**", "[**]", "{**/a,b}"]
-        {
+        for text in [
+            "~backup",
+            "a~",
+            "**/*.pem",
+            "/srv/**",
+            "**",
+            "a*b*",
+            r"\**",
+            "[**]",
+            "{**/a,b}",
+            "./$HOME",
+            "$RECYCLE.BIN",
+            "Outer$Inner.class",
+            "$",
+            "files",
+            "./file:",
+            "é",
+        ] {
             assert_eq!(SandboxTerms::check_denial(text), Ok(()), "{text}");
         }
     }

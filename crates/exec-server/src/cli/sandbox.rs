@@ -141,6 +141,8 @@ mod tests {
             ("run --deny a true", "--sandbox <MODE>"),
             ("run --sandbox read-only --deny ~/.ssh true", "only a shell knows ~"),
             ("run --sandbox read-only --deny **.pem true", "** stands for directories"),
+            ("run --sandbox read-only --deny $HOME/.ssh true", "only a shell knows variables"),
+            ("run --sandbox read-only --deny file:///etc true", "write the path without file://"),
             ("shell --network", "--sandbox <MODE>"),
             (
                 "run --sandbox read-only --writable a true",

@@ -431,6 +431,14 @@ mod tests {
                 "8: environment \"a\": sandbox: deny: \"~/.ssh\": only a shell knows ~",
             ),
             (
+                &format!("{boxed}mode = \"read-only\"\ndeny = [\"$HOME/.ssh\"]"),
+                "6: environment \"a\": sandbox: deny: \"$HOME/.ssh\": only a shell knows variables",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny = [\"file:///etc\"]"),
+                "6: environment \"a\": sandbox: deny: \"file:///etc\": this is a URI",
+            ),
+            (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"**.pem\"]"),
                 "6: environment \"a\": sandbox: deny: \"**.pem\": ** stands for directories",
             ),

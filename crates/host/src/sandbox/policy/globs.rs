@@ -111,6 +111,10 @@ impl fmt::Debug for DeniedGlob {
 pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let invalid =
         |why: &str| PolicyError::InvalidGlob { pattern: glob.to_owned(), why: why.to_owned() };
+    // It would be a relative one, and deny nothing.
+    if glob.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/")) {
+        return Err(invalid("it is a URI; write the path"));
+    }
     let is_pattern = |name: &&str| name.contains(['*', '?', '[', ']', '{', '}', '\\']);
     let names: Vec<&str> = glob.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if names.contains(&"..") {

@@ -159,6 +159,8 @@ fn a_glob_that_means_nothing_is_an_error() {
         "***",
         "[a/b]",
         "x/{a/..,b}",
+        "file:///etc/*.pem",
+        "File:/etc",
         "{}",
         "{,a}",
         &nested,
