@@ -6,6 +6,7 @@
 
 mod arena;
 mod attempts;
+mod covered;
 mod escapes;
 mod fails_closed;
 mod leading_astray;

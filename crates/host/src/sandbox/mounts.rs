@@ -123,6 +123,12 @@ fn put_cover(
     to_restore: &[&Regrant],
 ) -> Result<(), Errno> {
     let place = open_place(&cover.path)?;
+    if cover.kind == CoverKind::HiddenLink {
+        if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::Symlink {
+            return Err(Errno::STALE);
+        }
+        return attach(clone_with(open_place(Path::new("/dev/null"))?, UNUSABLE)?, place);
+    }
     let found = check_kind(&place, cover.is_directory)?;
     if expected.is_some_and(|expected| expected != found) {
         return Err(Errno::STALE);
@@ -131,7 +137,9 @@ fn put_cover(
         CoverKind::ReadOnly => clone_with(&place, READ_ONLY)?,
         CoverKind::NoDevices => clone_with(&place, NO_DEVICES)?,
         CoverKind::Hidden if cover.is_directory => empty_directory(&cover.path, to_restore)?,
-        CoverKind::Hidden => clone_with(open_place(Path::new("/dev/null"))?, UNUSABLE)?,
+        CoverKind::Hidden | CoverKind::HiddenLink => {
+            clone_with(open_place(Path::new("/dev/null"))?, UNUSABLE)?
+        }
     };
     attach(mount, place)
 }

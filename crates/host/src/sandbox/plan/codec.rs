@@ -134,6 +134,7 @@ impl Encoder {
                     CoverKind::ReadOnly => 0,
                     CoverKind::Hidden => 1,
                     CoverKind::NoDevices => 2,
+                    CoverKind::HiddenLink => 5,
                 });
                 self.path(&cover.path);
                 self.flag(cover.is_directory);
@@ -219,6 +220,7 @@ impl<'a> Decoder<'a> {
                 }));
             }
             4 => return Some(Mount::Fresh(self.path()?)),
+            5 => CoverKind::HiddenLink,
             _ => return None,
         };
         Some(Mount::Cover(Cover {

@@ -10,7 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Cover, CoverKind, PlanError};
-use crate::sandbox::policy::{DeniedGlob, Effort, NameKind, Names, Policy, TooMuch};
+use crate::sandbox::policy::{
+    DeniedGlob, Effort, NameKind, Names, Policy, TooMuch, existing_target,
+};
 
 /// How often to look through it all because something was renamed or removed meanwhile.
 const ATTEMPTS: usize = 8;
@@ -45,6 +47,21 @@ pub(super) fn existing_matches(
     }
 }
 
+/// Hides what the symlinks among the covers lead to instead, which denies more. One that leads
+/// nowhere needs no cover.
+pub(super) fn targets_of_links(covers: Vec<Cover>, names: &impl Names) -> Vec<Cover> {
+    let covers = covers.into_iter().filter_map(|cover| match cover.kind {
+        CoverKind::HiddenLink => {
+            let (path, found) = existing_target(names, &cover.path)?;
+            let is_directory = found == NameKind::Directory;
+            Some(Cover { path, kind: CoverKind::Hidden, is_directory, missing: false })
+        }
+        _ => Some(cover),
+    });
+    let by_path: BTreeMap<_, _> = covers.map(|cover| (cover.path.clone(), cover)).collect();
+    by_path.into_values().collect()
+}
+
 enum Interrupted {
     Failed(PlanError),
     /// Somebody has moved or removed what was there a moment ago.
@@ -61,8 +78,7 @@ struct Scan<'a, N> {
     policy: &'a Policy,
     names: &'a N,
     effort: Effort,
-    /// Whether it is a directory.
-    found: BTreeMap<PathBuf, bool>,
+    found: BTreeMap<PathBuf, NameKind>,
 }
 
 impl<N: Names> Scan<'_, N> {
@@ -72,23 +88,20 @@ impl<N: Names> Scan<'_, N> {
         let mut pending = vec![(base.to_owned(), 1)];
         while let Some((directory, depth)) = pending.pop() {
             let Some(entries) = self.list(&directory, base)? else {
-                self.found.insert(directory, true);
+                self.found.insert(directory, NameKind::Directory);
                 continue;
             };
             for (name, kind) in entries {
                 let path = directory.join(name);
                 let way_len = path.as_os_str().len() - base.as_os_str().len();
                 self.effort.spend(symbols, way_len).map_err(|limit| too_much(base, limit))?;
-                let is_directory = match kind {
-                    NameKind::Directory => true,
-                    NameKind::File => false,
-                    // The pattern is about real paths, and that of a symlink is where it leads.
-                    NameKind::Symlink => continue,
-                    NameKind::Missing => return Err(Interrupted::Vanished { path }),
-                };
+                if kind == NameKind::Missing {
+                    return Err(Interrupted::Vanished { path });
+                }
+                let leads_on = kind == NameKind::Directory && depth < deepest;
                 if globs.iter().any(|glob| glob.matches(&path)) {
-                    self.found.insert(path, is_directory);
-                } else if is_directory && depth < deepest && self.is_worth_a_look(&path) {
+                    self.found.insert(path, kind);
+                } else if leads_on && self.is_worth_a_look(&path) {
                     pending.push((path, depth + 1));
                 }
             }
@@ -131,11 +144,15 @@ impl<N: Names> Scan<'_, N> {
         let matches: BTreeSet<_> = self.found.keys().cloned().collect();
         let is_topmost =
             |path: &Path| !path.ancestors().skip(1).any(|above| matches.contains(above));
-        let kind = CoverKind::Hidden;
-        self.found
-            .into_iter()
-            .filter(|(path, _)| is_topmost(path))
-            .map(|(path, is_directory)| Cover { path, kind, is_directory, missing: false })
-            .collect()
+        let cover = |(path, found): (PathBuf, NameKind)| Cover {
+            path,
+            kind: match found {
+                NameKind::Symlink => CoverKind::HiddenLink,
+                _ => CoverKind::Hidden,
+            },
+            is_directory: found == NameKind::Directory,
+            missing: false,
+        };
+        self.found.into_iter().filter(|(path, _)| is_topmost(path)).map(cover).collect()
     }
 }

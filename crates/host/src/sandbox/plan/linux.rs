@@ -54,6 +54,11 @@ fn for_restricted_files(
         (None, _) => Tier::Direct,
     };
     let isolated = tier != Tier::Direct;
+    let hidden = match tier {
+        // It follows symlinks to where it mounts.
+        Tier::Bubblewrap(_) => globs::targets_of_links(hidden, names),
+        _ => hidden,
+    };
     let mounts =
         if isolated { mounts::lay_out(policy, &grants, covers, hidden, names)? } else { vec![] };
     if matches!(tier, Tier::Bubblewrap(_)) {

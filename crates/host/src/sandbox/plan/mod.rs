@@ -82,6 +82,9 @@ pub enum CoverKind {
     ReadOnly,
     /// Neither content nor names can be read.
     Hidden,
+    /// The same for a symlink, which is covered itself: what it leads to stays as it is under its
+    /// own name.
+    HiddenLink,
     /// Read-only, and no device in it can be opened.
     NoDevices,
 }

@@ -245,7 +245,7 @@ impl Layout {
 /// The access that the mounts leave, whatever else limits it.
 fn effect(mount: &Mount) -> Access {
     match mount {
-        Mount::Cover(Cover { kind: CoverKind::Hidden, .. }) => Access::Deny,
+        Mount::Cover(Cover { kind: CoverKind::Hidden | CoverKind::HiddenLink, .. }) => Access::Deny,
         Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
             Access::Read
         }

@@ -608,14 +608,41 @@ fn what_globs_deny_is_hidden_where_it_is_now() {
     let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
     let hidden: Vec<_> = mounts(&names, &[READ_ALL, WORKSPACE, glob])
         .into_iter()
-        .filter(|mount| matches!(mount, Mount::Cover(Cover { kind: CoverKind::Hidden, .. })))
+        .filter(|mount| {
+            let hides = [CoverKind::Hidden, CoverKind::HiddenLink];
+            matches!(mount, Mount::Cover(cover) if hides.contains(&cover.kind))
+        })
         .collect();
     let expected = [
         hidden_file("/home/ann/app/a.pem"),
         cover("/home/ann/app/src/c.pem", CoverKind::Hidden),
         hidden_file("/home/ann/app/src/keys/b.pem"),
+        hidden_link("/home/ann/app/src/link.pem"),
     ];
     assert_eq!(hidden, expected);
+}
+
+fn hidden_link(path: &str) -> Mount {
+    let (path, kind) = (path.into(), CoverKind::HiddenLink);
+    Mount::Cover(Cover { path, kind, is_directory: false, missing: false })
+}
+
+/// It cannot cover a symlink itself.
+#[test]
+fn bubblewrap_hides_what_a_denied_link_leads_to() {
+    let names = names()
+        .file("/home/ann/keys/real.key")
+        .directory("/home/ann/store")
+        .symlink("/home/ann/app/a.pem", "../keys/real.key")
+        .symlink("/home/ann/app/b.pem", "../store")
+        .symlink("/home/ann/app/c.pem", "nowhere")
+        .symlink("/home/ann/app/d.pem", "d.pem");
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+    let mounts = Plan::new(&policy, &without_namespaces(), &names).unwrap().mounts;
+    assert!(mounts.contains(&hidden_file("/home/ann/keys/real.key")));
+    assert!(mounts.contains(&cover("/home/ann/store", CoverKind::Hidden)));
+    assert!(!mounts.iter().any(|mount| mount.path().extension().is_some_and(|it| it == "pem")));
 }
 
 /// Renamed, a directory would take what is hidden with it, to where the pattern does not match.

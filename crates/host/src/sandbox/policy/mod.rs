@@ -36,4 +36,6 @@ pub use error::PolicyError;
 pub(in crate::sandbox) use essentials::{DEVICES, PROTECTED_NAMES};
 pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
+#[cfg(target_os = "linux")]
+pub(in crate::sandbox) use real::existing_target;
 pub use rules::Rule;

@@ -32,6 +32,16 @@ pub(super) fn real(names: &impl Names, path: &Path) -> Result<Real, PolicyError>
     real_from(names, Path::new("/"), path)
 }
 
+/// What a path leads to, if that can be told and something is there.
+#[cfg(target_os = "linux")]
+pub(in crate::sandbox) fn existing_target(
+    names: &impl Names,
+    path: &Path,
+) -> Option<(PathBuf, NameKind)> {
+    let real = real(names, path).ok()?;
+    (real.kind != NameKind::Missing).then_some((real.path, real.kind))
+}
+
 /// `way` starts at `directory`, which is real, and may have `..` in it as the target of a symlink may.
 pub(super) fn real_from(
     names: &impl Names,

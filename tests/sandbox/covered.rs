@@ -1,0 +1,51 @@
+//! What a policy takes away, seen by processes and by requests about files: both must see the same.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+
+use super::{User, directory_outside_of_tmp, entry_path, profile, uri};
+use crate::cli_sandbox::no_sandbox;
+use crate::support::shell;
+
+const USERS: [User; 2] = [User::Myself, User::Nobody];
+
+#[test]
+fn a_denied_pattern_holds_for_a_symlink_that_matches() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let directory = directory_outside_of_tmp();
+    let work = directory.path().join("work");
+    fs::create_dir_all(work.join("store/more")).unwrap();
+    fs::write(work.join("store/real.key"), "secret").unwrap();
+    fs::write(work.join("store/more/file"), "secret").unwrap();
+    symlink("store/real.key", work.join("link.pem")).unwrap();
+    symlink("store/more", work.join("directory.pem")).unwrap();
+    symlink("nowhere", work.join("broken.pem")).unwrap();
+    for user in USERS.into_iter().filter(|user| user.obstacle().is_none()) {
+        user.own(&work);
+        let server = user.server(directory.path()).start();
+        let mut client = server.client();
+        let glob = json!({"type": "glob_pattern", "pattern": "**/*.pem"});
+        for access in ["read", "write"] {
+            let entries = [(entry_path(&work), access), (glob.clone(), "deny")];
+            let sandbox = profile(&work, &entries, "restricted");
+            let script = "! cat link.pem && ! cat directory.pem/file && ! readlink link.pem \
+                && ! mv link.pem other && ! rm link.pem && cat store/real.key";
+            let start = shell(access, script).with("cwd", uri(&work));
+            let end = client.run(&start.with("sandbox", sandbox.clone()));
+            assert_eq!(end.exit_code, Some(0), "{user:?} {access}: {}", end.text());
+            assert_eq!(end.text().matches("secret").count(), 1, "{}", end.text());
+            for (path, is_allowed) in
+                [("link.pem", false), ("directory.pem/file", false), ("store/real.key", true)]
+            {
+                let params = json!({"path": uri(&work.join(path)), "sandbox": sandbox});
+                let answer = client.try_call("fs/readFile", params);
+                assert_eq!(answer.is_ok(), is_allowed, "{user:?} {access} {path}: {answer:?}");
+            }
+        }
+        assert!(work.join("link.pem").is_symlink());
+    }
+}
