@@ -1,13 +1,17 @@
 //! What a policy takes away, seen by processes and by requests about files: both must see the same.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::Path;
 
 use serde_json::json;
 
-use super::{User, directory_outside_of_tmp, entry_path, profile, uri};
+use super::{
+    User, directory_outside_of_tmp, entry_path, ordinary_workspace, profile, refused, uri,
+};
 use crate::cli_sandbox::no_sandbox;
-use crate::support::shell;
+use crate::support::machine::is_root;
+use crate::support::{encoded, shell};
 
 const USERS: [User; 2] = [User::Myself, User::Nobody];
 
@@ -47,5 +51,53 @@ fn a_denied_pattern_holds_for_a_symlink_that_matches() {
             }
         }
         assert!(work.join("link.pem").is_symlink());
+    }
+}
+
+#[test]
+fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    if !is_root() {
+        return println!("SKIPPED: only root can be two users");
+    }
+    const DAEMON: u32 = 1;
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for user in USERS {
+        let directory = directory_outside_of_tmp();
+        let sticky = directory.path().join("sticky");
+        let git = sticky.join(".git");
+        fs::create_dir_all(&git).unwrap();
+        fs::write(sticky.join(".agents"), "theirs").unwrap();
+        mode(&sticky, 0o1777);
+        for (name, bits) in [(".git", 0o777), (".agents", 0o666)] {
+            chown(sticky.join(name), Some(DAEMON), Some(DAEMON)).unwrap();
+            mode(&sticky.join(name), bits);
+        }
+        let work = directory.path().join("work");
+        fs::create_dir(&work).unwrap();
+        user.own(&work);
+        let server = user.server(directory.path()).start();
+        let mut client = server.client();
+        let script = format!(
+            "cd {} && : > free && ! touch .git/hook && ! echo x > .agents && cat .agents",
+            sticky.display()
+        );
+        let mut sandbox = ordinary_workspace();
+        sandbox["writable_roots"] = json!([uri(&sticky)]);
+        let start = shell("p", &script).with("cwd", uri(&work));
+        let end = client.run(&start.with("sandbox", sandbox.clone()));
+        assert_eq!(end.exit_code, Some(0), "{user:?}: {}", end.text());
+        for name in [".git/hook", ".agents"] {
+            let path = uri(&sticky.join(name));
+            let params = json!({"path": path, "dataBase64": encoded("x"), "sandbox": sandbox});
+            let refusal = refused(&mut client, "fs/writeFile", params);
+            assert_eq!(refusal.kind.as_deref(), Some("sandboxDenied"), "{user:?}: {refusal:?}");
+        }
+        assert_eq!(fs::read_dir(&git).unwrap().count(), 0, "{user:?}");
+        assert_eq!(fs::read_to_string(sticky.join(".agents")).unwrap(), "theirs");
     }
 }

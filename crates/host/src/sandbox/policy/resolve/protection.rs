@@ -67,9 +67,11 @@ impl<N: Names> Protection<'_, N> {
         let hold = self.names.hold(&path).map_err(|source| unreadable(&path, source))?;
         let kind = self.kind(&path)?;
         match (hold, kind) {
-            // Any user can put a name into `/tmp`, and must not thereby decide whether or what we protect elsewhere.
-            (Hold::OutOfReach, _) => return Ok(()),
-            // Nor whether anything runs: a symlink cannot be covered, and nobody's project is there.
+            // Any user can put a name into `/tmp`, and must not thereby decide what is protected
+            // elsewhere, nor whether anything runs: a symlink cannot be covered, and the process
+            // cannot replace it.
+            (Hold::OutOfReach, NameKind::Symlink) => return Ok(()),
+            // Root could, but nobody's project is there.
             (Hold::Foreign { .. }, NameKind::Symlink) if is_temporary => return Ok(()),
             (Hold::Foreign { owner }, NameKind::Symlink) => {
                 return Err(PolicyError::ForeignLink { path, owner });

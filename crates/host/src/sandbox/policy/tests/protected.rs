@@ -256,7 +256,8 @@ fn another_user_changes_nothing_by_a_name_that_only_he_can_replace() {
                 ("/src/app/.git", Read),
                 ("/tmp/.agents", Read),
                 ("/tmp/a", Write),
-                ("/tmp/.git", Write),
+                // Its mode may allow anything, and a symlink cannot be covered.
+                ("/tmp/.git", if form.ends_with("link") { Write } else { Read }),
             ] {
                 assert_eq!(policy.access(Path::new(path)), access, "{form}: {path}");
             }
