@@ -11,7 +11,7 @@ use super::{
 };
 use crate::cli_sandbox::no_sandbox;
 use crate::support::machine::is_root;
-use crate::support::{encoded, shell};
+use crate::support::{encoded, eventually, shell};
 
 const USERS: [User; 2] = [User::Myself, User::Nobody];
 
@@ -99,5 +99,83 @@ fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
         }
         assert_eq!(fs::read_dir(&git).unwrap().count(), 0, "{user:?}");
         assert_eq!(fs::read_to_string(sticky.join(".agents")).unwrap(), "theirs");
+    }
+}
+
+#[test]
+fn protected_names_above_the_working_directory_are_protected() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    for user in USERS.into_iter().filter(|user| user.obstacle().is_none()) {
+        let programs = directory_outside_of_tmp();
+        let repository = tempfile::tempdir_in("/tmp").unwrap();
+        let root = repository.path();
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        let cwd = root.join("a/b");
+        fs::create_dir_all(root.join(".git/hooks")).unwrap();
+        fs::create_dir_all(&cwd).unwrap();
+        user.own(root);
+        let server = user.server(programs.path()).start();
+        let mut client = server.client();
+        let script = ": > ../../free && ! touch ../../.git/hooks/x && ! mv ../../.git ../../g \
+            && ! touch ../.git/config && ! touch ../../.codex/x && ! mv ../../a ../../c";
+        let start = shell("p", script).with("cwd", uri(&cwd));
+        let end = client.run(&start.with("sandbox", ordinary_workspace()));
+        assert_eq!(end.exit_code, Some(0), "{user:?}: {}", end.text());
+        let sandbox = json!({"type": "workspace-write", "cwd": uri(&cwd)});
+        for name in [".git/hooks/x", "a/.git", ".codex"] {
+            let path = uri(&root.join(name));
+            let params = json!({"path": path, "dataBase64": encoded("x"), "sandbox": sandbox});
+            let refusal = refused(&mut client, "fs/writeFile", params);
+            assert_eq!(refusal.kind.as_deref(), Some("sandboxDenied"), "{name}: {refusal:?}");
+        }
+        assert_eq!(fs::read_dir(root.join(".git/hooks")).unwrap().count(), 0);
+        eventually("what stood in for them is gone", || {
+            !root.join(".codex").exists() && !root.join("a/.git").exists()
+        });
+    }
+}
+
+#[test]
+fn without_workspace_roots_no_project_is_granted() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let directory = directory_outside_of_tmp();
+    let file = directory.path().join("file");
+    fs::write(&file, "secret").unwrap();
+    let server = User::Myself.server(directory.path()).start();
+    let mut client = server.client();
+    let special = |kind: &str| json!({"type": "special", "value": {"kind": kind}});
+    for roots in [None, Some(json!([])), Some(json!([uri(directory.path())]))] {
+        for kind in ["project_roots", "current_working_directory"] {
+            let mut sandbox = json!({
+                "permissions": {
+                    "type": "managed",
+                    "file_system": {"type": "restricted", "entries": [
+                        {"path": special("minimal"), "access": "read"},
+                        {"path": special(kind), "access": "write"},
+                    ]},
+                    "network": "restricted",
+                },
+                "cwd": uri(directory.path()),
+            });
+            let is_granted = roots.as_ref().is_some_and(|roots| roots != &json!([]));
+            if let Some(roots) = &roots {
+                sandbox["workspaceRoots"] = roots.clone();
+            }
+            let read = json!({"path": uri(&file), "sandbox": sandbox});
+            assert_eq!(client.try_call("fs/readFile", read).is_ok(), is_granted, "{sandbox}");
+            let start = shell(kind, "cat file").with("cwd", uri(directory.path()));
+            let start = start.with("sandbox", sandbox.clone());
+            match client.try_call("process/start", start.params()) {
+                Ok(_) => assert!(is_granted && client.finish_process(kind).exit_code == Some(0)),
+                Err(failure) => {
+                    assert!(!is_granted, "{failure:?}");
+                    assert_eq!(failure.kind.as_deref(), Some("sandboxDenied"), "{failure:?}");
+                }
+            }
+        }
     }
 }

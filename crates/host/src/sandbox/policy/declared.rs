@@ -41,7 +41,7 @@ pub enum EntryPath {
     Root,
     /// What a dynamic program needs in order to start.
     Minimal,
-    /// Each workspace root; the working directory if there are none.
+    /// Each workspace root, and nothing without any.
     ProjectRoots {
         subpath: Option<PathBuf>,
     },

@@ -51,7 +51,8 @@ impl Reference {
         let is_protected_name = |name| [".git", ".agents", ".codex"].iter().any(|one| name == *one);
         let is_granted_name = is_writable_root && root.file_name().is_some_and(is_protected_name);
         is_protected_name(name)
-            && (is_writable_root || self.project_roots.iter().any(|project| project == root))
+            && (is_writable_root
+                || self.project_roots.iter().any(|project| project.starts_with(root)))
             && !is_granted_name
             && !named(Access::Write)
     }

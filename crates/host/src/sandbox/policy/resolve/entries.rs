@@ -30,8 +30,8 @@ pub(super) struct Resolved {
     pub(super) matches: Vec<(PathBuf, Target)>,
     /// Each with the symlinks on the way to its base.
     pub(super) globs: Vec<(DeniedGlob, Vec<PathBuf>)>,
-    /// Whether or not an entry is about them.
-    pub(super) project_roots: Vec<Real>,
+    /// Workspace roots and the working directory, whether or not an entry is about them.
+    pub(super) places: Vec<Real>,
 }
 
 pub(super) fn resolve(
@@ -52,10 +52,13 @@ pub(super) fn resolve(
         effort: Effort::new(),
         resolved: Resolved::default(),
     };
-    for root in resolver.project_roots() {
-        let root = resolver.real(&root)?;
-        resolver.resolved.project_roots.push(root);
+    for root in &around.workspace_roots {
+        let root = resolver.real(root)?;
+        resolver.resolved.places.push(root);
     }
+    // Nothing is granted by it, and a process cannot be in a directory that cannot be looked at.
+    let cwd = around.cwd.iter().filter_map(|cwd| resolver.real(cwd).ok()).collect::<Vec<_>>();
+    resolver.resolved.places.extend(cwd);
     for entry in entries {
         resolver.entry(entry)?;
     }
@@ -132,7 +135,7 @@ impl<N: Names> Resolver<'_, N> {
         if !subpath.components().all(stays_below) {
             return Err(PolicyError::Subpath { subpath: subpath.to_owned() });
         }
-        let roots = self.project_roots();
+        let roots = &self.around.workspace_roots;
         let paths: Vec<_> = roots.iter().map(|root| root.join(subpath)).collect();
         self.known(&paths, "project roots", entry)
     }
@@ -202,13 +205,5 @@ impl<N: Names> Resolver<'_, N> {
 
     fn starts(&self) -> Vec<PathBuf> {
         self.around.cwd.iter().chain(&self.around.workspace_roots).cloned().collect()
-    }
-
-    fn project_roots(&self) -> Vec<PathBuf> {
-        if self.around.workspace_roots.is_empty() {
-            self.around.cwd.iter().cloned().collect()
-        } else {
-            self.around.workspace_roots.clone()
-        }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn resolve(
     let DeclaredFiles::Restricted { entries, glob_scan_max_depth } = &declared.files else {
         return Ok(Policy::unrestricted(declared.network));
     };
-    let Resolved { mut targets, matches, globs, project_roots } =
+    let Resolved { mut targets, matches, globs, places } =
         entries::resolve(entries, *glob_scan_max_depth, around, names)?;
     let mut draft = Draft::default();
     for target in &targets {
@@ -61,7 +61,7 @@ pub(super) fn resolve(
     }
     targets.extend(matches);
     // Both look at what the entries alone decide: a device is no writable root.
-    let protected = protection::protected(&draft, &targets, &project_roots, names)?;
+    let protected = protection::protected(&draft, &targets, &places, names)?;
     let devices = devices(&draft, names);
     for device in &devices {
         draft.add(&device.path, device.access);

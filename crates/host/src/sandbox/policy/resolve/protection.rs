@@ -14,22 +14,29 @@ use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 /// Of a file that says where a git directory is.
 const MAX_POINTER_BYTES: usize = 8 << 10;
 
-/// What has to be readable and no more, below each path to which an entry grants to write, and below each project root.
+/// What has to be readable and no more: in each path to which an entry grants to write, in each
+/// workspace root and in the working directory; and in every directory above the last two that can
+/// be written, since git looks for its directory upwards.
 pub(super) fn protected(
     draft: &Draft,
     targets: &[Target],
-    project_roots: &[Real],
+    places: &[Real],
     names: &impl Names,
 ) -> Result<Vec<Target>, PolicyError> {
     let writable = targets.iter().filter(|target| target.access == Access::Write);
     let meant: BTreeSet<&Path> =
         writable.clone().flat_map(|target| &target.named).map(PathBuf::as_path).collect();
-    let places = writable
-        .map(|target| (target.path.as_path(), target.kind, target.is_temporary))
-        .chain(project_roots.iter().map(|root| (root.path.as_path(), root.kind, false)));
+    let is_temporary = |target: &Target| target.is_temporary;
+    let temporary: BTreeSet<&Path> =
+        targets.iter().filter(|one| is_temporary(one)).map(|one| one.path.as_path()).collect();
+    let granted = writable.map(|target| (target.path.as_path(), target.kind, is_temporary(target)));
+    let above = places.iter().flat_map(|place| place.path.ancestors().skip(1));
+    let above = above.filter(|path| draft.access(path) == Access::Write);
+    let above = above.map(|path| (path, NameKind::Directory, temporary.contains(path)));
+    let places = places.iter().map(|place| (place.path.as_path(), place.kind, false));
     // Whether it is nothing but a directory for temporary files.
     let mut roots: BTreeMap<&Path, bool> = BTreeMap::new();
-    for (root, kind, is_temporary) in places {
+    for (root, kind, is_temporary) in granted.chain(places).chain(above) {
         // Who is granted `.git` itself is trusted with all that is believed of it.
         let is_itself_protected = is_protected_name(root) && meant.contains(root);
         if kind != NameKind::File && !is_itself_protected {

@@ -82,14 +82,52 @@ fn where_nothing_can_be_written_nothing_is_protected() {
 
 #[test]
 fn project_roots_inside_of_a_writable_tree_are_protected_too() {
-    asked(&["write root"]).workspace("/src/app").cwd("/elsewhere").gives(&[
+    asked(&["write root"]).workspace("/src/app").cwd("/elsewhere/sub").gives(&[
         ("/src/app/.git", Read),
-        ("/src/.git", Write),
-        ("/elsewhere/.git", Write),
+        ("/src/app/sub/.git", Write),
+        ("/src/other/.git", Write),
+        ("/elsewhere/sub/.git", Read),
     ]);
     asked(&["write root"]).cwd("/src/app").gives(&[("/src/app/.git", Read)]);
     let names = FakeNames::default().symlink("/app", "/src/app").directory("/src/app");
     asked(&["write /src"]).on(names).workspace("/app").gives(&[("/src/app/.git", Read)]);
+}
+
+#[test]
+fn so_are_the_directories_above_that_can_be_written() {
+    let names = FakeNames::default().directory("/tmp/repo/.git/hooks").directory("/tmp/repo/a/b");
+    for lines in [
+        &["read root", "write /tmp/repo/a/b", "write slash_tmp"][..],
+        &["read root", "write /tmp"],
+        &["read root", "write tmpdir", "write /tmp/repo/a/b"],
+    ] {
+        let asked = asked(lines).on(names.clone()).cwd("/tmp/repo/a/b").tmpdir("/tmp");
+        for name in NAMES {
+            for above in ["/tmp", "/tmp/repo", "/tmp/repo/a", "/tmp/repo/a/b"] {
+                asked.gives(&[(&format!("{above}/{name}"), Read)]);
+            }
+            for other in ["/tmp/other", "/tmp/repo/c", "/tmp/repo/a/b/c"] {
+                asked.gives(&[(&format!("{other}/{name}"), Write)]);
+            }
+        }
+        asked.gives(&[("/tmp/repo/.git/hooks/pre-commit", Read), ("/tmp/repo/a/x", Write)]);
+    }
+    // Outside of what can be written nothing needs it.
+    let policy = asked(&["read root", "write /tmp/repo/a/b"]).on(names).cwd("/tmp/repo/a/b").policy();
+    assert_eq!(policy.carve_outs().len(), NAMES.len(), "{policy:#?}");
+}
+
+#[test]
+fn a_git_file_above_the_working_directory_protects_what_it_names() {
+    let names = FakeNames::default()
+        .file_with("/src/tree/.git", b"gitdir: /src/main/.git/worktrees/tree")
+        .directory("/src/main/.git/worktrees/tree")
+        .directory("/src/tree/sub");
+    asked(&["write /src"]).on(names).cwd("/src/tree/sub").gives(&[
+        ("/src/tree/.git", Read),
+        ("/src/main/.git/worktrees/tree/config", Read),
+        ("/src/main/a", Write),
+    ]);
 }
 
 #[test]

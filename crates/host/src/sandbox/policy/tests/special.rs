@@ -26,8 +26,15 @@ fn project_roots_are_the_workspace_roots() {
 }
 
 #[test]
-fn without_workspace_roots_the_working_directory_is_the_project_root() {
-    asked(&["write project_roots"]).cwd("/a").gives(&[("/a/b", Write), ("/b", Deny)]);
+fn without_workspace_roots_there_are_no_project_roots() {
+    asked(&["write project_roots", "read project_roots/docs", "read /src"]).cwd("/a").gives(&[
+        ("/a", Deny),
+        ("/a/b", Deny),
+        ("/a/docs", Deny),
+        ("/src", Read),
+    ]);
+    let error = asked(&["read root", "deny project_roots"]).cwd("/a").error();
+    assert!(matches!(error, PolicyError::NothingToDeny { .. }), "{error}");
 }
 
 #[test]
