@@ -546,6 +546,11 @@ fn config_shows_the_ceiling() {
     let values: Vec<_> = table.lines().map(value).collect();
     assert_eq!(
         values,
-        ["require = \"workspace-write\"", "writable_roots = [\"/srv\"]", "network = false"]
+        [
+            "require = \"workspace-write\"",
+            "writable_roots = [\"/srv\"]",
+            "network = false",
+            "trusted_links = []"
+        ]
     );
 }

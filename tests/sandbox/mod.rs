@@ -13,6 +13,7 @@ mod leading_astray;
 mod minimal;
 mod neighbours;
 mod planted;
+mod planted_links;
 mod programs;
 mod scene;
 mod tools;

@@ -55,6 +55,8 @@ pub(crate) fn command(program: &str) -> Command {
         .env("XDG_CONFIG_HOME", "/proc/nonexistent")
         // Nor is their home directory: shells keep a history there.
         .env("HOME", env!("CARGO_TARGET_TMPDIR"))
+        // What sandboxes of the tests could write is nothing to remember for their user.
+        .env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"))
         // Nor is a server of theirs: in this directory none says that it runs.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command

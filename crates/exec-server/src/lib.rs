@@ -26,6 +26,7 @@ mod serve;
 mod server_url;
 mod terminal;
 pub mod unified_exec;
+mod write_history_files;
 
 pub use environment::{
     Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,

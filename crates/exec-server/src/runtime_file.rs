@@ -78,11 +78,16 @@ impl RuntimeFile {
 /// Every directory in which a command of this user would believe a file. They are made if they are missing: whoever could make one
 /// could lead the user to another server. Publishing tells why one cannot be made.
 pub(crate) fn believed_directories() -> Vec<PathBuf> {
-    let directories = directories_for(std::env::var_os(VARIABLE), our_uid());
+    let directories = runtime_directories();
     for directory in &directories {
         let _ = make_directory(directory);
     }
     directories
+}
+
+/// The same, as they are.
+pub(crate) fn runtime_directories() -> Vec<PathBuf> {
+    directories_for(std::env::var_os(VARIABLE), our_uid())
 }
 
 fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
@@ -185,8 +190,7 @@ fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
 }
 
 fn runtime_directory() -> PathBuf {
-    let mut directories = directories_for(std::env::var_os(VARIABLE), our_uid());
-    directories.swap_remove(0)
+    runtime_directories().swap_remove(0)
 }
 
 /// Where a command of this user looks, with the variable and without. `su` and `sudo` may leave the variable of another
@@ -208,7 +212,7 @@ fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
     variable.map(|directory| directory.join("exec-server")).into_iter().chain([otherwise]).collect()
 }
 
-fn our_uid() -> u32 {
+pub(crate) fn our_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 

@@ -1,6 +1,7 @@
 //! Running a server: bind, say where, serve, and end cleanly.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 use crate::config::Settings;
 use crate::runtime_file::{RuntimeFile, believed_directories};
 use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::write_history_files::write_history_files;
 
 /// How long connections have to say goodbye at the end.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
@@ -174,9 +176,13 @@ pub(crate) fn start(
 }
 
 /// Every server of this crate is made here, also one that nobody finds: a sandbox that could write what leads the commands of the user
-/// to a server could lead them to itself.
+/// to a server could lead them to itself, and one that could write the history of sandboxes could
+/// make its own symlinks trusted.
 pub(crate) fn new_server(mut config: ServerConfig, launcher: Launcher) -> Server {
     config.protected_paths.extend(believed_directories());
+    config.write_history = write_history_files();
+    let directories = config.write_history.iter().filter_map(|file| file.parent());
+    config.protected_paths.extend(directories.map(Path::to_owned));
     Server::new(config, launcher)
 }
 

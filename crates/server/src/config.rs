@@ -40,6 +40,13 @@ pub struct ServerConfig {
     pub http_allowed_variables: Vec<String>,
     /// What no sandbox may change, such as the files by which others find this server.
     pub protected_paths: Vec<PathBuf>,
+    /// Symlinks through which a sandbox may be granted something wherever they are, by their own
+    /// paths.
+    pub trusted_links: Vec<PathBuf>,
+    /// Where servers of this user remember what sandboxes were allowed to write: the first that
+    /// can be used, and all are read. Without any, a server knows only of its own sandboxes. Their
+    /// directories belong to [`Self::protected_paths`].
+    pub write_history: Vec<PathBuf>,
 }
 
 /// What holds for every request, whatever it asks for.
@@ -78,6 +85,8 @@ impl Default for ServerConfig {
             http_protected_variables: Vec::new(),
             http_allowed_variables: Vec::new(),
             protected_paths: Vec::new(),
+            trusted_links: Vec::new(),
+            write_history: Vec::new(),
         }
     }
 }

@@ -13,8 +13,8 @@ use super::error::{ConfigError, Position, UnknownVariable, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    ENVIRONMENTS_VARIABLE, Group, SANDBOX_REQUIRE_KEY, SECTIONS, SERVER_URL_KEY,
-    SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
+    ENVIRONMENTS_VARIABLE, Group, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS,
+    SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
 };
 use crate::server_url::ServerUrl;
 
@@ -177,7 +177,9 @@ impl Configuration {
         if self.sources.contains_key(SANDBOX_REQUIRE_KEY) {
             return Ok(());
         }
-        let mut limits = SETTINGS.iter().filter(|setting| setting.group == Group::Sandbox);
+        let mut limits = SETTINGS.iter().filter(|setting| {
+            setting.group == Group::Sandbox && setting.key != SANDBOX_TRUSTED_LINKS_KEY
+        });
         match limits.find_map(|setting| Some((setting.key, self.sources.get(setting.key)?))) {
             Some((key, origin)) => Err(ConfigError::NoCeiling { key, origin: origin.clone() }),
             None => Ok(()),
@@ -314,7 +316,7 @@ mod tests {
             ("log", _) => "warn".to_owned(),
             ("log_format", _) => "json".to_owned(),
             ("sandbox.require", _) => "workspace-write".to_owned(),
-            ("sandbox.writable_roots", _) => {
+            ("sandbox.writable_roots" | "sandbox.trusted_links", _) => {
                 return ("/a:/b".to_owned(), "[\"/a\", \"/b\"]".to_owned());
             }
             (_, toml::Value::String(_)) => "2m".to_owned(),

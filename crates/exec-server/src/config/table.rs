@@ -128,6 +128,8 @@ pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 /// The tables of the file. A key in them is written with a dot.
 pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "sandbox"];
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
+/// Not a limit, so it has a meaning without one.
+pub(super) const SANDBOX_TRUSTED_LINKS_KEY: &str = "sandbox.trusted_links";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
 
@@ -322,4 +324,12 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Switch(field!(server.sandbox.network)),
         "Whether clients of a server that requires a sandbox may use the network",
     ),
+    Setting::new(
+        Group::Sandbox,
+        SANDBOX_TRUSTED_LINKS_KEY,
+        "LINK",
+        Kind::Paths { field: field!(server.trusted_links), example: "/home/me/code" },
+        "Let sandboxes be granted paths through this symlink although one of them could have made it",
+    )
+    .each_by_flag("sandbox.trusted_link"),
 ];

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::{PlanError, PolicyError};
+use super::{PlanError, PolicyError, WriteHistoryError};
 
 /// Why a sandbox that was asked for cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -22,4 +22,8 @@ pub enum SandboxError {
         "the server's working directory, which requests may write to, cannot be found: {source}"
     )]
     NoWorkspace { source: io::Error },
+    #[error(
+        "it cannot be recorded what sandboxes were allowed to write, which later ones rely on: {0}"
+    )]
+    NotRecorded(#[from] WriteHistoryError),
 }

@@ -40,6 +40,7 @@ pub mod seccomp;
 pub(crate) mod step;
 #[cfg(target_os = "linux")]
 pub(crate) mod terminals;
+mod write_history;
 
 pub use capabilities::Capabilities;
 pub use enforcement::Enforcement;
@@ -50,7 +51,9 @@ pub use plan::{
 };
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,
-    HostNames, NameKind, Names, Network, Policy, PolicyError, Rule, Surroundings, TooMuch,
+    HostNames, LinkDoubt, LinkTrust, NameKind, Names, Network, Policy, PolicyError, Rule,
+    Surroundings, TooMuch, WrittenRoots,
 };
 pub use probe::{Finding, Findings, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
 pub use step::SandboxStep;
+pub use write_history::{WriteHistory, WriteHistoryError};

@@ -39,7 +39,11 @@ fn policy_of(names: &FakeNames, network: Network, entries: &[(EntryPath, Access)
     let files =
         DeclaredFiles::Restricted { entries: entries.collect(), glob_scan_max_depth: Some(4) };
     let cwd = PathBuf::from("/home/ann/app");
-    let around = Surroundings { workspace_roots: vec![cwd.clone()], cwd: Some(cwd), tmpdir: None };
+    let around = Surroundings {
+        workspace_roots: vec![cwd.clone()],
+        cwd: Some(cwd),
+        ..Surroundings::default()
+    };
     Policy::resolve(&DeclaredPolicy { files, network }, &around, names).unwrap()
 }
 
@@ -593,6 +597,10 @@ impl<F: Fn() -> io::Result<Vec<(OsString, NameKind)>>> Names for Odd<F> {
 
     fn hold(&self, path: &Path) -> io::Result<Hold> {
         self.names.hold(path)
+    }
+
+    fn is_changeable(&self, directory: &Path) -> io::Result<bool> {
+        self.names.is_changeable(directory)
     }
 }
 

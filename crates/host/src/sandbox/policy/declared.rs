@@ -1,6 +1,8 @@
 //! What was asked for, in the terms of this machine. Whatever the wire looks like is translated to this.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeclaredPolicy {
@@ -41,6 +43,8 @@ pub enum EntryPath {
     Root,
     /// What a dynamic program needs in order to start.
     Minimal,
+    /// The working directory.
+    WorkingDirectory,
     /// Each workspace root, and nothing without any.
     ProjectRoots {
         subpath: Option<PathBuf>,
@@ -73,4 +77,32 @@ pub struct Surroundings {
     pub cwd: Option<PathBuf>,
     pub workspace_roots: Vec<PathBuf>,
     pub tmpdir: Option<PathBuf>,
+    /// Never writable because a directory around them is.
+    pub protected_paths: Vec<PathBuf>,
+    pub link_trust: LinkTrust,
+}
+
+/// What is known about the origin of symlinks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkTrust {
+    pub written: WrittenRoots,
+    /// Symlinks that the operator vouches for, by their own paths.
+    pub trusted: Vec<PathBuf>,
+    /// Of the server's user. It is no workspace although tools keep their settings under protected
+    /// names in it.
+    pub home: Option<PathBuf>,
+}
+
+/// The directories that sandboxes of this user were ever granted for writing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WrittenRoots {
+    Known(Arc<BTreeSet<PathBuf>>),
+    /// Any directory may be one of them.
+    Unknown,
+}
+
+impl Default for WrittenRoots {
+    fn default() -> Self {
+        Self::Known(Arc::default())
+    }
 }

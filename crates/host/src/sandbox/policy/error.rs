@@ -24,6 +24,14 @@ pub enum PolicyError {
         "{path:?} cannot be kept apart: {link:?} is a symlink which a program in the sandbox could replace; name what it leads to"
     )]
     ReplaceableLink { path: PathBuf, link: PathBuf },
+    #[error(
+        "the sandbox grants {path:?} through the symlink {link:?}, which a process in a sandbox could have made, because {doubt}; name {path:?} itself, or add the symlink to sandbox.trusted_links of the server"
+    )]
+    PlantedLink { path: PathBuf, link: PathBuf, doubt: LinkDoubt },
+    #[error(
+        "{what} {path:?} lies in {protected:?}, where nothing can be written unless an entry names it; use another directory, or list this one in writable_roots"
+    )]
+    ImplicitRoot { what: &'static str, path: PathBuf, protected: PathBuf },
     #[error("{path:?} is to be protected in the sandbox, and it is a symlink, which cannot be")]
     ProtectedLink { path: PathBuf },
     #[error(
@@ -52,4 +60,17 @@ pub enum PolicyError {
     TooManyPaths { max: usize },
     #[error("the sandbox denies {what}, and there is none that is known")]
     NothingToDeny { what: &'static str },
+}
+
+/// Why a symlink may be the work of a process in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkDoubt {
+    #[error("sandboxes were allowed to write in {root:?}")]
+    Written { root: PathBuf },
+    #[error("it is unknown where sandboxes were allowed to write")]
+    Unknown,
+    #[error("it is in the workspace that has {name:?}")]
+    Workspace { name: PathBuf },
+    #[error("it is in the temporary directory {directory:?}")]
+    Temporary { directory: PathBuf },
 }

@@ -1,6 +1,6 @@
 //! A file system for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use super::{Hold, NameKind, Names};
 pub(in crate::sandbox) struct FakeNames {
     nodes: BTreeMap<PathBuf, Node>,
     holds: BTreeMap<PathBuf, Hold>,
+    unchangeable: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,6 +57,12 @@ impl FakeNames {
     /// What is at the path is somebody else's, in a directory where that means something.
     pub(in crate::sandbox) fn held(mut self, path: impl AsRef<Path>, hold: Hold) -> Self {
         self.holds.insert(path.as_ref().to_owned(), hold);
+        self
+    }
+
+    /// A directory in which only root can make names.
+    pub(in crate::sandbox) fn unchangeable(mut self, directory: impl AsRef<Path>) -> Self {
+        self.unchangeable.insert(directory.as_ref().to_owned());
         self
     }
 
@@ -112,5 +119,9 @@ impl Names for FakeNames {
 
     fn hold(&self, path: &Path) -> io::Result<Hold> {
         Ok(self.holds.get(path).copied().unwrap_or(Hold::Ours))
+    }
+
+    fn is_changeable(&self, directory: &Path) -> io::Result<bool> {
+        Ok(!self.unchangeable.contains(directory))
     }
 }

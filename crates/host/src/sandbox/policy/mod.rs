@@ -25,15 +25,17 @@ mod scan;
 mod tests;
 
 pub use declared::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, LinkTrust, Network, Surroundings,
+    WrittenRoots,
 };
 pub use effective::{CarveOut, Grant, Policy};
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) use effort::Effort;
 pub use effort::TooMuch;
-pub use error::PolicyError;
+pub use error::{LinkDoubt, PolicyError};
+pub(in crate::sandbox) use essentials::DEVICES;
 #[cfg(target_os = "linux")]
-pub(in crate::sandbox) use essentials::{DEVICES, PROTECTED_NAMES};
+pub(in crate::sandbox) use essentials::PROTECTED_NAMES;
 pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
 #[cfg(target_os = "linux")]

@@ -6,7 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 /// Of a mode.
 const STICKY: u32 = 0o1000;
@@ -26,6 +27,9 @@ pub trait Names {
 
     /// Who can put another file in the place of this one.
     fn hold(&self, path: &Path) -> io::Result<Hold>;
+
+    /// Whether processes of this user can make names in the directory, or get the right to.
+    fn is_changeable(&self, directory: &Path) -> io::Result<bool>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,6 +120,17 @@ impl Names for HostNames {
         } else {
             Hold::OutOfReach
         })
+    }
+
+    fn is_changeable(&self, directory: &Path) -> io::Result<bool> {
+        let us = rustix::process::geteuid();
+        if us.is_root() || fs::symlink_metadata(directory)?.uid() == us.as_raw() {
+            return Ok(true);
+        }
+        let (wanted, flags) = (rustix::fs::Access::WRITE_OK, AtFlags::EACCESS);
+        let allowed = rustix::fs::accessat(CWD, directory, wanted, flags);
+        // What is mounted read-only now may have been writable before.
+        Ok(allowed != Err(Errno::ACCESS))
     }
 }
 

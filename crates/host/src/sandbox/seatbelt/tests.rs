@@ -23,6 +23,7 @@ fn policy(network: Network, entries: &[(EntryPath, Access)]) -> Policy {
         workspace_roots: vec![cwd.clone()],
         cwd: Some(cwd),
         tmpdir: Some("/private/var/folders/t".into()),
+        ..Surroundings::default()
     };
     let names = FakeNames::default()
         .directory("/Users/ann/app/.git")

@@ -7,11 +7,11 @@ mod recent;
 mod wire;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
-    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Hold, HostNames,
-    NameKind, Names as _, Network, Plan, Policy, SandboxError, Surroundings,
+    Capabilities, DeclaredPolicy, EntryPath, HostNames, LinkTrust, Network, Plan, Policy,
+    SandboxError, Surroundings, WriteHistory, WriteHistoryError, WrittenRoots,
 };
 use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
 
@@ -26,6 +26,11 @@ pub(crate) struct Sandboxes {
     ceiling: SandboxCeiling,
     /// Read-only in every sandbox.
     protected: Vec<PathBuf>,
+    trusted_links: Vec<PathBuf>,
+    home: Option<PathBuf>,
+    /// A history that cannot be read is reported.
+    reported: Once,
+    history: WriteHistory,
     /// Made once: symlinks that change later do not move it.
     ceiling_policy: OnceLock<Result<Option<Policy>, Arc<SandboxError>>>,
     /// Runs the probes. Without it nothing is known about this machine, and nothing is promised.
@@ -46,6 +51,10 @@ impl Sandboxes {
         Self {
             ceiling: config.sandbox.clone(),
             protected: config.protected_paths.clone(),
+            trusted_links: config.trusted_links.clone(),
+            home: std::env::home_dir(),
+            reported: Once::new(),
+            history: WriteHistory::new(config.write_history.clone()),
             ceiling_policy: OnceLock::new(),
             executable,
             capabilities: OnceLock::new(),
@@ -76,18 +85,21 @@ impl Sandboxes {
     /// Looks at the machine for what the names in a policy mean. Blocks.
     pub(crate) fn policy(&self, asked: &Asked) -> Result<Policy, Arc<SandboxError>> {
         let own = match &asked.wish {
-            Some(Wish { policy: Some(policy), around }) => {
-                Some(self.resolve(policy.clone(), around)?)
-            }
+            Some(Wish { policy: Some(policy), around }) => Some(self.resolve(policy, around)?),
             _ => None,
         };
         let ceiling = self.ceiling_policy()?;
-        Ok(match (own, ceiling) {
+        let policy = match (own, ceiling) {
             (Some(own), Some(ceiling)) => own.intersect(ceiling),
             (Some(only), None) => only,
             (None, Some(only)) => only.clone(),
             (None, None) => Policy::unrestricted(Network::Enabled),
-        })
+        };
+        match self.history.add(&policy) {
+            // Then no symlink is trusted by any server that cannot write it down either.
+            Ok(()) | Err(WriteHistoryError::NoPlace { .. }) => Ok(policy),
+            Err(error) => Err(Arc::new(error.into())),
+        }
     }
 
     /// The policy of a request about files, from memory if the same was asked a moment ago. `None`: no
@@ -166,27 +178,43 @@ impl Sandboxes {
                 }
             };
             let around = Surroundings { tmpdir: wire::own_tmpdir(), ..Surroundings::default() };
-            self.resolve(policy, &around).map(Some)
+            self.resolve(&policy, &around).map(Some)
         });
         resolved.as_ref().map(Option::as_ref).map_err(Arc::clone)
     }
 
     fn resolve(
         &self,
-        mut policy: DeclaredPolicy,
+        policy: &DeclaredPolicy,
         around: &Surroundings,
     ) -> Result<Policy, Arc<SandboxError>> {
-        if let DeclaredFiles::Restricted { entries, .. } = &mut policy.files
-            && entries.iter().any(|entry| entry.access == Access::Write)
-        {
-            let protected = self.protected.iter().filter(|path| !is_link_of_another(path));
-            entries.extend(protected.map(|path| Entry {
-                path: EntryPath::Path(path.clone()),
-                access: Access::Read,
-                skip_missing: false,
-            }));
+        let (trusted, home) = (self.trusted_links.clone(), self.home.clone());
+        let mut around = Surroundings {
+            protected_paths: self.protected.clone(),
+            link_trust: LinkTrust { written: self.written_roots(), trusted, home },
+            ..around.clone()
+        };
+        loop {
+            let policy = Policy::resolve(policy, &around, &HostNames)
+                .map_err(|error| Arc::new(error.into()))?;
+            // A sandbox that began meanwhile could have made a symlink before it was looked at.
+            let written = self.written_roots();
+            if written == around.link_trust.written {
+                return Ok(policy);
+            }
+            around.link_trust.written = written;
         }
-        Policy::resolve(&policy, around, &HostNames).map_err(|error| Arc::new(error.into()))
+    }
+
+    fn written_roots(&self) -> WrittenRoots {
+        self.history.roots().unwrap_or_else(|error| {
+            self.reported.call_once(|| {
+                tracing::warn!(
+                    "it is unknown what earlier sandboxes could write, so no symlink is trusted: {error}"
+                );
+            });
+            WrittenRoots::Unknown
+        })
     }
 
     fn ceiling_roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
@@ -199,14 +227,6 @@ impl Sandboxes {
         let cwd = std::env::current_dir();
         Ok(vec![cwd.map_err(|source| SandboxError::NoWorkspace { source })?])
     }
-}
-
-/// Any user can put a symlink into `/tmp`, where whoever looks for a server passes over it. Since we cannot remove it, nobody in a
-/// sandbox of ours can: it is in nobody's way, and must not be in ours.
-fn is_link_of_another(path: &Path) -> bool {
-    let kind = HostNames.kind(path).ok();
-    let hold = || HostNames.hold(path).ok();
-    kind == Some(NameKind::Symlink) && hold() == Some(Hold::OutOfReach)
 }
 
 /// Why a sandbox cannot be had, in the words and codes of the protocol.
@@ -224,6 +244,8 @@ pub(crate) fn refusal(error: &SandboxError) -> RpcError {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_host::sandbox::Access;
+
     use super::*;
 
     fn request(text: &str) -> SandboxRequest {

@@ -37,7 +37,7 @@ pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishErr
                 profile.workspace_roots.into_iter().map(PathUri::into_path).collect();
             Ok(Wish {
                 policy: from_permissions(profile.permissions)?,
-                around: Surroundings { cwd, workspace_roots, tmpdir },
+                around: Surroundings { cwd, workspace_roots, tmpdir, ..Surroundings::default() },
             })
         }
     }
@@ -64,7 +64,7 @@ pub(super) fn read_only(network: Network) -> DeclaredPolicy {
 
 fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> Wish {
     let cwd = cwd.map(Path::to_owned);
-    let around = |cwd| Surroundings { cwd, workspace_roots: Vec::new(), tmpdir };
+    let around = |cwd| Surroundings { cwd, tmpdir, ..Surroundings::default() };
     match mode {
         SandboxMode::DangerFullAccess {} => Wish { policy: None, around: around(cwd) },
         SandboxMode::ExternalSandbox { network_access } => {
@@ -85,8 +85,8 @@ fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> 
             cwd: own_cwd,
         } => {
             let cwd = own_cwd.map(PathUri::into_path).or(cwd);
-            let roots = writable_roots.into_iter().map(PathUri::into_path);
-            let writable = cwd.iter().cloned().chain(roots).map(EntryPath::Path);
+            let roots = writable_roots.into_iter().map(|root| EntryPath::Path(root.into_path()));
+            let writable = std::iter::once(EntryPath::WorkingDirectory).chain(roots);
             let tmpdir = (!exclude_tmpdir_env_var).then_some(EntryPath::Tmpdir);
             let slash_tmp = (!exclude_slash_tmp).then_some(EntryPath::SlashTmp);
             let writable = writable.chain(tmpdir).chain(slash_tmp);

@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::Target;
 use super::protection::is_protected_name;
+use super::{Origin, Target};
 use crate::sandbox::policy::effort::Effort;
 use crate::sandbox::policy::essentials::MINIMAL;
 use crate::sandbox::policy::globs::{DEFAULT_MAX_DEPTH, split};
@@ -79,17 +79,25 @@ struct Resolver<'a, N> {
 impl<N: Names> Resolver<'_, N> {
     fn entry(&mut self, entry: &Entry) -> Result<(), PolicyError> {
         match &entry.path {
-            EntryPath::Path(path) => self.path(path, entry),
+            EntryPath::Path(path) => self.path(path, entry, Origin::Named),
             EntryPath::Glob(pattern) if entry.access == Access::Deny => self.denied_glob(pattern),
             EntryPath::Glob(pattern) => self.granted_glob(pattern, entry.access),
-            EntryPath::Root => self.path(Path::new("/"), entry),
+            EntryPath::Root => self.path(Path::new("/"), entry, Origin::Named),
             EntryPath::Minimal => {
                 let entry = Entry { skip_missing: true, ..entry.clone() };
-                MINIMAL.iter().try_for_each(|path| match self.path(path.as_ref(), &entry) {
-                    // It cannot be of use to a program either.
-                    Err(PolicyError::Unreadable { .. }) if entry.access > Access::Deny => Ok(()),
-                    result => result,
+                MINIMAL.iter().try_for_each(|path| {
+                    match self.path(path.as_ref(), &entry, Origin::System) {
+                        // It cannot be of use to a program either.
+                        Err(PolicyError::Unreadable { .. }) if entry.access > Access::Deny => {
+                            Ok(())
+                        }
+                        result => result,
+                    }
                 })
+            }
+            EntryPath::WorkingDirectory => {
+                let cwd = self.around.cwd.as_slice();
+                self.known(cwd, "the working directory", entry, |_| Origin::WorkingDirectory)
             }
             EntryPath::ProjectRoots { subpath } => {
                 self.project_root_entries(subpath.as_deref(), entry)
@@ -101,18 +109,17 @@ impl<N: Names> Resolver<'_, N> {
                     if is_set { tmpdir } else { &[] },
                     "the directory for temporary files",
                     entry,
+                    |_| Origin::TemporaryDirectory,
                 )
             }
-            EntryPath::SlashTmp => self.path(Path::new("/tmp"), entry),
+            EntryPath::SlashTmp => self.path(Path::new("/tmp"), entry, Origin::TemporaryDirectory),
         }
     }
 
-    fn path(&mut self, path: &Path, entry: &Entry) -> Result<(), PolicyError> {
+    fn path(&mut self, path: &Path, entry: &Entry, origin: Origin) -> Result<(), PolicyError> {
         let real = self.real(path)?;
         if real.kind != NameKind::Missing || !entry.skip_missing {
-            let is_temporary = matches!(entry.path, EntryPath::Tmpdir | EntryPath::SlashTmp);
-            let target = Target { is_temporary, ..Target::of_entry(real, entry.access) };
-            self.resolved.targets.push(target);
+            self.resolved.targets.push(Target::of_entry(real, entry.access, origin));
         }
         Ok(())
     }
@@ -137,7 +144,12 @@ impl<N: Names> Resolver<'_, N> {
         }
         let roots = &self.around.workspace_roots;
         let paths: Vec<_> = roots.iter().map(|root| root.join(subpath)).collect();
-        self.known(&paths, "project roots", entry)
+        let cwd = self.around.cwd.as_deref();
+        // Clients list it by habit, and mean none of what is special about it.
+        self.known(&paths, "project roots", entry, |path| match Some(path) == cwd {
+            true => Origin::WorkingDirectory,
+            false => Origin::Named,
+        })
     }
 
     /// What is not known cannot be denied, and grants nothing.
@@ -146,11 +158,12 @@ impl<N: Names> Resolver<'_, N> {
         paths: &[PathBuf],
         what: &'static str,
         entry: &Entry,
+        origin: impl Fn(&Path) -> Origin,
     ) -> Result<(), PolicyError> {
         if paths.is_empty() && entry.access == Access::Deny {
             return Err(PolicyError::NothingToDeny { what });
         }
-        paths.iter().try_for_each(|path| self.path(path, entry))
+        paths.iter().try_for_each(|path| self.path(path, entry, origin(path)))
     }
 
     fn denied_glob(&mut self, glob: &str) -> Result<(), PolicyError> {
@@ -180,7 +193,9 @@ impl<N: Names> Resolver<'_, N> {
                     if is_protected_name(&path) { access.min(Access::Read) } else { access };
                 let links = base.links.clone();
                 let real = Real { path, kind, links, last_link: None };
-                self.resolved.matches.push((base.path.clone(), Target::new(real, access)));
+                self.resolved
+                    .matches
+                    .push((base.path.clone(), Target::new(real, access, Origin::Named)));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! From entries to rules: every name is made real once, here.
 
 mod entries;
+mod links;
 mod protection;
 
 use std::path::{Path, PathBuf};
@@ -11,9 +12,7 @@ use super::effective::Policy;
 use super::essentials::DEVICES;
 use super::real::{Real, real};
 use super::rules::Rules;
-use super::{
-    Access, DeclaredFiles, DeclaredPolicy, DeniedGlob, NameKind, Names, PolicyError, Surroundings,
-};
+use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyError, Surroundings};
 
 /// A path that an entry, or what is protected, comes down to.
 #[derive(Debug, Clone)]
@@ -25,19 +24,31 @@ struct Target {
     links: Vec<PathBuf>,
     /// Paths that an entry names itself. A glob names none.
     named: Vec<PathBuf>,
-    /// A directory for temporary files: what is in it is nobody's project.
-    is_temporary: bool,
+    origin: Origin,
+}
+
+/// Why a path is part of the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// An entry names it.
+    Named,
+    /// The process starts there.
+    WorkingDirectory,
+    /// What is in it is nobody's project.
+    TemporaryDirectory,
+    /// It is on a fixed list. Who could replace a name there has the machine anyway.
+    System,
 }
 
 impl Target {
-    fn new(real: Real, access: Access) -> Self {
+    fn new(real: Real, access: Access, origin: Origin) -> Self {
         let Real { path, kind, links, .. } = real;
-        Self { path, kind, access, links, named: Vec::new(), is_temporary: false }
+        Self { path, kind, access, links, named: Vec::new(), origin }
     }
 
-    fn of_entry(real: Real, access: Access) -> Self {
+    fn of_entry(real: Real, access: Access, origin: Origin) -> Self {
         let named = real.last_link.clone().into_iter().chain([real.path.clone()]).collect();
-        Self { named, ..Self::new(real, access) }
+        Self { named, ..Self::new(real, access, origin) }
     }
 }
 
@@ -61,7 +72,9 @@ pub(super) fn resolve(
     }
     targets.extend(matches);
     // Both look at what the entries alone decide: a device is no writable root.
-    let protected = protection::protected(&draft, &targets, &places, names)?;
+    protection::refuse_implicit_roots(&targets, names)?;
+    let mut protected = protection::protected(&draft, &targets, &places, names)?;
+    protected.extend(protection::protected_paths(&draft, &around.protected_paths, names)?);
     let devices = devices(&draft, names);
     for device in &devices {
         draft.add(&device.path, device.access);
@@ -70,7 +83,8 @@ pub(super) fn resolve(
         draft.protect(&target.path);
     }
     targets.extend(devices.into_iter().chain(protected));
-    refuse_replaceable_links(&draft, &targets, &globs)?;
+    links::refuse_replaceable(&draft, &targets, &globs)?;
+    links::refuse_planted(&targets, around, names)?;
     let links = targets.into_iter().filter(|target| target.access > Access::Deny);
     let links = links.flat_map(|target| target.links).collect();
     let globs = globs.into_iter().map(|(glob, _)| glob).collect();
@@ -99,37 +113,7 @@ fn devices(draft: &Draft, names: &impl Names) -> Vec<Target> {
             let replaceable = device.links.iter().any(|link| draft.access(link) == Access::Write);
             let wanted =
                 device.kind != NameKind::Missing && !replaceable && !is_denied(&device.path);
-            wanted.then(|| Target::new(device, *access))
+            wanted.then(|| Target::new(device, *access, Origin::System))
         })
         .collect()
-}
-
-/// Whoever can write where a symlink is can make it lead elsewhere, and with it, when this policy is resolved the next time, what an
-/// entry that passes through it grants or protects. Harmless is only to grant what is granted without that entry.
-fn refuse_replaceable_links(
-    draft: &Draft,
-    targets: &[Target],
-    globs: &[(DeniedGlob, Vec<PathBuf>)],
-) -> Result<(), PolicyError> {
-    let replaceable =
-        |links: &[PathBuf]| links.iter().find(|link| draft.access(link) == Access::Write).cloned();
-    let mut certain = Draft::default();
-    let mut doubtful = Vec::new();
-    for target in targets {
-        match replaceable(&target.links) {
-            None => certain.add(&target.path, target.access),
-            Some(link) => doubtful.push((target, link)),
-        }
-    }
-    for (target, link) in doubtful {
-        if target.access < Access::Write || certain.access(&target.path) < Access::Write {
-            return Err(PolicyError::ReplaceableLink { path: target.path.clone(), link });
-        }
-    }
-    for (glob, links) in globs {
-        if let Some(link) = replaceable(links) {
-            return Err(PolicyError::ReplaceableLink { path: glob.base().to_owned(), link });
-        }
-    }
-    Ok(())
 }

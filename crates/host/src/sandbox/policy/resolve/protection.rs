@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::Target;
+use super::{Origin, Target};
 use crate::sandbox::policy::draft::Draft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
-use crate::sandbox::policy::real::{Real, real_from};
+use crate::sandbox::policy::real::{Real, real, real_from};
 use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 
 /// Of a file that says where a git directory is.
@@ -26,7 +26,7 @@ pub(super) fn protected(
     let writable = targets.iter().filter(|target| target.access == Access::Write);
     let meant: BTreeSet<&Path> =
         writable.clone().flat_map(|target| &target.named).map(PathBuf::as_path).collect();
-    let is_temporary = |target: &Target| target.is_temporary;
+    let is_temporary = |target: &Target| target.origin == Origin::TemporaryDirectory;
     let temporary: BTreeSet<&Path> =
         targets.iter().filter(|one| is_temporary(one)).map(|one| one.path.as_path()).collect();
     let granted = writable.map(|target| (target.path.as_path(), target.kind, is_temporary(target)));
@@ -50,6 +50,56 @@ pub(super) fn protected(
         }
     }
     Ok(protection.found)
+}
+
+/// Those of the paths around which the draft lets be written.
+pub(super) fn protected_paths(
+    draft: &Draft,
+    paths: &[PathBuf],
+    names: &impl Names,
+) -> Result<Vec<Target>, PolicyError> {
+    let mut protected = Vec::new();
+    if !draft.iter().any(|(_, decision)| decision.access == Access::Write) {
+        return Ok(protected);
+    }
+    for path in paths {
+        let real = match names.kind(path) {
+            // Any user can put a symlink into `/tmp`. Servers and commands ignore it there. It
+            // cannot be covered, and must not forbid a sandbox.
+            Ok(NameKind::Symlink) if matches!(names.hold(path), Ok(Hold::OutOfReach)) => continue,
+            _ => real(names, path)?,
+        };
+        if draft.access(&real.path) == Access::Write {
+            protected.push(Target::new(real, Access::Read, Origin::System));
+        }
+    }
+    Ok(protected)
+}
+
+/// A process that starts in `.git/hooks` is not meant to write there unless an entry says so. A
+/// repository that is kept below a protected name is a workspace like any other.
+pub(super) fn refuse_implicit_roots(
+    targets: &[Target],
+    names: &impl Names,
+) -> Result<(), PolicyError> {
+    for target in targets.iter().filter(|target| target.access == Access::Write) {
+        let what = match target.origin {
+            Origin::WorkingDirectory => "the working directory",
+            Origin::TemporaryDirectory => "the directory for temporary files (TMPDIR)",
+            Origin::Named | Origin::System => continue,
+        };
+        let Some(protected) = target.path.ancestors().find(|above| is_protected_name(above)) else {
+            continue;
+        };
+        let mut inside = target.path.ancestors().take_while(|above| *above != protected);
+        let is_repository =
+            |path: &Path| !matches!(names.kind(&path.join(".git")), Ok(NameKind::Missing));
+        if !inside.any(is_repository) {
+            let (path, protected) = (target.path.clone(), protected.to_owned());
+            return Err(PolicyError::ImplicitRoot { what, path, protected });
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn is_protected_name(path: &Path) -> bool {
@@ -136,7 +186,7 @@ impl<N: Names> Protection<'_, N> {
     }
 
     fn add(&mut self, real: Real) {
-        self.found.push(Target::new(real, Access::Read));
+        self.found.push(Target::new(real, Access::Read, Origin::System));
     }
 }
 

@@ -6,7 +6,7 @@ use std::{fs, io};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::*;
-use crate::sandbox::policy::{Hold, HostNames, NameKind, Names};
+use crate::sandbox::policy::{Hold, HostNames, LinkTrust, NameKind, Names};
 
 fn resolve(entries: &[&str], around: &Surroundings) -> Result<Policy, PolicyError> {
     let files = DeclaredFiles::Restricted {
@@ -73,6 +73,7 @@ fn a_worktree_of_git_behind_an_alias() {
     let line = format!("write {}", root.path().join("alias").display());
     let around = Surroundings {
         workspace_roots: vec![root.path().join("alias/tree")],
+        link_trust: LinkTrust { trusted: vec![root.path().join("alias")], ..LinkTrust::default() },
         ..Surroundings::default()
     };
     let policy = resolve(&["read root", &line], &around).unwrap();

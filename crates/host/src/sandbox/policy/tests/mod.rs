@@ -2,17 +2,19 @@ mod form;
 mod globs;
 mod host;
 mod links;
+mod planted;
 mod precedence;
 mod properties;
 mod protected;
 mod special;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::fake::FakeNames;
 use super::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyError,
-    Surroundings,
+    Surroundings, WrittenRoots,
 };
 use Access::{Deny, Read, Write};
 
@@ -47,6 +49,20 @@ impl Asked {
 
     fn tmpdir(mut self, path: &str) -> Self {
         self.around.tmpdir = Some(path.into());
+        self
+    }
+
+    /// A directory that an earlier sandbox was granted for writing.
+    fn written(mut self, path: &str) -> Self {
+        let WrittenRoots::Known(roots) = &mut self.around.link_trust.written else {
+            panic!("nothing can be added to what is unknown")
+        };
+        Arc::make_mut(roots).insert(path.into());
+        self
+    }
+
+    fn trusting(mut self, link: &str) -> Self {
+        self.around.link_trust.trusted.push(link.into());
         self
     }
 
@@ -102,6 +118,7 @@ fn entry(line: &str) -> Entry {
         "minimal" => EntryPath::Minimal,
         "tmpdir" => EntryPath::Tmpdir,
         "slash_tmp" => EntryPath::SlashTmp,
+        "cwd" => EntryPath::WorkingDirectory,
         "project_roots" => EntryPath::ProjectRoots { subpath: None },
         path => match (path.strip_prefix("project_roots/"), path.strip_prefix("glob ")) {
             (Some(subpath), _) => EntryPath::ProjectRoots { subpath: Some(subpath.into()) },

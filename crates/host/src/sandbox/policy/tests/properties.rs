@@ -292,7 +292,11 @@ proptest! {
             (Err(PolicyError::TooManyLinks { .. }), real, roots) => {
                 prop_assert!(real.is_none() || roots.is_none());
             }
-            (Err(PolicyError::ReplaceableLink { link, .. } | PolicyError::ProtectedLink { path: link }), ..) => {
+            (Err(
+                PolicyError::ReplaceableLink { link, .. }
+                | PolicyError::PlantedLink { link, .. }
+                | PolicyError::ProtectedLink { path: link },
+            ), ..) => {
                 prop_assert!(seen.iter().any(|(other, _)| *other == link));
             }
             (Err(other), ..) => prop_assert!(false, "{other}"),

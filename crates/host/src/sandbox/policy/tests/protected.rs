@@ -97,7 +97,7 @@ fn project_roots_inside_of_a_writable_tree_are_protected_too() {
 fn so_are_the_directories_above_that_can_be_written() {
     let names = FakeNames::default().directory("/tmp/repo/.git/hooks").directory("/tmp/repo/a/b");
     for lines in [
-        &["read root", "write /tmp/repo/a/b", "write slash_tmp"][..],
+        &["read root", "write cwd", "write slash_tmp"][..],
         &["read root", "write /tmp"],
         &["read root", "write tmpdir", "write /tmp/repo/a/b"],
     ] {
@@ -113,7 +113,7 @@ fn so_are_the_directories_above_that_can_be_written() {
         asked.gives(&[("/tmp/repo/.git/hooks/pre-commit", Read), ("/tmp/repo/a/x", Write)]);
     }
     // Outside of what can be written nothing needs it.
-    let policy = asked(&["read root", "write /tmp/repo/a/b"]).on(names).cwd("/tmp/repo/a/b").policy();
+    let policy = asked(&["read root", "write cwd"]).on(names).cwd("/tmp/repo/a/b").policy();
     assert_eq!(policy.carve_outs().len(), NAMES.len(), "{policy:#?}");
 }
 
@@ -128,6 +128,62 @@ fn a_git_file_above_the_working_directory_protects_what_it_names() {
         ("/src/main/.git/worktrees/tree/config", Read),
         ("/src/main/a", Write),
     ]);
+}
+
+#[test]
+fn where_a_process_starts_is_no_reason_to_write_below_a_protected_name() {
+    for name in NAMES {
+        for below in ["", "/hooks", "/a/b"] {
+            let path = format!("/src/{name}{below}");
+            let names = FakeNames::default().directory(&path).directory("/src");
+            for line in ["write cwd", "write tmpdir", "write project_roots"] {
+                let asked = asked(&["read root", line]).on(names.clone());
+                let asked = asked.cwd(&path).workspace(&path).tmpdir(&path);
+                let error = asked.error();
+                assert!(
+                    matches!(&error, PolicyError::ImplicitRoot { protected, .. }
+                        if *protected == Path::new("/src").join(name)),
+                    "{line} in {path}: {error}"
+                );
+            }
+            // An entry that names it means it, and to read it changes nothing.
+            for line in [&*format!("write {path}"), "read cwd", "read tmpdir"] {
+                let asked = asked(&["read root", line]).on(names.clone());
+                asked.cwd(&path).tmpdir(&path).policy();
+            }
+            let explicit = asked(&["write project_roots"]).on(names).cwd("/src").workspace(&path);
+            explicit.gives(&[(&path, Write)]);
+        }
+    }
+    // A repository that is kept there is one.
+    let tree = "/home/me/.codex/worktrees/1/app";
+    let names = FakeNames::default().file(format!("{tree}/.git")).directory(format!("{tree}/src"));
+    asked(&["write cwd"])
+        .on(names)
+        .cwd(&format!("{tree}/src"))
+        .gives(&[(&format!("{tree}/src/a"), Write), ("/home/me/.codex", Deny)]);
+}
+
+#[test]
+fn protected_paths_are_read_only_where_they_could_be_written() {
+    let names = FakeNames::default()
+        .directory("/tmp/run")
+        .symlink("/tmp/theirs", "/etc")
+        .held("/tmp/theirs", Hold::OutOfReach);
+    let mut asked_for = asked(&["write /tmp", "write /src"]).on(names.clone());
+    asked_for.around.protected_paths =
+        ["/tmp/run", "/tmp/theirs", "/tmp/missing", "/home/me/.state"].map(PathBuf::from).into();
+    asked_for.gives(&[
+        ("/tmp/run/file", Read),
+        ("/tmp/missing", Read),
+        ("/tmp/a", Write),
+        // It is not granted by being protected.
+        ("/home/me/.state", Deny),
+    ]);
+    let all = asked(&["write /tmp/run"]).on(names);
+    let mut asked_for = all.clone();
+    asked_for.around.protected_paths = vec!["/tmp/run".into()];
+    asked_for.gives(&[("/tmp/run", Read)]);
 }
 
 #[test]

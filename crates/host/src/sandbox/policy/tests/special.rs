@@ -38,6 +38,12 @@ fn without_workspace_roots_there_are_no_project_roots() {
 }
 
 #[test]
+fn the_working_directory_may_be_granted() {
+    asked(&["write cwd"]).cwd("/a").workspace("/b").gives(&[("/a/b", Write), ("/b", Deny)]);
+    asked(&["write cwd", "read /src"]).gives(&[("/", Deny), ("/src", Read)]);
+}
+
+#[test]
 fn a_subpath_is_taken_below_each_project_root() {
     asked(&["read project_roots", "write project_roots/out", "deny project_roots/keys/private"])
         .workspace("/a")

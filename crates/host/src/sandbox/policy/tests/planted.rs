@@ -1,0 +1,203 @@
+//! Symlinks that a process in an earlier sandbox could have made.
+
+use super::*;
+use crate::sandbox::policy::LinkDoubt;
+
+/// `/work/sub` and `/work/tmp` lead into the home directory, where `~/code` leads to another disk.
+fn names() -> FakeNames {
+    FakeNames::default()
+        .directory("/work/real")
+        .symlink("/work/sub", "../home/me/.ssh")
+        .symlink("/work/tmp", "../home/me/.ssh")
+        .symlink("/work/twice", "sub")
+        .symlink("/home/me/code", "/data/code")
+        .symlink("/home/me/by_way", "/work/sub")
+        .directory("/home/me/.ssh")
+        .directory("/data/code/app")
+}
+
+#[track_caller]
+fn refused(asked: &Asked) -> (PathBuf, LinkDoubt) {
+    match asked.error() {
+        PolicyError::PlantedLink { link, doubt, .. } => (link, doubt),
+        other => panic!("{:?}: {other}", asked.entries),
+    }
+}
+
+fn written() -> LinkDoubt {
+    LinkDoubt::Written { root: "/work".into() }
+}
+
+#[test]
+fn no_entry_is_granted_through_one() {
+    for lines in [
+        &["read root", "write /work/sub"][..],
+        &["read root", "write cwd"],
+        &["read root", "write project_roots"],
+        &["read root", "write tmpdir"],
+        &["minimal", "read /work/sub/id"],
+        &["minimal", "skip read /work/sub/id"],
+        &["minimal", "read cwd"],
+        &["minimal", "read project_roots"],
+        &["minimal", "read project_roots/below"],
+        &["minimal", "read glob /work/sub/*"],
+        &["minimal", "read glob *"],
+        &["minimal", "write glob /work/sub/*"],
+    ] {
+        let lines: Vec<_> =
+            lines.iter().map(|line| line.replace("minimal", "read minimal")).collect();
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        let names = names().file("/home/me/.ssh/id");
+        let asked = asked(&lines).on(names).cwd("/work/sub").workspace("/work/sub");
+        let asked = asked.tmpdir("/work/tmp").written("/work");
+        let (link, doubt) = refused(&asked);
+        assert_eq!(doubt, written(), "{lines:?}");
+        assert!(link == Path::new("/work/sub") || link == Path::new("/work/tmp"), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_subpath_of_a_project_may_be_one() {
+    let asked = asked(&["read minimal", "read project_roots/sub"]).on(names()).workspace("/work");
+    assert_eq!(refused(&asked.written("/work")), ("/work/sub".into(), written()));
+}
+
+#[test]
+fn the_error_says_what_to_do() {
+    let error = asked(&["read root", "write cwd"]).on(names()).cwd("/work/sub").written("/work");
+    let text = error.error().to_string();
+    for part in ["/work/sub", "/home/me/.ssh", "in \"/work\"", "sandbox.trusted_links"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
+fn every_link_on_the_way_counts() {
+    for way in ["/work/twice", "/home/me/by_way", "/home/me/by_way/below"] {
+        let line = format!("write {way}");
+        let asked = asked(&["read root", &line]).on(names()).written("/work");
+        assert_eq!(refused(&asked).1, written(), "{way}");
+    }
+}
+
+#[test]
+fn a_link_of_the_user_outside_of_any_workspace_is_followed() {
+    // Tools keep their settings there.
+    let names = names().directory("/home/me/.codex").directory("/home/me/.agents");
+    for (lines, path) in [
+        (&["read root", "write cwd"][..], "/home/me/code"),
+        (&["read root", "write cwd"], "/home/me/code/app"),
+        (&["read minimal", "write project_roots"], "/home/me/code/app"),
+    ] {
+        let asked = asked(lines).on(names.clone()).cwd(path).workspace(path);
+        let mut asked = asked.written("/work").written("/data/code").written("/home/me/proj");
+        asked.around.link_trust.home = Some("/home/me".into());
+        asked.gives(&[("/data/code/app", Write), ("/home/me", asked_access(lines))]);
+        asked.around.link_trust.home = None;
+        let doubt = LinkDoubt::Workspace { name: "/home/me/.agents".into() };
+        assert_eq!(refused(&asked), ("/home/me/code".into(), doubt));
+    }
+}
+
+fn asked_access(lines: &[&str]) -> Access {
+    if lines[0] == "read root" { Read } else { Deny }
+}
+
+#[test]
+fn links_in_workspaces_and_temporary_directories_are_never_followed() {
+    let workspace = |name: &str| LinkDoubt::Workspace { name: name.into() };
+    let temporary = |directory: &str| LinkDoubt::Temporary { directory: directory.into() };
+    for (path, marks, doubt) in [
+        ("/src/app/sub", "/src/app/.git/x", workspace("/src/app/.git")),
+        ("/src/app/a/b/sub", "/src/.codex", workspace("/src/.codex")),
+        ("/home/me/sub", "/home/me/.git/x", workspace("/home/me/.git")),
+        ("/home/me/app/sub", "/home/me/app/.agents", workspace("/home/me/app/.agents")),
+        ("/tmp/sub", "/a", temporary("/tmp")),
+        ("/tmp/a/sub", "/a", temporary("/tmp")),
+        ("/var/tmp/sub", "/a", temporary("/var/tmp")),
+        ("/scratch/sub", "/a", temporary("/scratch")),
+    ] {
+        let names = FakeNames::default().symlink(path, "/etc/app").file(marks);
+        let mut asked = asked(&["read root", "write cwd"]).on(names).cwd(path);
+        asked.around.link_trust.home = Some("/home/me".into());
+        asked.around.tmpdir = Some("/scratch".into());
+        assert_eq!(refused(&asked), (path.into(), doubt));
+    }
+}
+
+#[test]
+fn what_only_root_could_have_made_is_followed() {
+    let names = FakeNames::default()
+        .symlink("/home", "/data/home")
+        .directory("/data/home/me/app")
+        .symlink("/tmp", "private/tmp")
+        .directory("/private/tmp");
+    let asked = asked(&["read root", "write cwd", "write slash_tmp"]).on(names.clone());
+    let asked = asked.cwd("/home/me/app").written("/");
+    assert_eq!(refused(&asked), ("/home".into(), LinkDoubt::Written { root: "/".into() }));
+    let ordinary = asked.on(names.unchangeable("/"));
+    ordinary.gives(&[("/data/home/me/app", Write), ("/private/tmp", Write)]);
+    // A directory that cannot be changed is replaced as a whole where the one above can be.
+    let names = FakeNames::default()
+        .symlink("/work/root/link", "/etc")
+        .unchangeable("/")
+        .unchangeable("/work/root");
+    let asked = super::asked(&["read root", "write /work/root/link"]).on(names).written("/work");
+    assert_eq!(refused(&asked).1, written());
+}
+
+#[test]
+fn system_directories_may_be_links() {
+    let names = FakeNames::default().symlink("/bin", "usr/bin").directory("/usr/bin");
+    asked(&["read minimal"]).on(names).written("/").gives(&[("/usr/bin/sh", Read)]);
+}
+
+#[test]
+fn where_nothing_is_known_no_link_is_followed() {
+    let mut asked = asked(&["read root", "write cwd"]).on(names()).cwd("/home/me/code");
+    asked.around.link_trust.written = WrittenRoots::Unknown;
+    assert_eq!(refused(&asked), ("/home/me/code".into(), LinkDoubt::Unknown));
+    asked.cwd("/data/code").gives(&[("/data/code/app", Write)]);
+}
+
+#[test]
+fn the_operator_vouches_for_links() {
+    let names = names().symlink("/alias", "/work");
+    for trusted in ["/work/sub", "/alias/sub"] {
+        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/work/sub");
+        asked.written("/work").trusting(trusted).gives(&[("/home/me/.ssh", Write)]);
+    }
+    for other in ["/work", "/work/sub/below", "/work/su", "/home/me/.ssh", "/"] {
+        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/work/sub");
+        assert_eq!(refused(&asked.written("/work").trusting(other)).1, written(), "{other}");
+    }
+    // But not for one that a process in this very sandbox could replace.
+    let asked = asked(&["write /work", "write /work/sub"]).on(names).trusting("/work/sub");
+    assert!(matches!(asked.error(), PolicyError::ReplaceableLink { .. }));
+}
+
+#[test]
+fn one_that_gives_nothing_is_harmless() {
+    let within = names().symlink("/work/in", "real");
+    asked(&["read root", "write /work", "write /work/in"])
+        .on(within.clone())
+        .written("/work")
+        .gives(&[("/work/real", Write)]);
+    // Everything can be read anyway, and what is denied, or less than granted, is no grant.
+    asked(&["read root", "read /work/sub", "deny /work/tmp/id"])
+        .on(within.clone())
+        .written("/work")
+        .gives(&[("/home/me/.ssh", Read), ("/home/me/.ssh/id", Deny)]);
+    asked(&["write /home", "read /work/sub"])
+        .on(within.clone())
+        .written("/work")
+        .gives(&[("/home/me/.ssh", Read), ("/home/me", Write)]);
+    // Two do not vouch for each other, and one does not undo what another takes away.
+    for lines in [
+        ["read root", "write /work/sub", "write /work/tmp"],
+        ["write /home", "deny /work/tmp", "write /work/sub/below"],
+        ["write /home", "read /work/tmp", "write /work/sub/below"],
+    ] {
+        refused(&asked(&lines).on(within.clone()).written("/work"));
+    }
+}

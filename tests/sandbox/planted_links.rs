@@ -1,0 +1,327 @@
+//! A process in a sandbox leaves a symlink behind, and a later request names it. Whatever form
+//! that request has, and whichever server gets it, nothing is granted through the link.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{User, directory_outside_of_tmp, entry_path, ordinary_workspace, refused, uri};
+use crate::cli_sandbox::no_sandbox;
+use crate::support::machine::is_root;
+use crate::support::{
+    Client, PROGRAM, Server, ServerBuilder, command, encoded, run_command, shell,
+};
+
+/// A home directory with a project, in which nothing but the servers' memory tells what a sandbox
+/// could write.
+struct Home {
+    directory: TempDir,
+    user: User,
+    /// Each server of another user is a copy of the program, and each process has an id.
+    count: Cell<u32>,
+}
+
+impl Home {
+    fn new(user: User) -> Self {
+        // Links in temporary directories are never followed, so there would be nothing to remember.
+        let directory = match is_root() && Path::new("/srv").is_dir() {
+            true => tempfile::tempdir_in("/srv").unwrap(),
+            false => directory_outside_of_tmp(),
+        };
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let home = Self { directory, user, count: Cell::new(0) };
+        for name in ["home/.ssh", "home/proj/sub", "home/elsewhere", "data/code", "state", "bin"] {
+            fs::create_dir_all(home.path(name)).unwrap();
+        }
+        fs::write(home.path("home/.ssh/id"), "secret").unwrap();
+        for name in ["home", "data", "state"] {
+            user.own(&home.path(name));
+        }
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn server(&self) -> ServerBuilder {
+        let (state, program) = (self.path("state"), self.path("bin").join(self.fresh()));
+        fs::create_dir(&program).unwrap();
+        let builder = self.user.server(&program);
+        builder.variable("XDG_STATE_HOME", state.to_str().unwrap())
+    }
+
+    fn fresh(&self) -> String {
+        self.count.set(self.count.get() + 1);
+        self.count.get().to_string()
+    }
+
+    /// A process in a sandbox that may write in a directory.
+    #[track_caller]
+    fn run(&self, client: &mut Client, cwd: &str, script: &str) {
+        let start = shell(&self.fresh(), script).with("cwd", uri(&self.path(cwd)));
+        let end = client.run(&start.with("sandbox", ordinary_workspace()));
+        assert_eq!(end.exit_code, Some(0), "{:?}: {}", self.user, end.text());
+    }
+
+    #[track_caller]
+    fn assert_kept(&self) {
+        let names: Vec<_> = fs::read_dir(self.path("home/.ssh")).unwrap().collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        assert_eq!(fs::read_to_string(self.path("home/.ssh/id")).unwrap(), "secret");
+    }
+
+    fn users() -> Vec<User> {
+        let users = [User::Myself, User::Nobody];
+        users.into_iter().filter(|user| user.obstacle().is_none()).collect()
+    }
+}
+
+fn minimal(entries: &[(Value, &str)], roots: &[&Path], cwd: &Path) -> Value {
+    let minimal = (json!({"type": "special", "value": {"kind": "minimal"}}), "read");
+    let entries: Vec<_> = std::iter::once(&minimal)
+        .chain(entries)
+        .map(|(path, access)| json!({"path": path, "access": access}))
+        .collect();
+    json!({
+        "permissions": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": entries},
+            "network": "restricted",
+        },
+        "cwd": uri(cwd),
+        "workspaceRoots": roots.iter().map(|root| uri(root)).collect::<Vec<_>>(),
+    })
+}
+
+fn project_roots(subpath: Option<&str>) -> Value {
+    let mut value = json!({"kind": "project_roots"});
+    if let Some(subpath) = subpath {
+        value["subpath"] = subpath.into();
+    }
+    json!({"type": "special", "value": value})
+}
+
+/// Every way in which a request can name the link: a working directory and a sandbox.
+fn ways(home: &Home, link: &Path) -> Vec<(PathBuf, Value)> {
+    let elsewhere = home.path("home/elsewhere");
+    let project = link.parent().unwrap();
+    let glob = json!({"type": "glob_pattern", "pattern": format!("{}/*", link.display())});
+    let sandboxes = [
+        json!({"type": "workspace-write", "cwd": uri(link)}),
+        json!({"type": "workspace-write", "writable_roots": [uri(link)]}),
+        json!({"type": "workspace-write", "writable_roots": [uri(&link.join("new"))]}),
+        minimal(&[(entry_path(link), "write")], &[], &elsewhere),
+        minimal(&[(entry_path(link), "read")], &[], &elsewhere),
+        minimal(&[(entry_path(&link.join("id")), "read")], &[], &elsewhere),
+        minimal(&[(project_roots(None), "write")], &[link], &elsewhere),
+        minimal(&[(project_roots(None), "read")], &[link], link),
+        minimal(&[(project_roots(Some("sub")), "read")], &[project], &elsewhere),
+        minimal(&[(glob, "read")], &[], &elsewhere),
+    ];
+    let elsewhere = sandboxes.into_iter().map(|sandbox| (elsewhere.clone(), sandbox));
+    std::iter::once((link.to_owned(), ordinary_workspace())).chain(elsewhere).collect()
+}
+
+/// Asks for everything through the link that it leads to.
+fn attack(home: &Home, client: &mut Client, link: &Path) {
+    for (index, (cwd, sandbox)) in ways(home, link).into_iter().enumerate() {
+        let script = format!("cat {0}/id; echo planted > {0}/id", link.display());
+        let start = shell("attack", &script).with("cwd", uri(&cwd));
+        let refusal =
+            refused(client, "process/start", start.with("sandbox", sandbox.clone()).params());
+        let context = format!("{:?} {index}: {refusal:?}", home.user);
+        assert_eq!(refusal.kind.as_deref(), Some("badSandbox"), "{context}");
+        assert!(refusal.message.contains(link.to_str().unwrap()), "{context}");
+        assert!(refusal.message.contains(".ssh"), "{context}");
+        if index == 0 {
+            continue;
+        }
+        let file = uri(&link.join("id"));
+        let write = json!({"path": file, "dataBase64": encoded("planted"), "sandbox": sandbox});
+        let read = json!({"path": file, "sandbox": sandbox});
+        for (method, params) in [("fs/writeFile", write), ("fs/readFile", read)] {
+            let refusal = refused(client, method, params);
+            assert_eq!(refusal.kind.as_deref(), Some("badSandbox"), "{context}: {refusal:?}");
+        }
+    }
+    home.assert_kept();
+}
+
+#[test]
+fn no_later_request_is_granted_what_a_planted_link_leads_to() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        let link = home.path("home/proj/sub");
+        let server = home.server().start();
+        let mut client = server.client();
+        home.run(&mut client, "home/proj", "rmdir sub && ln -s ../.ssh sub");
+        attack(&home, &mut client, &link);
+        drop((client, server));
+
+        // Nor by another server, later.
+        let next = home.server().start();
+        attack(&home, &mut next.client(), &link);
+        let tmpdir = home.server().variable("TMPDIR", link.to_str().unwrap()).start();
+        let start = shell("p", "true").with("cwd", uri(&home.path("home/elsewhere")));
+        let start = start.with("sandbox", ordinary_workspace());
+        let refusal = refused(&mut tmpdir.client(), "process/start", start.params());
+        assert!(refusal.message.contains("proj/sub"), "{refusal:?}");
+    }
+}
+
+#[test]
+fn a_command_does_not_start_in_a_planted_link() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let home = Home::new(User::Myself);
+    let run = |arguments: &[&str]| {
+        let mut run = command(PROGRAM);
+        run.arg("run").args(arguments).current_dir(home.path("home/proj"));
+        run.env("XDG_STATE_HOME", home.path("state"));
+        run_command(run)
+    };
+    let sandbox = ["--sandbox", "workspace-write"];
+    let plant = ["--", "sh", "-c", "rmdir sub && ln -s ../.ssh sub"];
+    assert_eq!(run(&[&sandbox[..], &plant[..]].concat()).code, Some(0));
+    let attack = ["--", "sh", "-c", "echo planted > id"];
+    for more in [&["--cwd", "sub"][..], &["--cwd", "sub", "--deny", "*.pem"]] {
+        let outcome = run(&[&sandbox[..], more, &attack[..]].concat());
+        assert_ne!(outcome.code, Some(0), "{outcome:?}");
+        assert!(outcome.stderr.contains("/proj/sub"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("sandbox.trusted_links"), "{}", outcome.stderr);
+    }
+    home.assert_kept();
+}
+
+#[test]
+fn neither_hooks_nor_other_protected_names_become_a_root() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        let hooks = home.path("home/proj/.git/hooks");
+        fs::create_dir_all(&hooks).unwrap();
+        user.own(&home.path("home/proj/.git"));
+        let server = home.server().start();
+        let mut client = server.client();
+        home.run(&mut client, "home/proj", "ln -s .git/hooks planted");
+        for cwd in [home.path("home/proj/planted"), hooks.clone(), hooks.parent().unwrap().into()] {
+            let start = shell("attack", "echo x > pre-commit").with("cwd", uri(&cwd));
+            let start = start.with("sandbox", ordinary_workspace());
+            let refusal = refused(&mut client, "process/start", start.params());
+            assert!(refusal.message.contains("proj/.git"), "{refusal:?}");
+            let sandbox = json!({"type": "workspace-write", "cwd": uri(&cwd)});
+            let file = uri(&cwd.join("pre-commit"));
+            let write = json!({"path": file, "dataBase64": encoded("x"), "sandbox": sandbox});
+            refused(&mut client, "fs/writeFile", write);
+        }
+        assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
+        // Whoever means it says so.
+        let start = shell("meant", "echo x > pre-commit").with("cwd", uri(&hooks));
+        let sandbox = json!({"type": "workspace-write", "cwd": uri(&home.path("home/elsewhere")),
+            "writable_roots": [uri(&hooks)]});
+        assert_eq!(client.run(&start.with("sandbox", sandbox)).exit_code, Some(0));
+    }
+}
+
+/// Whether a process can start and write in a directory; if not, the error names it.
+fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
+    let start = shell("p", ": > made").with("cwd", uri(cwd));
+    let start = start.with("sandbox", ordinary_workspace());
+    let mut client = server.client();
+    match client.try_call("process/start", start.params()) {
+        Err(failure) => {
+            assert_eq!(failure.kind.as_deref(), Some("badSandbox"), "{failure:?}");
+            assert!(failure.message.contains(home.directory.path().to_str().unwrap()));
+            false
+        }
+        Ok(_) => client.finish_process("p").exit_code == Some(0),
+    }
+}
+
+#[test]
+fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    if !is_root() || !Path::new("/srv").is_dir() {
+        return println!("SKIPPED: only root has a place that is neither temporary nor in use");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        let code = home.path("home/code");
+        symlink("../data/code", &code).unwrap();
+        // Tools keep their settings there.
+        fs::create_dir(home.path("home/.codex")).unwrap();
+        user.own(&home.path("home"));
+        let home_variable = home.path("home").to_str().unwrap().to_owned();
+        let start = || home.server().variable("HOME", &home_variable).start();
+        let server = start();
+        home.run(&mut server.client(), "home/proj", "true");
+        assert!(works_in(&home, &server, &code), "{user:?}");
+        assert!(home.path("data/code/made").exists());
+
+        home.run(&mut server.client(), "home", "true");
+        assert!(!works_in(&home, &server, &code), "{user:?}");
+        assert!(!works_in(&home, &start(), &code), "{user:?}");
+        let link = code.to_str().unwrap();
+        let trusting = home.server().arguments(&["--sandbox-trusted-link", link]).start();
+        assert!(works_in(&home, &trusting, &code), "{user:?}");
+    }
+}
+
+#[test]
+fn a_sandbox_cannot_change_what_is_remembered() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        let state = home.path("home/.state");
+        let file = state.join("exec-server/sandbox-roots");
+        let server = home.server().variable("XDG_STATE_HOME", state.to_str().unwrap()).start();
+        let attempts = [
+            ": > .state/exec-server/sandbox-roots",
+            "rm .state/exec-server/sandbox-roots",
+            "mv .state/exec-server .state/other",
+            "mv .state other",
+            "ln -s /dev/null .state/exec-server/another",
+        ];
+        let script = attempts.map(|attempt| format!("! ({attempt}) 2>&1")).join(" && ");
+        home.run(&mut server.client(), "home", &script);
+        let remembered = fs::read_to_string(&file).unwrap();
+        assert!(remembered.contains(home.path("home").to_str().unwrap()), "{remembered}");
+    }
+}
+
+#[test]
+fn a_damaged_memory_trusts_no_link_and_is_reported() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let home = Home::new(User::Myself);
+    let code = home.path("home/code");
+    symlink("../data/code", &code).unwrap();
+    let server = home.server().start();
+    home.run(&mut server.client(), "home/proj", "true");
+    drop(server);
+    let file = home.path("state/exec-server/sandbox-roots");
+    fs::write(&file, "nonsense\n").unwrap();
+    let mut server = home.server().capture_stderr().start();
+    assert!(!works_in(&home, &server, &code));
+    // What does not depend on it goes on.
+    home.run(&mut server.client(), "home/proj", "true");
+    server.signal(rustix::process::Signal::TERM);
+    let said = server.stderr();
+    assert!(said.contains("sandbox-roots is damaged in line 1"), "{said}");
+}
