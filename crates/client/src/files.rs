@@ -94,6 +94,11 @@ impl NewFile {
         self.handle.call::<rpc::FsWriteBlock>(params).await.map(drop)
     }
 
+    /// Resolves when the connection is lost, and the handle with it: nothing can be written any more.
+    pub async fn lost(&self) -> ExecServerError {
+        lost_error::<rpc::FsWriteBlock>(self.handle.0.over().await)
+    }
+
     /// Gives the file its name. Fails as [`ExecServerError::Interrupted`] if nobody knows whether it has it.
     pub async fn commit(self) -> Result<FsCloseResponse, ExecServerError> {
         let closed = self.close(false).await?;
@@ -124,13 +129,23 @@ impl Handle {
 
     /// Fails when the connection is lost, without waiting for the next one: the handle does not live there.
     async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
-        tokio::select! {
+        let answer = tokio::select! {
             biased;
             answer = self.0.client().call::<R>(params) => answer,
-            error = self.0.over() => Err(match error {
-                Some(error @ (ExecServerError::Closed | ExecServerError::Disconnected(_))) => error,
-                _ => ExecServerError::Interrupted { method: R::METHOD.name() },
-            }),
+            error = self.0.over() => return Err(lost_error::<R>(error)),
+        };
+        match answer {
+            // The next connection came before the caller looked. Its server knows no such handle.
+            Err(ExecServerError::Server(_)) if self.0.is_over() => Err(lost_error::<R>(None)),
+            answer => answer,
         }
+    }
+}
+
+/// What a call says whose handle has ended with its connection.
+fn lost_error<R: Rpc>(end: Option<ExecServerError>) -> ExecServerError {
+    match end {
+        Some(error @ (ExecServerError::Closed | ExecServerError::Disconnected(_))) => error,
+        _ => ExecServerError::Interrupted { method: R::METHOD.name() },
     }
 }

@@ -69,6 +69,11 @@ impl<Q: Queue> Held<Q> {
         self.client.bell().ring(&self.id);
     }
 
+    /// Whether the lease is over, by a lost connection or otherwise.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inbox.is_over()
+    }
+
     /// Resolves when the lease is over, with the error if there was one.
     pub(crate) async fn over(&self) -> Option<ExecServerError> {
         self.inbox.over().await

@@ -107,6 +107,27 @@ async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
 }
 
 #[tokio::test]
+async fn a_handle_that_the_next_connection_does_not_know_is_an_interruption() {
+    let (client, mut listening, mut peer) = connected().await;
+    let (file, _) = opened(&client, &mut peer).await;
+    let mut reading = Box::pin(file.read_block(0, 9));
+    // Sent, and then not looked at until everything has happened.
+    tokio::select! {
+        biased;
+        read = &mut reading => panic!("{read:?}"),
+        () = std::future::ready(()) => {}
+    }
+    peer.expect("fs/readBlock").await;
+    drop(peer);
+    let mut peer = listening.accept().await;
+    let (id, _) = peer.expect("fs/readBlock").await;
+    peer.refuse(&id, "handleId \"1\" is not open on this connection").await;
+    peer.round_trip(&client).await;
+    let error = reading.await.unwrap_err();
+    assert!(matches!(error, ExecServerError::Interrupted { method: "fs/readBlock" }), "{error}");
+}
+
+#[tokio::test]
 async fn opening_waits_for_the_next_connection() {
     let (client, mut listening, mut peer) = connected().await;
     let serving = async {
