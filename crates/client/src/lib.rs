@@ -65,7 +65,7 @@ pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};
 pub use error::{ConnectError, ExecServerError, Lost, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
-pub use exec_server_transport::KeepAlive;
+pub use exec_server_transport::{KeepAlive, SignOfLife};
 pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
 pub use leases::Changes;

@@ -3,5 +3,5 @@
 mod fault_proxy;
 mod temporary_mode;
 
-pub use fault_proxy::{Cut, FaultProxy};
+pub use fault_proxy::{Cut, FaultProxy, Way};
 pub use temporary_mode::TemporaryMode;

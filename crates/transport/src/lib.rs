@@ -29,4 +29,4 @@ pub use listen::{
 pub use memory::memory;
 pub use stdio::stdio;
 pub use tungstenite::protocol::frame::coding::CloseCode;
-pub use websocket::{KeepAlive, MAX_FRAME_BYTES};
+pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};

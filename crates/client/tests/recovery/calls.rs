@@ -7,7 +7,7 @@ use exec_server_protocol::{
     Empty, ListParams, Method, ProcessIdParams, ReadParams, SignalName, TerminalSize,
     TerminateMode, WaitParams, WriteStatus,
 };
-use exec_server_test_support::Cut;
+use exec_server_test_support::{Cut, FaultProxy, Way};
 use tokio::task::JoinSet;
 
 use crate::support::{
@@ -197,7 +197,7 @@ async fn a_server_that_still_believes_in_the_old_connection_is_asked_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_swallows_everything_is_noticed() {
     let server = TestServer::start().await;
-    let proxy = exec_server_test_support::FaultProxy::start(server.address).await;
+    let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
     args.connect_timeout = Duration::from_secs(2);
     args.keep_alive.ping_interval = Duration::from_millis(300);
@@ -215,4 +215,25 @@ async fn a_network_that_swallows_everything_is_noticed() {
     assert_eq!(writing.await.unwrap().unwrap(), WriteStatus::Accepted);
     process.close_stdin().await.unwrap();
     assert_eq!(follow(&process).await.stdout, b"swallowed\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_swallows_one_direction_is_noticed() {
+    let server = TestServer::start().await;
+    for way in [Way::ToServer, Way::ToClient] {
+        let proxy = FaultProxy::start(server.address).await;
+        let mut args = args(&proxy.url());
+        args.connect_timeout = Duration::from_secs(2);
+        args.keep_alive.ping_interval = Duration::from_millis(300);
+        args.keep_alive.silence_limit = Duration::from_secs(1);
+        let client = ExecServerClient::connect_websocket(args).await.unwrap();
+        // The server is heard all the time.
+        let script = "while sleep 0.3; do echo here; done & read line; kill $!; wait; echo $line";
+        let process = client.start(with_stdin(shell("p", script))).await.unwrap();
+        proxy.hold(way);
+        wait_until_recovering(&client).await;
+        proxy.resume();
+        process.write("over\n").await.unwrap();
+        assert!(follow(&process).await.stdout.ends_with(b"here\nover\n"), "{way:?}");
+    }
 }

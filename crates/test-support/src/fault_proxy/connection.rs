@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::direction::{Direction, Reset};
-use super::{Conditions, Cut, Traffic};
+use super::{Conditions, Cut, Way};
 
 /// Proxies until one side resets, both have ended, or the connection is cut.
 pub(super) async fn run(
@@ -32,8 +32,8 @@ pub(super) async fn run(
         let _ = socket.set_nodelay(true);
     }
 
-    let mut upward = Direction::default();
-    let mut downward = Direction::default();
+    let mut upward = Direction::new(Way::ToServer);
+    let mut downward = Direction::new(Way::ToClient);
     let relayed = async {
         tokio::try_join!(
             upward.run(&client, &server, conditions.clone()),
@@ -94,7 +94,9 @@ async fn reach(
     upstream: SocketAddr,
     mut conditions: watch::Receiver<Conditions>,
 ) -> io::Result<TcpStream> {
-    let flows = |conditions: &Conditions| conditions.traffic == Traffic::Flows;
+    let flows = |conditions: &Conditions| {
+        [Way::ToServer, Way::ToClient].into_iter().all(|way| conditions.flows(way))
+    };
     conditions.wait_for(flows).await.map_err(io::Error::other)?;
     TcpStream::connect(upstream).await
 }

@@ -11,15 +11,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::frames::FramePosition;
-use super::{Conditions, Traffic};
+use super::{Conditions, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
 /// Bytes that may wait here; beyond that the sender has to.
 const MAX_WAITING: usize = 256 << 10;
 
-#[derive(Default)]
 pub(super) struct Direction {
+    way: Way,
     waiting: VecDeque<Chunk>,
     waiting_bytes: usize,
     input: Input,
@@ -59,6 +59,16 @@ enum Progress {
 }
 
 impl Direction {
+    pub(super) fn new(way: Way) -> Self {
+        Self {
+            way,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            input: Input::default(),
+            position: FramePosition::default(),
+        }
+    }
+
     /// Relays until the end of `from` was handed on to `to`. Cancel-safe.
     pub(super) async fn run(
         &mut self,
@@ -68,7 +78,7 @@ impl Direction {
     ) -> Result<(), Reset> {
         loop {
             let now = *conditions.borrow_and_update();
-            let flows = now.traffic == Traffic::Flows;
+            let flows = now.flows(self.way);
             let has_room = self.input == Input::Open && self.waiting_bytes < MAX_WAITING;
             let due = self.waiting.front().map(|chunk| chunk.due);
             tokio::select! {

@@ -57,9 +57,17 @@ type Generation = Arc<Mutex<watch::Sender<Option<Cut>>>>;
 /// What the network is like now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Conditions {
-    traffic: Traffic,
+    to_server: Traffic,
+    to_client: Traffic,
     admission: Admission,
     delay: Duration,
+}
+
+/// A direction of the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    ToServer,
+    ToClient,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +75,16 @@ enum Traffic {
     #[default]
     Flows,
     Held,
+}
+
+impl Conditions {
+    fn flows(&self, way: Way) -> bool {
+        let traffic = match way {
+            Way::ToServer => self.to_server,
+            Way::ToClient => self.to_client,
+        };
+        traffic == Traffic::Flows
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -128,7 +146,16 @@ impl FaultProxy {
     /// Keeps all sockets open and moves nothing, not even an end. New connections are accepted, and
     /// reach the server after [`resume`](Self::resume).
     pub fn black_hole(&self) {
-        self.conditions.send_modify(|conditions| conditions.traffic = Traffic::Held);
+        self.hold(Way::ToServer);
+        self.hold(Way::ToClient);
+    }
+
+    /// The same in one direction; the other one works. New connections do not reach the server.
+    pub fn hold(&self, way: Way) {
+        self.conditions.send_modify(|conditions| match way {
+            Way::ToServer => conditions.to_server = Traffic::Held,
+            Way::ToClient => conditions.to_client = Traffic::Held,
+        });
     }
 
     /// Resets new connections as soon as they are accepted; those that exist go on.
@@ -141,7 +168,8 @@ impl FaultProxy {
         self.conditions.send_modify(|conditions| conditions.delay = delay);
     }
 
-    /// Ends [`black_hole`](Self::black_hole), [`refuse`](Self::refuse) and [`delay`](Self::delay).
+    /// Ends [`black_hole`](Self::black_hole), [`hold`](Self::hold), [`refuse`](Self::refuse) and
+    /// [`delay`](Self::delay).
     pub fn resume(&self) {
         self.conditions.send_replace(Conditions::default());
     }

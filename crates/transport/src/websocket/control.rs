@@ -4,7 +4,7 @@
 //! ping that was not yet sent serves everyone who asked for one, and the first close is the last.
 //! So a peer that floods us with pings and reads nothing makes us keep 125 bytes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub(super) struct Control {
     waiting: Mutex<Waiting>,
     wake_writer: Notify,
     writer_is_busy: AtomicBool,
+    written: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -145,6 +146,15 @@ impl Control {
 
     pub(super) fn set_writer_busy(&self, busy: bool) {
         self.writer_is_busy.store(busy, Ordering::Relaxed);
+    }
+
+    /// Bytes that the socket has taken so far.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_written(&self, bytes: usize) {
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

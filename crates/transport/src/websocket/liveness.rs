@@ -1,15 +1,31 @@
 //! When to ping, and when a peer that says nothing is gone. Takes the time, keeps none.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
-use super::KeepAlive;
+use super::{KeepAlive, SignOfLife};
+
+/// A pong waits behind what is under way, in both directions. On the slowest link that is worth
+/// keeping, a second is enough for this many bytes.
+const SLOWEST_BYTES_A_SECOND: u64 = 4 << 10;
 
 pub(super) struct Liveness {
     keep_alive: KeepAlive,
     last_heard: Instant,
-    /// Silence before this moment is forgiven: our writer was stuck, so no ping got through.
+    last_answer: Instant,
+    /// Bytes received and written since then.
+    since_answer: u64,
+    /// Silence before this moment is forgiven: our writer was busy, so no ping got through.
     forgiven_until: Instant,
+    writer: Writer,
     next_ping: Instant,
+}
+
+/// The writer as it was last seen.
+struct Writer {
+    is_busy: bool,
+    written: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -24,31 +40,44 @@ impl Liveness {
         Self {
             keep_alive,
             last_heard: now,
+            last_answer: now,
+            since_answer: 0,
             forgiven_until: now,
+            writer: Writer { is_busy: false, written: 0 },
             next_ping: now + keep_alive.ping_interval,
         }
     }
 
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn heard(&mut self, bytes: usize, now: Instant) {
         self.last_heard = now;
+        self.since_answer += bytes as u64;
+    }
+
+    /// The peer has answered a ping.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.last_answer = now;
+        self.since_answer = 0;
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub(super) fn next_timeout(&self) -> Instant {
-        self.next_ping.min(self.silent_since() + self.keep_alive.silence_limit)
+        self.next_ping.min(self.end())
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant, writer_is_busy: bool) -> Verdict {
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        writer_is_busy: bool,
+        written: u64,
+    ) -> Verdict {
         if now >= self.next_ping + self.keep_alive.ping_interval {
             // It was we who were away (stopped, or in a debugger): nobody was asked anything.
-            self.last_heard = now;
-        }
-        if now >= self.last_heard + self.keep_alive.stall_limit {
-            return Verdict::Dead;
-        }
-        if writer_is_busy {
+            self.heard(0, now);
+            self.answered(now);
             self.forgiven_until = now;
-        } else if now >= self.silent_since() + self.keep_alive.silence_limit {
+        }
+        self.look_at_writer(now, writer_is_busy, written);
+        if now >= self.end() {
             return Verdict::Dead;
         }
         if now < self.next_ping {
@@ -58,15 +87,48 @@ impl Liveness {
         Verdict::Ping
     }
 
-    fn silent_since(&self) -> Instant {
-        self.last_heard.max(self.forgiven_until)
+    fn look_at_writer(&mut self, now: Instant, is_busy: bool, written: u64) {
+        let took = written - self.writer.written;
+        self.since_answer += took;
+        let is_excused = match self.keep_alive.sign_of_life {
+            SignOfLife::Bytes => is_busy,
+            // A socket that takes nothing more is what a dead link looks like.
+            SignOfLife::Answers => is_busy && took > 0,
+        };
+        if is_excused {
+            self.forgiven_until = now;
+        }
+        self.writer = Writer { is_busy, written };
+    }
+
+    /// When the peer is given up if there is no sign of life.
+    fn end(&self) -> Instant {
+        let KeepAlive { silence_limit, stall_limit, sign_of_life, .. } = self.keep_alive;
+        match sign_of_life {
+            SignOfLife::Bytes => {
+                let stalled = self.last_heard + stall_limit;
+                let silent = self.last_heard.max(self.forgiven_until) + silence_limit;
+                if self.writer.is_busy { stalled } else { stalled.min(silent) }
+            }
+            SignOfLife::Answers => {
+                let stalled = self.last_heard.max(self.forgiven_until) + stall_limit;
+                let unanswered = self.last_answer.max(self.forgiven_until) + silence_limit;
+                stalled.min(unanswered + self.time_under_way())
+            }
+        }
+    }
+
+    /// How long what is under way may hold up a pong. While the writer is stuck, nothing is.
+    fn time_under_way(&self) -> Duration {
+        match self.writer.is_busy {
+            true => Duration::ZERO,
+            false => Duration::from_secs(self.since_answer / SLOWEST_BYTES_A_SECOND),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn secs(seconds: u64) -> Duration {
@@ -81,10 +143,10 @@ mod tests {
         loop {
             let now = liveness.next_timeout();
             while let Some(at) = heard.next_if(|at| start + secs(**at) <= now) {
-                liveness.heard(start + secs(*at));
+                liveness.heard(1, start + secs(*at));
             }
             let elapsed = (now - start).as_secs();
-            match liveness.handle_timeout(now, busy(elapsed)) {
+            match liveness.handle_timeout(now, busy(elapsed), 0) {
                 Verdict::Ping => pings.push(elapsed),
                 Verdict::Wait => {}
                 Verdict::Dead => return (pings, elapsed),
@@ -100,11 +162,13 @@ mod tests {
 
     #[test]
     fn our_own_absence_is_not_the_silence_of_the_peer() {
-        let start = Instant::now();
-        let mut liveness = Liveness::new(KeepAlive::default(), start);
-        let back = start + secs(1000);
-        assert_eq!(liveness.handle_timeout(back, false), Verdict::Ping);
-        assert_eq!(liveness.next_timeout(), back + secs(15));
+        for keep_alive in [KeepAlive::default(), KeepAlive::for_client()] {
+            let start = Instant::now();
+            let mut liveness = Liveness::new(keep_alive, start);
+            let back = start + secs(1000);
+            assert_eq!(liveness.handle_timeout(back, false, 0), Verdict::Ping);
+            assert_eq!(liveness.next_timeout(), back + keep_alive.ping_interval);
+        }
     }
 
     #[test]
@@ -112,5 +176,86 @@ mod tests {
         assert_eq!(verdicts(|_| true, &[]).1, 300);
         // Reading again after 70 s, it can answer until a silence limit after we last were stuck.
         assert_eq!(verdicts(|now| now < 70, &[]).1, 120);
+    }
+
+    /// What happens to a client in one second.
+    #[derive(Default)]
+    struct Second {
+        heard: usize,
+        is_answered: bool,
+        is_busy: bool,
+        wrote: u64,
+    }
+
+    const LONG: u64 = 1000;
+
+    /// What is heard of a server that only pings.
+    fn pings(now: u64) -> usize {
+        if now.is_multiple_of(15) { 10 } else { 0 }
+    }
+
+    /// In which second a client gives its server up, if it does within [`LONG`].
+    fn client_gives_up(second: impl Fn(u64) -> Second) -> Option<u64> {
+        let start = Instant::now();
+        let mut liveness = Liveness::new(KeepAlive::for_client(), start);
+        let mut written = 0;
+        for elapsed in 1..=LONG {
+            let now = start + secs(elapsed);
+            let Second { heard, is_answered, is_busy, wrote } = second(elapsed);
+            written += wrote;
+            if heard > 0 {
+                liveness.heard(heard, now);
+            }
+            if is_answered {
+                liveness.answered(now);
+            }
+            if liveness.next_timeout() <= now
+                && liveness.handle_timeout(now, is_busy, written) == Verdict::Dead
+            {
+                return Some(elapsed);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_client_notices_a_link_that_is_dead_in_either_direction() {
+        // Nothing comes. Idle, and with an upload that is stuck.
+        assert_eq!(client_gives_up(|_| Second::default()), Some(10));
+        assert_eq!(client_gives_up(|_| Second { is_busy: true, ..Second::default() }), Some(10));
+        // Nothing arrives there: the server goes on pinging, and its process prints a line a second.
+        assert_eq!(
+            client_gives_up(|now| Second { heard: pings(now), ..Second::default() }),
+            Some(10)
+        );
+        let prints = |_| Second { heard: 200, wrote: 100, ..Second::default() };
+        assert_eq!(client_gives_up(prints), Some(10));
+        let stuck = |now| Second { heard: pings(now), is_busy: true, ..Second::default() };
+        assert_eq!(client_gives_up(stuck), Some(10));
+    }
+
+    #[test]
+    fn a_client_is_patient_with_a_slow_link() {
+        // The pong waits behind a large answer, or the ping behind a large upload.
+        let download = |_| Second { heard: 5 << 10, ..Second::default() };
+        assert_eq!(client_gives_up(download), None);
+        let upload = |now: u64| Second {
+            heard: pings(now),
+            is_busy: true,
+            wrote: u64::from(now.is_multiple_of(6)),
+            ..Second::default()
+        };
+        assert_eq!(client_gives_up(upload), None);
+        // The socket has taken it all, and a server that lives says so by its own pings.
+        let buffered = |now: u64| Second {
+            heard: pings(now),
+            wrote: if now == 1 { 4 << 20 } else { 0 },
+            is_answered: now >= 100,
+            ..Second::default()
+        };
+        assert_eq!(client_gives_up(buffered), None);
+        let buffered_and_dead =
+            |now| Second { wrote: if now == 1 { 4 << 20 } else { 0 }, ..Second::default() };
+        assert_eq!(client_gives_up(buffered_and_dead), Some(20));
     }
 }

@@ -9,6 +9,7 @@
 //! layout, opcodes and close codes are tungstenite's.
 
 mod control;
+mod counted_sink;
 mod decoder;
 mod frame;
 mod liveness;
@@ -26,6 +27,7 @@ use crate::connection::Connection;
 use crate::socket::Socket;
 use control::Control;
 pub(crate) use control::WebSocketProber;
+use counted_sink::CountedSink;
 pub(crate) use reader::WebSocketReader;
 pub(crate) use writer::WebSocketWriter;
 
@@ -36,27 +38,38 @@ pub const MAX_FRAME_BYTES: usize = 16 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
     pub ping_interval: Duration,
-    /// Nothing received for this long: the connection is over.
+    /// No sign of life for this long: the connection is over.
     pub silence_limit: Duration,
-    /// The same for a peer that does not take what we write: it cannot see our pings, and may be
-    /// alive and busy, or stopped in a debugger.
+    /// The same for a peer that may not have seen our pings: it takes nothing of what we write, or
+    /// much of that is still under way. It may be alive and busy, or stopped in a debugger.
     pub stall_limit: Duration,
+    pub sign_of_life: SignOfLife,
     /// How long a closing handshake may take.
     pub close_timeout: Duration,
 }
 
 impl KeepAlive {
     /// What suits a client: it notices within seconds that its server is gone, since it is the one who
-    /// reconnects. A server that lives is heard every 15 s, by its own pings, however stuck our
-    /// writer is, so twice that is enough even for one that takes nothing.
+    /// reconnects. The stall limit is longer than the 15 s between the pings of a server: one that
+    /// lives is heard by then, whatever is under way.
     pub fn for_client() -> Self {
         Self {
-            ping_interval: Duration::from_secs(5),
-            silence_limit: Duration::from_secs(15),
-            stall_limit: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(3),
+            silence_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(20),
+            sign_of_life: SignOfLife::Answers,
             close_timeout: Duration::from_secs(2),
         }
     }
+}
+
+/// What proves that a connection works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignOfLife {
+    /// Whatever is received.
+    Bytes,
+    /// Answers to our pings. A link may be dead in one direction: the peer is heard, and hears nothing.
+    Answers,
 }
 
 /// What suits a server: it keeps the session of a client that is away anyway.
@@ -66,6 +79,7 @@ impl Default for KeepAlive {
             ping_interval: Duration::from_secs(15),
             silence_limit: Duration::from_secs(60),
             stall_limit: Duration::from_secs(300),
+            sign_of_life: SignOfLife::Bytes,
             close_timeout: Duration::from_secs(2),
         }
     }
@@ -92,6 +106,7 @@ pub(crate) fn connection<S: Socket>(
     let (answered, answers) = watch::channel(0);
     let prober = WebSocketProber::new(Arc::clone(&control), answers.clone());
     let close_timeout = keep_alive.close_timeout;
+    let sink = Box::new(CountedSink::new(sink, Arc::clone(&control)));
     let writer = WebSocketWriter::new(sink, role, Arc::clone(&control), answers, close_timeout);
     let reader = WebSocketReader::new(source, role, early, control, answered, keep_alive);
     Connection::from_websocket(S::KIND, reader, writer, prober)

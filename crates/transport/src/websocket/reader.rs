@@ -115,8 +115,9 @@ impl WebSocketReader {
         None
     }
 
-    fn note_pong(&self, payload: &[u8]) {
+    fn note_pong(&mut self, payload: &[u8]) {
         if let Some(number) = self.control.recognise_pong(payload) {
+            self.liveness.answered(Instant::now());
             self.answered.send_if_modified(|newest| {
                 let is_newer = number > *newest;
                 *newest = number.max(*newest);
@@ -141,7 +142,7 @@ impl WebSocketReader {
                 Ok(0) | Err(_) => Progress::Over,
                 Ok(bytes) => {
                     self.decoder.received(bytes);
-                    self.liveness.heard(Instant::now());
+                    self.liveness.heard(bytes, Instant::now());
                     Progress::Read
                 }
             },
@@ -154,7 +155,8 @@ impl WebSocketReader {
             return Progress::Over;
         }
         self.decoder.release_idle();
-        match self.liveness.handle_timeout(Instant::now(), self.control.writer_is_busy()) {
+        let (is_busy, written) = (self.control.writer_is_busy(), self.control.written());
+        match self.liveness.handle_timeout(Instant::now(), is_busy, written) {
             Verdict::Dead => return Progress::Over,
             Verdict::Ping => {
                 self.control.ask_for_ping(*self.answered.borrow());
