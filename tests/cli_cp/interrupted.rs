@@ -138,7 +138,8 @@ fn a_copy_goes_on_after_ctrl_c() {
         copy.wait_until_halfway();
         interrupted.signal(Signal::INT);
         let (status, _, errors) = interrupted.finish();
-        assert_eq!((status.code(), errors.as_str()), (Some(130), ""), "{way:?}");
+        let hint = "exec-server: interrupted; run the same command again to go on where it stopped\n";
+        assert_eq!((status.code(), errors.as_str()), (Some(130), hint), "{way:?}");
         copy.proxy.resume();
         copy.assert_resumed(&copy.finish(copy.start(&[])));
     }

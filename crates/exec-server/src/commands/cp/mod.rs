@@ -42,6 +42,10 @@ const AT_ONCE: usize = 16;
 
 pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitStatus> {
     let progress = Progress::new(cp.quiet, cp.verbose);
+    progress.if_interrupted(match cp.no_resume {
+        true => "interrupted; run the command again without --no-resume to go on where it stopped",
+        false => "interrupted; run the same command again to go on where it stopped",
+    });
     let copying = async {
         let sides = Sides::new(servers);
         let mut copy = Copying::begin(&sides, cp, &progress).await?;

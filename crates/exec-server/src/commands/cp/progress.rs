@@ -25,6 +25,9 @@ pub(super) struct Progress {
     /// Somebody looks.
     is_shown: bool,
     is_drawn: Cell<bool>,
+    is_quiet: bool,
+    /// What is said if it does not come to its end.
+    interruption: Cell<Option<&'static str>>,
     /// A server copies a tree by itself, and does not say how much that is.
     is_uncounted: Cell<bool>,
     pub(super) counts: Counts,
@@ -60,11 +63,17 @@ impl Progress {
             is_verbose,
             is_shown: !is_quiet && io::stderr().is_terminal(),
             is_drawn: Cell::new(false),
+            is_quiet,
+            interruption: Cell::new(None),
             is_uncounted: Cell::new(false),
             counts: Counts::default(),
             current: RefCell::default(),
             recent: RefCell::default(),
         }
+    }
+
+    pub(super) fn if_interrupted(&self, text: &'static str) {
+        self.interruption.set(Some(text).filter(|_| !self.is_quiet));
     }
 
     pub(super) async fn draw_during<T>(&self, work: impl Future<Output = T>) -> T {
@@ -111,6 +120,7 @@ impl Progress {
     /// The bar goes; on a terminal a line of what was done stays.
     pub(super) fn end(&self, is_done: bool) {
         self.clear();
+        self.interruption.set(None);
         let elapsed = self.started.elapsed();
         if is_done && (self.is_verbose || self.is_shown) {
             self.tell(&match self.is_uncounted.get() {
@@ -190,6 +200,9 @@ impl Drop for Progress {
         // Interrupted: it stays to be seen how far it came.
         if self.is_drawn.get() {
             let _ = writeln!(io::stderr());
+        }
+        if let Some(text) = self.interruption.get() {
+            say(text);
         }
     }
 }
