@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exec_server_test_support::{Cut, FaultProxy};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -21,17 +21,17 @@ const LARGE: usize = 128 << 20;
 const HALFWAY: u64 = 32 << 20;
 
 /// A large file on its way through a network that a test can make worse.
-struct OnTheWay {
-    machines: Machines,
-    runtime: Runtime,
-    proxy: FaultProxy,
-    arguments: [String; 2],
-    from: PathBuf,
-    to: PathBuf,
+pub(super) struct OnTheWay {
+    pub(super) machines: Machines,
+    pub(super) runtime: Runtime,
+    pub(super) proxy: FaultProxy,
+    pub(super) arguments: [String; 2],
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Up,
     Down,
 }
@@ -41,7 +41,7 @@ impl OnTheWay {
         Self::with_bytes(way, LARGE)
     }
 
-    fn with_bytes(way: Way, len: usize) -> Self {
+    pub(super) fn with_bytes(way: Way, len: usize) -> Self {
         let machines = Machines::new();
         let runtime = Runtime::new().unwrap();
         let upstream = machines.server.url().strip_prefix("ws://").unwrap().parse().unwrap();
@@ -64,7 +64,7 @@ impl OnTheWay {
         Self { machines, runtime, proxy, arguments, from, to }
     }
 
-    fn start(&self, options: &[&str]) -> Running {
+    pub(super) fn start(&self, options: &[&str]) -> Running {
         let url = self.proxy.url();
         let paths = self.arguments.each_ref().map(String::as_str);
         let arguments = [&["cp", "--connect", &url, "--json"], options, &paths].concat();
@@ -72,12 +72,8 @@ impl OnTheWay {
     }
 
     /// Temporary files beside the destination.
-    fn partial_bytes(&self) -> Option<u64> {
-        let entries = fs::read_dir(self.to.parent().unwrap()).unwrap();
-        let hidden = entries
-            .filter_map(Result::ok)
-            .filter(|entry| entry.file_name().as_bytes().starts_with(b"."));
-        hidden.filter_map(|entry| Some(entry.metadata().ok()?.len())).max()
+    pub(super) fn partial_bytes(&self) -> Option<u64> {
+        partial_bytes(self.to.parent().unwrap())
     }
 
     fn wait_until_halfway(&self) {
@@ -120,6 +116,13 @@ impl OnTheWay {
     }
 }
 
+/// The size of the largest temporary file in a directory.
+fn partial_bytes(directory: &Path) -> Option<u64> {
+    let entries = fs::read_dir(directory).unwrap().filter_map(Result::ok);
+    let hidden = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b"."));
+    hidden.filter_map(|entry| Some(entry.metadata().ok()?.len())).max()
+}
+
 #[test]
 fn an_upload_goes_on_after_kill_9() {
     OnTheWay::new(Way::Up).kill_and_start_again();
@@ -138,7 +141,8 @@ fn a_copy_goes_on_after_ctrl_c() {
         copy.wait_until_halfway();
         interrupted.signal(Signal::INT);
         let (status, _, errors) = interrupted.finish();
-        let hint = "exec-server: interrupted; run the same command again to go on where it stopped\n";
+        let hint =
+            "exec-server: interrupted; run the same command again to go on where it stopped\n";
         assert_eq!((status.code(), errors.as_str()), (Some(130), hint), "{way:?}");
         copy.proxy.resume();
         copy.assert_resumed(&copy.finish(copy.start(&[])));
@@ -295,6 +299,27 @@ fn a_symlink_does_not_replace_a_directory() {
     assert_eq!(tree(&machines.there("tree")), tree(&machines.here("tree")));
 }
 
+impl Machines {
+    /// Copies the last of these to a server that is a child of the copy, and says how to find its pid.
+    fn copy_to_child(&self, arguments: &[&str]) -> (Running, impl Fn() -> Pid + '_) {
+        let (pid, environments) = (self.here("pid"), self.here("environments.toml"));
+        let script = format!("echo $$ > {}; exec {PROGRAM} --listen stdio", pid.display());
+        let text = format!(
+            "[[environments]]\nid = \"box\"\nprogram = \"sh\"\nargs = [\"-c\", {script:?}]\n"
+        );
+        fs::write(&environments, text).unwrap();
+        let (source, options) = arguments.split_last().unwrap();
+        let mut cp = self.server.command(&[&["cp", "--json"], options].concat());
+        cp.arg(self.here(source)).arg(format!("box:{}", self.there("copy").display()));
+        cp.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+        let find = move || {
+            let pid = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+            Pid::from_raw(pid).unwrap()
+        };
+        (Running::start(cp), find)
+    }
+}
+
 #[test]
 fn the_end_of_a_server_is_told_once() {
     const FILES: usize = 40;
@@ -304,27 +329,32 @@ fn the_end_of_a_server_is_told_once() {
         let file = fs::File::create(machines.here("tree").join(n.to_string())).unwrap();
         file.set_len(64 << 20).unwrap();
     }
-    let (pid, environments) = (machines.here("pid"), machines.here("environments.toml"));
-    let script = format!("echo $$ > {}; exec {PROGRAM} --listen stdio", pid.display());
-    let text =
-        format!("[[environments]]\nid = \"box\"\nprogram = \"sh\"\nargs = [\"-c\", {script:?}]\n");
-    fs::write(&environments, text).unwrap();
-    let mut cp = machines.server.command(&["cp", "-r", "--json", &machines.local("tree")]);
-    cp.arg(format!("box:{}", machines.there("copy").display()));
-    cp.env("EXEC_SERVER_ENVIRONMENTS", &environments);
-    let running = Running::start(cp);
+    let (running, server) = machines.copy_to_child(&["-r", "tree"]);
     eventually("it has begun", || {
         fs::read_dir(machines.there("copy")).is_ok_and(|mut entries| entries.next().is_some())
     });
-    let pid = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    rustix::process::kill_process(server(), Signal::KILL).unwrap();
     let (status, out, errors) = running.finish();
     assert_eq!((status.code(), errors.lines().count()), (Some(1), 2), "{errors}");
     assert!(errors.contains(" more could not be copied"), "{errors}");
     let summary: Value = serde_json::from_str(&out).unwrap();
     let count = |name: &str| summary[name].as_u64().unwrap();
     assert_eq!(count("files") + count("failed"), FILES as u64, "{summary}");
+}
+
+#[test]
+fn the_end_of_a_server_is_noticed_while_only_holes_are_copied() {
+    let machines = Machines::new();
+    // Some content, and then more holes than can be read while a test runs.
+    let sparse = random_file(machines.here.path(), 1 << 20);
+    fs::OpenOptions::new().write(true).open(&sparse).unwrap().set_len(1 << 40).unwrap();
+    let (running, server) = machines.copy_to_child(&["random"]);
+    eventually("it has begun", || partial_bytes(machines.there.path()) >= Some(1 << 20));
+    let before = running.bytes_read();
+    eventually("only holes are left", || running.bytes_read() > before + (32 << 20));
+    rustix::process::kill_process(server(), Signal::KILL).unwrap();
+    let (status, _, errors) = running.finish();
+    assert_eq!((status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
 }
 
 #[test]

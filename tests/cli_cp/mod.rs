@@ -1,5 +1,6 @@
-//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal.
+//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal; on a network of `cuts`.
 
+mod cuts;
 mod interrupted;
 
 use std::collections::BTreeMap;

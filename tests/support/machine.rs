@@ -131,8 +131,17 @@ pub(crate) fn spill_files(pid: u32) -> usize {
 
 /// Bytes that a process has passed to `write`.
 pub(crate) fn bytes_written(pid: u32) -> u64 {
+    io_count(pid, "wchar: ")
+}
+
+/// Bytes that a process has got from `read`.
+pub(super) fn bytes_read(pid: u32) -> u64 {
+    io_count(pid, "rchar: ")
+}
+
+fn io_count(pid: u32, name: &str) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    io.lines().find_map(|line| line.strip_prefix("wchar: ")).map_or(0, |n| n.parse().unwrap())
+    io.lines().find_map(|line| line.strip_prefix(name)).map_or(0, |n| n.parse().unwrap())
 }
 
 /// For tests that hold many sockets themselves.

@@ -72,6 +72,11 @@ impl Running {
         machine::signal(self.child.id(), signal);
     }
 
+    /// Bytes that it has read so far, from whatever.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        machine::bytes_read(self.child.id())
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         machine::state(self.child.id()).is_none_or(|state| state == 'Z')
     }

@@ -1,17 +1,23 @@
 //! `exec-server cat`: the content of files, byte for byte.
 
+use std::io;
+
 use bytes::BytesMut;
-use exec_server_protocol::{FsOpenParams, MAX_BLOCK_BYTES, OutputStream};
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{FsOpenParams, MAX_BLOCK_BYTES, OutputStream, PathUri};
 use tokio::io::AsyncReadExt as _;
 
 use super::failures::Failures;
 use super::problem::Problem;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
-use crate::environment::{ExecutorFileSystem as _, RemoteFileSystem};
+use crate::environment::{ExecutorFileSystem as _, FileReader, RemoteFileSystem};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
 use crate::remote_path::ServerPath;
+
+/// Losses of the connection in a row without a byte in between.
+const MAX_LOSSES: usize = 5;
 
 pub(super) async fn run(servers: &Servers<'_>, paths: &[ServerPath]) -> anyhow::Result<ExitStatus> {
     let mut outputs = Outputs::open();
@@ -35,6 +41,32 @@ async fn print(
     outputs: &mut Outputs,
 ) -> Result<(), Problem> {
     let Located { client, path } = servers.locate(path).await?;
+    let files = RemoteFileSystem::new(client);
+    let mut reader = open(&files, &path).await?;
+    let (mut place, mut losses) = (0, 0);
+    loop {
+        let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
+        let read = tokio::select! {
+            read = reader.read_buf(&mut block) => read,
+            error = outputs.failed() => return Err(Problem::Output(error)),
+        };
+        match read {
+            Ok(0) => return Ok(()),
+            Ok(read) => (place, losses) = (place + read as u64, 0),
+            // A handle ends with its connection; the file may still be there.
+            Err(error) if is_interruption(&error) && losses < MAX_LOSSES => {
+                losses += 1;
+                reader = open_again(&files, &path, &reader).await?.starting_at(place);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let written = outputs.write(OutputStream::Stdout, block.freeze()).await;
+        written.map_err(Problem::Output)?;
+    }
+}
+
+async fn open(files: &RemoteFileSystem, path: &PathUri) -> Result<FileReader, Problem> {
     let params = FsOpenParams {
         path: path.clone(),
         handle_id: String::new(),
@@ -42,18 +74,26 @@ async fn print(
         details: true,
         sandbox: None,
     };
-    let reader = RemoteFileSystem::new(client).read_file_stream(params).await;
-    let mut reader = reader.map_err(|error| without_path(&path, error))?;
-    loop {
-        let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
-        let read = tokio::select! {
-            read = reader.read_buf(&mut block) => read?,
-            error = outputs.failed() => return Err(Problem::Output(error)),
-        };
-        if read == 0 {
-            return Ok(());
-        }
-        let written = outputs.write(OutputStream::Stdout, block.freeze()).await;
-        written.map_err(Problem::Output)?;
+    let reader = files.read_file_stream(params).await;
+    Ok(reader.map_err(|error| without_path(path, error))?)
+}
+
+async fn open_again(
+    files: &RemoteFileSystem,
+    path: &PathUri,
+    before: &FileReader,
+) -> Result<FileReader, Problem> {
+    let reader = open(files, path).await?;
+    if reader.metadata() != before.metadata() {
+        return Err(anyhow::anyhow!(
+            "changed while the connection was lost; what was printed is only its beginning"
+        )
+        .into());
     }
+    Ok(reader)
+}
+
+fn is_interruption(error: &io::Error) -> bool {
+    let source = error.get_ref().and_then(|source| source.downcast_ref());
+    matches!(source, Some(ExecServerError::Interrupted { .. }))
 }

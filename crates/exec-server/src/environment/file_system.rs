@@ -145,6 +145,11 @@ pub trait NewFile: Debug + Send + Sync {
     /// several at once.
     async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError>;
 
+    /// Resolves when the file has ended with its connection: nothing can be written any more.
+    async fn lost(&self) -> ExecServerError {
+        std::future::pending().await
+    }
+
     /// Gives the file its name, in one step.
     async fn commit(self: Box<Self>) -> Result<FsCloseResponse, ExecServerError>;
 

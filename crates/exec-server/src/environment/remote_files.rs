@@ -159,6 +159,10 @@ impl NewFile for RemoteNewFile {
         self.0.write_block(offset, bytes).await
     }
 
+    async fn lost(&self) -> ExecServerError {
+        self.0.lost().await
+    }
+
     async fn commit(self: Box<Self>) -> Result<FsCloseResponse, ExecServerError> {
         self.0.commit().await
     }

@@ -13,7 +13,7 @@ use exec_server_protocol::{
 use futures_util::{StreamExt as _, stream};
 
 use super::side::Side;
-use super::transfer::{Links, PRESERVED_MODE, insist};
+use super::transfer::{Links, PRESERVED_MODE};
 use super::tree::Node;
 
 /// Directories or symlinks that are made at once.
@@ -110,7 +110,7 @@ async fn create(side: &Side, path: &PathUri, links: Links) -> Result<bool, ExecS
         }
         outcome
     };
-    match insist(act).await {
+    match side.insist(act).await {
         Ok(()) => Ok(true),
         Err(error) => {
             let follow_symlinks = links.on_the_wire();
@@ -136,7 +136,7 @@ async fn set_mode(
         follow_symlinks: links.on_the_wire(),
         sandbox: None,
     };
-    insist(async || side.files.set_permissions(params()).await).await
+    side.insist(async || side.files.set_permissions(params()).await).await
 }
 
 /// Closes directories that are filled, those below first: what is above may not let us through afterwards.
@@ -170,7 +170,7 @@ pub(super) async fn link(
     path: &PathUri,
 ) -> Result<(), ExecServerError> {
     let target = from.files.read_link(read_link(source)).await?;
-    match insist(async || to.files.symlink(symlink(path, &target)).await).await {
+    match to.insist(async || to.files.symlink(symlink(path, &target)).await).await {
         Err(error) if error.kind() == Some("conflict") => {
             if to.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
                 return Ok(());
@@ -189,15 +189,20 @@ async fn replace_by_link(
     let name = format!(".exec-server-{}.tmp", uuid::Uuid::new_v4().simple());
     let parent = path.as_path().parent().unwrap_or(path.as_path());
     let temporary = PathUri::from_path(parent.join(name)).expect("a name below an absolute path");
-    side.files.symlink(symlink(&temporary, target)).await?;
-    let rename = FsRenameParams {
+    match side.insist(async || side.files.symlink(symlink(&temporary, target)).await).await {
+        // The name is new each time: a lost call has made it.
+        Err(error) if error.kind() != Some("conflict") => return Err(error),
+        _ => {}
+    }
+    let rename = || FsRenameParams {
         source_path: temporary.clone(),
         destination_path: path.clone(),
         replace: Some(true),
         follow_symlinks: Links::Refused.on_the_wire(),
         sandbox: None,
     };
-    let Err(error) = side.files.rename(rename).await else { return Ok(()) };
+    let renamed = side.insist(async || side.files.rename(rename()).await).await;
+    let Err(error) = renamed else { return Ok(()) };
     // A lost call may have done it.
     if side.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
         return Ok(());

@@ -6,6 +6,7 @@
 mod bar;
 mod destination;
 mod directories;
+mod losses;
 mod progress;
 mod resume;
 mod side;
@@ -145,7 +146,7 @@ impl<'a> Copying<'a> {
         let is_new = self.targets.insert(target.clone());
         anyhow::ensure!(is_new, "another source has this name already");
         if source.side.is(&self.to) {
-            return self.copy_there(source, &found, target).await;
+            return Ok(self.copy_there(source, &found, target).await?);
         }
         if found.is_directory {
             return self.add_tree(source, &found, target).await;
@@ -167,7 +168,7 @@ impl<'a> Copying<'a> {
         source: &Place,
         found: &FsMetadata,
         target: PathUri,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), ExecServerError> {
         let source_path = match found.is_symlink {
             true => canonical(&self.to, &source.path).await?,
             false => source.path.clone(),
@@ -186,11 +187,13 @@ impl<'a> Copying<'a> {
             recursive: found.is_directory,
             sandbox: None,
         };
-        self.to.files.copy(params).await?;
-        if found.is_file {
-            add(&counts.files, 1);
-            add(&counts.bytes, found.size);
+        if found.is_directory {
+            // Not twice: directories that exist would keep the permissions they have while they are filled.
+            return self.to.files.copy(params).await;
         }
+        self.to.insist(async || self.to.files.copy(params.clone()).await).await?;
+        add(&counts.files, 1);
+        add(&counts.bytes, found.size);
         Ok(())
     }
 

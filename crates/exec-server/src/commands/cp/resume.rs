@@ -12,12 +12,15 @@ use exec_server_protocol::{FsMetadata, MAX_BLOCK_BYTES, PathUri};
 use futures_util::future::try_join_all;
 use sha2::{Digest as _, Sha256};
 
+use super::losses::Advances;
 use crate::environment::OpenFile;
 
 /// Blocks of one file that are under way at once. A block is begun only when the one this many before it is written.
 pub(super) const WINDOW: usize = 8;
 pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const KEY_BYTES: usize = 8;
+/// How often what was written may vanish: a lost answer to the last call of all leaves nothing to go on with.
+const MAX_VANISHED: usize = 5;
 /// Of the content: at the beginning, in the middle, and at the end.
 const SAMPLE: u64 = 16 << 10;
 
@@ -43,13 +46,7 @@ fn key<'a>(
     found: &FsMetadata,
     samples: impl Iterator<Item = &'a [u8]>,
 ) -> String {
-    use std::os::unix::ffi::OsStrExt as _;
-    let mut digest = Sha256::new();
-    // The side and the path end where a NUL byte is, which neither can have.
-    digest.update(side.as_bytes());
-    digest.update([0]);
-    digest.update(path.as_path().as_os_str().as_bytes());
-    digest.update([0]);
+    let mut digest = digest_of(side, &[path]);
     digest.update(found.size.to_le_bytes());
     digest.update(found.modified_at_ms.to_le_bytes());
     digest.update(found.created_at_ms.to_le_bytes());
@@ -57,17 +54,92 @@ fn key<'a>(
         digest.update((sample.len() as u64).to_le_bytes());
         digest.update(sample);
     }
-    let mut key = String::with_capacity(2 * KEY_BYTES);
-    for byte in digest.finalize().iter().take(KEY_BYTES) {
-        let _ = write!(key, "{byte:02x}");
+    word(digest)
+}
+
+/// The side and each path end where a NUL byte is, which none of them can have.
+fn digest_of(side: &str, paths: &[&PathUri]) -> Sha256 {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut digest = Sha256::new();
+    digest.update(side.as_bytes());
+    digest.update([0]);
+    for path in paths {
+        digest.update(path.as_path().as_os_str().as_bytes());
+        digest.update([0]);
     }
-    key
+    digest
+}
+
+fn word(digest: Sha256) -> String {
+    let mut word = String::with_capacity(2 * KEY_BYTES);
+    for byte in digest.finalize().iter().take(KEY_BYTES) {
+        let _ = write!(word, "{byte:02x}");
+    }
+    word
 }
 
 /// Where to go on if `written` bytes are there. Invariant: everything before it was written.
 pub(super) fn start(written: u64) -> u64 {
     let begun = written.div_ceil(BLOCK);
     begun.saturating_sub(WINDOW as u64) * BLOCK
+}
+
+/// A block that was copied.
+#[derive(Debug)]
+pub(super) struct Copied {
+    /// Up to here.
+    pub(super) end: u64,
+    /// The source did not end within it.
+    pub(super) is_whole: bool,
+    /// The end of what was written of it; the rest is a hole.
+    pub(super) written: u64,
+}
+
+/// What is known of a draft from one attempt to the next.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) key: Option<String>,
+    /// Invariant: everything before this place was confirmed as written, or is a hole.
+    certain: u64,
+    /// It is at least this long. A shorter one is another draft.
+    len: u64,
+    /// As far as any attempt has come.
+    furthest: u64,
+    vanished: usize,
+}
+
+impl Draft {
+    /// Of which nothing is known but its key.
+    pub(super) fn of_key(key: Option<String>) -> Self {
+        Self { key, ..Self::default() }
+    }
+
+    /// Where to go on if `found` bytes are there.
+    pub(super) fn start(&mut self, found: u64) -> u64 {
+        if found < self.len {
+            self.begin_anew();
+            self.vanished += 1;
+            if self.vanished <= MAX_VANISHED {
+                self.furthest = 0;
+            }
+        }
+        self.len = found;
+        self.certain = self.certain.max(start(found));
+        self.certain
+    }
+
+    pub(super) fn begin_anew(&mut self) {
+        (self.certain, self.len) = (0, 0);
+    }
+
+    pub(super) fn reached(&mut self, copied: &Copied, advances: &Advances) {
+        self.certain = copied.end;
+        self.len = self.len.max(copied.written);
+        if copied.end > self.furthest {
+            self.furthest = copied.end;
+            advances.note();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +167,21 @@ mod tests {
         ] {
             assert_ne!(one, other);
         }
+    }
+
+    #[test]
+    fn a_draft_goes_on_where_it_was_confirmed() {
+        let advances = Advances::default();
+        let mut draft = Draft::default();
+        assert_eq!(draft.start(20 * BLOCK), 12 * BLOCK, "another program has written it");
+        let copied = |block: u64, written| Copied { end: block * BLOCK, is_whole: true, written };
+        draft.reached(&copied(13, 13 * BLOCK), &advances);
+        assert_eq!(draft.start(20 * BLOCK), 13 * BLOCK);
+        // Holes are not written, and so not found.
+        draft.reached(&copied(30, 0), &advances);
+        assert_eq!(draft.start(20 * BLOCK), 30 * BLOCK);
+        assert_eq!(draft.start(12 * BLOCK), 4 * BLOCK, "it is another draft");
+        assert_eq!(draft.start(0), 0, "and so is this");
     }
 
     #[test]

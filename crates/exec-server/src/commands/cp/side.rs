@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use exec_server_client::ConnectionState;
+use exec_server_client::{ConnectionState, ExecServerError};
 use exec_server_protocol::PathUri;
 use tokio::sync::watch;
 
 use super::super::servers::{Servers, absolute, below, own_directory};
+use super::losses::{Advances, Losses};
 use crate::environment::{Environment, ExecutorFileSystem, RemoteFileSystem};
 use crate::reach::{Origin, Target};
 use crate::remote_path::AnyPath;
@@ -27,6 +28,8 @@ pub(super) struct Side {
     name: SideName,
     /// Tells its files from those of other sides, in another run too.
     pub(super) identity: String,
+    /// What was done there.
+    pub(super) advances: Advances,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +85,7 @@ impl<'a> Sides<'a> {
                 let side = self.side(&name, || {
                     self.connections.borrow_mut().push(client.connection_state());
                     let files = Arc::new(RemoteFileSystem::new(client));
-                    Side { files, name: name.clone(), identity: identity_of(&target) }
+                    Side::new(files, name.clone(), identity_of(&target))
                 });
                 Place::new(side, &there.path, &absolute)
             }
@@ -107,7 +110,28 @@ impl<'a> Sides<'a> {
 impl Side {
     pub(super) fn here() -> Self {
         let files = Environment::local(ExecServerRuntimePaths::without_helpers());
-        Self { files: Arc::new(files), name: SideName::Here, identity: String::new() }
+        Self::new(Arc::new(files), SideName::Here, String::new())
+    }
+
+    fn new(files: Arc<dyn ExecutorFileSystem>, name: SideName, identity: String) -> Self {
+        Self { files, name, identity, advances: Advances::default() }
+    }
+
+    /// Repeats what is harmless to do twice when the connection was lost in the middle of it.
+    pub(super) async fn insist<T>(
+        &self,
+        act: impl AsyncFn() -> Result<T, ExecServerError>,
+    ) -> Result<T, ExecServerError> {
+        let mut losses = Losses::new(&self.advances);
+        loop {
+            match act().await {
+                Err(ExecServerError::Interrupted { .. }) if losses.may_try_again() => {}
+                outcome => {
+                    self.advances.note();
+                    return outcome;
+                }
+            }
+        }
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {

@@ -14,8 +14,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::bar::size;
+use super::losses::Losses;
 use super::progress::{FileProgress, Progress, add};
-use super::resume::{self, WINDOW};
+use super::resume::{self, Copied, Draft, WINDOW};
 use super::side::Side;
 use crate::environment::{NewFile, OpenFile};
 
@@ -23,8 +24,6 @@ use crate::environment::{NewFile, OpenFile};
 const SMALL: u64 = 256 << 10;
 /// Blocks and small files of all files together that are held at once.
 const HELD_BLOCKS: usize = 16;
-/// Losses of the connection without a single block in between.
-const MAX_LOSSES: usize = 5;
 /// How long somebody else may hold what was written before. A server needs a moment to notice that the connection is
 /// gone on which we held it ourselves.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +133,7 @@ impl<'a> Transfer<'a> {
                 })
                 .await
         };
-        insist(write).await.map_err(CopyError::Target)?;
+        self.to.insist(write).await.map_err(CopyError::Target)?;
         add(&self.progress.counts.transferred, len);
         FileProgress::new(&self.progress.counts).reached(len);
         Ok(())
@@ -143,39 +142,40 @@ impl<'a> Transfer<'a> {
     /// Handles end with their connection, so after a loss both are opened again; what was written is found by its key.
     async fn copy_in_blocks(&self, job: &Job) -> Result<(), CopyError> {
         let progress = FileProgress::new(&self.progress.counts);
-        let (mut losses, mut furthest, mut has_changed, mut key) = (0, 0, false, None);
+        let mut losses = Losses::new(&self.to.advances);
+        let (mut draft, mut has_changed) = (Draft::default(), false);
         loop {
-            let mut reached = 0;
-            let attempt = self.attempt(job, &mut key, &mut reached, &progress).await;
-            if reached > furthest {
-                (losses, furthest) = (0, reached);
-            }
-            match attempt {
+            match self.attempt(job, &mut draft, &progress).await {
                 Err(
                     CopyError::Source(ExecServerError::Interrupted { .. })
                     | CopyError::Target(ExecServerError::Interrupted { .. }),
-                ) if losses < MAX_LOSSES => losses += 1,
-                Err(CopyError::Changed) if !has_changed => (has_changed, furthest) = (true, 0),
-                outcome => return outcome,
+                ) if losses.may_try_again() => {}
+                Err(CopyError::Changed) if !has_changed => {
+                    has_changed = true;
+                    draft = Draft::of_key(draft.key);
+                }
+                outcome => {
+                    self.to.advances.note();
+                    return outcome;
+                }
             }
         }
     }
 
-    /// `last_key` is that of the attempt before.
     async fn attempt(
         &self,
         job: &Job,
-        last_key: &mut Option<String>,
-        reached: &mut u64,
+        draft: &mut Draft,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
         let file = open(job).await.map_err(CopyError::Source)?;
         let found = *file.metadata();
         let key = resume::key_of(&job.from.identity, &job.source, &*file).await;
         let key = key.map_err(CopyError::Source)?;
-        let previous = last_key.replace(key.clone());
+        let previous = draft.key.replace(key.clone());
         let is_first = previous.is_none();
         if let Some(obsolete) = previous.filter(|previous| *previous != key) {
+            draft.begin_anew();
             self.create(job, &obsolete).await?.discard().await.map_err(CopyError::Target)?;
         }
         let mut new = self.create(job, &key).await?;
@@ -183,14 +183,20 @@ impl<'a> Transfer<'a> {
             new.discard().await.map_err(CopyError::Target)?;
             new = self.create(job, &key).await?;
         }
-        let start = resume::start(new.written());
+        let start = draft.start(new.written());
         if start > 0 {
             add(&self.progress.counts.resumed, if is_first { start } else { 0 });
             let (source, place, all) = (job.from.show(&job.source), size(start), size(found.size));
             self.progress.note(&format!("{source}: resumed at {place} of {all}"));
         }
         progress.reached(start);
-        let copied = match self.blocks(&*file, &*new, start..found.size, reached, progress).await {
+        let copied = tokio::select! {
+            biased;
+            copied = self.blocks(&*file, &*new, start..found.size, draft, progress) => copied,
+            // Holes are not written, so a write would not tell.
+            error = new.lost() => Err(CopyError::Target(error)),
+        };
+        let copied = match copied {
             Ok(()) => look_again(job, &found).await,
             failed => failed,
         };
@@ -229,20 +235,25 @@ impl<'a> Transfer<'a> {
         file: &dyn OpenFile,
         new: &dyn NewFile,
         range: Range<u64>,
-        reached: &mut u64,
+        draft: &mut Draft,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
         let end = range.end;
+        let mut reached = |copied: &Copied| {
+            draft.reached(copied, &self.to.advances);
+            progress.reached(copied.end);
+        };
         let block = |offset: u64| {
             let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(MAX_BLOCK_BYTES);
             self.block(file, new, offset, len, end)
         };
+        let mut place = range.start;
         let mut blocks = stream::iter(range.step_by(MAX_BLOCK_BYTES)).map(block).buffered(WINDOW);
         while let Some(copied) = blocks.next().await {
-            let (place, is_whole) = copied?;
-            *reached = place;
-            progress.reached(place);
-            if !is_whole {
+            let copied = copied?;
+            place = copied.end;
+            reached(&copied);
+            if !copied.is_whole {
                 return Err(CopyError::Shorter);
             }
         }
@@ -252,17 +263,17 @@ impl<'a> Transfer<'a> {
         }
         // Files of /proc and their like have no size, only an end.
         loop {
-            let (place, is_whole) = self.block(file, new, *reached, MAX_BLOCK_BYTES, end).await?;
-            *reached = place;
-            progress.reached(place);
-            if !is_whole {
+            let copied = self.block(file, new, place, MAX_BLOCK_BYTES, end).await?;
+            place = copied.end;
+            reached(&copied);
+            if !copied.is_whole {
                 return Ok(());
             }
         }
     }
 
-    /// Up to where it was copied, and whether that is all of it. A hole of a file that ends at `file_end` stays one: what was
-    /// never written reads as zeros. Its last byte is written, and gives it its length.
+    /// A hole of a file that ends at `file_end` stays one: what was never written reads as zeros. Its last byte is
+    /// written, and gives it its length.
     async fn block(
         &self,
         file: &dyn OpenFile,
@@ -270,9 +281,9 @@ impl<'a> Transfer<'a> {
         offset: u64,
         len: usize,
         file_end: u64,
-    ) -> Result<(u64, bool), CopyError> {
+    ) -> Result<Copied, CopyError> {
         let _held = self.hold().await;
-        let mut place = offset;
+        let (mut place, mut written) = (offset, 0);
         let end = offset + len as u64;
         while place < end {
             let asked = usize::try_from(end - place).unwrap_or(MAX_BLOCK_BYTES);
@@ -286,13 +297,14 @@ impl<'a> Transfer<'a> {
             if got > 0 && (next >= file_end || !is_hole(&bytes)) {
                 new.write_block(place, bytes).await.map_err(CopyError::Target)?;
                 add(&self.progress.counts.transferred, got as u64);
+                written = next;
             }
             place = next;
             if read.eof {
                 break;
             }
         }
-        Ok((place, place == end))
+        Ok(Copied { end: place, is_whole: place == end, written })
     }
 
     async fn hold(&self) -> tokio::sync::SemaphorePermit<'_> {
@@ -344,19 +356,6 @@ fn is_rewritten(before: &FsMetadata, now: &FsMetadata) -> bool {
     !(is_another || has_grown || is_the_same)
 }
 
-/// Repeats what is harmless to do twice when the connection was lost in the middle of it.
-pub(super) async fn insist<T>(
-    act: impl AsyncFn() -> Result<T, ExecServerError>,
-) -> Result<T, ExecServerError> {
-    let mut losses = 0;
-    loop {
-        match act().await {
-            Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
-            outcome => return outcome,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
@@ -401,7 +400,7 @@ mod tests {
         let odd = Odd { metadata: file(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
         let size = 5 * MAX_BLOCK_BYTES as u64;
         let progress = FileProgress::new(&progress.counts);
-        transfer.blocks(&odd, &*new, 0..size, &mut 0, &progress).await
+        transfer.blocks(&odd, &*new, 0..size, &mut Draft::default(), &progress).await
     }
 
     #[tokio::test]
