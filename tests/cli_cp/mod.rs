@@ -1,7 +1,9 @@
-//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal; on a network of `cuts`.
+//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal; on a network of `cuts`; and directories
+//! whose copy is `unfinished`.
 
 mod cuts;
 mod interrupted;
+mod unfinished;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

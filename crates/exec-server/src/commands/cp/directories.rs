@@ -22,6 +22,15 @@ const AT_ONCE: usize = 16;
 /// What its owner needs to fill a directory.
 const FILLABLE: u32 = 0o700;
 
+/// Whose a directory is that exists already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// It is used as it is.
+    Foreign,
+    /// An earlier run has made it, and may not have given it its permissions.
+    OfThisCopy,
+}
+
 /// A directory that was made here and that its owner is not to write, read or enter, once it is filled.
 #[derive(Debug)]
 pub(super) struct Closed {
@@ -38,11 +47,12 @@ pub(super) struct Directories {
 }
 
 impl Directories {
-    /// Those that exist already are used as they are. Problems are told with the path that was to be made.
+    /// Problems are told with the path that was to be made.
     pub(super) async fn make(
         side: &Side,
         root: &PathUri,
         nodes: &[Node],
+        existing: Existing,
         mut tell: impl FnMut(&PathUri, ExecServerError),
     ) -> Self {
         let mut directories = Self::default();
@@ -54,7 +64,7 @@ impl Directories {
             let mut made = stream::iter(possible)
                 .map(async |node| {
                     let path = below(root, &node.relative);
-                    let outcome = make(side, &path, node.mode, Links::Refused).await;
+                    let outcome = make(side, &path, node.mode, Links::Refused, existing).await;
                     (node, path, outcome)
                 })
                 .buffered(AT_ONCE);
@@ -78,15 +88,19 @@ impl Directories {
 }
 
 /// Makes a directory with its permissions, before there is anything in it: nobody is to see what is put there who may
-/// not see it in the end. One that exists stays what it is.
+/// not see it in the end.
 pub(super) async fn make(
     side: &Side,
     path: &PathUri,
     mode: Option<u32>,
     links: Links,
+    existing: Existing,
 ) -> Result<Option<Closed>, ExecServerError> {
     let is_new = create(side, path, links).await?;
-    let Some(mode) = mode.filter(|_| is_new).map(|mode| mode & PRESERVED_MODE) else {
+    let Some(mode) = mode
+        .filter(|_| is_new || existing == Existing::OfThisCopy)
+        .map(|mode| mode & PRESERVED_MODE)
+    else {
         return Ok(None);
     };
     set_mode(side, path, mode | FILLABLE, links).await?;

@@ -12,6 +12,7 @@ mod resume;
 mod side;
 mod transfer;
 mod tree;
+mod unfinished;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -27,11 +28,12 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 
 use self::destination::Destination;
-use self::directories::{Closed, Directories, below};
+use self::directories::{Closed, Directories, Existing, below};
 use self::progress::{Progress, add};
 use self::side::{Place, Side, Sides};
 use self::transfer::{Job, Links, Transfer};
 use self::tree::Tree;
+use self::unfinished::Note;
 use super::servers::Servers;
 use super::wording::{one_line, reason, without_path};
 use crate::cli::files::Cp;
@@ -98,6 +100,8 @@ struct Copying<'a> {
     files: Vec<Job>,
     symlinks: Vec<(Rc<Side>, PathUri, PathUri)>,
     to_close: Vec<Closed>,
+    /// While the one directory is made that gets a new name.
+    note: Option<Note>,
     /// A connection will not come back; that was said.
     is_lost: Cell<bool>,
     /// What failed without a word, for that reason.
@@ -127,6 +131,7 @@ impl<'a> Copying<'a> {
             files: Vec::new(),
             symlinks: Vec::new(),
             to_close: Vec::new(),
+            note: None,
             is_lost: Cell::new(false),
             left_out: Cell::new(0),
         })
@@ -142,11 +147,21 @@ impl<'a> Copying<'a> {
         );
         anyhow::ensure!(found.is_directory || !source.has_slash, "is not a directory");
         let target = self.destination.path_of(source.name.as_deref(), found.is_directory);
-        let target = target.with_context(|| self.to.show(self.destination.path()))?;
+        let mut target = target.with_context(|| self.to.show(self.destination.path()))?;
+        if found.is_directory
+            && let Some(unfinished) = self.begin_unfinished(source).await?
+        {
+            target = unfinished;
+        }
         let is_new = self.targets.insert(target.clone());
         anyhow::ensure!(is_new, "another source has this name already");
-        if source.side.is(&self.to) {
-            return Ok(self.copy_there(source, &found, target).await?);
+        // A server would leave the permissions of directories alone that it was interrupted in filling.
+        let goes_on = self.note.is_some() && matches!(self.destination, Destination::Into(_));
+        if source.side.is(&self.to) && !goes_on {
+            match self.copy_there(source, &found, target.clone()).await {
+                Err(ExecServerError::Interrupted { .. }) if self.note.is_some() => {}
+                outcome => return Ok(outcome?),
+            }
         }
         if found.is_directory {
             return self.add_tree(source, &found, target).await;
@@ -160,6 +175,22 @@ impl<'a> Copying<'a> {
             links: Links::Followed,
         });
         Ok(())
+    }
+
+    /// Where a directory goes that gets a new name, or got it from a copy that was interrupted.
+    async fn begin_unfinished(&mut self, source: &Place) -> anyhow::Result<Option<PathUri>> {
+        let path = self.destination.path().clone();
+        let Some(note) = Note::of(source, &path).filter(|_| self.cp.sources.len() == 1) else {
+            return Ok(None);
+        };
+        let is_noted = match &self.destination {
+            // If no note can be written there, no directory can be made, which is the better error.
+            Destination::As { .. } => note.write(&self.to).await.is_ok(),
+            Destination::Into(_) => note.is_about_it(&self.to).await?,
+            Destination::Over(_) => false,
+        };
+        self.note = is_noted.then_some(note);
+        Ok(self.note.is_some().then_some(path))
     }
 
     /// Both are on one machine, which needs no help from us.
@@ -206,8 +237,15 @@ impl<'a> Copying<'a> {
         let (from, counts) = (&source.side, &self.progress.counts);
         // From here on no symlink leads anywhere: neither out of the one tree nor out of the other.
         let source_root = canonical(from, &source.path).await?;
-        let closed = directories::make(&self.to, &target, found.mode, Links::Followed).await?;
-        self.to_close.extend(closed);
+        let existing = match self.note {
+            Some(_) => Existing::OfThisCopy,
+            None => Existing::Foreign,
+        };
+        let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
+        self.to_close.extend(root.await?);
+        if let Some(note) = &self.note {
+            note.bind(&self.to).await?;
+        }
         let root = canonical(&self.to, &target).await?;
         let mut tree = Tree::list(from, &source_root, |more| add(&counts.found, more as u64)).await;
         for (path, error) in tree.unreadable.drain(..) {
@@ -219,7 +257,8 @@ impl<'a> Copying<'a> {
             add(&counts.skipped, 1);
         }
         let tell = |path: &PathUri, error| self.tell_of(&self.to, path, error);
-        let directories = Directories::make(&self.to, &root, &tree.directories, tell).await;
+        let directories =
+            Directories::make(&self.to, &root, &tree.directories, existing, tell).await;
         add(&counts.directories, 1 + (tree.directories.len() - directories.missing.len()) as u64);
         let is_possible = |relative: &std::path::Path| !directories.is_missing_above(relative);
         for node in tree.symlinks.into_iter().filter(|node| is_possible(&node.relative)) {
@@ -273,10 +312,22 @@ impl<'a> Copying<'a> {
             let to_close = std::mem::take(&mut self.to_close);
             let tell = |path: &PathUri, error| self.tell_of(&self.to, path, error);
             directories::close(&self.to, to_close, tell).await;
+            self.end_unfinished().await;
         }
         match self.left_out.get() {
             0 => {}
             more => self.progress.warn(&format!("{more} more could not be copied")),
+        }
+    }
+
+    /// Takes the note away, unless the same command has something left to do.
+    async fn end_unfinished(&self) {
+        let Some(note) = &self.note else { return };
+        if self.progress.counts.failed.get() > 0 && note.has_directory(&self.to).await {
+            return;
+        }
+        if let Err(error) = note.remove(&self.to).await {
+            self.tell_of(&self.to, note.path(), error);
         }
     }
 

@@ -57,6 +57,11 @@ fn key<'a>(
     word(digest)
 }
 
+/// A word for these paths, of which the first is on this side.
+pub(super) fn word_of(side: &str, paths: &[&PathUri]) -> String {
+    word(digest_of(side, paths))
+}
+
 /// The side and each path end where a NUL byte is, which none of them can have.
 fn digest_of(side: &str, paths: &[&PathUri]) -> Sha256 {
     use std::os::unix::ffi::OsStrExt as _;

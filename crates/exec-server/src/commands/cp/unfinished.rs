@@ -1,0 +1,88 @@
+//! A note beside a directory that is being made under a new name: its copy is not finished.
+//!
+//! By the rules of cp(1) the same command, given again, would copy into the directory that now exists. With the note it goes
+//! on filling it. The note is written before the directory is made and removed when everything else is done, so it is there
+//! whenever the copy is interrupted, by `kill -9` too. It is named after the source, so another source is not taken for
+//! this one; and it says when the directory was born, so neither is another directory.
+
+use bytes::Bytes;
+use exec_server_client::ExecServerError;
+use exec_server_protocol::{FsReadFileParams, FsRemoveParams, FsWriteFileParams, PathUri};
+
+use super::look;
+use super::resume;
+use super::side::{Place, Side};
+use super::transfer::Links;
+
+#[derive(Debug)]
+pub(super) struct Note {
+    path: PathUri,
+    directory: PathUri,
+}
+
+impl Note {
+    /// Of a copy of `source` that `directory` names. A root has no place beside it, and always exists.
+    pub(super) fn of(source: &Place, directory: &PathUri) -> Option<Self> {
+        let parent = directory.as_path().parent()?;
+        let word = resume::word_of(&source.side.identity, &[&source.path, directory]);
+        let path = PathUri::from_path(parent.join(format!(".exec-server-cp-{word}.tmp")))?;
+        Some(Self { path, directory: directory.clone() })
+    }
+
+    pub(super) fn path(&self) -> &PathUri {
+        &self.path
+    }
+
+    /// Before the directory is made: it may be of any birth.
+    pub(super) async fn write(&self, side: &Side) -> Result<(), ExecServerError> {
+        self.put(side, Bytes::new()).await
+    }
+
+    /// Since the directory is there: no other one of its name is meant.
+    pub(super) async fn bind(&self, side: &Side) -> Result<(), ExecServerError> {
+        let birth = self.birth(side).await?;
+        self.put(side, birth).await
+    }
+
+    /// Whether the directory is what an interrupted copy has made.
+    pub(super) async fn is_about_it(&self, side: &Side) -> Result<bool, ExecServerError> {
+        let mut params = FsReadFileParams::new(self.path.clone());
+        params.follow_symlinks = Links::Refused.on_the_wire();
+        let content = match side.files.read_file(params).await {
+            Ok(content) => content,
+            // There is none, or it is nothing that was written here.
+            Err(ExecServerError::Server(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        Ok(content.is_empty() || content == self.birth(side).await?)
+    }
+
+    pub(super) async fn remove(&self, side: &Side) -> Result<(), ExecServerError> {
+        let params = || FsRemoveParams {
+            path: self.path.clone(),
+            recursive: Some(false),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        side.insist(async || side.files.remove(params()).await).await
+    }
+
+    /// Whether there is a directory that the note could be about.
+    pub(super) async fn has_directory(&self, side: &Side) -> bool {
+        !matches!(look(side, &self.directory).await, Err(error) if error.kind() == Some("notFound"))
+    }
+
+    async fn birth(&self, side: &Side) -> Result<Bytes, ExecServerError> {
+        Ok(look(side, &self.directory).await?.created_at_ms.to_string().into())
+    }
+
+    async fn put(&self, side: &Side, content: Bytes) -> Result<(), ExecServerError> {
+        let params = || FsWriteFileParams {
+            atomic: true,
+            follow_symlinks: Links::Refused.on_the_wire(),
+            ..FsWriteFileParams::new(self.path.clone(), content.clone())
+        };
+        side.insist(async || side.files.write_file(params()).await).await.map(drop)
+    }
+}

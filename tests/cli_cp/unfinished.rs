@@ -1,0 +1,170 @@
+//! A directory that gets a new name, and a copy that does not come to its end.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exec_server_test_support::Cut;
+use rustix::process::Signal;
+
+use super::interrupted::{OnTheWay, Way};
+use super::{tree, varied_tree};
+use crate::support::{Running, eventually};
+
+/// A tree with a large file on its way to a new name, killed in the middle.
+struct Killed {
+    copy: OnTheWay,
+    from: PathBuf,
+    new: PathBuf,
+}
+
+impl Killed {
+    fn new(way: Way) -> Self {
+        let mut copy = OnTheWay::with_bytes(way, 32 << 20);
+        let machines = &copy.machines;
+        let (from, new) = match way {
+            Way::Up => (machines.here("tree"), machines.there("new")),
+            Way::Down => (machines.there("tree"), machines.here("new")),
+        };
+        varied_tree(&from);
+        fs::rename(&copy.from, from.join("random")).unwrap();
+        copy.arguments = match way {
+            Way::Up => [machines.local("tree"), machines.remote("new")],
+            Way::Down => [machines.remote("tree"), machines.local("new")],
+        };
+        copy.to = new.join("random");
+        let running = copy.start(&["-r"]);
+        eventually("the directory is there", || new.exists());
+        eventually("a part of it is there", || copy.partial_bytes() >= Some(4 << 20));
+        copy.proxy.black_hole();
+        running.signal(Signal::KILL);
+        drop(running);
+        copy.proxy.resume();
+        Self { copy, from, new }
+    }
+
+    fn copy_again(&self) {
+        let (status, _, errors) = self.copy.start(&["-r"]).finish();
+        assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
+    }
+
+    /// Hidden names beside the new one.
+    fn notes(&self) -> usize {
+        let entries = fs::read_dir(self.new.parent().unwrap()).unwrap().map(Result::unwrap);
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(".exec-server-cp-")).count()
+    }
+}
+
+#[test]
+fn the_same_command_goes_on_in_the_directory_it_has_made() {
+    for way in [Way::Up, Way::Down] {
+        let killed = Killed::new(way);
+        assert_eq!(killed.notes(), 1, "{way:?}");
+        killed.copy_again();
+        assert!(tree(&killed.from) == tree(&killed.new), "{way:?}: the copy differs");
+        assert_eq!(killed.notes(), 0, "{way:?}");
+        // It is finished: now the name is that of a directory to copy into.
+        killed.copy_again();
+        assert!(tree(&killed.from) == tree(&killed.new.join("tree")), "{way:?}");
+        assert_eq!(killed.notes(), 0, "{way:?}");
+    }
+}
+
+#[test]
+fn another_source_is_copied_into_an_unfinished_directory() {
+    let killed = Killed::new(Way::Up);
+    let machines = &killed.copy.machines;
+    fs::create_dir(machines.here("other")).unwrap();
+    fs::write(machines.here("other/file"), "other").unwrap();
+    machines.copied(&["-r", &machines.local("other"), &machines.remote("new")]);
+    assert_eq!(tree(&killed.new.join("other")), tree(&machines.here("other")));
+    assert_eq!(killed.notes(), 1);
+    fs::remove_dir_all(killed.new.join("other")).unwrap();
+    killed.copy_again();
+    assert!(tree(&killed.from) == tree(&killed.new), "the copy differs");
+}
+
+#[test]
+fn another_directory_of_the_same_name_is_copied_into() {
+    let killed = Killed::new(Way::Up);
+    fs::remove_dir_all(&killed.new).unwrap();
+    fs::create_dir(&killed.new).unwrap();
+    killed.copy_again();
+    assert!(tree(&killed.from) == tree(&killed.new.join("tree")), "the copy differs");
+
+    // And if there is none, it is made.
+    fs::remove_dir_all(&killed.new).unwrap();
+    killed.copy_again();
+    assert!(tree(&killed.from) == tree(&killed.new), "the copy differs");
+    assert_eq!(killed.notes(), 0);
+}
+
+/// A copy of which the server has made the directory, and of which the command has not heard.
+fn copy_on_one_machine() -> (OnTheWay, Running) {
+    let mut copy = OnTheWay::with_bytes(Way::Up, 1);
+    let machines = &copy.machines;
+    varied_tree(&machines.there("tree"));
+    copy.arguments = [machines.remote("tree"), machines.remote("new")];
+    copy.to = machines.there("new");
+    // The server is done long before the command hears of it.
+    copy.proxy.delay(Duration::from_millis(200));
+    let running = copy.start(&["-r"]);
+    eventually("the directory is there", || copy.to.exists());
+    (copy, running)
+}
+
+/// Waits for the end of a copy that succeeds.
+fn finish_on_one_machine(copy: &OnTheWay, running: Running) {
+    let (status, _, errors) = running.finish();
+    assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
+    let there = &copy.machines.there;
+    assert!(tree(&there.path().join("tree")) == tree(&copy.to), "the copy differs");
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 2, "nothing is left beside it");
+}
+
+#[test]
+fn a_copy_on_one_machine_goes_on_after_kill_9() {
+    let (copy, running) = copy_on_one_machine();
+    copy.proxy.black_hole();
+    running.signal(Signal::KILL);
+    drop(running);
+    let _ = fs::remove_file(copy.to.join("plain"));
+    copy.proxy.resume();
+    finish_on_one_machine(&copy, copy.start(&["-r"]));
+}
+
+#[test]
+fn a_copy_on_one_machine_goes_on_after_a_cut() {
+    let (copy, running) = copy_on_one_machine();
+    copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
+    finish_on_one_machine(&copy, running);
+}
+
+#[test]
+fn what_failed_is_copied_by_the_same_command() {
+    let killed = Killed::new(Way::Up);
+    let in_the_way = killed.new.join("script");
+    let _ = fs::remove_file(&in_the_way);
+    fs::create_dir(&in_the_way).unwrap();
+    let (status, _, errors) = killed.copy.start(&["-r"]).finish();
+    assert_eq!((status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
+    assert_eq!(killed.notes(), 1, "there is something left to do");
+    fs::remove_dir(&in_the_way).unwrap();
+    killed.copy_again();
+    assert!(tree(&killed.from) == tree(&killed.new), "the copy differs");
+    assert_eq!(killed.notes(), 0);
+}
+
+#[test]
+fn no_note_is_left_where_no_directory_was_made() {
+    let machines = super::Machines::new();
+    fs::create_dir(machines.here("tree")).unwrap();
+    let missing = machines.remote("missing/new");
+    machines.refused(&["-r", &machines.local("tree"), &missing], "No such file");
+    machines.refused(
+        &["-r", &machines.remote(""), &machines.remote("new")],
+        "inside the directory that is to be copied",
+    );
+    assert_eq!(fs::read_dir(machines.there.path()).unwrap().count(), 0);
+}
