@@ -26,6 +26,7 @@ mod http;
 mod lifecycle;
 mod limits;
 mod listener;
+mod logging;
 mod mcp;
 mod output;
 mod processes;

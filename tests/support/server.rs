@@ -206,8 +206,12 @@ impl ServerBuilder {
         self.through(&["setpriv", &ids[0], &ids[1], "--clear-groups"])
     }
 
-    pub(crate) fn capture_stderr(mut self) -> Self {
-        self.stderr = Stdio::piped();
+    pub(crate) fn capture_stderr(self) -> Self {
+        self.stderr(Stdio::piped())
+    }
+
+    pub(crate) fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.stderr = stderr.into();
         self
     }
 

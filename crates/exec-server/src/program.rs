@@ -28,7 +28,8 @@ pub fn main() -> ExitCode {
     };
     match command {
         Command::Serve { flags } => with_configuration(&flags, |configuration| {
-            logging::init(&configuration.settings.log, configuration.settings.log_format)?;
+            let settings = &configuration.settings;
+            let _logging = logging::init(&settings.log, settings.log_format)?;
             for variable in &configuration.unknown_variables {
                 tracing::warn!("{variable}");
             }

@@ -224,15 +224,12 @@ fn announce(url: &ListenUrl) -> io::Result<()> {
     stdout.flush()?;
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
-        writeln!(stderr, "Listening. In another terminal: exec-server shell --connect {url}")?;
-        writeln!(
+        let _ = write!(
             stderr,
-            "or exec-server run --connect {url} -- COMMAND. Any WebSocket client can"
-        )?;
-        writeln!(
-            stderr,
-            "drive it too: see README.md. Ctrl-C stops the server and all it started."
-        )?;
+            "Listening. In another terminal: exec-server shell --connect {url}\n\
+             or exec-server run --connect {url} -- COMMAND. Any WebSocket client can\n\
+             drive it too: see README.md. Ctrl-C stops the server and all it started.\n"
+        );
     }
     Ok(())
 }

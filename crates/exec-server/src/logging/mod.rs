@@ -1,13 +1,16 @@
 //! Where the program's own log goes: standard error, and nowhere else, because standard output carries the
 //! bound URL or the protocol. Knows how a line looks and which lines are wanted, not where those wishes come from.
 
-use std::io;
+mod lines;
+
+use std::io::{self, Stderr};
 use std::str::FromStr;
 
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 use crate::terminal::Paint;
+use lines::Lines;
 
 /// The libraries below an HTTP request tell where it goes, which is nobody's business but the client's. Of two
 /// directives for the same target the last counts.
@@ -59,19 +62,37 @@ pub(crate) enum FilterError {
     Directive(#[from] tracing_subscriber::filter::ParseError),
 }
 
-/// Sends the log of this whole process to standard error. Succeeds once per process.
-pub(crate) fn init(filter: &str, format: LogFormat) -> Result<(), LoggingError> {
+/// The log of this process. Dropping it gives the last lines a moment.
+#[derive(Debug)]
+pub(crate) struct Logging {
+    lines: Lines<Stderr>,
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.lines.flush();
+    }
+}
+
+/// Sends the log of this whole process, panics included, to standard error. Succeeds once per process.
+pub(crate) fn init(filter: &str, format: LogFormat) -> Result<Logging, LoggingError> {
     let parsed = parse_filter(filter)
         .map_err(|source| LoggingError::Filter { filter: filter.to_owned(), source })?;
+    let lines = Lines::new(io::stderr());
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(parsed)
-        .with_writer(io::stderr)
+        .with_writer(lines.clone())
+        // It would report what it cannot write to standard error, and panic if that fails.
+        .log_internal_errors(false)
         .with_ansi(Paint::for_stream(&io::stderr()).is_wanted());
     match format {
         LogFormat::Human => subscriber.try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).with_span_list(false).try_init(),
     }
-    .map_err(LoggingError::AlreadyStarted)
+    .map_err(LoggingError::AlreadyStarted)?;
+    // The default would wait for a standard error that is not read.
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(Logging { lines })
 }
 
 /// Reads a filter such as `info` or `info,exec_server=debug`.
