@@ -21,7 +21,7 @@ use super::launch::{PtyMaster, StdinPipe};
 /// How much accepted input a process holds at most.
 pub const STDIN_QUEUE_BYTES: u64 = 4 << 20;
 /// How many write ids a process remembers.
-const REMEMBERED_WRITES: usize = 4096;
+const REMEMBERED_WRITES: usize = 65_536;
 
 /// The child's standard input.
 #[derive(Debug)]
@@ -118,11 +118,11 @@ impl StdinQueue {
     }
 
     pub(super) fn offer(&self, bytes: Bytes, write_id: Option<&str>) -> Result<Ticket, OfferError> {
+        let digests = write_id.map(|id| (digest(id.as_bytes()), digest(&bytes)));
         let mut state = self.lock();
         // Before anything else: a write that was accepted stays accepted, also after the end.
-        let digest = write_id.map(|id| (id, Sha256::digest(&bytes).into()));
-        if let Some((id, digest)) = &digest
-            && let Some(earlier) = state.writes.find(id, digest)?
+        if let Some((id, bytes)) = &digests
+            && let Some(earlier) = state.writes.find(id, bytes)?
         {
             return Ok(earlier);
         }
@@ -137,8 +137,8 @@ impl StdinQueue {
         }
         state.offered += bytes.len() as u64;
         let ticket = Ticket(state.offered);
-        if let Some((id, digest)) = digest {
-            state.writes.remember(id, digest, ticket);
+        if let Some((id, bytes)) = digests {
+            state.writes.remember(id, bytes, ticket);
         }
         if !bytes.is_empty() {
             state.chunks.push_back(bytes);
@@ -266,30 +266,38 @@ impl State {
     }
 }
 
-/// The last writes that had an id.
+/// The last writes that had an id: 40 bytes each and what a map costs, about 6 MiB when full.
 #[derive(Debug, Default)]
 struct RememberedWrites {
-    by_id: HashMap<String, ([u8; 32], Ticket)>,
-    order: VecDeque<String>,
+    by_id: HashMap<Digest, (Digest, Ticket)>,
+    order: VecDeque<Digest>,
+}
+
+/// The first half of a SHA-256: no client can find two ids or two chunks that have the same.
+type Digest = [u8; 16];
+
+fn digest(bytes: &[u8]) -> Digest {
+    let whole: [u8; 32] = Sha256::digest(bytes).into();
+    *whole.first_chunk().expect("a SHA-256 has 32 bytes")
 }
 
 impl RememberedWrites {
-    fn find(&self, id: &str, digest: &[u8; 32]) -> Result<Option<Ticket>, OfferError> {
+    fn find(&self, id: &Digest, bytes: &Digest) -> Result<Option<Ticket>, OfferError> {
         match self.by_id.get(id) {
-            Some((known, ticket)) if known == digest => Ok(Some(*ticket)),
+            Some((known, ticket)) if known == bytes => Ok(Some(*ticket)),
             Some(_) => Err(OfferError::IdReused),
             None => Ok(None),
         }
     }
 
-    fn remember(&mut self, id: &str, digest: [u8; 32], ticket: Ticket) {
+    fn remember(&mut self, id: Digest, bytes: Digest, ticket: Ticket) {
         if self.order.len() == REMEMBERED_WRITES
             && let Some(oldest) = self.order.pop_front()
         {
             self.by_id.remove(&oldest);
         }
-        self.order.push_back(id.to_owned());
-        self.by_id.insert(id.to_owned(), (digest, ticket));
+        self.order.push_back(id);
+        self.by_id.insert(id, (bytes, ticket));
     }
 }
 
@@ -335,15 +343,25 @@ mod tests {
     }
 
     #[test]
-    fn at_least_the_last_4096_ids_are_remembered() {
+    fn the_last_65536_ids_are_remembered() {
         let queue = StdinQueue::new(true);
-        for id in 0..=REMEMBERED_WRITES {
+        for id in 0..=65_536 {
             queue.offer(Bytes::from_static(b"x"), Some(&id.to_string())).unwrap();
         }
         let before = queue.lock().offered;
         queue.offer(Bytes::from_static(b"x"), Some("1")).unwrap();
-        assert_eq!(queue.lock().offered, before);
+        assert_eq!(queue.lock().offered, before, "the second id is the oldest that is known");
+        queue.offer(Bytes::from_static(b"x"), Some("0")).unwrap();
+        assert_eq!(queue.lock().offered, before + 1, "the first was forgotten");
         assert_eq!(queue.lock().writes.by_id.len(), REMEMBERED_WRITES);
+    }
+
+    #[test]
+    fn writes_without_an_id_cost_no_memory() {
+        let queue = StdinQueue::new(true);
+        queue.offer(Bytes::from_static(b"x"), None).unwrap();
+        assert_eq!(queue.lock().writes.by_id.capacity(), 0);
+        assert_eq!(queue.lock().writes.order.capacity(), 0);
     }
 
     #[tokio::test]
