@@ -12,8 +12,8 @@ mod start;
 
 pub(crate) use environment::environment_info;
 pub(crate) use files::{
-    Admitted, FileCall, FilePool, FileWork, LargeFileCall, Reading, Searching, Upload, Watches,
-    check_block_len, open, read_block,
+    Admitted, FileCall, FilePool, FileWork, LargeFileCall, NoThread, Reading, Searching, Upload,
+    Watches, check_block_len, no_thread, open, read_block,
 };
 pub use files::{LocalChanges, LocalFile, LocalFileSystem, LocalNewFile, LocalSearch, LocalWatch};
 pub use follow::{Followed, FollowedEvent, Follower};

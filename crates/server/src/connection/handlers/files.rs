@@ -15,7 +15,8 @@ use super::super::handle::{ConnectionHandle, Room};
 use super::super::reader::Reader;
 use super::super::responder::Responder;
 use crate::local::{
-    Admitted, FileCall, LargeFileCall, Reading, Upload, check_block_len, open, read_block,
+    Admitted, FileCall, LargeFileCall, NoThread, Reading, Upload, check_block_len, no_thread, open,
+    read_block,
 };
 use crate::server::Shared;
 
@@ -133,11 +134,11 @@ impl Reader {
             Err(error) => return responder.fail(&error),
         };
         let offset = params.offset;
-        let read = move |responder: Responder| {
+        let read = move |responder: Responder, thread: Result<(), NoThread>| {
             if !responder.is_wanted() {
                 return;
             }
-            match read_block(&file, offset, len) {
+            match thread.map_err(no_thread).and_then(|()| read_block(&file, offset, len)) {
                 Ok((bytes, eof)) => {
                     let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
                     responder.answer_bytes("chunk", &bytes, more);
@@ -147,13 +148,13 @@ impl Reader {
         };
         let pool = self.shared.files.clone();
         if len <= SMALL_BYTES {
-            return pool.run(move || read(responder));
+            return pool.run_or_tell(move |thread| read(responder, thread));
         }
         let (connection, coming) = (Arc::clone(&self.connection), pool.announce());
         self.work(responder, move |responder| async move {
             let room = connection.room_for(len).await;
-            pool.run(move || {
-                read(responder);
+            pool.run_or_tell(move |thread| {
+                read(responder, thread);
                 drop(room);
             });
             drop(coming);

@@ -18,6 +18,7 @@ use super::super::handle::ConnectionHandle;
 use super::super::reader::Reader;
 use super::super::responder::Responder;
 use super::files::closed;
+use crate::local::no_thread;
 use crate::local::{Admitted, LocalChanges, LocalWatch, Searching};
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
@@ -59,9 +60,11 @@ impl Reader {
                 }
             }
         };
-        self.shared.files.run(move || match watches.prepare() {
-            Ok(()) => work.run(params, watch),
-            Err(error) => watch(Err(error)),
+        self.shared.files.run_or_tell(move |thread| {
+            match thread.map_err(no_thread).and_then(|()| watches.prepare()) {
+                Ok(()) => work.run(params, watch),
+                Err(error) => watch(Err(error)),
+            }
         });
     }
 

@@ -4,6 +4,14 @@ use exec_server_host::fs::FsError;
 use exec_server_protocol::{ErrorCode, RpcError};
 use std::io;
 
+use super::pool::NoThread;
+
+/// A later attempt may succeed.
+pub(crate) fn no_thread(_: NoThread) -> RpcError {
+    let message = "the server cannot start a thread for work on files; try again later";
+    RpcError::internal(message).with_kind("outOfResources")
+}
+
 pub(super) fn refusal(error: FsError) -> RpcError {
     let message = error.to_string();
     let kinded = |code, kind: &str| RpcError::new(code, message.clone()).with_kind(kind);

@@ -13,10 +13,11 @@ mod watching;
 mod work;
 
 pub(crate) use confined::can_confine;
+pub(crate) use errors::no_thread;
 pub(crate) use handles::{Upload, check_block_len, open, read_block};
 pub(crate) use listing::LargeFileCall;
 pub(crate) use operations::FileCall;
-pub(crate) use pool::FilePool;
+pub(crate) use pool::{FilePool, NoThread};
 pub(crate) use reading::Reading;
 pub(crate) use searching::Searching;
 pub use system::{LocalFile, LocalFileSystem, LocalNewFile, LocalSearch};

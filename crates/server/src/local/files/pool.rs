@@ -25,9 +25,13 @@ static PROCESSORS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(2, usize::from).max(2));
 
 struct Job {
-    work: Box<dyn FnOnce() + Send>,
+    work: Box<dyn FnOnce(Result<(), NoThread>) + Send>,
     since: Instant,
 }
+
+/// No thread could be started, and there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoThread;
 
 /// Clones share the threads, which end by themselves when there is no work.
 #[derive(Debug, Clone, Default)]
@@ -65,8 +69,18 @@ struct State {
 }
 
 impl FilePool {
-    /// Runs a job as soon as a thread is free. Jobs have no order among each other.
+    /// Runs a job as soon as a thread is free. Jobs have no order among each other. One for which
+    /// there is no thread is dropped.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.run_or_tell(|thread| {
+            if thread.is_ok() {
+                job();
+            }
+        });
+    }
+
+    /// The same for a job that wants to know if there is no thread. It must not block then.
+    pub(crate) fn run_or_tell(&self, job: impl FnOnce(Result<(), NoThread>) + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Job { work: Box::new(job), since: Instant::now() });
         self.shared.call_thread(state);
@@ -136,12 +150,14 @@ impl Shared {
         let mut state = self.lock();
         state.coming = false;
         state.threads -= 1;
-        // If others run they will do it, later. Otherwise it is given up, and whoever waits is told.
+        // If others run they will do it, later. Otherwise it is given up, and told so.
         let abandoned =
             if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
         let is_idle = state.is_idle();
         drop(state);
-        drop(abandoned);
+        for job in abandoned {
+            (job.work)(Err(NoThread));
+        }
         if is_idle {
             self.idle.notify_waiters();
         }
@@ -161,7 +177,7 @@ impl Shared {
         self.lock().coming = false;
         while let Some(job) = self.next_job() {
             let begun = Instant::now();
-            if catch_unwind(AssertUnwindSafe(job.work)).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| (job.work)(Ok(())))).is_err() {
                 tracing::error!("work on a file panicked");
             }
             let mut state = self.lock();
@@ -329,12 +345,15 @@ mod tests {
     async fn a_confined_thread_starts_none() {
         let pool = FilePool::default();
         let confined = pool.clone();
+        let (tell, told) = sync_channel(1);
         let asked = std::thread::spawn(move || {
             let policy = Policy::unrestricted(Network::Enabled);
             Arc::new(Confinement::new(policy).unwrap()).enter().unwrap();
+            confined.run_or_tell(move |thread| tell.send(thread).unwrap());
             confined.compute(is_confined)
         });
         assert_eq!(asked.join().unwrap().await, None);
+        assert_eq!(told.recv().unwrap(), Err(NoThread));
         pool.idle().await;
         assert_eq!(pool.compute(is_confined).await, Some(false));
     }

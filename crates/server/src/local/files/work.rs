@@ -13,6 +13,7 @@ use exec_server_protocol::{
 };
 
 use super::confined::ConfinedPools;
+use super::errors::no_thread;
 use super::pool::{Announcement, FilePool};
 use crate::local::Sandboxes;
 
@@ -91,13 +92,16 @@ impl FileWork {
             // To find out what a policy means on this machine takes a look at it.
             None => {
                 let this = self.clone();
-                self.free.run(move || match this.sandboxes.file_policy(params.sandbox()) {
-                    Ok(Some(policy)) => this.run_under(Some(policy), params, work),
-                    Ok(None) => {
-                        let lane = this.lane(None);
-                        work(Ok(Admitted { params, lane }));
+                self.free.run_or_tell(move |thread| {
+                    let policy = thread.map_err(no_thread);
+                    match policy.and_then(|()| this.sandboxes.file_policy(params.sandbox())) {
+                        Ok(Some(policy)) => this.run_under(Some(policy), params, work),
+                        Ok(None) => {
+                            let lane = this.lane(None);
+                            work(Ok(Admitted { params, lane }));
+                        }
+                        Err(error) => work(Err(error)),
                     }
-                    Err(error) => work(Err(error)),
                 });
             }
         }
@@ -138,10 +142,10 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// The job is told if it is not kept to the policy, and must not touch anything then.
+    /// The job is told if there is no thread that is kept to the policy. It must not touch anything then, nor block.
     pub(crate) fn run(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
         let Some((pools, policy)) = &self.confined else {
-            return self.free.run(move || job(Ok(())));
+            return self.free.run_or_tell(move |thread| job(thread.map_err(no_thread)));
         };
         // Whoever waits for the pool to be idle waits for this as well.
         let coming = self.announce();

@@ -238,6 +238,7 @@ pub(crate) fn refusal(error: &SandboxError) -> RpcError {
         SandboxError::WorkingDirectory { .. } => {
             RpcError::invalid_request(error.to_string()).with_kind("sandboxDenied")
         }
+        SandboxError::NoThread => RpcError::internal(error.to_string()).with_kind("outOfResources"),
         _ => RpcError::invalid_request(error.to_string()).with_kind("sandboxUnavailable"),
     }
 }

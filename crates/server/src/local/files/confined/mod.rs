@@ -22,6 +22,8 @@ use exec_server_host::fs::{Confinement, ConfinementError};
 use exec_server_host::sandbox::Policy;
 use exec_server_protocol::RpcError;
 
+use super::errors::no_thread;
+use super::pool::NoThread;
 use state::{Job, LONG, State};
 pub(crate) use trial::can_confine;
 
@@ -118,8 +120,9 @@ impl Shared {
         let shared = Arc::clone(self);
         let starter = std::thread::Builder::new().name("files-starter".to_owned());
         if let Err(error) = starter.spawn(move || shared.start_threads()) {
+            tracing::error!(%error, "cannot start a thread for work on files in a sandbox");
             self.lock().has_starter = false;
-            self.give_up_wanted(&unavailable(&error));
+            self.give_up_wanted(&no_thread(NoThread));
         }
     }
 
@@ -170,7 +173,7 @@ impl Shared {
             Ok(thread) => Some(thread),
             Err(error) => {
                 tracing::error!(%error, "cannot start a thread for work on files in a sandbox");
-                self.give_up(policy, &unavailable(&error));
+                self.give_up(policy, &no_thread(NoThread));
                 None
             }
         }
