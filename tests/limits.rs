@@ -5,7 +5,10 @@ use serde_json::json;
 use crate::support::daemons::marker;
 use crate::support::machine::{self, Watched, is_root, marked};
 use crate::support::wire::frame_header;
-use crate::support::{HANG, Server, ServerBuilder, encoded, eventually, shell};
+use crate::support::{
+    AckingInbox, HANG, Inbox as _, Server, ServerBuilder, command, encoded, eventually,
+    run_command, shell,
+};
 
 #[test]
 fn a_server_without_descriptors_refuses_and_recovers() {
@@ -32,11 +35,47 @@ fn a_server_without_descriptors_refuses_and_recovers() {
     assert_eq!(client.run(&shell("after", "echo fine")).text(), "fine\n");
 }
 
+/// A user that nobody else is, so that the limit is the server's alone.
+const NOBODY_ELSE: u32 = 61_234;
+
+#[test]
+fn output_is_complete_where_no_thread_can_be_started() {
+    const BYTES: usize = 20 << 20;
+    if !is_root() {
+        return println!("skipped: only root can give the server a user of its own");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let user = NOBODY_ELSE + 1;
+    let server = ServerBuilder::new().with_user(user, directory.path()).start();
+    let mut inbox = AckingInbox::new("loud");
+    let mut client = server.client_with(&inbox.handshake());
+    let script = format!("read go; head -c {BYTES} /dev/zero | tr '\\0' x; exit 7");
+    client.start(&shell("loud", &script).with_stdin());
+    // As the same user: root in a container may not change the limits of others.
+    let ids = [format!("--reuid={user}"), format!("--regid={user}")];
+    let pid = format!("--pid={}", server.pid());
+    let mut prlimit = command("setpriv");
+    prlimit.args(ids).args(["--clear-groups", "prlimit", &pid, "--nproc=1"]);
+    let limited = run_command(prlimit);
+    assert_eq!(limited.code, Some(0), "{}", limited.stderr);
+
+    client.write("loud", "go\n");
+    // Nothing of it is confirmed, so it has to go to the spill file.
+    let exit = client.call("process/wait", json!({"processId": "loud"}));
+    assert_eq!(exit["exitCode"], 7);
+    while !inbox.transcript().closed {
+        inbox.take(&client.event_of("loud"));
+    }
+    assert_eq!(inbox.transcript().stdout.len(), BYTES);
+
+    let params = json!({"path": "file:///etc/hostname"});
+    let refused = client.refused("fs/readFile", params);
+    assert_eq!(refused.kind.as_deref(), Some("outOfResources"), "{refused:?}");
+}
+
 #[test]
 fn a_fork_bomb_ends_with_terminate() {
     const BOMB: &str = "perl -e 'fork while 1'";
-    // A user of its own, so that the limit is the bomb's alone.
-    const NOBODY_ELSE: u32 = 61_234;
     if !is_root() || !std::path::Path::new("/usr/bin/perl").exists() {
         println!(
             "SKIPPED: only root can give the bomb a user of its own, and it is written in perl"

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use exec_server_host::http::{HttpClient, ProtectedVariables};
-use exec_server_host::process::StartOutcome;
 use exec_server_host::process::launch::{LaunchError, Launcher};
+use exec_server_host::process::{StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
 use exec_server_protocol::{RpcError, TerminateMode};
 use exec_server_transport::{Connection, MemoryBudget};
@@ -68,6 +68,7 @@ pub(crate) struct Shared {
 impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
+        start_spill_thread();
         let sessions = Sessions::new(config.max_sessions);
         let executable = launcher.executable().map(Path::to_owned);
         let sandboxes = Arc::new(Sandboxes::new(&config, executable));

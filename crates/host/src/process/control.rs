@@ -1,6 +1,6 @@
 //! What a process's handle and the task that owns it share: orders, which wait for the tree while it starts, and how it stands.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().expect("no code panics while it holds a process control")
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn order(&self, order: Order) {

@@ -16,7 +16,7 @@ pub use denial::Denial;
 pub use environment::{EnvironmentPolicy, Inherit, PatternError};
 pub use log::{
     Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, OnFull, Page, Progress, Snapshot,
-    Stream, Watcher,
+    Stream, Watcher, start_spill_thread,
 };
 pub use running::{Process, SandboxPlan, StartOutcome, Terminate};
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};

@@ -1,5 +1,7 @@
 //! The task that owns one process, from its start to the death of its last descendant.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +27,7 @@ pub(super) async fn own(
     outcome: oneshot::Sender<Result<(), LaunchError>>,
 ) {
     let mut kill_at = shared.kill_at.subscribe();
+    let program = command.program().to_owned();
     let launched = async {
         if let Some(plan) = plan {
             let plan = tokio::select! {
@@ -40,12 +43,15 @@ pub(super) async fn own(
         }
         launcher.launch_unless(deadline(&mut kill_at), command).await
     };
-    match launched.await {
+    match unless_panicked(launched).await.unwrap_or(Err(LaunchError::Panicked { program })) {
         Ok(launched) => {
-            let owner = Owner::new(shared, launched);
+            let mut owner = Owner::new(Arc::clone(&shared), launched);
             // Whoever started it may have gone; the handle's drop then ends the process.
             let _ = outcome.send(Ok(()));
-            owner.run().await;
+            if unless_panicked(owner.run()).await.is_none() {
+                owner.end_after_panic().await;
+            }
+            shared.over();
         }
         Err(error) => {
             shared.log.abandon();
@@ -86,7 +92,7 @@ impl Owner {
         Self { shared, tree, tree_gone: false, outputs, started }
     }
 
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut kill_at = shared.kill_at.subscribe();
         loop {
@@ -107,7 +113,32 @@ impl Owner {
                 break;
             }
         }
-        shared.over();
+    }
+
+    /// Closes the log of a process that has lost its way into it. What can be said is said: clients
+    /// wait for the exit, and the process must not outlive it unseen.
+    async fn end_after_panic(&mut self) {
+        let log = &self.shared.log;
+        log.fail("a fault of the server ended the process; the server's log has more".to_owned());
+        self.shared.order(Order::Kill);
+        let tree = &mut self.tree;
+        let killed = unless_panicked(async {
+            let mut exit = None;
+            loop {
+                match tree.next_event().await {
+                    TreeEvent::Exited(record) => exit = Some(record),
+                    TreeEvent::Emptied | TreeEvent::Lost => return exit,
+                }
+            }
+        });
+        let exit = killed.await.flatten();
+        let progress = log.progress();
+        if progress.exit.is_none() {
+            log.append_exit(exit.unwrap_or(ExitRecord::killed(self.started.elapsed())));
+        }
+        if !progress.closed {
+            log.append_closed();
+        }
     }
 
     async fn tree_changed(&mut self, event: TreeEvent) {
@@ -173,6 +204,17 @@ async fn transfer(output: &mut Option<Output>, log: &Log) {
     }
 }
 
+/// What the future returns; `None` if it panics instead.
+async fn unless_panicked<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    poll_fn(|context| {
+        // Whatever a panic leaves half done is only looked at to end the process.
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        polled.map_or(std::task::Poll::Ready(None), |poll| poll.map(Some))
+    })
+    .await
+}
+
 async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
     loop {
         let at = *kill_at.borrow_and_update();
@@ -189,5 +231,58 @@ async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::launch::Io;
+    use super::super::log::{Budget, Cursor, Event, LogLimits, OnFull, Watcher};
+    use super::super::running::Process;
+    use super::*;
+
+    /// Panics in the task that owns the process, with the log locked.
+    #[derive(Default)]
+    struct PanicsOnce(AtomicBool);
+
+    impl Watcher for PanicsOnce {
+        fn log_grew(&self) {
+            assert!(self.0.swap(true, Ordering::Relaxed), "on purpose");
+        }
+    }
+
+    fn start(script: &str) -> Process {
+        let command = Command {
+            argv: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
+            arg0: None,
+            cwd: "/".into(),
+            env: Vec::new(),
+            io: Io::Pipes { stdin: true },
+            kill_on_exit: false,
+            sandbox: None,
+        };
+        let limits = LogLimits { memory_bytes: 1 << 20, spill_bytes: 0, on_full: OnFull::Block };
+        Process::start(Launcher::plain(), command, None, limits).0
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_its_owner_ends_the_process_and_closes_its_log() {
+        let process = start("read line; echo $line; exec sleep 1000");
+        let watcher: Arc<dyn Watcher> = Arc::new(PanicsOnce::default());
+        process.log().watch(&watcher);
+        process.offer_input("go\n".into(), None).unwrap();
+        process.log().wait_closed().await;
+        process.gone().await;
+        let all = Budget { bytes: u64::MAX, events: usize::MAX };
+        let page = Cursor::after(process.log(), 0).read(process.log(), all).await;
+        let events: Vec<_> = page.events.into_iter().map(|event| event.entry.event).collect();
+        assert!(
+            matches!(&events[..], [Event::Output { .. }, Event::Exited(exit), Event::Closed]
+                if exit.signal == Some(libc::SIGKILL)),
+            "{events:?}"
+        );
+        assert!(page.progress.failure.is_some());
     }
 }

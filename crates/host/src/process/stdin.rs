@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf as _, Bytes};
 use sha2::{Digest as _, Sha256};
@@ -230,7 +230,7 @@ impl StdinQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while it holds a stdin queue")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -143,6 +143,7 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
         LaunchError::SpawnerUnavailable { .. }
         | LaunchError::KeeperLost { .. }
         | LaunchError::Terminated { .. }
+        | LaunchError::Panicked { .. }
         | LaunchError::Setup { .. } => (ErrorCode::InternalError, "cannotStart"),
     };
     RpcError::new(code, format!("process {process_id:?}: {error}")).with_kind(kind)

@@ -41,6 +41,9 @@ pub enum LaunchError {
     KeeperLost { program: OsString },
     #[error("{program:?} was terminated before it ran")]
     Terminated { program: OsString },
+    /// A fault of this server.
+    #[error("the start of {program:?} panicked; the server's log has more")]
+    Panicked { program: OsString },
     #[error("descriptors and terminal could not be prepared: {}", Reason(source))]
     Setup { source: io::Error },
     #[error("the sandbox could not be put up: {step}{}: {}", Place(path.as_deref()), StepReason(*step, source))]

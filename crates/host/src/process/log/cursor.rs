@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::spill::{self, Block};
-use super::{Entry, Event, Log, Mark, Progress, State};
+use super::{Entry, Event, Log, Mark, Progress, State, spill_thread};
 
 /// A place in a log. It holds nothing back: what it has not read yet may be gone when it comes there.
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ impl Cursor {
     /// the gap.
     async fn load(&mut self, log: &Log, file: Arc<File>, block: Block) {
         let wanted = block.clone();
-        let read = tokio::task::spawn_blocking(move || spill::read(&file, &wanted)).await;
+        let read = spill_thread::run(move || spill::read(&file, &wanted)).await;
         let next = self.read.seq.saturating_add(1);
         let mut state = log.lock();
         // A block that was released meanwhile may have been punched out of the file.
@@ -186,7 +186,7 @@ impl Cursor {
         if !retained {
             return;
         }
-        match read.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+        match read {
             Ok(bytes) => {
                 self.block = spill::decode(&block, bytes, state.progress.exit);
                 self.block.retain(|entry| entry.seq >= next);

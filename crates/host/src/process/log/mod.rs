@@ -10,15 +10,17 @@
 mod cursor;
 mod snapshot;
 mod spill;
+mod spill_thread;
 mod state;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 pub use cursor::{Budget, Cursor, Delivered, Page};
 pub use snapshot::Snapshot;
+pub use spill_thread::start_spill_thread;
 
 use super::launch::ExitRecord;
 use state::{Mark, State};
@@ -293,8 +295,7 @@ impl Log {
         let (file, at) = (batch.file, batch.at);
         let encoded = spill::encode(&batch.entries);
         let len = encoded.len() as u64;
-        let written = tokio::task::spawn_blocking(move || spill::write(file, at, &encoded)).await;
-        match written.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+        match spill_thread::run(move || spill::write(file, at, &encoded)).await {
             Ok(file) => self.lock().spilled(file, at, len, &batch.entries),
             Err(error) => {
                 tracing::warn!(%error, "cannot spill output; the log is bounded by memory alone");
@@ -304,7 +305,8 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while it holds a log")
+        // What a panic leaves is still read: the owner of the process appends its end.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
