@@ -94,6 +94,20 @@ fn a_name_is_given_once() {
 }
 
 #[test]
+fn output_that_has_not_been_read_is_kept_from_its_beginning() {
+    let server = Server::start();
+    for n in 0..5 {
+        let name = format!("seq{n}");
+        detach(&server, &name, "exec seq 1 300000");
+        assert_eq!(server.run(&["wait", &name]).code, Some(0));
+        let logs = server.run(&["logs", &name]);
+        assert_eq!(logs.stderr, "");
+        assert!(logs.stdout.starts_with("1\n2\n") && logs.stdout.ends_with("\n300000\n"));
+        assert_eq!(logs.stdout.lines().count(), 300_000);
+    }
+}
+
+#[test]
 fn kill_ends_the_tree_or_sends_a_signal() {
     let server = Server::start();
     detach(&server, "tree", "setsid sleep 1000 & echo $!; exec sleep 1000");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
     ObserveParams, OnFull, ReadParams, Rpc, SandboxRequest, SandboxType, SessionCloseParams,
-    StartParams, TerminateMode, TerminateParams, for_each_method, rpc,
+    StartParams, StartResponse, TerminateMode, TerminateParams, for_each_method, rpc,
 };
 use exec_server_transport::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -160,10 +160,7 @@ impl ExecServerClient {
         let tracked = Tracked::started(key.clone(), mirror.clone());
         let unclaimed = Unclaimed::started(&mirror);
         let started = self.open::<rpc::ProcessStart>(&params, tracked).await?;
-        let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
-        if started.sandbox_type == SandboxType::None
-            && params.sandbox.as_ref().is_some_and(is_wanted)
-        {
+        if lacks_sandbox(&params, &started) {
             self.end_unconfined(&params.process_id).await?;
             unclaimed.claim();
             mirror.lose_handle();
@@ -171,6 +168,18 @@ impl ExecServerClient {
         }
         unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty)))
+    }
+
+    /// Starts a process for others. This client neither takes nor confirms its output, so all of it
+    /// stays at the server for the client that resumes the session. After an error the process may
+    /// run; closing the session ends it.
+    pub async fn start_unread(&self, params: StartParams) -> Result<(), ExecServerError> {
+        let started = self.call::<rpc::ProcessStart>(params.clone()).await?;
+        if lacks_sandbox(&params, &started) {
+            self.end_unconfined(&params.process_id).await?;
+            return Err(ExecServerError::NotSandboxed { process_id: params.process_id });
+        }
+        Ok(())
     }
 
     /// Waits until the server says that it has ended it: whoever hears of the error may hang up.
@@ -300,6 +309,12 @@ impl ExecServerClient {
             | ConnectionState::Closed => ExecServerError::Closed,
         }
     }
+}
+
+/// A sandbox was asked for, and the server enforces none.
+fn lacks_sandbox(params: &StartParams, started: &StartResponse) -> bool {
+    let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
+    started.sandbox_type == SandboxType::None && params.sandbox.as_ref().is_some_and(is_wanted)
 }
 
 /// A process whose handle is being made. The answer may be there already when the future that waits for it is dropped,

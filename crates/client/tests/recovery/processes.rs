@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use exec_server_client::{ExecProcessEvent, ExecServerError};
-use exec_server_protocol::{ListParams, Method, OutputStream, SignalName, TerminalSize};
+use exec_server_protocol::{
+    ListParams, Method, OnFull, OutputStream, SignalName, TerminalSize, WaitParams,
+};
 use exec_server_test_support::Cut;
 
 use crate::support::{
@@ -129,4 +131,19 @@ async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
         }
         assert!(tap.has_sprung());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_was_started_unread_keeps_all_its_output() {
+    const BYTES: u64 = 3 << 20;
+    let server = TestServer::start().await;
+    let client = connect(&server.url()).await;
+    let mut params = shell("p", &format!("head -c {BYTES} /dev/zero"));
+    params.on_full = OnFull::Discard;
+    client.start_unread(params).await.unwrap();
+    let wait = WaitParams { process_id: "p".to_owned(), timeout_ms: None };
+    assert_eq!(client.process_wait(wait).await.unwrap().exit_code, Some(0));
+    // Its connection has been sent all of it by now, and a confirmation would come before this answer.
+    let end = follow(&client.attach("p").await.unwrap()).await;
+    assert_eq!((end.stdout.len() as u64, end.dropped_bytes), (BYTES, 0));
 }

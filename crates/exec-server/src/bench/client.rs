@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_protocol::{
-    Base64Bytes, Empty, ExecMode, FsReadFileParams, InitializeParams, OnFull, PathUri, Rpc,
-    SandboxRequest, StartParams, WriteParams, rpc,
+    Base64Bytes, Empty, FsReadFileParams, InitializeParams, PathUri, Rpc, SandboxRequest,
+    StartParams, WriteParams, rpc,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -95,22 +95,9 @@ impl Client {
         self.last_process += 1;
         let process_id = self.last_process.to_string();
         self.request::<rpc::ProcessStart>(&StartParams {
-            process_id: process_id.clone(),
-            argv: program.argv().to_vec(),
-            cwd: cwd.clone(),
-            env: [].into(),
             tty: stdio == Stdio::Terminal,
-            pipe_stdin: false,
-            arg0: None,
-            env_policy: None,
             sandbox: sandbox.cloned(),
-            enforce_managed_network: None,
-            managed_network: None,
-            network_proxy: None,
-            on_full: OnFull::Block,
-            kill_on_exit: false,
-            size: None,
-            mode: ExecMode::Direct,
+            ..StartParams::new(process_id.clone(), program.argv().to_vec(), cwd.clone())
         })?;
         Ok(process_id)
     }

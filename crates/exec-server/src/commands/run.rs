@@ -192,8 +192,9 @@ async fn start_detached(
         on_full: OnFull::Discard,
         sandbox: &run.sandbox,
     };
-    if let Err(error) = client.start(wanted.params(target, client).await?).await {
-        return not_started(&program, error).map(Some);
+    match client.start_unread(wanted.params(target, client).await?).await {
+        Err(error) => return not_started(&program, error).map(Some),
+        Ok(()) => {}
     }
     let text = if detach.json {
         let ttl = client.detached_ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
