@@ -94,6 +94,23 @@ fn a_name_is_given_once() {
 }
 
 #[test]
+fn of_twenty_launchers_one_gets_the_name() {
+    let server = Server::start();
+    let launch = || {
+        let job = ["run", "-d", "--name", "job", "sleep", "1000"];
+        Running::start(server.command(&job))
+    };
+    let launchers: Vec<_> = (0..20).map(|_| launch()).collect();
+    let outcomes: Vec<_> = launchers.into_iter().map(Running::finish).collect();
+    let codes: Vec<_> = outcomes.iter().map(|(status, ..)| status.code()).collect();
+    assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{outcomes:?}");
+    assert_eq!(codes.iter().filter(|code| **code == Some(125)).count(), 19, "{outcomes:?}");
+    assert_eq!(ps(&server).len(), 1);
+    assert_eq!(server.run(&["forget", "-f", "job"]).code, Some(0));
+    detach(&server, "job", "true");
+}
+
+#[test]
 fn output_that_has_not_been_read_is_kept_from_its_beginning() {
     let server = Server::start();
     for n in 0..5 {

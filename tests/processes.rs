@@ -29,6 +29,38 @@ fn of_twenty_starts_with_one_id_exactly_one_starts() {
 }
 
 #[test]
+fn of_twenty_sessions_that_claim_one_name_one_gets_it() {
+    let server = Server::start();
+    let claim = shell("job", "exec sleep 1000").with("claimName", true);
+    let mut clients: Vec<_> = (0..20).map(|_| server.client()).collect();
+    let claims: Vec<_> =
+        clients.iter_mut().map(|client| client.request("process/start", claim.params())).collect();
+    let answers = clients.iter_mut().zip(claims).map(|(client, claim)| client.answer(claim));
+    let (won, lost): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    assert_eq!((won.len(), lost.len()), (1, 19));
+    for failure in lost.into_iter().filter_map(Result::err) {
+        assert_eq!(failure.kind.as_deref(), Some("nameTaken"), "{failure:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_claimed_is_unique_over_all_sessions() {
+    let server = Server::start();
+    let (mut first, mut second) = (server.client(), server.client());
+    first.start(&shell("job", "exec sleep 1000"));
+    let claim = shell("job", "exec sleep 1000").with("claimName", true);
+    let refused = second.refused("process/start", claim.params());
+    assert_eq!(refused.kind.as_deref(), Some("nameTaken"), "{refused:?}");
+    assert_eq!(refused.message, "the name \"job\" is taken by a running process");
+    // Ids that are not claimed are only unique in their session.
+    second.start(&shell("job", "exec sleep 1000"));
+    for client in [&mut first, &mut second] {
+        client.call("session/close", json!({}));
+    }
+    server.client().start(&claim);
+}
+
+#[test]
 fn short_runs_leave_neither_zombies_nor_descriptors() {
     short_runs(300);
 }

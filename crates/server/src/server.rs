@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) guests: Arc<Guests>,
     pub(crate) sessions: Sessions,
+    /// Held while a name is looked up in all sessions and its process added to one.
+    claiming: Mutex<()>,
     pub(crate) connections: Connections,
     /// What connections may hold together.
     pub(crate) memory: MemoryBudget,
@@ -89,6 +91,7 @@ impl Server {
             sandboxes,
             guests: Arc::default(),
             sessions,
+            claiming: Mutex::default(),
             connections: Connections::default(),
             memory,
             next_connection: AtomicU64::new(1),
@@ -266,15 +269,21 @@ impl Shared {
         session.expires_by(until, task);
     }
 
-    /// Starts a process of a session, if that is its holder's and there is place for one more.
+    /// Starts a process of a session, if that is its holder's and there is place for one more. With
+    /// `claim_name`, no process of any session may have its id.
     pub(crate) fn admit(
         &self,
         session: &Session,
         holder: ConnectionId,
         process_id: &str,
+        claim_name: bool,
         start: impl FnOnce() -> Result<Started, RpcError>,
     ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
         self.sessions.check_draining()?;
+        let _claiming = claim_name.then(|| self.claiming.lock());
+        if claim_name && let Some(other) = self.sessions.find_process(process_id) {
+            return Err(name_taken(&other));
+        }
         session.start(holder, process_id, self.config.max_processes_per_connection, start)
     }
 
@@ -338,6 +347,13 @@ fn buffered_bytes(configured: u64) -> usize {
         bytes => bytes,
     };
     usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn name_taken(other: &LocalProcess) -> RpcError {
+    let (name, running) = (other.id(), !other.is_over());
+    let what = if running { "a running process" } else { "a finished process that is kept" };
+    let message = format!("the name {name:?} is taken by {what}");
+    RpcError::invalid_request(message).with_kind("nameTaken")
 }
 
 /// The connections that are being served.

@@ -40,6 +40,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
         sandbox: &run.sandbox,
+        claim_name: false,
     };
     let foreground = Foreground {
         stdin: match (run.no_stdin, run.terminal) {
@@ -166,6 +167,12 @@ async fn run_detached(
     }
 }
 
+fn name_taken(name: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the name {name:?} is taken; end it with exec-server forget -f {name}, or choose another"
+    )
+}
+
 /// A status if nothing was started.
 async fn start_detached(
     target: &Target,
@@ -175,9 +182,9 @@ async fn start_detached(
 ) -> anyhow::Result<Option<ExitStatus>> {
     let listed = listing::list(client).await.context("cannot list what the server runs")?;
     let name = run.name.clone().unwrap_or_else(generated_name);
-    if let Some(taken) = listed.iter().find(|listed| listed.name() == name) {
-        let advice = if taken.process.running { "kill and forget it" } else { "forget it" };
-        anyhow::bail!("the name {name:?} is taken; {advice} first, or choose another");
+    // For servers that do not know `claimName`.
+    if listed.iter().any(|listed| listed.name() == name) {
+        return Err(name_taken(&name));
     }
     let argv = words(&run.command)?;
     let program = argv.first().cloned().unwrap_or_default();
@@ -191,8 +198,10 @@ async fn start_detached(
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
         sandbox: &run.sandbox,
+        claim_name: true,
     };
     match client.start_unread(wanted.params(target, client).await?).await {
+        Err(error) if error.kind() == Some("nameTaken") => return Err(name_taken(&name)),
         Err(error) => return not_started(&program, error).map(Some),
         Ok(()) => {}
     }

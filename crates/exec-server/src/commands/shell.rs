@@ -41,6 +41,7 @@ pub(crate) async fn run(
         terminal: Some(size()),
         on_full: OnFull::Block,
         sandbox,
+        claim_name: false,
     };
     let foreground = Foreground {
         stdin: Some(Source::with_escapes(StreamEnd::EndsInput)),

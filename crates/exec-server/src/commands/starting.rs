@@ -33,6 +33,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
     pub(crate) sandbox: &'a SandboxChoice,
+    /// No other process of the server may have the name.
+    pub(crate) claim_name: bool,
 }
 
 impl Wanted<'_> {
@@ -65,6 +67,7 @@ impl Wanted<'_> {
             pipe_stdin: self.stdin && self.terminal.is_none(),
             arg0: self.arg0,
             on_full: self.on_full,
+            claim_name: self.claim_name,
             ..StartParams::new(self.process_id, self.argv, cwd)
         })
     }

@@ -56,6 +56,13 @@ pub struct StartParams {
         skip_serializing_if = "is_default"
     )]
     pub mode: ExecMode,
+    /// Refuse the start if a process of any session has this `process_id` (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub claim_name: bool,
 }
 
 impl Serialize for StartParams {
@@ -96,6 +103,7 @@ impl StartParams {
             kill_on_exit: false,
             size: None,
             mode: ExecMode::default(),
+            claim_name: false,
         }
     }
 

@@ -40,9 +40,10 @@ impl LocalSession {
     /// the session lives.
     pub async fn start(&self, params: StartParams) -> Result<Arc<LocalProcess>, RpcError> {
         let shared = &self.shared;
-        let id = params.process_id.clone();
+        let (id, claim_name) = (params.process_id.clone(), params.claim_name);
         let start = || LocalProcess::start(shared.start_context(), params);
-        let (process, outcome) = shared.admit(&self.session, self.holder, &id, start)?;
+        let (process, outcome) =
+            shared.admit(&self.session, self.holder, &id, claim_name, start)?;
         let unclaimed = Unclaimed(Some(Arc::clone(&process)));
         let (report, started) = oneshot::channel();
         shared.look_after(Arc::clone(&self.session), process, outcome, |outcome| {

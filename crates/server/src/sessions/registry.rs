@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Holder;
 use super::session::{AttachError, Resume, Session, SessionSettings};
 use crate::connection::ConnectionHandle;
-use crate::local::check_name;
+use crate::local::{LocalProcess, check_name};
 
 /// How long the old connection of a session has to show that it lives.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
@@ -90,6 +90,11 @@ impl Sessions {
 
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.lock().sessions.values().cloned().collect()
+    }
+
+    /// A process by its id, whatever session it is in.
+    pub(crate) fn find_process(&self, process_id: &str) -> Option<Arc<LocalProcess>> {
+        self.all().iter().find_map(|session| session.find(process_id))
     }
 
     pub(crate) fn remove(&self, id: &str) {

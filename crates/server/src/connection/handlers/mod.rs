@@ -118,10 +118,10 @@ impl Reader {
     }
 
     fn start(&mut self, session: &Arc<Session>, params: StartParams, responder: Responder) {
-        let id = params.process_id.clone();
+        let (id, claim_name) = (params.process_id.clone(), params.claim_name);
         let shared = Arc::clone(&self.shared);
         let start = || LocalProcess::start(shared.start_context(), params);
-        self.start_with(session, id, start, responder, |process, responder| {
+        self.start_with(session, (id, claim_name), start, responder, move |process, responder| {
             let enforcement = process.enforcement();
             let response = StartResponse {
                 process_id: process.id().to_owned(),
@@ -136,7 +136,7 @@ impl Reader {
         let id = params.process_id.clone();
         let shared = Arc::clone(&self.shared);
         let start = || LocalProcess::start_legacy(shared.start_context(), params);
-        self.start_with(session, id, start, responder, |process, responder| {
+        self.start_with(session, (id, false), start, responder, |process, responder| {
             let process_id = process.id().to_owned();
             let (exit_code, stdout, stderr) = (None, None, None);
             let response = ExecResponse { process_id, running: true, exit_code, stdout, stderr };
@@ -149,12 +149,13 @@ impl Reader {
     fn start_with(
         &mut self,
         session: &Arc<Session>,
-        process_id: String,
+        (process_id, claim_name): (String, bool),
         start: impl FnOnce() -> Result<Started, RpcError>,
         responder: Responder,
         answer: impl FnOnce(&LocalProcess, Responder) + Send + 'static,
     ) {
-        match self.shared.admit(session, self.connection.id(), &process_id, start) {
+        let holder = self.connection.id();
+        match self.shared.admit(session, holder, &process_id, claim_name, start) {
             Err(error) => responder.fail(&error),
             Ok((process, outcome)) => {
                 let started = Arc::clone(&process);
