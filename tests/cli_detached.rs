@@ -125,6 +125,15 @@ fn output_that_has_not_been_read_is_kept_from_its_beginning() {
 }
 
 #[test]
+fn a_detached_process_ends_after_its_time_limit() {
+    let server = Server::start();
+    let job = ["run", "-d", "--name", "job", "--timeout", "100ms", "sleep", "1000"];
+    assert_eq!(server.run(&job).code, Some(0));
+    assert_eq!(server.run(&["wait", "job"]).code, Some(143));
+    assert!(server.run(&["ps", "-a"]).stdout.contains("timed out (143)"));
+}
+
+#[test]
 fn kill_ends_the_tree_or_sends_a_signal() {
     let server = Server::start();
     detach(&server, "tree", "setsid sleep 1000 & echo $!; exec sleep 1000");

@@ -144,11 +144,45 @@ fn who_stops_reading_ends_the_command() {
 #[test]
 fn a_time_limit_ends_also_the_deaf() {
     let outcome = run_program(&["run", "--timeout", "300ms", "sleep", "1000"]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(124), ""));
+    let said = (outcome.code, outcome.stderr.as_str());
+    assert_eq!(said, (Some(124), "exec-server: sleep timed out\n"));
     let deaf = "trap '' TERM; while :; do sleep 0.1; done";
     let outcome = run_program(&["run", "--timeout", "100ms", "sh", "-c", deaf]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(124), ""));
+    let said = (outcome.code, outcome.stderr.as_str());
+    assert_eq!(said, (Some(124), "exec-server: sh timed out\n"));
     assert_eq!(run_program(&["run", "--timeout", "1h", "true"]).code, Some(0));
+}
+
+#[test]
+fn a_time_limit_holds_while_the_connection_is_dead() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let upstream = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
+    let proxy = runtime.block_on(FaultProxy::start(upstream));
+    let arguments = ["run", "--connect", &proxy.url(), "--name", "job", "--timeout", "3s"];
+    let script = ["sh", "-c", "echo up; exec sleep 1000"];
+    let mut run = Running::start(server.command(&[&arguments[..], &script[..]].concat()));
+    assert_eq!(run.line(), "up\n");
+    proxy.black_hole();
+    let (status, _, errors) = run.finish();
+    assert_eq!(status.code(), Some(124), "{errors}");
+    assert!(errors.contains("exec-server: sh timed out"), "{errors}");
+    eventually("the server has ended it", || {
+        server.run(&["ps", "-a"]).stdout.contains("timed out (143)")
+    });
+}
+
+#[test]
+fn a_command_that_ends_with_its_server_says_so() {
+    let mut server = Server::start();
+    let script = ["run", "sh", "-c", "echo up; exec sleep 1000"];
+    let mut run = Running::start(server.command(&script));
+    assert_eq!(run.line(), "up\n");
+    server.signal(Signal::TERM);
+    let (status, _, errors) = run.finish_with_input_open();
+    let said = (status.code(), errors.as_str());
+    assert_eq!(said, (Some(143), "exec-server: the server stopped; the command was ended\n"));
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

@@ -61,6 +61,33 @@ fn a_name_that_is_claimed_is_unique_over_all_sessions() {
 }
 
 #[test]
+fn a_deadline_is_kept_by_the_server_alone() {
+    let server = Server::start();
+    let mut client = server.client();
+    let started = client.start(&shell("late", "exec sleep 1000").with("timeoutMs", 300));
+    assert_eq!(started["timeoutMs"], 300);
+    let session = client.session();
+    client.cut(Cut::Rst);
+    let mut other = server.client();
+    let list = json!({"sessionId": session});
+    eventually("it has ended", || {
+        let listed = other.call("process/list", list.clone());
+        listed["processes"][0]["timedOut"] == true
+    });
+    let mut client = server.resume(&session, &json!({}));
+    let waited = client.call("process/wait", json!({"processId": "late"}));
+    assert_eq!((&waited["timedOut"], &waited["exitCode"]), (&json!(true), &json!(143)));
+    let read = client.call("process/read", json!({"processId": "late"}));
+    assert_eq!(read["timedOut"], true);
+
+    client.start(&shell("early", "exit 3").with("timeoutMs", 600_000));
+    let waited = client.call("process/wait", json!({"processId": "early"}));
+    assert_eq!((waited.get("timedOut"), &waited["exitCode"]), (None, &json!(3)));
+    let zero = shell("zero", "true").with("timeoutMs", 0).params();
+    assert!(client.refused("process/start", zero).message.contains("timeoutMs"));
+}
+
+#[test]
 fn short_runs_leave_neither_zombies_nor_descriptors() {
     short_runs(300);
 }

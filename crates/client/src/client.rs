@@ -167,7 +167,8 @@ impl ExecServerClient {
             return Err(ExecServerError::NotSandboxed { process_id: params.process_id });
         }
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty)))
+        let has_deadline = started.timeout_ms.is_some();
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty), has_deadline))
     }
 
     /// Starts a process for others. This client neither takes nor confirms its output, so all of it
@@ -204,7 +205,7 @@ impl ExecServerClient {
         let unclaimed = Unclaimed::watched(&mirror);
         self.open::<rpc::ProcessRead>(&params, tracked).await?;
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, None))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
     }
 
     /// A handle that watches a process of another session: its events after `after_seq`, signals and termination, no
@@ -227,7 +228,7 @@ impl ExecServerClient {
         let unclaimed = Unclaimed::watched(&mirror);
         self.open::<rpc::ProcessObserve>(&params, tracked).await?;
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, None))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
     }
 
     /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.

@@ -43,6 +43,20 @@ pub struct ProcessExit {
     pub details: Option<ExitDetails>,
 }
 
+impl ProcessExit {
+    /// The server ended it because `timeoutMs` of its start had passed.
+    #[must_use]
+    pub fn timed_out(&self) -> bool {
+        self.details.is_some_and(|details| details.timed_out)
+    }
+
+    /// The server ended it because the server shut down.
+    #[must_use]
+    pub fn server_stopped(&self) -> bool {
+        self.details.is_some_and(|details| details.server_stopped)
+    }
+}
+
 /// The events of one process: first those that are retained, then live, in order and each once.
 ///
 /// Whoever holds this and does not read it holds back the process once its log is full, and nobody else.

@@ -43,6 +43,8 @@ struct Shared {
     writes: AtomicU64,
     /// Asked for once it matters, if this handle did not start the process.
     has_terminal: OnceCell<bool>,
+    /// Whether the server ends it after the time that its start asked for.
+    has_deadline: bool,
 }
 
 impl Drop for Shared {
@@ -57,6 +59,7 @@ impl ExecServerProcess {
         key: ProcessKey,
         mirror: ProcessMirror,
         has_terminal: Option<bool>,
+        has_deadline: bool,
     ) -> Self {
         let shared = Shared {
             client,
@@ -66,8 +69,16 @@ impl ExecServerProcess {
             write_prefix: format!("{:08x}-", rand::random::<u32>()),
             writes: AtomicU64::new(0),
             has_terminal: OnceCell::new_with(has_terminal),
+            has_deadline,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether the server itself ends the process after `timeoutMs` of its start. Servers that do not
+    /// know that field leave it to the client.
+    #[must_use]
+    pub fn has_deadline(&self) -> bool {
+        self.shared.has_deadline
     }
 
     #[must_use]

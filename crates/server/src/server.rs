@@ -10,7 +10,7 @@ use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::process::{StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
-use exec_server_protocol::{RpcError, TerminateMode};
+use exec_server_protocol::RpcError;
 use exec_server_transport::{Connection, MemoryBudget};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
@@ -187,7 +187,6 @@ impl Shared {
 
     /// Asks every process to end, and kills those that have not after the grace period. Returns them.
     async fn end_processes(&self, grace: Duration) -> Vec<Arc<LocalProcess>> {
-        let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let mut ended = Vec::new();
         // More than one round: a start may have been under way when the first one looked.
         loop {
@@ -196,7 +195,7 @@ impl Shared {
                 return ended;
             }
             for process in &alive {
-                process.terminate(TerminateMode::Graceful { timeout_ms });
+                process.shut_down(grace);
             }
             let deadline = Instant::now() + grace + KILL_PATIENCE;
             for process in &alive {

@@ -134,6 +134,25 @@ async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exit_tells_that_the_server_stopped() {
+    let server = TestServer::start().await;
+    let (client, watcher) = (connect(&server.url()).await, connect(&server.url()).await);
+    let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
+    server.server.shutdown().await;
+    for mut events in [process.subscribe_events(), observed.subscribe_events()] {
+        let exit = loop {
+            match events.next().await {
+                Some(ExecProcessEvent::Exited(exit)) => break exit,
+                Some(_) => {}
+                None => panic!("no exit"),
+            }
+        };
+        assert!(exit.server_stopped() && !exit.timed_out(), "{exit:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_was_started_unread_keeps_all_its_output() {
     const BYTES: u64 = 3 << 20;
     let server = TestServer::start().await;

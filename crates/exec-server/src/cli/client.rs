@@ -156,7 +156,7 @@ fn run() -> clap::Command {
                 .long("timeout")
                 .value_name("DURATION")
                 .value_parser(parse_duration)
-                .help("End the command after this time: TERM, and KILL 2 s later; 0 is never"),
+                .help("The server ends the command after this time: TERM, and KILL 2 s later; 0 is never"),
             Arg::new("name")
                 .long("name")
                 .value_name("NAME")
@@ -164,7 +164,7 @@ fn run() -> clap::Command {
                 .help("What ps, logs, attach, kill, wait and forget call it"),
         ])
         .args([
-            switch("detach", "Start it, print its name and return").short('d').conflicts_with("timeout"),
+            switch("detach", "Start it, print its name and return").short('d'),
             Arg::new("ttl")
                 .long("ttl")
                 .value_name("DURATION")
@@ -423,7 +423,6 @@ mod tests {
         assert!(run_of("run -d --ttl 1h --json true").detach.is_some());
         assert!(refused("run --ttl 1h true").contains("--detach"));
         assert!(refused("run --json true").contains("--detach"));
-        assert!(refused("run -d --timeout 1s true").contains("--timeout"));
     }
 
     #[test]

@@ -69,7 +69,10 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
             let _ = writeln!(io::stderr(), "exec-server: gave up; {name} is left running");
             Ok(ExitStatus::of_signal(number))
         }
-        Ending::TimedOut => Ok(ExitStatus::TIMED_OUT),
+        Ending::TimedOut(end) => {
+            let _ = writeln!(io::stderr(), "exec-server: {name} timed out{}", end.in_words());
+            Ok(ExitStatus::TIMED_OUT)
+        }
         Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {name}"))),
     }
 }

@@ -105,6 +105,7 @@ pub(super) mod tests {
                 started_at_ms: 1_000,
                 next_seq: 1,
                 descendants: 0,
+                timed_out: false,
             },
         }
     }

@@ -20,6 +20,7 @@ struct JsonProcess<'a> {
     tty: bool,
     running: bool,
     exit_code: Option<i32>,
+    timed_out: bool,
     started_at_ms: u64,
     descendants: u64,
 }
@@ -52,6 +53,7 @@ fn as_json(listed: &Listed) -> JsonProcess<'_> {
         tty: process.tty,
         running: process.running,
         exit_code: process.exit_code,
+        timed_out: process.timed_out,
         started_at_ms: process.started_at_ms,
         descendants: process.descendants,
     }
@@ -102,6 +104,7 @@ fn status(listed: &Listed) -> String {
     match (listed.process.running, listed.process.exit_code) {
         (true, _) if listed.session.attached => "running, attached".to_owned(),
         (true, _) => "running".to_owned(),
+        (false, Some(code)) if listed.process.timed_out => format!("timed out ({code})"),
         (false, Some(code)) => format!("exited ({code})"),
         (false, None) => "ended".to_owned(),
     }

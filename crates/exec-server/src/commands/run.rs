@@ -40,6 +40,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
         sandbox: &run.sandbox,
+        timeout: run.timeout,
         claim_name: false,
     };
     let foreground = Foreground {
@@ -97,7 +98,10 @@ pub(super) async fn in_foreground(
     }
     match ending.context("cannot be the foreground of a process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
-        Ending::TimedOut => Ok(ExitStatus::TIMED_OUT),
+        Ending::TimedOut(end) => {
+            let _ = writeln!(io::stderr(), "exec-server: {program} timed out{}", end.in_words());
+            Ok(ExitStatus::TIMED_OUT)
+        }
         Ending::InputFailed(error) => Err(input_failed(error)),
         Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
         Ending::Left => Ok(ExitStatus::LEFT),
@@ -198,6 +202,7 @@ async fn start_detached(
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
         sandbox: &run.sandbox,
+        timeout: run.timeout,
         claim_name: true,
     };
     match client.start_unread(wanted.params(target, client).await?).await {

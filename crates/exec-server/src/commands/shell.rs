@@ -41,6 +41,7 @@ pub(crate) async fn run(
         terminal: Some(size()),
         on_full: OnFull::Block,
         sandbox,
+        timeout: None,
         claim_name: false,
     };
     let foreground = Foreground {

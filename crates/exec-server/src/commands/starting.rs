@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::{Component, Path};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
@@ -33,6 +34,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
     pub(crate) sandbox: &'a SandboxChoice,
+    pub(crate) timeout: Option<Duration>,
     /// No other process of the server may have the name.
     pub(crate) claim_name: bool,
 }
@@ -67,6 +69,7 @@ impl Wanted<'_> {
             pipe_stdin: self.stdin && self.terminal.is_none(),
             arg0: self.arg0,
             on_full: self.on_full,
+            timeout_ms: self.timeout.map(milliseconds),
             claim_name: self.claim_name,
             ..StartParams::new(self.process_id, self.argv, cwd)
         })
@@ -182,6 +185,11 @@ fn our_environment() -> BTreeMap<String, String> {
         }
     }
     environment
+}
+
+/// Rounded up: a server takes no timeout of 0.
+fn milliseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// As in docker: a variable that we do not have is not set.

@@ -3,6 +3,7 @@
 use exec_server_client::{ExecProcessEvent, ExecServerClient};
 
 use super::listing::Listed;
+use crate::program::say;
 
 pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<i32> {
     if let Some(code) = listed.process.exit_code {
@@ -16,7 +17,12 @@ pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::R
     let mut events = process.subscribe_events();
     while let Some(event) = events.next().await {
         match event {
-            ExecProcessEvent::Exited(exit) => return Ok(exit.exit_code),
+            ExecProcessEvent::Exited(exit) => {
+                if exit.server_stopped() {
+                    say(&format!("the server stopped; {name} was ended"));
+                }
+                return Ok(exit.exit_code);
+            }
             ExecProcessEvent::Failed(error) => anyhow::bail!("lost sight of {name:?}: {error}"),
             ExecProcessEvent::Output(_)
             | ExecProcessEvent::Gap { .. }

@@ -6,7 +6,7 @@ use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
 use exec_server_protocol::Denial;
 
 use super::output::Outputs;
-use super::{Ending, OnGap, show};
+use super::{Ending, OnGap, TimedOut, show};
 use crate::program::printable;
 
 /// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
@@ -51,11 +51,18 @@ pub(super) async fn deliver(
     match (outputs.finish().await, exited) {
         (Err(error), _) => Ending::OutputFailed(error),
         (Ok(()), Some(exit)) => {
+            let timed_out = exit.timed_out();
+            if exit.server_stopped() {
+                show("exec-server: the server stopped; the command was ended\n");
+            }
             if exit.sandbox_denied && tells_denials {
                 let denied = denied(exit.denied.unwrap_or_default());
                 show(&format!("exec-server: the sandbox seems to have denied {denied}\n"));
             }
-            Ending::Exited { code: exit.exit_code }
+            match timed_out {
+                true => Ending::TimedOut(TimedOut::Ended),
+                false => Ending::Exited { code: exit.exit_code },
+            }
         }
         (Ok(()), None) => Ending::Lost(ExecServerError::Closed),
     }

@@ -77,7 +77,7 @@ pub(crate) enum Ending {
     Exited {
         code: i32,
     },
-    TimedOut,
+    TimedOut(TimedOut),
     /// What the process was to read cannot be read.
     InputFailed(io::Error),
     /// Nobody reads our output any more, or it cannot be written.
@@ -94,6 +94,27 @@ pub(crate) enum Ending {
     },
     /// The process is lost to us.
     Lost(ExecServerError),
+}
+
+/// What is known of a process that took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimedOut {
+    Ended,
+    /// Its end was not seen; the server sees to it.
+    LeftToServer,
+    /// Its end was not seen, and the server does not know of the time limit.
+    MayRun,
+}
+
+impl TimedOut {
+    /// Follows "… timed out".
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::Ended => "",
+            Self::LeftToServer => "; the server ends it, though its end was not seen from here",
+            Self::MayRun => "; its end was not seen, and it may still be running",
+        }
+    }
 }
 
 impl Foreground {
@@ -127,10 +148,20 @@ impl Foreground {
         tokio::pin!(output, input, performing, remarking);
         let mut input_ended = false;
         let mut limit = TimeLimit::new(self.timeout);
+        let unseen = || match process.has_deadline() {
+            true => Ending::TimedOut(TimedOut::LeftToServer),
+            false => Ending::TimedOut(TimedOut::MayRun),
+        };
         loop {
             let received = tokio::select! {
                 ending = &mut output => {
-                    return Ok(if limit.is_over { Ending::TimedOut } else { ending });
+                    return Ok(match ending {
+                        Ending::Exited { .. } if limit.is_over => {
+                            Ending::TimedOut(TimedOut::Ended)
+                        }
+                        Ending::Lost(_) if limit.is_over => unseen(),
+                        ending => ending,
+                    });
                 }
                 end = &mut input, if !input_ended => {
                     input_ended = true;
@@ -145,7 +176,7 @@ impl Foreground {
                 received = signals.next() => received,
                 () = limit.passed() => {
                     if limit.is_over {
-                        return Ok(Ending::TimedOut);
+                        return Ok(unseen());
                     }
                     let _ = orders.try_send(Order::Terminate);
                     limit.grant_last_moment();

@@ -1,12 +1,14 @@
 //! What a process's handle and the task that owns it share: orders, which wait for the tree while it starts, and how it stands.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::denial::Denial;
-use super::launch::{PtyMaster, PtySize, Signal, TreeControl};
+use super::launch::{EndedBy, PtyMaster, PtySize, Signal, TreeControl};
 use super::log::{Log, LogLimits};
+use super::running::Terminate;
 use super::stdin::StdinQueue;
 use crate::sandbox::Network;
 
@@ -17,6 +19,8 @@ pub(super) struct Shared {
     control: Mutex<Control>,
     /// When a graceful end turns into a kill.
     pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
+    /// Set before the process is ended for it; the first reason counts.
+    pub(super) ended_by: OnceLock<EndedBy>,
     /// Whether the start has come to an end, good or bad.
     pub(super) decided: watch::Sender<bool>,
     /// Whether the last descendant is dead.
@@ -48,6 +52,7 @@ pub(super) enum Order {
     Kill,
 }
 
+const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// A start takes milliseconds; whoever sends more orders meanwhile does not mean them.
 const MAX_EARLY_ORDERS: usize = 1024;
 
@@ -58,6 +63,7 @@ impl Shared {
             stdin: StdinQueue::new(has_stdin),
             control: Mutex::new(Control::Starting { orders: Vec::new() }),
             kill_at: watch::Sender::new(None),
+            ended_by: OnceLock::new(),
             decided: watch::Sender::new(false),
             gone: watch::Sender::new(false),
             network: Arc::default(),
@@ -80,6 +86,35 @@ impl Shared {
             Control::Starting { .. } | Control::Over => {}
             Control::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
         }
+    }
+
+    /// Ends the whole tree. Says whether the process itself was still running.
+    pub(super) fn terminate(&self, how: Terminate) -> bool {
+        let running = !self.exited();
+        match how {
+            Terminate::Graceful(patience) if running => {
+                self.order(Order::Signal(Signal::Terminate));
+                let now = tokio::time::Instant::now();
+                let deadline = now.checked_add(patience).unwrap_or(now + FAR_FUTURE);
+                self.kill_at.send_modify(|kill_at| {
+                    *kill_at = Some(kill_at.map_or(deadline, |earlier| earlier.min(deadline)));
+                });
+            }
+            Terminate::Force | Terminate::Graceful(_) => self.order(Order::Kill),
+        }
+        running
+    }
+
+    /// The same for a reason of the server's own, which the exit record then states.
+    pub(super) fn terminate_because(&self, reason: EndedBy, how: Terminate) -> bool {
+        if !self.exited() {
+            let _ = self.ended_by.set(reason);
+        }
+        self.terminate(how)
+    }
+
+    pub(super) fn exited(&self) -> bool {
+        self.log.progress().exit.is_some()
     }
 
     pub(super) fn run(&self, tree: TreeControl, pty: Option<Arc<PtyMaster>>) {

@@ -18,6 +18,6 @@ pub use log::{
     Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, OnFull, Page, Progress, Snapshot,
     Stream, Watcher, start_spill_thread,
 };
-pub use running::{Process, SandboxPlan, StartOutcome, Terminate};
+pub use running::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};
 pub use whereabouts::{Guest, Whereabouts};

@@ -3,18 +3,18 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
 use super::control::{Order, Shared};
 use super::denial::{self, Ending};
 use super::launch::{
-    ChildStdio, Command, ExitRecord, LaunchError, Launched, Launcher, Tree, TreeEvent,
+    ChildStdio, Command, EndedBy, ExitRecord, LaunchError, Launched, Launcher, Tree, TreeEvent,
 };
 use super::log::{Log, Stream};
 use super::output::{Output, Source};
-use super::running::SandboxPlan;
+use super::running::{SandboxPlan, TIMEOUT_GRACE, Terminate};
 use super::stdin::Sink;
 use crate::sandbox::Network;
 
@@ -24,6 +24,7 @@ pub(super) async fn own(
     launcher: Launcher,
     mut command: Command,
     plan: Option<SandboxPlan>,
+    timeout: Option<Duration>,
     outcome: oneshot::Sender<Result<(), LaunchError>>,
 ) {
     let mut kill_at = shared.kill_at.subscribe();
@@ -45,7 +46,7 @@ pub(super) async fn own(
     };
     match unless_panicked(launched).await.unwrap_or(Err(LaunchError::Panicked { program })) {
         Ok(launched) => {
-            let mut owner = Owner::new(Arc::clone(&shared), launched);
+            let mut owner = Owner::new(Arc::clone(&shared), launched, timeout);
             // Whoever started it may have gone; the handle's drop then ends the process.
             let _ = outcome.send(Ok(()));
             if unless_panicked(owner.run()).await.is_none() {
@@ -67,10 +68,12 @@ struct Owner {
     tree_gone: bool,
     outputs: [Option<Output>; 2],
     started: Instant,
+    /// When the process is ended, unless it is over.
+    deadline: Option<tokio::time::Instant>,
 }
 
 impl Owner {
-    fn new(shared: Arc<Shared>, launched: Launched) -> Self {
+    fn new(shared: Arc<Shared>, launched: Launched, timeout: Option<Duration>) -> Self {
         let (outputs, input, pty) = match launched.stdio {
             ChildStdio::Pty(master) => {
                 let master = Arc::new(master);
@@ -89,7 +92,9 @@ impl Owner {
         shared.run(launched.tree.control(), pty);
         shared.stdin.connect(input);
         let (tree, started) = (launched.tree, Instant::now());
-        Self { shared, tree, tree_gone: false, outputs, started }
+        // A deadline that no clock can hold is none.
+        let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        Self { shared, tree, tree_gone: false, outputs, started, deadline }
     }
 
     async fn run(&mut self) {
@@ -106,6 +111,10 @@ impl Owner {
                     // Once: a deadline that stays would fire again and again until the tree is gone.
                     shared.kill_at.send_replace(None);
                     shared.order(Order::Kill);
+                }
+                () = at(self.deadline) => {
+                    self.deadline = None;
+                    shared.terminate_because(EndedBy::Deadline, Terminate::Graceful(TIMEOUT_GRACE));
                 }
             }
             self.close_when_over();
@@ -144,7 +153,8 @@ impl Owner {
     async fn tree_changed(&mut self, event: TreeEvent) {
         let log = &self.shared.log;
         match event {
-            TreeEvent::Exited(exit) => {
+            TreeEvent::Exited(mut exit) => {
+                exit.ended_by = self.shared.ended_by.get().copied();
                 for output in self.outputs.iter_mut().flatten() {
                     output.drain_pending(log).await;
                 }
@@ -215,6 +225,13 @@ async fn unless_panicked<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
+async fn at(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
     loop {
         let at = *kill_at.borrow_and_update();
@@ -253,7 +270,7 @@ mod tests {
         }
     }
 
-    fn start(script: &str) -> Process {
+    fn start(script: &str, timeout: Option<Duration>) -> Process {
         let command = Command {
             argv: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
             arg0: None,
@@ -264,12 +281,12 @@ mod tests {
             sandbox: None,
         };
         let limits = LogLimits { memory_bytes: 1 << 20, spill_bytes: 0, on_full: OnFull::Block };
-        Process::start(Launcher::plain(), command, None, limits).0
+        Process::start(Launcher::plain(), command, None, limits, timeout).0
     }
 
     #[tokio::test]
     async fn a_panic_of_its_owner_ends_the_process_and_closes_its_log() {
-        let process = start("read line; echo $line; exec sleep 1000");
+        let process = start("read line; echo $line; exec sleep 1000", None);
         let watcher: Arc<dyn Watcher> = Arc::new(PanicsOnce::default());
         process.log().watch(&watcher);
         process.offer_input("go\n".into(), None).unwrap();
@@ -284,5 +301,25 @@ mod tests {
             "{events:?}"
         );
         assert!(page.progress.failure.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_deadline_ends_the_process_and_the_exit_says_so() {
+        let process = start("exec sleep 1000", Some(Duration::from_millis(1)));
+        process.log().wait_closed().await;
+        let exit = process.log().progress().exit.unwrap();
+        assert_eq!(exit.ended_by, Some(EndedBy::Deadline));
+        assert!(exit.signal.is_some());
+        let process = start("exit 3", Some(Duration::from_secs(1000)));
+        process.log().wait_closed().await;
+        let exit = process.log().progress().exit.unwrap();
+        assert_eq!((exit.code, exit.ended_by), (3, None));
+    }
+
+    #[tokio::test]
+    async fn a_deadline_ends_what_a_process_left_with_its_output() {
+        let process = start("sleep 1000 & exit 0", Some(Duration::from_millis(1)));
+        process.log().wait_closed().await;
+        process.gone().await;
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::control::{Control, Order, Shared};
 use super::denial::Denial;
-use super::launch::{Command, Io, LaunchError, Launcher, PtySize, Signal};
+use super::launch::{Command, EndedBy, Io, LaunchError, Launcher, PtySize, Signal};
 use super::log::{Log, LogLimits};
 use super::owner::own;
 use super::stdin::{OfferError, StdinClosed, Ticket};
@@ -41,13 +41,15 @@ pub enum Terminate {
 
 impl Process {
     /// Starts a program, once it is known how to sandbox it. The handle works at once: input and orders wait for the program
-    /// to run.
+    /// to run. Unless its output has ended `timeout` after that moment, the tree is ended: TERM, and
+    /// KILL after [`TIMEOUT_GRACE`].
     #[must_use]
     pub fn start(
         launcher: Launcher,
         command: Command,
         plan: Option<SandboxPlan>,
         limits: LogLimits,
+        timeout: Option<Duration>,
     ) -> (Self, StartOutcome) {
         let (tty, has_stdin) = match command.io {
             Io::Pty(_) => (true, true),
@@ -56,7 +58,7 @@ impl Process {
         let shared = Arc::new(Shared::new(limits, has_stdin));
         let (outcome, started) = oneshot::channel();
         // Not kept: the task ends by itself when the tree is gone, which dropping the handle causes.
-        let task = own(Arc::clone(&shared), launcher, command, plan, outcome);
+        let task = own(Arc::clone(&shared), launcher, command, plan, timeout, outcome);
         tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
     }
@@ -119,24 +121,17 @@ impl Process {
 
     /// Ends the whole tree. Says whether the process itself was still running.
     pub fn terminate(&self, how: Terminate) -> bool {
-        let running = !self.exited();
-        match how {
-            Terminate::Graceful(patience) if running => {
-                self.shared.order(Order::Signal(Signal::Terminate));
-                let now = tokio::time::Instant::now();
-                let deadline = now.checked_add(patience).unwrap_or(now + FAR_FUTURE);
-                self.shared.kill_at.send_modify(|kill_at| {
-                    *kill_at = Some(kill_at.map_or(deadline, |earlier| earlier.min(deadline)));
-                });
-            }
-            Terminate::Force | Terminate::Graceful(_) => self.shared.order(Order::Kill),
-        }
-        running
+        self.shared.terminate(how)
+    }
+
+    /// Ends the whole tree because the server shuts down; the exit record says so.
+    pub fn shut_down(&self, how: Terminate) {
+        self.shared.terminate_because(EndedBy::Shutdown, how);
     }
 
     #[must_use]
     pub fn exited(&self) -> bool {
-        self.shared.log.progress().exit.is_some()
+        self.shared.exited()
     }
 
     /// Whether no descendant is left.
@@ -174,8 +169,9 @@ impl Process {
     }
 }
 
+/// Between TERM and KILL of a process whose deadline has passed.
+pub const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
 const COUNT_PATIENCE: Duration = Duration::from_secs(1);
-const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Drop for Process {
     fn drop(&mut self) {

@@ -93,7 +93,8 @@ pub(crate) async fn a_process_that_starts_can_be_terminated(scene: &Scene) {
         let program = Program::new(scene);
         let limits = LogLimits { memory_bytes: 1 << 10, spill_bytes: 0, on_full: OnFull::Block };
         let command = program.command(scene);
-        let (process, outcome) = Process::start(scene.launcher.clone(), command, None, limits);
+        let (process, outcome) =
+            Process::start(scene.launcher.clone(), command, None, limits, None);
         being_put_up(scene).await;
         assert!(process.terminate(how));
         let error = outcome.await.unwrap().unwrap_err();
@@ -107,7 +108,8 @@ pub(crate) async fn a_process_that_is_planned_can_be_terminated(scene: &Scene) {
     let limits = LogLimits { memory_bytes: 1 << 10, spill_bytes: 0, on_full: OnFull::Block };
     let never = Box::pin(std::future::pending());
     let command = Command { sandbox: None, ..shell("exit 3") };
-    let (process, outcome) = Process::start(scene.launcher.clone(), command, Some(never), limits);
+    let (process, outcome) =
+        Process::start(scene.launcher.clone(), command, Some(never), limits, None);
     assert!(process.terminate(Terminate::Force));
     let error = outcome.await.unwrap().unwrap_err();
     assert!(matches!(error, LaunchError::Terminated { .. }), "{error:?}");

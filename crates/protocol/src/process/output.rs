@@ -73,6 +73,12 @@ pub struct ExitDetails {
     pub duration_ms: u64,
     pub cpu_ms: u64,
     pub max_rss_bytes: u64,
+    /// The server ended it because `timeoutMs` of its start had passed.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timed_out: bool,
+    /// The server ended it because the server shut down.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub server_stopped: bool,
 }
 
 /// `process/output`

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::is_default;
 use crate::Base64Bytes;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,12 @@ pub struct WaitResponse {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub closed: bool,
+    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timed_out: bool,
+    /// The server ended it because the server shut down (ours).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub server_stopped: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,4 +66,7 @@ pub struct ProcessSummary {
     /// Processes that this one started and that still live (ours).
     #[serde(default)]
     pub descendants: u64,
+    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timed_out: bool,
 }

@@ -56,6 +56,9 @@ pub struct StartParams {
         skip_serializing_if = "is_default"
     )]
     pub mode: ExecMode,
+    /// The server ends the process this long after it runs (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     /// Refuse the start if a process of any session has this `process_id` (ours).
     #[serde(
         default,
@@ -103,6 +106,7 @@ impl StartParams {
             kill_on_exit: false,
             size: None,
             mode: ExecMode::default(),
+            timeout_ms: None,
             claim_name: false,
         }
     }
@@ -177,6 +181,9 @@ pub struct StartResponse {
     /// What is active; absent without a sandbox (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
+    /// The deadline that the server enforces; absent without one (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// What keeps a process to its sandbox. A server that says nothing does nothing.

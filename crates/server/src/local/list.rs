@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use exec_server_protocol::{ListResponse, ProcessSummary, RpcError};
 use tokio::task::JoinSet;
 
-use super::process::{LocalProcess, millis};
+use super::process::{LocalProcess, millis, timed_out};
 
 /// The argv of all processes together. Each may be megabytes, and there may be thousands of them.
 const MAX_ARGV_BYTES: usize = 16 << 20;
@@ -59,6 +59,7 @@ impl LocalProcess {
             started_at_ms: millis(started_at.unwrap_or_default()),
             next_seq: progress.next_seq,
             descendants,
+            timed_out: progress.exit.is_some_and(timed_out),
         }
     }
 }

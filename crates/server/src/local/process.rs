@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exec_server_host::process::launch::{Command, ExitRecord, PtySize, Signal};
+use exec_server_host::process::launch::{Command, EndedBy, ExitRecord, PtySize, Signal};
 use exec_server_host::process::{
     Budget, Cursor, Event, Log, LogLimits, OfferError, Process, SandboxPlan, StartOutcome,
     StdinClosed, Stream, Terminate, Ticket,
@@ -69,6 +69,7 @@ impl LocalProcess {
         command: Command,
         asked: Option<Asked>,
         limits: LogLimits,
+        timeout_ms: Option<u64>,
         (id, argv, vocabulary): (String, Vec<String>, Vocabulary),
     ) -> Started {
         let sandbox = Arc::new(OnceLock::new());
@@ -83,7 +84,9 @@ impl LocalProcess {
             Box::pin(plan) as SandboxPlan
         });
         let is_sandboxed = plan.is_some();
-        let (process, outcome) = Process::start(context.launcher.clone(), command, plan, limits);
+        let timeout = timeout_ms.map(Duration::from_millis);
+        let launcher = context.launcher.clone();
+        let (process, outcome) = Process::start(launcher, command, plan, limits, timeout);
         if is_sandboxed {
             context.guests.register(process.whereabouts());
         }
@@ -301,6 +304,11 @@ impl LocalProcess {
         })
     }
 
+    /// Ends the whole tree because the server shuts down.
+    pub(crate) fn shut_down(&self, grace: Duration) {
+        self.process.shut_down(Terminate::Graceful(grace));
+    }
+
     /// Waits for the exit, or as long as the params say.
     pub async fn wait(&self, params: &WaitParams) -> WaitResponse {
         let exited = self.log().wait_exited();
@@ -316,6 +324,8 @@ impl LocalProcess {
             exit_code: progress.exit.map(|exit| exit.code),
             signal: progress.exit.and_then(|exit| exit.signal),
             closed: progress.closed,
+            timed_out: progress.exit.is_some_and(timed_out),
+            server_stopped: progress.exit.is_some_and(server_stopped),
         }
     }
 
@@ -365,7 +375,17 @@ pub(crate) fn exit_details(exit: &ExitRecord) -> ExitDetails {
         duration_ms: millis(exit.duration),
         cpu_ms: millis(exit.cpu),
         max_rss_bytes: exit.max_rss_bytes,
+        timed_out: timed_out(*exit),
+        server_stopped: server_stopped(*exit),
     }
+}
+
+pub(super) fn timed_out(exit: ExitRecord) -> bool {
+    exit.ended_by == Some(EndedBy::Deadline)
+}
+
+fn server_stopped(exit: ExitRecord) -> bool {
+    exit.ended_by == Some(EndedBy::Shutdown)
 }
 
 pub(super) fn pty_size(size: TerminalSize) -> PtySize {

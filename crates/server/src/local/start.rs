@@ -74,7 +74,7 @@ impl LocalProcess {
             on_full,
         };
         let identity = (params.process_id, params.argv, Vocabulary::Current);
-        Ok(Self::spawn(context, command, asked, limits, identity))
+        Ok(Self::spawn(context, command, asked, limits, params.timeout_ms, identity))
     }
 
     /// Without keepers, for tests of what comes after the start.
@@ -114,7 +114,7 @@ impl LocalProcess {
         let identity = (params.process_id, params.argv, Vocabulary::Legacy);
         // It cannot ask for a sandbox, and has the ceiling all the same.
         let asked = context.sandboxes.read(None, None)?;
-        Ok(Self::spawn(context, command, asked, limits, identity))
+        Ok(Self::spawn(context, command, asked, limits, None, identity))
     }
 }
 
@@ -163,6 +163,10 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
     }
     if params.size.is_some() && !params.tty {
         return Err(RpcError::invalid_params(format!("process {id:?}: size needs tty")));
+    }
+    if params.timeout_ms == Some(0) {
+        let message = format!("process {id:?}: timeoutMs must be at least 1");
+        return Err(RpcError::invalid_params(message));
     }
     if params.asks_for_managed_network() {
         return Err(RpcError::invalid_request(format!(

@@ -31,7 +31,7 @@ pub use linux::{SPAWNER_ARG, run_spawner};
 pub use pty::PtyMaster;
 pub use signal::Signal;
 pub use stdio::{ChildStdio, OutputPipe, StdinPipe};
-pub use tree::{ExitRecord, Tree, TreeControl, TreeEvent};
+pub use tree::{EndedBy, ExitRecord, Tree, TreeControl, TreeEvent};
 
 /// A program that has been started. Dropping it kills its whole tree.
 #[derive(Debug)]

@@ -46,6 +46,17 @@ pub struct ExitRecord {
     pub duration: Duration,
     pub cpu: Duration,
     pub max_rss_bytes: u64,
+    /// Why the server ended it; `None` if it did not.
+    pub ended_by: Option<EndedBy>,
+}
+
+/// Why the server ended a program of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedBy {
+    /// The deadline of its start passed.
+    Deadline,
+    /// The server shuts down.
+    Shutdown,
 }
 
 impl ExitRecord {
@@ -57,7 +68,7 @@ impl ExitRecord {
     pub(super) fn new(status: i32, duration: Duration, cpu: Duration, max_rss_bytes: u64) -> Self {
         let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
         let code = signal.map_or_else(|| libc::WEXITSTATUS(status), |number| 128 + number);
-        Self { code, signal, duration, cpu, max_rss_bytes }
+        Self { code, signal, duration, cpu, max_rss_bytes, ended_by: None }
     }
 }
 

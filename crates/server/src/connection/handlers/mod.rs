@@ -119,6 +119,7 @@ impl Reader {
 
     fn start(&mut self, session: &Arc<Session>, params: StartParams, responder: Responder) {
         let (id, claim_name) = (params.process_id.clone(), params.claim_name);
+        let timeout_ms = params.timeout_ms;
         let shared = Arc::clone(&self.shared);
         let start = || LocalProcess::start(shared.start_context(), params);
         self.start_with(session, (id, claim_name), start, responder, move |process, responder| {
@@ -127,6 +128,7 @@ impl Reader {
                 process_id: process.id().to_owned(),
                 sandbox_type: sandbox_type(enforcement.as_ref()),
                 enforcement,
+                timeout_ms,
             };
             responder.answer::<rpc::ProcessStart>(Ok(response));
         });
