@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 const FALLBACK_MEMORY: u64 = 1 << 30;
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
+
+/// How many forgotten processes are worth the effort to give their memory back.
+const FORGOTTEN_AT_ONCE: usize = 1024;
 
 /// The operator requires a sandbox that this machine cannot enforce.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -65,6 +68,10 @@ pub(crate) struct Shared {
     next_connection: AtomicU64,
     /// Tasks that belong to no connection: expiry of sessions, care for processes.
     background: Mutex<JoinSet<()>>,
+    /// Processes that are not forgotten yet.
+    known_processes: AtomicUsize,
+    /// Since memory was last given back.
+    forgotten_processes: AtomicUsize,
 }
 
 impl Server {
@@ -96,6 +103,8 @@ impl Server {
             memory,
             next_connection: AtomicU64::new(1),
             background: Mutex::default(),
+            known_processes: AtomicUsize::new(0),
+            forgotten_processes: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -288,39 +297,45 @@ impl Shared {
 
     /// Cares for a process from its start until it is forgotten.
     pub(crate) fn look_after(
-        &self,
+        self: &Arc<Self>,
         session: Arc<Session>,
         process: Arc<LocalProcess>,
         outcome: StartOutcome,
         report: impl FnOnce(Result<(), LaunchError>) + Send + 'static,
     ) {
+        self.known_processes.fetch_add(1, Ordering::Relaxed);
+        let known = Known(Arc::downgrade(self));
         self.spawn(async move {
-            match outcome.await {
-                Ok(Ok(())) => report(Ok(())),
-                Ok(Err(error)) => {
-                    session.forget(&process);
-                    return report(Err(error));
-                }
-                // The owner of the process is gone, as it is when the runtime shuts down.
-                Err(_) => return session.forget(&process),
-            }
-            process.log().wait_closed().await;
-            process.gone().await;
-            session.finished(&process);
-            while !process.is_abandoned() {
-                tokio::time::sleep(CLOSED_RETENTION).await;
-                if session.is_ended() || session.has_delivered(&process) {
-                    break;
-                }
-            }
-            session.forget(&process);
+            tend(session, process, outcome, report).await;
+            drop(known);
         });
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    /// What finished processes took is given back now and then, and when none is left: each time would
+    /// cost more than it saves.
+    fn process_forgotten(&self) {
+        let left = self.known_processes.fetch_sub(1, Ordering::Relaxed) - 1;
+        let forgotten = self.forgotten_processes.fetch_add(1, Ordering::Relaxed) + 1;
+        if left > 0 && forgotten < FORGOTTEN_AT_ONCE {
+            return;
+        }
+        self.forgotten_processes.store(0, Ordering::Relaxed);
+        for connection in self.connections.all() {
+            connection.drop_finished_feeds();
+        }
+        self.reap();
+        exec_server_host::return_freed_memory();
+    }
+
+    /// Frees what tasks that have ended leave.
+    fn reap(&self) {
         let mut background = self.background();
         while background.try_join_next().is_some() {}
-        background.spawn(task)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.reap();
+        self.background().spawn(task)
     }
 
     /// The same from a thread that is not the runtime's.
@@ -329,9 +344,8 @@ impl Shared {
         runtime: &runtime::Handle,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
-        let mut background = self.background();
-        while background.try_join_next().is_some() {}
-        background.spawn_on(task, runtime);
+        self.reap();
+        self.background().spawn_on(task, runtime);
     }
 
     fn background(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -353,6 +367,45 @@ fn name_taken(other: &LocalProcess) -> RpcError {
     let what = if running { "a running process" } else { "a finished process that is kept" };
     let message = format!("the name {name:?} is taken by {what}");
     RpcError::invalid_request(message).with_kind("nameTaken")
+}
+
+/// From the start of a process until it is forgotten.
+async fn tend(
+    session: Arc<Session>,
+    process: Arc<LocalProcess>,
+    outcome: StartOutcome,
+    report: impl FnOnce(Result<(), LaunchError>),
+) {
+    match outcome.await {
+        Ok(Ok(())) => report(Ok(())),
+        Ok(Err(error)) => {
+            session.forget(&process);
+            return report(Err(error));
+        }
+        // The owner of the process is gone, as it is when the runtime shuts down.
+        Err(_) => return session.forget(&process),
+    }
+    process.log().wait_closed().await;
+    process.gone().await;
+    session.finished(&process);
+    while !process.is_abandoned() {
+        tokio::time::sleep(CLOSED_RETENTION).await;
+        if session.is_ended() || session.has_delivered(&process) {
+            break;
+        }
+    }
+    session.forget(&process);
+}
+
+/// A process that is looked after; dropped when it is forgotten.
+struct Known(Weak<Shared>);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.process_forgotten();
+        }
+    }
 }
 
 /// The connections that are being served.
@@ -390,4 +443,54 @@ type ById = HashMap<ConnectionId, Weak<ConnectionHandle>>;
 
 fn lock(by_id: &Mutex<ById>) -> MutexGuard<'_, ById> {
     by_id.lock().expect("no code panics while it holds the connections")
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_transport::{Received, memory};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_is_forgotten_leaves_nothing_behind() {
+        let server = Server::new(ServerConfig::default(), Launcher::plain());
+        let shared = Arc::clone(&server.shared);
+        let (mut ours, theirs) = memory();
+        let _serving = tokio::spawn(async move { server.serve(theirs).await });
+        for message in [
+            r#"{"id":1,"method":"initialize","params":{"clientName":"t","acks":true}}"#,
+            r#"{"method":"initialized"}"#,
+            r#"{"id":2,"method":"process/start",
+                "params":{"processId":"p","argv":["/bin/echo","a"],"cwd":"file:///"}}"#,
+        ] {
+            ours.outgoing.push(message.as_bytes());
+        }
+        ours.outgoing.flush().await.unwrap();
+        let mut received = String::new();
+        while !received.contains("process/closed") {
+            match ours.incoming.recv().await {
+                Some(Received::Message(message)) => {
+                    received = String::from_utf8_lossy(&message).into();
+                }
+                other => panic!("{other:?} after {received}"),
+            }
+        }
+        let process = {
+            let process = shared.sessions.find_process("p").unwrap();
+            process.log().confirm(u64::MAX);
+            process.gone().await;
+            while !process.is_over() {
+                tokio::task::yield_now().await;
+            }
+            Arc::downgrade(&process)
+        };
+        tokio::time::pause();
+        for _ in 0..100 {
+            tokio::time::advance(CLOSED_RETENTION).await;
+        }
+        assert_eq!(process.strong_count(), 0);
+        assert_eq!(shared.known_processes.load(Ordering::Relaxed), 0);
+        shared.reap();
+        assert!(shared.background().is_empty());
+    }
 }

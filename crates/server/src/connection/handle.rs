@@ -115,9 +115,18 @@ impl ConnectionHandle {
     /// Sends a process's events to this connection from now on.
     pub(crate) fn feed(&self, process: &Arc<LocalProcess>, audience: Audience, held: bool) {
         let feed = Feed::subscribe(process, &self.outbox, audience, held);
+        self.drop_finished_feeds();
+        self.feeds().push(feed);
+    }
+
+    /// A feed that has sent its last event keeps its process in memory and has no other use.
+    pub(crate) fn drop_finished_feeds(&self) {
         let mut feeds = self.feeds();
+        let before = feeds.len();
         feeds.retain(|feed| !feed.finished());
-        feeds.push(feed);
+        if feeds.len() < before / 2 {
+            feeds.shrink_to_fit();
+        }
     }
 
     /// The same for a process of another session. Looking again begins anew.
