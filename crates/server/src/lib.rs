@@ -6,6 +6,7 @@
 
 mod config;
 mod connection;
+mod connections;
 mod guests;
 mod in_flight;
 mod local;

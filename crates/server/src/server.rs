@@ -1,6 +1,5 @@
 //! The server as a whole: what all connections share, and how it ends.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -17,7 +16,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
-use crate::connection::{self, Confirms, ConnectionHandle, ConnectionId, FAREWELL};
+use crate::connection::{self, Confirms, ConnectionId, FAREWELL};
+use crate::connections::Connections;
 use crate::guests::Guests;
 use crate::in_flight::InFlight;
 use crate::local::{FilePool, FileWork, LocalProcess, Sandboxes, StartContext, Started};
@@ -406,43 +406,6 @@ impl Drop for Known {
             shared.process_forgotten();
         }
     }
-}
-
-/// The connections that are being served.
-#[derive(Debug, Default)]
-pub(crate) struct Connections {
-    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
-}
-
-/// Takes a connection off the list when dropped.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    id: ConnectionId,
-    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
-}
-
-impl Connections {
-    pub(crate) fn register(&self, connection: &Arc<ConnectionHandle>) -> Registered {
-        let id = connection.id();
-        lock(&self.by_id).insert(id, Arc::downgrade(connection));
-        Registered { id, by_id: Arc::clone(&self.by_id) }
-    }
-
-    fn all(&self) -> Vec<Arc<ConnectionHandle>> {
-        lock(&self.by_id).values().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        lock(&self.by_id).remove(&self.id);
-    }
-}
-
-type ById = HashMap<ConnectionId, Weak<ConnectionHandle>>;
-
-fn lock(by_id: &Mutex<ById>) -> MutexGuard<'_, ById> {
-    by_id.lock().expect("no code panics while it holds the connections")
 }
 
 #[cfg(test)]

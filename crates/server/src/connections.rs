@@ -1,0 +1,43 @@
+//! The connections that are being served.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use crate::connection::{ConnectionHandle, ConnectionId};
+
+/// The connections that are being served.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+}
+
+/// Takes a connection off the list when dropped.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    id: ConnectionId,
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+}
+
+impl Connections {
+    pub(crate) fn register(&self, connection: &Arc<ConnectionHandle>) -> Registered {
+        let id = connection.id();
+        lock(&self.by_id).insert(id, Arc::downgrade(connection));
+        Registered { id, by_id: Arc::clone(&self.by_id) }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<ConnectionHandle>> {
+        lock(&self.by_id).values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        lock(&self.by_id).remove(&self.id);
+    }
+}
+
+type ById = HashMap<ConnectionId, Weak<ConnectionHandle>>;
+
+fn lock(by_id: &Mutex<ById>) -> MutexGuard<'_, ById> {
+    by_id.lock().expect("no code panics while it holds the connections")
+}
