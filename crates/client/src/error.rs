@@ -81,8 +81,9 @@ pub enum ConnectError {
 /// What the server said wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Violation {
-    #[error("{0}")]
-    Message(#[from] exec_server_protocol::DecodeError),
+    /// Such as the banner of a program that is no server.
+    #[error("it sent {start:?}, which is not a message: {source}")]
+    Message { start: String, source: exec_server_protocol::DecodeError },
     #[error("{0}")]
     Malformed(#[from] exec_server_transport::MalformedMessage),
     #[error("the answer to {method} cannot be read: {source}")]
@@ -103,6 +104,15 @@ pub enum Violation {
     NotHeldBack { limit: usize },
     #[error("it gave session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
+}
+
+impl Violation {
+    /// Quotes the beginning, since the text may be large.
+    pub(crate) fn message(text: &[u8], source: exec_server_protocol::DecodeError) -> Self {
+        const QUOTED: usize = 80;
+        let start = String::from_utf8_lossy(&text[..text.len().min(4 * QUOTED)]);
+        Self::Message { start: start.chars().take(QUOTED).collect(), source }
+    }
 }
 
 impl ExecServerError {

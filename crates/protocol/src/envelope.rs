@@ -13,7 +13,7 @@ pub const UNKNOWN_REQUEST_ID: RequestId = RequestId::Integer(-1);
 
 /// Chosen by whoever sends the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "the id must be a string or an integer of 64 bits")]
 pub enum RequestId {
     Integer(i64),
     String(String),
@@ -308,7 +308,8 @@ mod tests {
             (" [{\"id\":1,\"method\":\"m\"}]", "batches"),
             ("{}", "neither a method nor an id"),
             ("7", "not a JSON-RPC object"),
-            ("{\"id\":1.5,\"method\":\"m\"}", "not a JSON-RPC object"),
+            ("{\"id\":1.5,\"method\":\"m\"}", "the id must be a string or an integer of 64 bits"),
+            ("{\"id\":[],\"method\":\"m\"}", "the id must be a string or an integer of 64 bits"),
             ("{\"id\":1,\"method\":5}", "not a JSON-RPC object"),
             ("{", "not acceptable JSON"),
             ("{\"id\":1,\"id\":2,\"method\":\"m\"}", "duplicate key \"id\""),

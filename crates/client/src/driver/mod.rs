@@ -285,7 +285,7 @@ impl Driver {
             Ok(Message::Request(request)) => {
                 tracing::debug!(method = %request.method, "a request from the server is ignored");
             }
-            Err(error) => self.break_off(Violation::from(error).into()),
+            Err(source) => self.break_off(Violation::message(message, source).into()),
         }
     }
 
