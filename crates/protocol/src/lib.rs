@@ -46,8 +46,8 @@ pub use fs::{
     FsSetPermissionsParams, FsSymlinkParams, FsUnwatchParams, FsWalkParams, FsWalkResponse,
     FsWatchParams, FsWriteBlockParams, FsWriteFileParams, FsWriteFileResponse, LinkTargetError,
     MAX_BLOCK_BYTES, MAX_FILE_BYTES, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, PageOrderError,
-    SearchLine, SearchMatch, SearchResultsNotification, Submatch, TreeEntry, TreeEntryKind,
-    TreeError, WalkOptions, WriteCondition,
+    SearchLine, SearchMatch, SearchResultsNotification, SpecialFile, Submatch, TreeEntry,
+    TreeEntryKind, TreeError, WalkOptions, WriteCondition,
 };
 pub use http::{
     BodyDeltaNotification, HttpAckParams, HttpCancelParams, HttpRequestHeader, HttpRequestParams,

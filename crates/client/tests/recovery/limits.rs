@@ -66,7 +66,7 @@ async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
     let watcher = connect(&server.url()).await;
     let session_id = Some(client.session_id().to_owned());
     let listed = async || {
-        let params = ListParams { session_id: session_id.clone() };
+        let params = ListParams { session_id: session_id.clone(), within_ms: None };
         watcher.process_list(params).await.unwrap().processes
     };
     {

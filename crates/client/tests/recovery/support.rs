@@ -179,7 +179,7 @@ pub(crate) async fn wait_until_recovering(client: &ExecServerClient) {
 
 /// Whether a process of a session runs, as another client sees it.
 pub(crate) async fn is_running(watcher: &ExecServerClient, session_id: &str, id: &str) -> bool {
-    let params = ListParams { session_id: Some(session_id.to_owned()) };
+    let params = ListParams { session_id: Some(session_id.to_owned()), within_ms: None };
     let listed = watcher.process_list(params).await.unwrap();
     listed.processes.iter().any(|process| process.process_id == id && process.running)
 }

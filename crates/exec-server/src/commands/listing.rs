@@ -1,5 +1,7 @@
 //! The processes of a server, over all its sessions, and how a person names one of them.
 
+use std::time::Duration;
+
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{Empty, ListParams, ProcessSummary, SessionInfo};
 use thiserror::Error;
@@ -34,12 +36,21 @@ impl Listed {
 
 /// All processes, oldest first.
 pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<Listed>, ExecServerError> {
+    list_within(client, None).await
+}
+
+/// The same, with the first event of each in the last so much time.
+pub(crate) async fn list_within(
+    client: &ExecServerClient,
+    within: Option<Duration>,
+) -> Result<Vec<Listed>, ExecServerError> {
+    let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
     let mut listed = Vec::new();
     for session in client.session_list(Empty {}).await?.sessions {
         if session.processes.is_empty() {
             continue;
         }
-        let params = ListParams { session_id: Some(session.session_id.clone()) };
+        let params = ListParams { session_id: Some(session.session_id.clone()), within_ms };
         match client.process_list(params).await {
             Ok(response) => listed.extend(
                 response
@@ -106,6 +117,7 @@ pub(super) mod tests {
                 next_seq: 1,
                 descendants: 0,
                 timed_out: false,
+                first_seq_within: None,
             },
         }
     }

@@ -175,6 +175,7 @@ mod tests {
                 created_at_ms: 0,
                 modified_at_ms: 0,
                 mode: None,
+                special: None,
             };
             let content = (0..len).map(|place| (place % 251) as u8).collect();
             Self { metadata, content, largest, fails_at: None, asked: Mutex::default() }

@@ -11,7 +11,8 @@ pub enum FileKind {
     Symlink,
     Fifo,
     Socket,
-    Device,
+    CharacterDevice,
+    BlockDevice,
     Unknown,
 }
 
@@ -23,7 +24,8 @@ impl From<FileType> for FileKind {
             FileType::Symlink => Self::Symlink,
             FileType::Fifo => Self::Fifo,
             FileType::Socket => Self::Socket,
-            FileType::CharacterDevice | FileType::BlockDevice => Self::Device,
+            FileType::CharacterDevice => Self::CharacterDevice,
+            FileType::BlockDevice => Self::BlockDevice,
             FileType::Unknown => Self::Unknown,
         }
     }
@@ -38,7 +40,7 @@ impl fmt::Display for FileKind {
             Self::Symlink => "a symlink",
             Self::Fifo => "a FIFO",
             Self::Socket => "a socket",
-            Self::Device => "a device",
+            Self::CharacterDevice | Self::BlockDevice => "a device",
             Self::Unknown => "something unknown",
         })
     }

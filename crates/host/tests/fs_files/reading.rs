@@ -33,8 +33,8 @@ fn only_regular_files_are_opened_and_nothing_else_blocks() {
         (&attended, FileKind::Fifo),
         (&to_fifo, FileKind::Fifo),
         (&socket, FileKind::Socket),
-        (Path::new("/dev/null"), FileKind::Device),
-        (Path::new("/dev/full"), FileKind::Device),
+        (Path::new("/dev/null"), FileKind::CharacterDevice),
+        (Path::new("/dev/full"), FileKind::CharacterDevice),
         (&scene.root, FileKind::Directory),
     ] {
         let refused = |error: FsError| match error {

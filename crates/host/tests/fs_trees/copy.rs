@@ -97,7 +97,7 @@ fn what_is_neither_file_directory_nor_symlink_is_refused_at_once() {
     for (source, kind) in [
         (scratch.at("fifo"), FileKind::Fifo),
         (scratch.at("socket"), FileKind::Socket),
-        ("/dev/zero".into(), FileKind::Device),
+        ("/dev/zero".into(), FileKind::CharacterDevice),
     ] {
         match copy(&source, &scratch.at("copy"), true, &Stop::never()) {
             Err(FsError::WrongKind { found, .. }) => assert_eq!(found, kind),

@@ -33,6 +33,19 @@ pub struct FsMetadata {
     /// Permission bits (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
+    /// Of what is neither a file nor a directory nor a symlink (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special: Option<SpecialFile>,
+}
+
+/// A file that is neither regular nor a directory nor a symlink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SpecialFile {
+    Fifo,
+    Socket,
+    CharacterDevice,
+    BlockDevice,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

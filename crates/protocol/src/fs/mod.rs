@@ -14,7 +14,7 @@ pub use content::{
 };
 pub use entries::{
     FsCanonicalizeParams, FsGetMetadataParams, FsMetadata, FsPathResponse, FsReadLinkParams,
-    FsReadLinkResponse, FsSetPermissionsParams, FsSymlinkParams, LinkTargetError,
+    FsReadLinkResponse, FsSetPermissionsParams, FsSymlinkParams, LinkTargetError, SpecialFile,
 };
 pub use handles::{
     FsCloseParams, FsCloseResponse, FsCreateParams, FsHandleResponse, FsOpenParams,

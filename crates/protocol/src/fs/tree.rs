@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::content::is_false;
+use super::entries::SpecialFile;
 use crate::{PathUri, SandboxRequest, nullable};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -131,6 +132,8 @@ pub struct DirectoryEntry {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special: Option<SpecialFile>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

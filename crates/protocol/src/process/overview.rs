@@ -46,6 +46,9 @@ pub struct ListParams {
     /// Another session of the same user (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
+    /// Ask for `firstSeqWithin`: the first event of the last so many milliseconds (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,4 +72,8 @@ pub struct ProcessSummary {
     /// The server ended it because `timeoutMs` of its start had passed (ours).
     #[serde(default, skip_serializing_if = "is_default")]
     pub timed_out: bool,
+    /// Number of the first retained event of the last `withinMs`, if the request has that; `nextSeq` if
+    /// there is none (ours). Of output in the spill file it may be somewhat older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_seq_within: Option<u64>,
 }

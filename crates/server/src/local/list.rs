@@ -1,10 +1,11 @@
 //! What `process/list` says.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use exec_server_protocol::{ListResponse, ProcessSummary, RpcError};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::process::{LocalProcess, millis, timed_out};
 
@@ -26,8 +27,8 @@ impl Counted {
         Self(counted)
     }
 
-    /// The processes by name.
-    pub(crate) fn list(&self) -> Result<ListResponse, RpcError> {
+    /// The processes by name, and where in its log each was so long ago.
+    pub(crate) fn list(&self, within: Option<Duration>) -> Result<ListResponse, RpcError> {
         let argv = self.0.iter().flat_map(|(process, _)| &process.argv);
         let bytes: usize = argv.map(String::len).sum();
         if bytes > MAX_ARGV_BYTES {
@@ -36,8 +37,10 @@ impl Counted {
             );
             return Err(RpcError::internal(message).with_kind("answerTooLarge"));
         }
-        let summary =
-            |(process, descendants): &(Arc<LocalProcess>, u64)| process.summary_with(*descendants);
+        let summary = |(process, descendants): &(Arc<LocalProcess>, u64)| ProcessSummary {
+            first_seq_within: within.map(|within| process.first_seq_within(within)),
+            ..process.summary_with(*descendants)
+        };
         Ok(ListResponse { processes: self.0.iter().map(summary).collect() })
     }
 }
@@ -60,6 +63,13 @@ impl LocalProcess {
             next_seq: progress.next_seq,
             descendants,
             timed_out: progress.exit.is_some_and(timed_out),
+            first_seq_within: None,
         }
+    }
+
+    /// A time before the clock began is long enough ago for everything.
+    fn first_seq_within(&self, within: Duration) -> u64 {
+        let at = Instant::now().checked_sub(within);
+        at.map_or(1, |at| self.log().first_since(at))
     }
 }

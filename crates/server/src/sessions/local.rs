@@ -66,7 +66,7 @@ impl LocalSession {
 
     pub async fn list(&self) -> Result<ListResponse, RpcError> {
         self.check_held()?;
-        Counted::new(self.session.processes()).await.list()
+        Counted::new(self.session.processes()).await.list(None)
     }
 
     pub fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {

@@ -91,6 +91,7 @@ mod tests {
             created_at_ms: 0,
             modified_at_ms: 0,
             mode: None,
+            special: None,
         }
     }
 

@@ -391,6 +391,7 @@ mod tests {
             created_at_ms,
             modified_at_ms,
             mode: None,
+            special: None,
         }
     }
 }

@@ -150,6 +150,7 @@ mod tests {
             mode: Some(0o600),
             size: Some(3),
             modified_at_ms: None,
+            special: None,
         }
     }
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::spill::{self, Block};
 use super::{Entry, Event, Log, Mark, Progress, State, spill_thread};
 
@@ -170,7 +172,8 @@ impl Cursor {
         };
         self.read = exit;
         self.gap_from = None;
-        let entry = Entry { seq: exit.seq, offset: exit.offset, event: Event::Exited(record) };
+        let (seq, offset, at) = (exit.seq, exit.offset, Instant::now());
+        let entry = Entry { seq, offset, at, event: Event::Exited(record) };
         Some(Delivered { entry, dropped: exit.offset.saturating_sub(from) })
     }
 

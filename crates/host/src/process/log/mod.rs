@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 pub use cursor::{Budget, Cursor, Delivered, Page};
 pub use snapshot::Snapshot;
@@ -60,6 +61,8 @@ pub struct Entry {
     pub seq: u64,
     /// Bytes of output before this event, since the process began.
     offset: u64,
+    /// When it was appended. Of an entry from the spill file, when the first of its block was.
+    at: Instant,
     pub event: Event,
 }
 
@@ -160,6 +163,13 @@ impl Log {
             drop(state);
             self.room.notify_waiters();
         }
+    }
+
+    /// Number of the first retained event that was appended at `at` or later, or a somewhat earlier one
+    /// if it is in the spill file: only its blocks have a time. Otherwise the next number.
+    #[must_use]
+    pub fn first_since(&self, at: Instant) -> u64 {
+        self.lock().first_since(at)
     }
 
     #[must_use]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
 use rustix::fs::FallocateFlags;
+use tokio::time::Instant;
 
 use super::{Entry, Event, Stream};
 use crate::process::launch::ExitRecord;
@@ -42,6 +43,8 @@ pub(super) struct Block {
     first_seq: u64,
     entries: u64,
     first_offset: u64,
+    /// When its first entry was appended.
+    since: Instant,
     at: u64,
     len: u64,
 }
@@ -94,6 +97,7 @@ impl Spill {
             first_seq: first.seq,
             entries: entries.len() as u64,
             first_offset: first.offset,
+            since: first.at,
             at: self.end,
             len,
         });
@@ -108,6 +112,13 @@ impl Spill {
     /// A lower bound of the bytes of output before `seq`.
     pub(super) fn offset_before(&self, seq: u64) -> Option<u64> {
         self.block_of(seq).map(|block| block.first_offset)
+    }
+
+    /// Number of the first entry of the last block that began before `at`: it may have entries of both
+    /// sides. `None` if there is no block.
+    pub(super) fn first_since(&self, at: Instant) -> Option<u64> {
+        let later = self.blocks.partition_point(|block| block.since < at);
+        self.blocks.get(later.saturating_sub(1)).map(|block| block.first_seq)
     }
 
     /// Releases blocks whose every entry is confirmed.
@@ -187,7 +198,7 @@ pub(super) fn decode(block: &Block, mut bytes: Bytes, exit: Option<ExitRecord>) 
             EXITED => Event::Exited(exit.expect("an exit in the file was recorded before")),
             _ => Event::Closed,
         };
-        let entry = Entry { seq, offset, event };
+        let entry = Entry { seq, offset, at: block.since, event };
         offset = entry.end_offset();
         entries.push_back(entry);
     }

@@ -64,7 +64,8 @@ impl State {
     }
 
     pub(super) fn push(&mut self, event: Event) {
-        let entry = Entry { seq: self.progress.next_seq, offset: self.end_offset, event };
+        let (seq, offset) = (self.progress.next_seq, self.end_offset);
+        let entry = Entry { seq, offset, at: Instant::now(), event };
         self.end_offset = entry.end_offset();
         self.progress.next_seq += 1;
         self.memory_cost += entry.cost();
@@ -95,6 +96,15 @@ impl State {
             },
         };
         Mark { seq: first.0 - 1, offset: first.1 }
+    }
+
+    pub(super) fn first_since(&self, at: Instant) -> u64 {
+        let in_file = || self.spill.as_ref().and_then(|spill| spill.first_since(at));
+        match self.memory.partition_point(|entry| entry.at < at) {
+            // Memory may have begun within that time, and the file before it.
+            0 => in_file().unwrap_or_else(|| self.first_in_memory()),
+            older => self.first_in_memory() + older as u64,
+        }
     }
 
     /// The place after `seq`. Its offset is exact where it matters: at the beginning, where the log

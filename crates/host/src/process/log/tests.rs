@@ -356,3 +356,28 @@ async fn a_log_without_an_owner_is_never_full_and_observers_see_its_end() {
     assert_eq!(page.dropped + text(&page).len() as u64, total);
     assert!(matches!(page.events.last().unwrap().entry.event, Event::Closed));
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_of_the_last_moments_are_found() {
+    let second = std::time::Duration::from_secs(1);
+    let entry = ENTRY_OVERHEAD + 100;
+    // Memory for four entries; the older ones are in the file, one block for each batch.
+    let log = log(4 * entry, 1 << 20, OnFull::Block);
+    assert_eq!(log.first_since(Instant::now()), 1, "nothing was appended yet");
+    let begin = Instant::now();
+    for number in 0..12 {
+        produce(&log, numbered(number, 100)).await;
+        tokio::time::advance(second).await;
+    }
+    assert_eq!(log.first_since(begin), 1);
+    assert_eq!(log.first_since(begin + 10 * second), 11, "memory is exact");
+    assert_eq!(log.first_since(Instant::now()), 13, "the next");
+    let first_in_memory = log.lock().first_in_memory();
+    assert!(first_in_memory > 2, "some are in the file");
+    for seconds in 1..u32::try_from(first_in_memory).unwrap() - 1 {
+        let found = log.first_since(begin + seconds * second);
+        let exact = u64::from(seconds) + 1;
+        assert!(found <= exact && found > 0, "{found} for {exact}");
+        assert!(log.lock().spill.as_ref().unwrap().block_of(found).is_some());
+    }
+}

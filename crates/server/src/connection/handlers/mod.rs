@@ -2,10 +2,11 @@
 //! pool.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ExecParams,
-    ExecResponse, ExecWriteResponse, ObserveParams, ReadParams, ResizeParams, RpcError,
+    ExecResponse, ExecWriteResponse, ListParams, ObserveParams, ReadParams, ResizeParams, RpcError,
     SandboxType, SessionCloseParams, SessionListResponse, SignalParams, StartParams, StartResponse,
     Status, TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams,
     WriteResponse, WriteStatus, rpc,
@@ -48,7 +49,7 @@ impl Reader {
             }
             Call::ProcessWait(params) => self.wait(session, params, to),
             Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, to),
-            Call::ProcessList(params) => self.list(session, params.session_id.as_deref(), to),
+            Call::ProcessList(params) => self.list(session, &params, to),
             Call::ProcessObserve(params) => to.answer::<rpc::ProcessObserve>(self.observe(&params)),
             Call::FsReadFile(params) => self.read_file(params, to),
             Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, to),
@@ -286,8 +287,9 @@ impl Reader {
         }
     }
 
-    fn list(&mut self, own: &Arc<Session>, other: Option<&str>, responder: Responder) {
-        let processes = match self.session_named(own, other) {
+    fn list(&mut self, own: &Arc<Session>, params: &ListParams, responder: Responder) {
+        let within = params.within_ms.map(Duration::from_millis);
+        let processes = match self.session_named(own, params.session_id.as_deref()) {
             Ok(session) => session.processes(),
             Err(error) => return responder.fail(&error),
         };
@@ -296,7 +298,7 @@ impl Reader {
             // Whoever does not answer the question holds up nobody's room.
             let counted = Counted::new(processes).await;
             let _room = connection.all_room().await;
-            responder.answer::<rpc::ProcessList>(counted.list());
+            responder.answer::<rpc::ProcessList>(counted.list(within));
         });
     }
 

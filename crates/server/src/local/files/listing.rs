@@ -10,7 +10,7 @@ use exec_server_protocol::{
 };
 
 use super::errors::{bad_pattern, refusal};
-use super::operations::{FileCall, uri};
+use super::operations::{FileCall, special, uri};
 use super::work::Admitted;
 
 /// The text of the answer to `fs/readDirectory`. What the names of a directory take is up to whoever makes them: with paths in another
@@ -27,6 +27,7 @@ const SMALL_ENTRIES: usize = 128;
 /// Names, types and punctuation of an entry's members; the second also with details.
 const MEMBER_BYTES: usize = 80;
 const DETAIL_BYTES: usize = 110;
+const SPECIAL_BYTES: usize = 32;
 
 /// A call whose answer may be so large that there must be room for it before it is made.
 pub(crate) trait LargeFileCall: FileCall + 'static {
@@ -159,7 +160,9 @@ impl<'a> Listing<'a> {
     fn push(&mut self, entry: &Entry) -> Result<(), NotTaken> {
         let file_name = entry.name.to_string_lossy();
         let detail_bytes = entry.details.map_or(0, |_| DETAIL_BYTES);
-        self.bytes += MEMBER_BYTES + detail_bytes + json_len(&file_name);
+        let special = entry.details.and_then(|_| special(entry.kind));
+        let special_bytes = special.map_or(0, |_| SPECIAL_BYTES);
+        self.bytes += MEMBER_BYTES + detail_bytes + special_bytes + json_len(&file_name);
         self.bytes += self.directory_bytes + PathUri::encoded_len_of(&entry.name);
         if self.bytes > self.max_bytes && !self.entries.is_empty() {
             return Err(NotTaken::Full);
@@ -174,6 +177,7 @@ impl<'a> Listing<'a> {
             mode: entry.details.map(|details| details.mode),
             size: entry.details.map(|details| details.size),
             modified_at_ms: entry.details.map(|details| details.modified_at_ms),
+            special,
         });
         Ok(())
     }
@@ -322,9 +326,10 @@ mod tests {
         {
             let directory: PathUri = "/dev/shm/資料".parse().unwrap();
             let mut listing = Listing::new(&directory, usize::MAX);
-            for name in names {
+            let kinds = [FileKind::Regular, FileKind::CharacterDevice].into_iter().cycle();
+            for (name, kind) in names.into_iter().zip(kinds) {
                 let name = OsStr::from_bytes(name).to_owned();
-                let entry = Entry { name, kind: FileKind::Regular, is_symlink: false, details };
+                let entry = Entry { name, kind, is_symlink: false, details };
                 assert!(listing.push(&entry).is_ok());
             }
             let counted = listing.bytes;

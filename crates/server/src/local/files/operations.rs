@@ -7,7 +7,7 @@ use exec_server_protocol::{
     Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsGetMetadataParams,
     FsMetadata, FsPathResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
     FsRenameParams, FsSetPermissionsParams, FsSymlinkParams, FsWriteFileParams,
-    FsWriteFileResponse, PathUri, Rpc, RpcError, WriteCondition, recycle, rpc,
+    FsWriteFileResponse, PathUri, Rpc, RpcError, SpecialFile, WriteCondition, recycle, rpc,
 };
 
 use super::errors::refusal;
@@ -182,6 +182,17 @@ pub(super) fn wire_metadata(metadata: &fs::Metadata) -> FsMetadata {
         created_at_ms: metadata.created_at_ms,
         modified_at_ms: metadata.modified_at_ms,
         mode: Some(metadata.mode),
+        special: special(metadata.kind),
+    }
+}
+
+pub(super) fn special(kind: FileKind) -> Option<SpecialFile> {
+    match kind {
+        FileKind::Fifo => Some(SpecialFile::Fifo),
+        FileKind::Socket => Some(SpecialFile::Socket),
+        FileKind::CharacterDevice => Some(SpecialFile::CharacterDevice),
+        FileKind::BlockDevice => Some(SpecialFile::BlockDevice),
+        FileKind::Regular | FileKind::Directory | FileKind::Symlink | FileKind::Unknown => None,
     }
 }
 
