@@ -52,7 +52,16 @@ pub(super) fn recognise(
     [&said.stderr, &said.terminal, &said.stdout].into_iter().find_map(|bytes| {
         let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
         let text = String::from_utf8_lossy(tail);
-        text.lines().rev().find_map(|line| denial_in(line, network_is_restricted))
+        let denial = text.lines().rev().find_map(|line| denial_in(line, network_is_restricted))?;
+        // A program that wanted a socket says so in the same line, or in a backtrace before it. Bash has paths for them.
+        let wants_socket = match &denial.path {
+            Some(path) => path.starts_with("/dev/tcp/") || path.starts_with("/dev/udp/"),
+            None => denial.call.is_none() && find_word(&text, "socket").is_some(),
+        };
+        if network_is_restricted && wants_socket {
+            return Some(Denial { path: None, call: Some("socket".to_owned()) });
+        }
+        Some(denial)
     })
 }
 
@@ -153,11 +162,17 @@ mod tests {
             ("bash: line 1: /etc/x: Permission denied", Some("/etc/x"), None),
             ("open /etc/x: permission denied", Some("/etc/x"), None),
             ("cat: key.pem: Permission denied", Some("key.pem"), None),
-            ("ping: socket: Operation not permitted", None, None),
+            ("ping: socket: Operation not permitted", None, Some("socket")),
+            (
+                "  File \"socket.py\", line 1\nPermissionError: [Errno 1] Operation not permitted",
+                None,
+                Some("socket"),
+            ),
             ("PermissionError: [Errno 13] Permission denied: '/etc/x'", Some("/etc/x"), None),
             ("Error: EACCES: permission denied, open '/etc/x'", Some("/etc/x"), Some("open")),
             ("Os { code: 1, message: \"Operation not permitted\" }", None, None),
-            ("socket: Operation not permitted", None, None),
+            ("socket: Operation not permitted", None, Some("socket")),
+            ("bash: line 1: /dev/tcp/127.0.0.1/9: Operation not permitted", None, Some("socket")),
             ("sh: 1: can't open '/etc/x': Permission denied", Some("/etc/x"), None),
             ("install: 'a' -> '/etc/b': Operation not permitted", Some("/etc/b"), None),
             ("open failed with EROFS", None, None),
