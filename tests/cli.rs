@@ -82,6 +82,32 @@ fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
 }
 
 #[test]
+fn config_warns_of_variables_that_mean_nothing() {
+    let mut config = command(PROGRAM);
+    config.args(["config"]).env("EXEC_SERVER_MAX_SESION", "2");
+    let outcome = run_command(config);
+    assert_eq!(outcome.code, Some(0));
+    assert!(outcome.stdout.contains("max_sessions = "), "{}", outcome.stdout);
+    assert_eq!(
+        outcome.stderr,
+        "exec-server: unknown environment variable \"EXEC_SERVER_MAX_SESION\" is ignored \
+         (did you mean \"EXEC_SERVER_MAX_SESSIONS\"?)\n"
+    );
+}
+
+#[test]
+fn help_and_the_manual_know_every_command_and_no_other() {
+    let help = run_program(&["help", "logs"]);
+    assert_eq!((help.code, help.stdout), (Some(0), run_program(&["logs", "--help"]).stdout));
+    assert_eq!(run_program(&["help"]).stdout, run_program(&["--help"]).stdout);
+    assert_eq!(run_program(&["man", "logs"]).code, Some(0));
+    for unknown in [["help", "fly"], ["man", "fly"]] {
+        let outcome = run_program(&unknown);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{unknown:?}");
+    }
+}
+
+#[test]
 fn json_is_one_value_on_one_line() {
     for command in ["config", "doctor", "ls"] {
         let outcome = run_program(&[command, "--json"]);

@@ -29,6 +29,16 @@ fn wait_until_detached(server: &Server) {
     });
 }
 
+/// The same of those that have finished.
+fn wait_until_detached_all(server: &Server) {
+    eventually("no launcher is attached", || {
+        let listed = server.run(&["ps", "-a", "--json"]).stdout;
+        let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+        let launched = listed.iter().filter(|one| one["clientName"] == "exec-server run --detach");
+        launched.clone().count() == 3 && launched.clone().all(|one| one["attached"] == false)
+    });
+}
+
 #[test]
 fn a_detached_process_is_found_by_its_name() {
     let server = Server::start();
@@ -69,15 +79,85 @@ fn ids_are_printed_for_programs_too() {
     let outcome = server.run(&["run", "-d", "--json", "sleep", "1000"]);
     let printed: Value = serde_json::from_str(&outcome.stdout).unwrap();
     let [process] = &ps(&server)[..] else { panic!("one process") };
-    assert_eq!(process["name"], printed["processId"]);
+    assert_eq!(process["processId"], printed["processId"]);
     assert_eq!(process["sessionId"], printed["sessionId"]);
-    assert_eq!(process["command"], serde_json::json!(["sleep", "1000"]));
+    assert_eq!(process["argv"], serde_json::json!(["sleep", "1000"]));
 
     let name = printed["processId"].as_str().unwrap();
     server.run(&["kill", "-s", "KILL", name]);
     let waited = server.run(&["wait", "--json", name]);
     let waited: Value = serde_json::from_str(&waited.stdout).unwrap();
-    assert_eq!(waited, serde_json::json!({"name": name, "exitCode": 137}));
+    let ids = (&waited["processId"], &waited["sessionId"]);
+    assert_eq!(ids, (&printed["processId"], &printed["sessionId"]));
+    assert_eq!(waited["exitCode"], 137);
+}
+
+#[test]
+fn logs_may_begin_with_the_last_lines() {
+    let server = Server::start();
+    let gate = Gate::new();
+    let script =
+        format!("seq 1 1000; read x < {}; while echo last; do sleep 0.01; done", gate.path());
+    detach(&server, "job", &script);
+    eventually("all is written", || server.run(&["logs", "job"]).stdout.ends_with("\n1000\n"));
+    assert_eq!(server.run(&["logs", "--tail", "2", "job"]).stdout, "999\n1000\n");
+    assert_eq!(server.run(&["logs", "--tail", "0", "job"]).stdout, "");
+    assert_eq!(server.run(&["logs", "-n", "5000", "job"]).stdout.lines().count(), 1000);
+    let mut none = Running::start(server.command(&["logs", "-f", "--tail", "0", "job"]));
+    let mut one = Running::start(server.command(&["logs", "-f", "--tail", "1", "job"]));
+    assert_eq!(one.line(), "1000\n");
+    gate.open();
+    assert_eq!((one.line(), none.line()), ("last\n".to_owned(), "last\n".to_owned()));
+    assert_eq!(server.run(&["kill", "job"]).code, Some(0));
+    for follower in [one, none] {
+        let (status, rest, _) = follower.finish();
+        assert_eq!(status.code(), Some(0));
+        assert!(rest.lines().all(|line| line == "last"), "{rest}");
+    }
+}
+
+#[test]
+fn logs_may_begin_some_time_ago() {
+    let server = Server::start();
+    detach(&server, "job", "echo first");
+    assert_eq!(server.run(&["wait", "job"]).code, Some(0));
+    assert_eq!(server.run(&["logs", "--since", "1h", "job"]).stdout, "first\n");
+    // A moment that the events are certainly older than, as soon as that much time has passed.
+    eventually("time passes", || server.run(&["logs", "--since", "10ms", "job"]).stdout.is_empty());
+    assert_eq!(server.run(&["logs", "--since", "0", "job"]).stdout, "");
+    assert_eq!(server.run(&["logs", "--since", "10000y", "job"]).stdout, "first\n");
+}
+
+#[test]
+fn waiting_has_an_end() {
+    let server = Server::start();
+    detach(&server, "long", "exec sleep 1000");
+    let outcome = server.run(&["wait", "--timeout", "10ms", "long"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(124), ""));
+    assert_eq!(outcome.stderr, "exec-server: \"long\" is still running after 10ms\n");
+    detach(&server, "short", "exit 3");
+    assert_eq!(server.run(&["wait", "--timeout", "10m", "short"]).code, Some(3));
+}
+
+#[test]
+fn all_that_has_finished_is_forgotten_at_once() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.start(&shell("others", "true"));
+    client.finish_process("others");
+    for name in ["a", "b"] {
+        detach(&server, name, "true");
+        assert_eq!(server.run(&["wait", name]).code, Some(0));
+    }
+    detach(&server, "busy", "exec sleep 1000");
+    wait_until_detached_all(&server);
+    let forgotten = server.run(&["forget", "--all"]);
+    assert_eq!((forgotten.code, forgotten.stdout.as_str()), (Some(0), "a\nb\n"));
+    let left = server.run(&["ps", "-a", "--json"]).stdout;
+    let left: Vec<Value> = serde_json::from_str(&left).unwrap();
+    let names: Vec<_> = left.iter().map(|process| process["processId"].clone()).collect();
+    assert_eq!(names, ["others", "busy"]);
+    assert_eq!(server.run(&["forget", "--all"]).stdout, "", "nothing is left to forget");
 }
 
 #[test]

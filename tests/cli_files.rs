@@ -115,6 +115,22 @@ fn ls_lists_names_in_order() {
 }
 
 #[test]
+fn ls_tells_what_is_no_file() {
+    let machine = Machine::new();
+    let (fifo, socket) = (machine.root().join("fifo"), machine.root().join("socket"));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o640.into(), 0)
+        .unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let long = machine.text(&["ls", "-l"]);
+    let kinds: Vec<_> = long.lines().map(|line| &line[..1]).collect();
+    assert_eq!(kinds, ["p", "s"], "{long}");
+    assert!(machine.text(&["ls", "-l", "fifo"]).starts_with("prw-r-----"));
+    assert!(machine.text(&["ls", "-l", "/dev/null"]).starts_with("crw"));
+    let json: Value = serde_json::from_str(&machine.text(&["ls", "--json"])).unwrap();
+    assert_eq!((&json[0]["type"], &json[1]["type"]), (&"fifo".into(), &"socket".into()));
+}
+
+#[test]
 fn ls_tells_a_symlink_from_what_it_leads_to() {
     let machine = Machine::new();
     machine.write("dir/file", "12345");
@@ -261,7 +277,7 @@ fn what_fails_does_not_keep_the_rest_from_being_done() {
 fn changes_are_told_as_they_happen() {
     let machine = Machine::new();
     let root = machine.root().canonicalize().unwrap();
-    let shown = |name: &str| root.join(name).display().to_string();
+    let shown = |name: &str| format!("./{name}");
     let mut watch = Running::start(machine.command(&["watch", "-r", "."]));
     // Nothing says that the watch has begun but what it tells.
     machine.write("probe-0", "");
@@ -299,8 +315,8 @@ fn a_watch_ends_with_what_it_watches() {
     }
     fs::remove_dir_all(&directory).unwrap();
     let (status, _, error) = watch.finish();
-    let expected = format!("exec-server: {} was removed\n", directory.display());
-    assert_eq!((status.code(), error), (Some(1), expected));
+    let expected = "exec-server: directory was removed\n";
+    assert_eq!((status.code(), error.as_str()), (Some(1), expected));
 }
 
 fn until(watch: &mut Running, wanted: &str) {

@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::process::Signal;
 
-use crate::support::{PROGRAM, Running, Server, ServerBuilder, command, run_with_input};
+use crate::support::{
+    PROGRAM, Running, Server, ServerBuilder, command, run_program, run_with_input,
+};
 
 /// A web server that says what it was asked, and answers by the path.
 struct Web {
@@ -175,7 +177,7 @@ fn a_request_carries_what_it_is_given() {
     assert_eq!(web.asked.recv().unwrap().body, b"typed");
 
     let missing = server.run(&["http", "--header-env", "X-A: {NO_SUCH}", &web.at("/")]);
-    assert_eq!(missing.code, Some(1));
+    assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains("NO_SUCH"), "{}", missing.stderr);
 }
 
@@ -206,6 +208,48 @@ fn failures_have_codes_of_their_own() {
     assert_eq!(waited.code, Some(1), "{}", waited.stderr);
     web.go_on.send(()).unwrap();
     assert_eq!(server.run(&["http"]).code, Some(2));
+    for (url, named) in [
+        ("exmaple", "the URL \"exmaple\" is "),
+        ("gopher://host/?token=SECRET", "the URL \"gopher://host/\" is neither http nor https"),
+        ("http://user:SECRET@:x/", "the URL \":x/\" is not valid"),
+    ] {
+        let mistake = server.run(&["http", url]);
+        assert_eq!(mistake.code, Some(2), "{}", mistake.stderr);
+        assert!(mistake.stderr.contains(named), "{}", mistake.stderr);
+        assert!(!mistake.stderr.contains("SECRET"), "{}", mistake.stderr);
+    }
+}
+
+#[test]
+fn the_method_is_sent_wherever_options_stand() {
+    let (server, web) = (Server::start(), Web::start());
+    let url = web.at("/");
+    for words in [
+        &["DELETE", "-i", "-d", "x", &url][..],
+        &["-i", "DELETE", "-d", "x", &url],
+        &["DELETE", &url, "-i", "-d", "x"],
+    ] {
+        let outcome = server.run(&[&["http"], words].concat());
+        assert!(outcome.stdout.starts_with("HTTP "), "{words:?}: {}", outcome.stderr);
+        let asked = web.asked.recv().unwrap();
+        assert_eq!((asked.method.as_str(), asked.body.as_slice()), ("DELETE", &b"x"[..]));
+    }
+}
+
+#[test]
+fn the_example_in_the_help_works() {
+    let help =
+        run_program(&["http", "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let example = help.split('\'').find(|text| text.ends_with('}') && text.contains(": ")).unwrap();
+    let (name, rest) = example.split_once(": ").unwrap();
+    let (value, variable) = rest.strip_suffix('}').unwrap().split_once('{').unwrap();
+    let server = ServerBuilder::new().variable(variable, "of-the-server").start();
+    let web = Web::start();
+    let outcome = server.run(&["http", "--header-env", example, &web.at("/")]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let headers = web.asked.recv().unwrap().headers.to_ascii_lowercase();
+    let expected = format!("{name}: {value}of-the-server\r\n").to_ascii_lowercase();
+    assert!(headers.contains(&expected), "{headers}");
 }
 
 #[test]

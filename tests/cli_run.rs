@@ -228,6 +228,7 @@ fn variables_are_set_and_copied() {
     let server = Server::start();
     let mut run = server.command(&[
         "run",
+        "--server-env",
         "-e",
         "SET=a=b",
         "--env",

@@ -205,6 +205,21 @@ fn who_wants_to_know_is_told_what_was_denied() {
 }
 
 #[test]
+fn who_is_denied_a_socket_is_told_of_the_network() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let place = Place::new();
+    let connect = "exec bash -c 'exec 3<> /dev/tcp/127.0.0.1/9'";
+    let python = "exec python3 -c 'import socket; socket.socket()'";
+    for script in [connect, python] {
+        let told = run_command(place.run(&["-v", "--sandbox", "workspace-write"], script));
+        assert!(told.stderr.contains("the network (system call socket)"), "{}", told.stderr);
+        assert!(told.stderr.contains("--network allows it"), "{}", told.stderr);
+    }
+}
+
+#[test]
 fn what_outlives_us_stays_in_its_sandbox() {
     if let Some(why) = no_sandbox() {
         return println!("SKIPPED: {why}");

@@ -17,7 +17,7 @@ fn called(name: &str) -> Server {
 /// Asks the server that is found for its name; one of our own has the name `embedded`.
 fn which(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let mut run = command(PROGRAM);
-    run.arg("run").args(arguments).args(["--", "sh", "-c", "echo $WHICH"]);
+    run.args(["run", "--server-env"]).args(arguments).args(["--", "sh", "-c", "echo $WHICH"]);
     run.env("WHICH", "embedded").envs(variables.iter().copied());
     let outcome = run_command(run);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -57,6 +57,55 @@ fn the_first_that_is_named_wins() {
     assert_eq!(which(&["--on", "box"], &variables), "environment");
     assert_eq!(which(&["--on", "local"], &variables), "embedded");
     assert_eq!(which(&["--connect", flag.url()], &variables), "flag");
+}
+
+#[test]
+fn a_configuration_file_can_be_named_on_the_command_line() {
+    let [file, runtime] = ["file", "runtime"].map(called);
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.toml");
+    fs::write(&config, format!("[exec_server]\nurl = {:?}\n", file.url())).unwrap();
+    let variables = [("XDG_RUNTIME_DIR", text(runtime.runtime_directory()))];
+    assert_eq!(which(&["--config", text(&config)], &variables), "file");
+    let started = file.run(&["run", "-d", "--name", "there", "sleep", "1000"]);
+    assert_eq!(started.code, Some(0), "{}", started.stderr);
+    let listed = runtime.run(&["--config", text(&config), "ps"]);
+    assert!(listed.stdout.contains("there"), "{}{}", listed.stdout, listed.stderr);
+    let missing = runtime.run(&["ps", "--config", "/none.toml", "--connect", file.url()]);
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("/none.toml"), "{}", missing.stderr);
+}
+
+#[test]
+fn our_environment_is_passed_to_a_server_of_ours_and_to_no_other() {
+    let server = ServerBuilder::new().variable("A", "of the server").variable("B", "too").start();
+    let shown = |arguments: &[&str]| {
+        let mut run = server.command(&["run"]);
+        run.args(arguments).args(["sh", "-c", "echo ${A-none}, ${B-none}, ${SECRET_KEY-none}"]);
+        run.env("A", "mine").env("SECRET_KEY", "secret").env_remove("B");
+        let outcome = run_command(run);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        outcome.stdout
+    };
+    assert_eq!(shown(&[]), "mine, none, secret\n");
+    assert_eq!(shown(&["--on", "local"]), "mine, none, secret\n", "as with no server");
+    assert_eq!(shown(&["-e", "A=set"]), "set, none, secret\n");
+    assert_eq!(shown(&["--server-env"]), "of the server, too, none\n");
+    assert_eq!(shown(&["--connect", server.url()]), "of the server, too, none\n");
+}
+
+#[test]
+fn a_program_that_is_no_server_is_quoted() {
+    let directory = tempfile::tempdir().unwrap();
+    let environments = directory.path().join("environments.toml");
+    let entry = "[[environments]]\nid = \"ssh\"\nprogram = \"sh\"\nargs = [\"-c\", \"echo Welcome to box; cat\"]\n";
+    fs::write(&environments, entry).unwrap();
+    let mut run = command(PROGRAM);
+    run.args(["run", "--on", "ssh", "true"]).env("EXEC_SERVER_ENVIRONMENTS", &environments);
+    let outcome = run_command(run);
+    assert_eq!(outcome.code, Some(125));
+    let quoted = "it sent \"Welcome to box\", which is not a message";
+    assert!(outcome.stderr.contains(quoted), "{}", outcome.stderr);
 }
 
 #[test]
@@ -173,14 +222,17 @@ fn completions_and_manual_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let outcome = run_program_of(&["completions", shell]);
         assert_eq!(outcome.0, Some(0));
-        assert!(outcome.1.contains("exec-server") && outcome.1.contains("attach"), "{shell}");
+        assert!(
+            outcome.1.contains("exec-server") && outcome.1.contains("attach"),
+            "{shell}"
+        );
     }
     for arguments in [&["man"][..], &["man", "run"]] {
         let (code, page) = run_program_of(arguments);
         assert_eq!(code, Some(0));
         assert!(page.contains(".TH exec-server"), "{page}");
     }
-    assert_eq!(run_program_of(&["man", "fly"]).0, Some(1));
+    assert_eq!(run_program_of(&["man", "fly"]).0, Some(2));
 }
 
 fn run_program_of(arguments: &[&str]) -> (Option<i32>, String) {

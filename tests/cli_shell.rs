@@ -155,9 +155,10 @@ fn a_detached_terminal_is_attached_and_left_again() {
     tmux.line("until $X attach tty; do :; done; echo back-$?-");
     tmux.wait_for("inner>");
     tmux.line("stty size");
-    tmux.wait_for("30 100");
+    tmux.wait_for("30 100\ninner>");
     tmux.keys(&["-l", "~."]);
-    tmux.wait_for("tty keeps running");
+    // Not behind the prompt of what was left.
+    tmux.wait_for("\ndetached; tty keeps running");
     tmux.wait_for("back-0-");
     assert!(server.run(&["ps"]).stdout.contains("running"));
 

@@ -9,6 +9,7 @@ mod cli;
 mod cli_cp;
 mod cli_detached;
 mod cli_files;
+mod cli_hostile;
 mod cli_http;
 mod cli_run;
 mod cli_same;

@@ -11,8 +11,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
 use clap_complete::Shell;
 
 use client::ClientCommand;
@@ -51,12 +52,16 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             json: of_command.get_flag("json"),
         },
         Some((name, of_command)) => {
-            refuse_settings(&mut program, &matches, name)?;
             let of_client = client::parse(name, of_command)
                 .map_err(|message| bad_value(&mut program, name, message))?;
-            if let Some(command) = of_client {
+            let mut flags = flags_of(&[&matches]);
+            if let Some(mut command) = of_client {
+                let before = flags.config_file.take();
+                refuse_settings(&mut program, &flags, name)?;
+                command.server.config_file = command.server.config_file.or(before);
                 return Ok(Command::Client(Box::new(command)));
             }
+            refuse_settings(&mut program, &flags, name)?;
             match name {
                 "doctor" => Command::Doctor { json: of_command.get_flag("json") },
                 "bench" => Command::Bench {
@@ -90,6 +95,8 @@ pub(crate) fn exit_code(
 
 /// The description from which parsing, help, completions and manual pages are made.
 pub(crate) fn program() -> clap::Command {
+    let mut commands: Vec<_> = client::commands().into_iter().chain(own_commands()).collect();
+    commands.push(man(&commands));
     clap::Command::new("exec-server")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Run and control processes and reach files, here or on another machine")
@@ -103,11 +110,9 @@ pub(crate) fn program() -> clap::Command {
              the key url of [exec_server] in the file, the default of environments.toml, or a server of this user\n\
              that is running; run, shell and the commands for files otherwise use one of their own, for as long as they last."
         ))
-        .disable_help_subcommand(true)
         .args_override_self(true)
         .args(setting_arguments())
-        .subcommands(client::commands())
-        .subcommands(own_commands())
+        .subcommands(commands)
 }
 
 /// The commands that need no server.
@@ -141,18 +146,24 @@ fn own_commands() -> Vec<clap::Command> {
                     .value_parser(value_parser!(Shell))
                     .help("The shell"),
             ),
-        clap::Command::new("man")
-            .about("Print a manual page of everything, or of one command, for man -l -")
-            .arg(Arg::new("of").value_name("COMMAND").help("Only this command")),
     ]
 }
 
+fn man(commands: &[clap::Command]) -> clap::Command {
+    let names = commands.iter().map(|command| command.get_name().to_owned());
+    clap::Command::new("man")
+        .about("Print a manual page of everything, or of one command, for man -l -")
+        .arg(
+            Arg::new("of")
+                .value_name("COMMAND")
+                .value_parser(PossibleValuesParser::new(names.chain(["man".to_owned()])))
+                .hide_possible_values(true)
+                .help("Only this command"),
+        )
+}
+
 fn setting_arguments() -> impl Iterator<Item = Arg> {
-    let config_file = Arg::new(CONFIG_FILE)
-        .long(CONFIG_FILE)
-        .value_name("PATH")
-        .value_parser(value_parser!(PathBuf))
-        .help("Read settings from this TOML file");
+    let config_file = config_argument().help("Read settings from this TOML file");
     let defaults = Settings::default();
     let of_settings = SETTINGS.iter().map(move |setting| {
         Arg::new(setting.key)
@@ -165,6 +176,14 @@ fn setting_arguments() -> impl Iterator<Item = Arg> {
             .action(if setting.is_list() { ArgAction::Append } else { ArgAction::Set })
     });
     std::iter::once(config_file).chain(of_settings)
+}
+
+fn config_argument() -> Arg {
+    Arg::new(CONFIG_FILE)
+        .long(CONFIG_FILE)
+        .value_name("PATH")
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(ValueHint::FilePath)
 }
 
 fn help(setting: &Setting, defaults: &Settings) -> String {
@@ -232,14 +251,12 @@ fn refuse_early_options(
 /// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than ignore it.
 fn refuse_settings(
     program: &mut clap::Command,
-    matches: &ArgMatches,
+    flags: &Flags,
     command: &str,
 ) -> Result<(), clap::Error> {
-    let flags = flags_of(&[matches]);
     let given = flags.values.first().map(|(setting, _)| setting.flag());
-    let Some(flag) = given.or_else(|| flags.config_file.map(|_| CONFIG_FILE.to_owned())) else {
-        return Ok(());
-    };
+    let config_file = || flags.config_file.as_ref().map(|_| CONFIG_FILE.to_owned());
+    let Some(flag) = given.or_else(config_file) else { return Ok(()) };
     let message = format!("--{flag} has no meaning for the command '{command}'");
     Err(program.error(ErrorKind::ArgumentConflict, message))
 }
@@ -328,6 +345,28 @@ mod tests {
         }
         let error = parsed("--listen off doctor").unwrap_err().to_string();
         assert!(error.contains("--listen has no meaning for the command 'doctor'"), "{error}");
+    }
+
+    #[test]
+    fn a_configuration_file_may_name_the_server_of_a_command() {
+        for line in ["--config c.toml ps", "ps --config c.toml", "--config a ps --config c.toml"] {
+            let Ok(Command::Client(command)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(command.server.config_file, Some("c.toml".into()), "{line}");
+        }
+        let error = parsed("--max-sessions 3 ps").unwrap_err().to_string();
+        assert!(error.contains("--max-sessions has no meaning for the command 'ps'"), "{error}");
+    }
+
+    #[test]
+    fn help_is_a_command_too() {
+        for line in ["help", "help run", "help man"] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 0, "{line}");
+        }
+        let help = |line: &str| parsed(line).unwrap_err().to_string();
+        assert_eq!(help("help logs"), help("logs --help"));
+        for line in ["help fly", "man fly"] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
     }
 
     #[test]

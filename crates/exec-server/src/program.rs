@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::cli::{self, Command};
 use crate::config::{self, Configuration, Flags};
 use crate::runtime_paths::run_spawner_if_asked;
+use crate::terminal::printable;
 use crate::{bench, commands, logging, serve};
 
 use cli::USAGE_ERROR;
@@ -36,6 +37,9 @@ pub fn main() -> ExitCode {
             serve::serve(&configuration.settings)
         }),
         Command::Config { flags, json } => with_configuration(&flags, |configuration| {
+            for variable in &configuration.unknown_variables {
+                say(&variable.to_string());
+            }
             commands::config::run(configuration, json, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
@@ -77,17 +81,4 @@ pub(crate) fn say(problem: &str) {
     let lines: Vec<_> = problem.lines().map(printable).collect();
     // Nothing is left to do when even standard error is closed.
     let _ = writeln!(io::stderr(), "exec-server: {}", lines.join("\n"));
-}
-
-/// What other people wrote must neither move the cursor of whoever reads it nor change the order of its letters.
-pub(crate) fn printable(text: &str) -> String {
-    text.replace(|letter: char| letter.is_control() || turns_text_around(letter), "\u{fffd}")
-}
-
-/// The bidirectional controls of Unicode.
-pub(crate) fn turns_text_around(letter: char) -> bool {
-    matches!(
-        letter,
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
 }

@@ -85,14 +85,19 @@ impl ReachError {
 
 impl Target {
     pub(crate) fn find(choice: &ServerChoice) -> Result<Self, ReachError> {
+        let flags = Flags { config_file: choice.config_file.clone(), ..Flags::default() };
+        let load = || config::load(&flags, std::env::vars_os());
+        // One that was named is read, needed or not: a mistake does not wait for its day.
+        if flags.config_file.is_some() {
+            load()?;
+        }
         if let Some(url) = &choice.connect {
             return Self::at(url.as_written(), Origin::Flag);
         }
         if let Some(id) = &choice.on {
             return Self::environment(id);
         }
-        let configuration = config::load(&Flags::default(), std::env::vars_os())?;
-        if let Some((url, source)) = configuration.server_url {
+        if let Some((url, source)) = load()?.server_url {
             return Self::at(url.as_written(), Origin::Configured(source));
         }
         let default = user_environments()?.default().clone();

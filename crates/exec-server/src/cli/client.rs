@@ -2,16 +2,17 @@
 //! what they mean in ssh and docker.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
 use exec_server_protocol::SignalName;
 
 use super::files::{self, FileAction};
 use super::http::{self, Request};
 use super::sandbox::{self, SandboxChoice};
 use super::signal::parse_signal;
-use super::switch;
+use super::{CONFIG_FILE, config_argument, switch};
 use crate::server_url::ServerUrl;
 
 /// A command of a client, and how it finds its server.
@@ -22,24 +23,57 @@ pub(crate) struct ClientCommand {
 }
 
 /// What the command line says about the server.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ServerChoice {
     pub(crate) connect: Option<ServerUrl>,
     pub(crate) on: Option<String>,
+    /// Which may have the URL.
+    pub(crate) config_file: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Action {
     Run(Run),
-    Shell { command: Vec<OsString>, sandbox: SandboxChoice },
-    Ps { all: bool, json: bool },
-    Logs { name: String, follow: bool, json: bool },
-    Attach { name: String },
-    Kill { names: Vec<String>, signal: Option<SignalName> },
-    Wait { names: Vec<String>, json: bool },
-    Forget { names: Vec<String>, force: bool },
+    Shell {
+        command: Vec<OsString>,
+        sandbox: SandboxChoice,
+        server_env: bool,
+    },
+    Ps {
+        all: bool,
+        json: bool,
+    },
+    Logs(Logs),
+    Attach {
+        name: String,
+    },
+    Kill {
+        names: Vec<String>,
+        signal: Option<SignalName>,
+    },
+    Wait {
+        names: Vec<String>,
+        timeout: Option<Duration>,
+        json: bool,
+    },
+    /// No names: all that have finished.
+    Forget {
+        names: Vec<String>,
+        force: bool,
+    },
     Files(FileAction),
     Http(Request),
+}
+
+#[derive(Debug)]
+pub(crate) struct Logs {
+    pub(crate) name: String,
+    pub(crate) follow: bool,
+    /// Only the last so many lines of what there is.
+    pub(crate) tail: Option<usize>,
+    /// Only what came in this time.
+    pub(crate) since: Option<Duration>,
+    pub(crate) json: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +84,8 @@ pub(crate) struct Run {
     pub(crate) no_stdin: bool,
     pub(crate) cwd: Option<OsString>,
     pub(crate) variables: Vec<Variable>,
+    /// The environment is the server's, also where ours could be passed.
+    pub(crate) server_env: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) name: Option<String>,
     pub(crate) sandbox: SandboxChoice,
@@ -89,6 +125,7 @@ pub(super) fn commands() -> Vec<clap::Command> {
                 "After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.\n\
                  The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.",
             )
+            .arg(server_env())
             .args(sandbox::arguments())
             .arg(command_argument().help("Run this instead of the login shell")),
         client_command("ps", "List the processes of the server")
@@ -96,6 +133,22 @@ pub(super) fn commands() -> Vec<clap::Command> {
             .arg(json()),
         client_command("logs", "Print what is kept of the output of a process")
             .arg(switch("follow", "Go on until the process ends").short('f'))
+            .arg(
+                Arg::new("tail")
+                    .short('n')
+                    .long("tail")
+                    .value_name("N")
+                    .value_parser(value_parser!(usize))
+                    .conflicts_with("json")
+                    .help("Begin with the last N lines"),
+            )
+            .arg(
+                Arg::new("since")
+                    .long("since")
+                    .value_name("DURATION")
+                    .value_parser(parse_duration)
+                    .help("Begin with the output of the last DURATION, such as 90 (seconds), 10m or 1h 30m"),
+            )
             .arg(json().help("Print one JSON object for each event; chunks are base64"))
             .arg(name_argument("NAME")),
         client_command("attach", "Connect to a process that was started with run --detach")
@@ -115,17 +168,29 @@ pub(super) fn commands() -> Vec<clap::Command> {
             )
             .arg(name_argument("NAME").num_args(1..)),
         client_command("wait", "Wait for processes to exit, print their exit codes, and exit with the last")
+            .after_help("The exit code is that of the last process; 124 after --timeout, and 125 if exec-server fails.")
+            .arg(
+                Arg::new("timeout")
+                    .long("timeout")
+                    .value_name("DURATION")
+                    .value_parser(parse_duration)
+                    .help("Wait no longer than this for all of them; 0 is for ever"),
+            )
             .arg(json())
             .arg(name_argument("NAME").num_args(1..)),
         client_command("forget", "Forget finished processes, with their output")
             .arg(switch("force", "Also end those that run").short('f'))
-            .arg(name_argument("NAME").num_args(1..)),
+            .arg(
+                switch("all", "Forget every finished process that was started with run --detach, and print their names")
+                    .conflicts_with_all(["name", "force"]),
+            )
+            .arg(name_argument("NAME").num_args(1..).required(false).required_unless_present("all")),
     ];
     of_processes.into_iter().chain(files::commands()).chain([http::command()]).collect()
 }
 
 fn run() -> clap::Command {
-    client_command("run", "Run a command; its output, input and exit code become ours")
+    client_command("run", "Run a command; its output, input and exit code become yours")
         .override_usage("exec-server run [OPTIONS] [--] COMMAND [ARGUMENTS]...")
         .after_help(
             "The exit code is that of the command, or 128 + N if signal N killed it; 124 after --timeout,\n\
@@ -136,7 +201,7 @@ fn run() -> clap::Command {
             switch("no_terminal", "Give it none (the default)").short('T').long("no-tty").overrides_with("terminal"),
             switch("no_stdin", "Do not read standard input").short('n').long("no-stdin"),
             switch("interactive", "With --detach, keep standard input open for attach").short('i'),
-            switch("verbose", "Say what the sandbox seems to have denied, also if nobody sits at a terminal").short('v'),
+            switch("verbose", "Say what the sandbox seems to have denied, also if standard error is not a terminal").short('v'),
         ])
         .args([
             Arg::new("cwd")
@@ -145,13 +210,15 @@ fn run() -> clap::Command {
                 .visible_alias("workdir")
                 .value_name("DIR")
                 .value_parser(value_parser!(OsString))
+                .value_hint(ValueHint::DirPath)
                 .help("Run in this directory of the server's machine"),
             Arg::new("env")
                 .short('e')
                 .long("env")
                 .value_name("NAME[=VALUE]")
                 .action(ArgAction::Append)
-                .help("Set a variable, or copy ours (may be repeated)"),
+                .help("Set a variable, or copy yours (may be repeated)"),
+            server_env(),
             Arg::new("timeout")
                 .long("timeout")
                 .value_name("DURATION")
@@ -189,7 +256,16 @@ pub(super) fn client_command(name: &'static str, about: &'static str) -> clap::C
             .value_name("ENVIRONMENT")
             .conflicts_with("connect")
             .help("Use this environment of environments.toml"),
+        config_argument().help("Read the server's URL from this TOML file"),
     ])
+}
+
+fn server_env() -> Arg {
+    switch(
+        "server_env",
+        "Start from the server's environment, even if the server is yours and on this machine",
+    )
+    .long("server-env")
 }
 
 /// Everything from the first word on belongs to the command, dashes or not.
@@ -197,6 +273,7 @@ fn command_argument() -> Arg {
     Arg::new("command")
         .value_name("COMMAND")
         .value_parser(value_parser!(OsString))
+        .value_hint(ValueHint::AnyPath)
         .num_args(0..)
         .trailing_var_arg(true)
 }
@@ -217,12 +294,22 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCom
     let the_name = || names().pop().unwrap_or_default();
     let action = match name {
         "run" => Action::Run(parse_run(matches)?),
-        "shell" => Action::Shell { command: words(matches), sandbox: sandbox::parse(matches)? },
+        "shell" => Action::Shell {
+            command: words(matches),
+            sandbox: sandbox::parse(matches)?,
+            server_env: flag("server_env"),
+        },
         "ps" => Action::Ps { all: flag("all"), json: flag("json") },
-        "logs" => Action::Logs { name: the_name(), follow: flag("follow"), json: flag("json") },
+        "logs" => Action::Logs(Logs {
+            name: the_name(),
+            follow: flag("follow"),
+            tail: matches.get_one("tail").copied(),
+            since: matches.get_one("since").copied(),
+            json: flag("json"),
+        }),
         "attach" => Action::Attach { name: the_name() },
         "kill" => Action::Kill { names: names(), signal: matches.get_one("signal").copied() },
-        "wait" => Action::Wait { names: names(), json: flag("json") },
+        "wait" => Action::Wait { names: names(), timeout: timeout(matches), json: flag("json") },
         "forget" => Action::Forget { names: names(), force: flag("force") },
         "http" => Action::Http(http::parse(matches)?),
         _ => match files::parse(name, matches)? {
@@ -231,21 +318,24 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCom
         },
     };
     let connect = matches.get_one::<String>("connect").map(|url| parse_url(url)).transpose()?;
-    let server = ServerChoice { connect, on: matches.get_one("on").cloned() };
+    let server = ServerChoice {
+        connect,
+        on: matches.get_one("on").cloned(),
+        config_file: matches.get_one(CONFIG_FILE).cloned(),
+    };
     Ok(Some(ClientCommand { server, action }))
 }
 
 fn parse_run(matches: &ArgMatches) -> Result<Run, String> {
     let variables = matches.get_many::<String>("env").into_iter().flatten();
-    let timeout: Option<Duration> = matches.get_one("timeout").copied();
     Ok(Run {
         command: words(matches),
         terminal: matches.get_flag("terminal"),
         no_stdin: matches.get_flag("no_stdin"),
         cwd: matches.get_one("cwd").cloned(),
         variables: variables.map(|text| parse_variable(text)).collect::<Result<_, _>>()?,
-        // As for `timeout`, zero is no limit.
-        timeout: timeout.filter(|timeout| !timeout.is_zero()),
+        server_env: matches.get_flag("server_env"),
+        timeout: timeout(matches),
         name: matches.get_one("name").cloned(),
         sandbox: sandbox::parse(matches)?,
         verbose: matches.get_flag("verbose"),
@@ -255,6 +345,11 @@ fn parse_run(matches: &ArgMatches) -> Result<Run, String> {
             json: matches.get_flag("json"),
         }),
     })
+}
+
+/// As for timeout(1), zero is no limit.
+pub(super) fn timeout(matches: &ArgMatches) -> Option<Duration> {
+    matches.get_one::<Duration>("timeout").copied().filter(|timeout| !timeout.is_zero())
 }
 
 fn words(matches: &ArgMatches) -> Vec<OsString> {
@@ -306,15 +401,19 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     Ok(lifetime)
 }
 
+const LONGEST_NAME: usize = 128;
+
 /// The rule of docker. A slash would make the name of a session of what stands before it.
-fn parse_name(text: &str) -> Result<String, String> {
-    const LONGEST: usize = 128;
+pub(crate) fn is_plain_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    let sound = text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+    text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && text.bytes().all(allowed)
-        && text.len() <= LONGEST;
-    sound.then(|| text.to_owned()).ok_or_else(|| {
-        format!("expected letters, digits, '_', '.' and '-', the first a letter or digit, at most {LONGEST}")
+        && text.len() <= LONGEST_NAME
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| {
+        format!("expected letters, digits, '_', '.' and '-', the first a letter or digit, at most {LONGEST_NAME}")
     })
 }
 
@@ -423,6 +522,23 @@ mod tests {
         assert!(run_of("run -d --ttl 1h --json true").detach.is_some());
         assert!(refused("run --ttl 1h true").contains("--detach"));
         assert!(refused("run --json true").contains("--detach"));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_named_or_all() {
+        let Action::Forget { names, .. } = parsed("forget --all").action else { panic!() };
+        assert!(names.is_empty());
+        for bad in ["forget", "forget --all a", "forget --all -f"] {
+            assert!(refused(bad).contains("Usage: exec-server forget"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn logs_begin_where_they_are_asked_to() {
+        let Action::Logs(logs) = parsed("logs -n 5 --since 1m a").action else { panic!() };
+        assert_eq!((logs.tail, logs.since), (Some(5), Some(Duration::from_secs(60))));
+        assert!(refused("logs --tail many a").contains("--tail"));
+        assert!(refused("logs --tail 1 --json a").contains("--json"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
 use exec_server_protocol::HttpRequestHeader;
 
-use super::client::{client_command, parse_duration};
+use super::client::{client_command, parse_duration, timeout};
 use super::switch;
 
 /// A request that the server is to make.
@@ -41,7 +41,7 @@ pub(super) fn command() -> clap::Command {
         .override_usage("exec-server http [OPTIONS] [METHOD] URL")
         .after_help(
             "The request leaves from the server's machine, through its proxies. The method is GET, or POST if there is data.\n\n\
-             The exit code is 0 whatever the status, unless --fail is given; 1 if there is no response, or not all of it.",
+             The exit code is 0 whatever the status, unless --fail is given; 1 if there is no response, or not all of it; 2 if the request is not valid.",
         )
         .args([
             Arg::new(HEADER)
@@ -54,7 +54,7 @@ pub(super) fn command() -> clap::Command {
                 .long("header-env")
                 .value_name("NAME: VALUE{VARIABLE}")
                 .action(ArgAction::Append)
-                .help("The same, with a variable of the server at its end: 'Authorization: Bearer {TOKEN}'"),
+                .help("The same, with a variable of the server at its end: 'Authorization: Bearer {SERVICE_TICKET}'"),
             Arg::new("data")
                 .short('d')
                 .long("data")
@@ -80,7 +80,7 @@ pub(super) fn command() -> clap::Command {
             switch("no_redirect", "Print a redirect instead of following it").long("no-redirect"),
             switch("fail", "Exit with 22, and print no body, if the status is 400 or more").short('f'),
         ])
-        .arg(Arg::new("request").value_name("URL").required(true).num_args(1..=2).help("Where to; the method may stand before it"))
+        .arg(Arg::new("request").value_name("URL").required(true).num_args(1..).help("Where to; the method may stand before it"))
 }
 
 /// An error does not show the value of a header, or a URL.
@@ -95,13 +95,12 @@ pub(super) fn parse(matches: &ArgMatches) -> Result<Request, String> {
     let words: Vec<&String> = texts("request").collect();
     let usual = if body.is_some() { "POST" } else { "GET" };
     let (method, url) = match words.as_slice() {
-        [method, _] if method.contains([':', '/']) => {
-            return Err("expected a method before the URL, and nothing after it".to_owned());
+        [url] => (usual.to_owned(), (*url).clone()),
+        [method, url] if !method.contains([':', '/']) => {
+            (method.to_ascii_uppercase(), (*url).clone())
         }
-        [method, url] => (method.to_ascii_uppercase(), (*url).clone()),
-        _ => (usual.to_owned(), words.last().expect("clap requires one").to_string()),
+        _ => return Err("expected a method before the URL, and nothing after it".to_owned()),
     };
-    let timeout: Option<Duration> = matches.get_one("timeout").copied();
     Ok(Request {
         method,
         url,
@@ -110,7 +109,7 @@ pub(super) fn parse(matches: &ArgMatches) -> Result<Request, String> {
         include_head: matches.get_flag("include"),
         output: matches.get_one::<PathBuf>("output").filter(|path| *path != "-").cloned(),
         follow_redirects: !matches.get_flag("no_redirect"),
-        timeout: timeout.filter(|timeout| !timeout.is_zero()),
+        timeout: timeout(matches),
         fail: matches.get_flag("fail"),
     })
 }
@@ -174,8 +173,24 @@ mod tests {
         assert_eq!(method(&["-d", "x", "http://h/"]), "POST");
         assert_eq!(method(&["put", "http://h/", "-d", "x"]), "PUT");
         assert_eq!(parsed(&["put", "http://h/"]).unwrap().url, "http://h/");
-        for words in [["http://h/", "extra"], ["h/x", "http://h/"]] {
-            assert!(parsed(&words).unwrap_err().contains("expected a method"), "{words:?}");
+        for words in [&["http://h/", "extra"][..], &["h/x", "http://h/"], &["a", "b", "http://h/"]]
+        {
+            assert!(parsed(words).unwrap_err().contains("expected a method"), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        for words in [
+            &["-i", "-d", "x", "DELETE", "http://h/"][..],
+            &["DELETE", "-i", "-d", "x", "http://h/"],
+            &["-d", "x", "DELETE", "-i", "http://h/"],
+            &["DELETE", "http://h/", "-i", "-d", "x"],
+            &["-i", "DELETE", "-d", "x", "--", "http://h/"],
+        ] {
+            let request = parsed(words).unwrap();
+            assert_eq!((request.method.as_str(), request.url.as_str()), ("DELETE", "http://h/"));
+            assert!(request.include_head && request.body.is_some(), "{words:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use exec_server_server::SandboxLevel;
 
 use super::switch;
@@ -46,6 +46,7 @@ pub(super) fn arguments() -> [Arg; 4] {
             .long("writable")
             .value_name("DIR")
             .value_parser(OsStringValueParser::new().try_map(directory))
+            .value_hint(ValueHint::DirPath)
             .action(ArgAction::Append)
             .requires("sandbox")
             .help("Let it write in this directory too (may be repeated)"),

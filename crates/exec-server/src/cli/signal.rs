@@ -26,18 +26,25 @@ pub(super) fn parse_signal(text: &str) -> Result<SignalName, String> {
         .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
 }
 
-/// Makes `--signal=KILL` of the `-KILL` or `-9` of `kill -9 NAME`, which clap cannot describe.
+/// Makes `--signal=KILL` of the `-KILL` or `-9` of `kill -9 NAME`, which clap cannot describe. Also of what only looks like a
+/// signal, so that it is judged as one.
 pub(super) fn with_signal_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     if arguments.get(1).is_some_and(|command| command == "kill") {
         for argument in arguments.iter_mut().skip(2).take_while(|argument| *argument != "--") {
             let signal = argument.to_str().and_then(|text| text.strip_prefix('-'));
-            if let Some(signal) = signal.filter(|signal| parse_signal(signal).is_ok()) {
+            if let Some(signal) = signal.filter(|signal| looks_like_signal(signal)) {
                 *argument = format!("--signal={signal}").into();
             }
         }
     }
     arguments
+}
+
+fn looks_like_signal(text: &str) -> bool {
+    let begins =
+        text.starts_with(|letter: char| letter.is_ascii_digit() || letter.is_ascii_uppercase());
+    parse_signal(text).is_ok() || (begins && text.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 #[cfg(test)]
@@ -68,7 +75,10 @@ mod tests {
             );
         }
         assert!(killed("-s WINCH a").unwrap_err().to_string().contains("HUP, INT, QUIT"));
-        killed("-WINCH a").unwrap_err();
+        for unknown in ["-WINCH", "-99", "-S"] {
+            let error = killed(&format!("{unknown} a")).unwrap_err().to_string();
+            assert!(error.contains("HUP, INT, QUIT") && !error.contains("-- -"), "{error}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::run::{input_failed, options};
 use crate::cli::client::ServerChoice;
 use crate::exit_code::ExitStatus;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::program::say;
 use crate::reach::{ReachError, Target};
 
 const CLIENT_NAME: &str = "exec-server attach";
@@ -66,11 +67,11 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
         Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            let _ = writeln!(io::stderr(), "exec-server: gave up; {name} is left running");
+            say(&format!("gave up; {name} is left running"));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::TimedOut(end) => {
-            let _ = writeln!(io::stderr(), "exec-server: {name} timed out{}", end.in_words());
+            say(&format!("{name} timed out{}", end.in_words()));
             Ok(ExitStatus::TIMED_OUT)
         }
         Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {name}"))),

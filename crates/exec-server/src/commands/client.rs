@@ -1,15 +1,17 @@
 //! The commands that need a server, from their options to an exit code.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_client::ExecServerClient;
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use super::listing::{self, Listed};
 use super::run::options;
 use super::servers::Servers;
-use super::wording::one_line;
+use super::wording::{Mistake, one_line};
 use super::{
     attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
 };
@@ -18,6 +20,7 @@ use crate::cli::files::FileAction;
 use crate::exit_code::ExitStatus;
 use crate::program::say;
 use crate::reach::{ReachError, Target};
+use crate::terminal::json_line;
 
 pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -42,7 +45,7 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
 
 /// Something has to be written otherwise, on the command line or in a file that it relies on.
 fn is_mistake(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(ReachError::is_mistake)
+    error.is::<Mistake>() || error.downcast_ref().is_some_and(ReachError::is_mistake)
 }
 
 /// Where the exit code is a process's, ours must be told from it.
@@ -53,7 +56,7 @@ fn failure_of(action: &Action) -> ExitStatus {
         }
         Action::Files(FileAction::Grep(_)) => ExitStatus::NOT_ALL_SEARCHED,
         Action::Ps { .. }
-        | Action::Logs { .. }
+        | Action::Logs(_)
         | Action::Kill { .. }
         | Action::Forget { .. }
         | Action::Files(_)
@@ -65,7 +68,9 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
     let server = &command.server;
     match &command.action {
         Action::Run(run) => Box::pin(run::run(server, run)).await,
-        Action::Shell { command, sandbox } => Box::pin(shell::run(server, command, sandbox)).await,
+        Action::Shell { command, sandbox, server_env } => {
+            Box::pin(shell::run(server, command, sandbox, *server_env)).await
+        }
         Action::Attach { name } => Box::pin(attach::run(server, name)).await,
         Action::Ps { all, json } => {
             with_listing(server, "exec-server ps", async |_, listed| {
@@ -74,11 +79,11 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             })
             .await
         }
-        Action::Logs { name, follow, json } => {
-            with_listing(server, "exec-server logs", async |client, listed| {
-                logs::run(client, listing::find(&listed, name)?, *follow, *json).await
-            })
-            .await
+        Action::Logs(logs) => {
+            let act = async |client: &_, listed: Vec<Listed>| {
+                logs::run(client, listing::find(&listed, &logs.name)?, logs).await
+            };
+            with_listing_within(server, "exec-server logs", logs.since, act).await
         }
         Action::Kill { names, signal } => {
             with_listing(server, "exec-server kill", async |client, listed| {
@@ -89,6 +94,9 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
         }
         Action::Forget { names, force } => {
             with_listing(server, "exec-server forget", async |client, listed| {
+                if names.is_empty() {
+                    return forget::all(client, &listed).await;
+                }
                 for_each(names, &listed, async |listed| forget::run(client, listed, *force).await)
                     .await
             })
@@ -99,9 +107,9 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             let work = async |servers: &Servers<'_>| http::run(servers, request).await;
             Box::pin(Servers::work(server, "http", work)).await
         }
-        Action::Wait { names, json } => {
+        Action::Wait { names, timeout, json } => {
             with_listing(server, "exec-server wait", async |client, listed| {
-                wait_for(client, &listed, names, *json).await
+                wait_for(client, &listed, names, *timeout, *json).await
             })
             .await
         }
@@ -143,8 +151,18 @@ async fn with_listing(
     client_name: &str,
     act: impl AsyncFnOnce(&ExecServerClient, Vec<Listed>) -> anyhow::Result<ExitStatus>,
 ) -> anyhow::Result<ExitStatus> {
+    with_listing_within(server, client_name, None, act).await
+}
+
+async fn with_listing_within(
+    server: &ServerChoice,
+    client_name: &str,
+    within: Option<Duration>,
+    act: impl AsyncFnOnce(&ExecServerClient, Vec<Listed>) -> anyhow::Result<ExitStatus>,
+) -> anyhow::Result<ExitStatus> {
     let reached = Target::lasting(server)?.connect(options(client_name)).await?;
-    let listed = listing::list(&reached.client).await.context("cannot list what the server runs");
+    let listed = listing::list_within(&reached.client, within).await;
+    let listed = listed.context("cannot list what the server runs");
     let outcome = match listed {
         Ok(listed) => act(&reached.client, listed).await,
         Err(error) => Err(error),
@@ -177,20 +195,38 @@ async fn wait_for(
     client: &ExecServerClient,
     listed: &[Listed],
     names: &[String],
+    timeout: Option<Duration>,
     json: bool,
 ) -> anyhow::Result<ExitStatus> {
+    // One that no clock can hold is none.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // All names first: a mistake is not worth waiting for.
     let found = names.iter().map(|name| listing::find(listed, name));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     let mut last = 0;
     for process in found {
-        last = wait::run(client, process).await?;
-        let line = if json {
-            json!({"name": process.name(), "exitCode": last}).to_string()
-        } else {
-            last.to_string()
+        let waiting = wait::run(client, process);
+        last = match deadline {
+            None => waiting.await?,
+            Some(deadline) => match timeout_at(deadline, waiting).await {
+                Ok(code) => code?,
+                Err(_) => {
+                    let after = timeout.unwrap_or_default();
+                    say(&format!("{:?} is still running after {after:?}", process.name()));
+                    return Ok(ExitStatus::TIMED_OUT);
+                }
+            },
         };
-        super::print((line + "\n").as_bytes(), &mut std::io::stdout())?;
+        let line = if json {
+            let session_id = &process.session.session_id;
+            let (process_id, exit_code) = (process.name(), last);
+            json_line(
+                &json!({"processId": process_id, "sessionId": session_id, "exitCode": exit_code}),
+            )
+        } else {
+            format!("{last}\n")
+        };
+        super::print(line.as_bytes(), &mut std::io::stdout())?;
     }
     Ok(ExitStatus::of_process(last))
 }

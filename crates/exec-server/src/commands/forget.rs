@@ -4,6 +4,38 @@ use exec_server_client::ExecServerClient;
 use exec_server_protocol::SessionCloseParams;
 
 use super::listing::Listed;
+use super::run::DETACHED_CLIENT_NAME;
+use super::wording::one_line;
+use crate::exit_code::ExitStatus;
+use crate::program::say;
+use crate::terminal::printable;
+
+/// Every process that was started with `run --detach` and has finished. Sessions of other clients are left alone: they may come
+/// back for what they have not read yet.
+pub(crate) async fn all(
+    client: &ExecServerClient,
+    listed: &[Listed],
+) -> anyhow::Result<ExitStatus> {
+    let mut status = ExitStatus::SUCCESS;
+    let is_ours = |one: &&Listed| one.session.client_name == DETACHED_CLIENT_NAME;
+    for finished in listed.iter().filter(is_ours).filter(|one| !is_alive(one)) {
+        match run(client, finished, false).await {
+            Ok(()) => {
+                let line = format!("{}\n", printable(finished.name()));
+                super::print(line.as_bytes(), &mut std::io::stdout())?;
+            }
+            Err(error) => {
+                say(&one_line(&error));
+                status = ExitStatus::FAILURE;
+            }
+        }
+    }
+    Ok(status)
+}
+
+fn is_alive(listed: &Listed) -> bool {
+    listed.process.running || listed.process.descendants > 0
+}
 
 pub(crate) async fn run(
     client: &ExecServerClient,
@@ -11,9 +43,8 @@ pub(crate) async fn run(
     force: bool,
 ) -> anyhow::Result<()> {
     let name = listed.name();
-    let is_alive = listed.process.running || listed.process.descendants > 0;
     anyhow::ensure!(
-        force || !is_alive,
+        force || !is_alive(listed),
         "{name:?} is running; end it with exec-server kill {name}, or use forget -f"
     );
     anyhow::ensure!(

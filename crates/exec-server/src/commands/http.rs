@@ -6,19 +6,20 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use exec_server_client::HttpBody;
+use exec_server_client::{ExecServerError, HttpBody};
 use exec_server_protocol::{
-    HttpRequestParams, HttpResponse, MAX_FILE_BYTES, OutputStream, RedirectPolicy,
+    ErrorCode, HttpRequestParams, HttpResponse, MAX_FILE_BYTES, OutputStream, RedirectPolicy,
 };
 
 use super::download::Download;
 use super::problem::Problem;
 use super::servers::Servers;
-use super::wording::without_id;
+use super::wording::{Mistake, without_id};
 use crate::cli::http::{Body, Request};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
-use crate::program::{printable, say};
+use crate::program::say;
+use crate::terminal::printable;
 
 /// What servers call one, before its number.
 const REQUEST: &str = "http request";
@@ -65,7 +66,22 @@ async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpRe
         },
         ..HttpRequestParams::new(request.method.clone(), request.url.clone())
     };
-    Ok(client.http_stream(params).await.map_err(|error| without_id(REQUEST, error))?)
+    let answer = client.http_stream(params).await.map_err(|error| without_id(REQUEST, error));
+    answer.map_err(|error| match error {
+        ExecServerError::Server(error) if error.code == ErrorCode::InvalidParams.value() => {
+            Mistake(naming_url(&error.message, &request.url)).into()
+        }
+        error => error.into(),
+    })
+}
+
+/// Servers do not repeat URLs, which may be secret in part: where they have a user name, and behind a question mark.
+fn naming_url(message: &str, url: &str) -> String {
+    let Some(problem) = message.strip_prefix("the URL ") else { return message.to_owned() };
+    let shown = url.split(['?', '#']).next().unwrap_or_default();
+    let shown = shown.rsplit_once('@').map_or(shown, |(_, host)| host);
+    let shown: String = shown.chars().take(200).collect();
+    format!("the URL {shown:?} {problem}")
 }
 
 /// The head goes to our output, the body there or to a file.
@@ -167,6 +183,16 @@ fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_is_named_without_its_secrets() {
+        let named = |url: &str| naming_url("the URL is not valid", url);
+        assert_eq!(named("exmaple"), "the URL \"exmaple\" is not valid");
+        for url in ["http://me:SECRET@h:x/p?token=SECRET", "h:x/p#SECRET", "SECRET@h:x/p"] {
+            assert!(named(url).contains("h:x/p") && !named(url).contains("SECRET"), "{url}");
+        }
+        assert_eq!(naming_url("header x: no", "u"), "header x: no");
+    }
 
     #[tokio::test]
     async fn a_body_has_a_limit() {

@@ -1,38 +1,47 @@
 //! `exec-server logs`: what is kept of the output of a process, and what comes.
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use exec_server_client::{ExecProcessEvent, ExecServerClient};
 use exec_server_protocol::OutputStream;
 use serde_json::json;
 
 use super::listing::Listed;
+use crate::cli::client::Logs;
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
+use crate::terminal::json_line;
 
 /// Prints what there is now; with `follow`, to the end of the process.
 pub(crate) async fn run(
     client: &ExecServerClient,
     listed: &Listed,
-    follow: bool,
-    json: bool,
+    logs: &Logs,
 ) -> anyhow::Result<ExitStatus> {
-    let last = if follow { u64::MAX } else { listed.process.next_seq.saturating_sub(1) };
-    if last == 0 {
+    let newest = listed.process.next_seq.saturating_sub(1);
+    let last = if logs.follow { u64::MAX } else { newest };
+    let after = already_seen(listed, logs)?;
+    if after >= last {
         return Ok(ExitStatus::SUCCESS);
     }
     let session = &listed.session.session_id;
     let process = client
-        .observe(session, listed.name(), None)
+        .observe(session, listed.name(), (after > 0).then_some(after))
         .await
         .with_context(|| format!("cannot read the output of {:?}", listed.name()))?;
     let mut events = process.subscribe_events();
-    let mut outputs = Outputs::open();
+    let mut printer = Printer {
+        outputs: Outputs::open(),
+        json: logs.json,
+        tail: logs.tail.filter(|_| after < newest).map(Tail::new),
+    };
     loop {
         let event = tokio::select! {
             event = events.next() => event,
-            error = outputs.failed() => return ExitStatus::of_write_error(error),
+            error = printer.outputs.failed() => return ExitStatus::of_write_error(error),
         };
         let Some(event) = event else { break };
         let seq = match &event {
@@ -47,23 +56,117 @@ pub(crate) async fn run(
         if seq.is_some_and(|seq| seq > last) {
             break;
         }
-        let written = if json {
-            outputs.write(OutputStream::Stdout, as_json(&event).into()).await
-        } else {
-            print(event, &mut outputs).await
-        };
-        match written {
-            Ok(()) => {}
-            Err(error) => return ExitStatus::of_write_error(error),
+        let written = printer.take(event, seq.is_some_and(|seq| seq >= newest)).await;
+        if let Err(error) = written {
+            return ExitStatus::of_write_error(error);
         }
         if seq == Some(last) {
             break;
         }
     }
-    match outputs.finish().await {
+    match printer.finish().await {
         Ok(()) => Ok(ExitStatus::SUCCESS),
         Err(error) => ExitStatus::of_write_error(error),
     }
+}
+
+/// Number of the last event that is not wanted.
+fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
+    if logs.tail == Some(0) {
+        return Ok(listed.process.next_seq.saturating_sub(1));
+    }
+    if logs.since.is_none() {
+        return Ok(0);
+    }
+    let first = listed.process.first_seq_within;
+    let first = first.context("--since: the server is too old to say when output was written")?;
+    Ok(first.saturating_sub(1))
+}
+
+struct Printer {
+    outputs: Outputs,
+    json: bool,
+    /// Until everything is read that there was at first.
+    tail: Option<Tail>,
+}
+
+impl Printer {
+    /// `is_newest`: nothing more follows of what there was at first.
+    async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> io::Result<()> {
+        if let Some(tail) = &mut self.tail {
+            if let ExecProcessEvent::Output(output) = event {
+                tail.push(output.stream, output.chunk.0);
+            }
+            return if is_newest { self.release_tail().await } else { Ok(()) };
+        }
+        if self.json {
+            return self.outputs.write(OutputStream::Stdout, as_json(&event).into()).await;
+        }
+        print(event, &mut self.outputs).await
+    }
+
+    async fn release_tail(&mut self) -> io::Result<()> {
+        for (stream, bytes) in self.tail.take().into_iter().flat_map(Tail::lines) {
+            self.outputs.write(stream, bytes).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self) -> io::Result<()> {
+        self.release_tail().await?;
+        self.outputs.finish().await
+    }
+}
+
+/// The last lines of both streams as they came.
+#[derive(Debug)]
+struct Tail {
+    wanted: usize,
+    chunks: VecDeque<(OutputStream, Bytes)>,
+    /// In all chunks, and in the first.
+    newlines: (usize, usize),
+}
+
+impl Tail {
+    fn new(wanted: usize) -> Self {
+        Self { wanted, chunks: VecDeque::new(), newlines: (0, 0) }
+    }
+
+    fn push(&mut self, stream: OutputStream, bytes: Bytes) {
+        let added = newlines_in(&bytes);
+        self.newlines.0 += added;
+        if self.chunks.is_empty() {
+            self.newlines.1 = added;
+        }
+        self.chunks.push_back((stream, bytes));
+        while self.newlines.0 - self.newlines.1 > self.wanted {
+            self.chunks.pop_front();
+            self.newlines.0 -= self.newlines.1;
+            self.newlines.1 = self.chunks.front().map_or(0, |(_, first)| newlines_in(first));
+        }
+    }
+
+    fn lines(mut self) -> VecDeque<(OutputStream, Bytes)> {
+        let is_ended = self.chunks.back().is_some_and(|(_, last)| last.ends_with(b"\n"));
+        // The newline before the first line that is wanted, counted from the end.
+        let mut left = self.wanted + usize::from(is_ended);
+        for index in (0..self.chunks.len()).rev() {
+            let bytes = &mut self.chunks[index].1;
+            for at in memchr::memrchr_iter(b'\n', &bytes.clone()) {
+                left -= 1;
+                if left == 0 {
+                    *bytes = bytes.slice(at + 1..);
+                    self.chunks.drain(..index);
+                    return self.chunks;
+                }
+            }
+        }
+        self.chunks
+    }
+}
+
+fn newlines_in(bytes: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', bytes).count()
 }
 
 async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> io::Result<()> {
@@ -93,7 +196,7 @@ fn as_json(event: &ExecProcessEvent) -> String {
         ExecProcessEvent::Closed { seq } => json!({"event": "closed", "seq": seq}),
         ExecProcessEvent::Failed(error) => json!({"event": "failed", "reason": error.to_string()}),
     };
-    object.to_string() + "\n"
+    json_line(&object)
 }
 
 #[cfg(test)]
@@ -101,6 +204,30 @@ mod tests {
     use exec_server_protocol::{Base64Bytes, OutputChunk};
 
     use super::*;
+
+    fn last_lines(wanted: usize, chunks: &[&'static str]) -> String {
+        let mut tail = Tail::new(wanted);
+        for chunk in chunks {
+            tail.push(OutputStream::Stdout, Bytes::from_static(chunk.as_bytes()));
+        }
+        let lines = tail.lines().into_iter().flat_map(|(_, bytes)| bytes.to_vec());
+        String::from_utf8(lines.collect()).unwrap()
+    }
+
+    #[test]
+    fn the_last_lines_are_found_wherever_chunks_end() {
+        for chunks in [&["a\nb\nc\n"][..], &["a", "\n", "b\n", "c", "\n"], &["a\nb", "\nc\n"]] {
+            assert_eq!(last_lines(2, chunks), "b\nc\n");
+            assert_eq!(last_lines(1, chunks), "c\n");
+            assert_eq!(last_lines(3, chunks), "a\nb\nc\n");
+            assert_eq!(last_lines(9, chunks), "a\nb\nc\n");
+        }
+        assert_eq!(last_lines(1, &["a\nb"]), "b", "a line that has not ended is one");
+        assert_eq!(last_lines(2, &["a\nb\nc"]), "b\nc");
+        assert_eq!(last_lines(1, &[]), "");
+        let many: Vec<&str> = std::iter::repeat_n("x\n", 10_000).collect();
+        assert_eq!(last_lines(3, &many), "x\nx\nx\n");
+    }
 
     #[test]
     fn events_are_lines_of_json() {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
     DirectoryEntry, FsGetMetadataParams, FsMetadata, FsReadDirectoryParams, FsReadLinkParams,
-    FsReadLinkResponse, PathUri,
+    FsReadLinkResponse, PathUri, SpecialFile,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use super::wording::without_path;
 use crate::cli::files::Ls;
 use crate::exit_code::ExitStatus;
 use crate::remote_path::ServerPath;
-use crate::terminal::Names;
+use crate::terminal::{Names, json_line};
 
 /// Symlinks whose targets are asked for at once.
 const LINKS_AT_ONCE: usize = 16;
@@ -38,7 +38,7 @@ pub(super) async fn run(servers: &Servers<'_>, ls: &Ls) -> anyhow::Result<ExitSt
     sort(&mut lone);
     if ls.json {
         lone.extend(directories.into_iter().flat_map(|(_, rows)| rows));
-        return super::print_result(format!("{}\n", json(&lone)).as_bytes(), failures.status());
+        return super::print_result(json_line(&json(&lone)).as_bytes(), failures.status());
     }
     let names = Names::for_stream(&io::stdout());
     let text_of = |rows: &[Row]| if ls.long { long(rows, names) } else { short(rows, names) };
@@ -134,6 +134,7 @@ enum Kind {
     Directory,
     File,
     Symlink,
+    Special(SpecialFile),
     Other,
 }
 
@@ -145,7 +146,7 @@ impl Row {
                 (Some(true), ..) => Kind::Symlink,
                 (_, true, _) => Kind::Directory,
                 (_, _, true) => Kind::File,
-                _ => Kind::Other,
+                _ => entry.special.map_or(Kind::Other, Kind::Special),
             },
             mode: entry.mode.unwrap_or(0),
             size: entry.size.unwrap_or(0),
@@ -160,7 +161,10 @@ impl Row {
         Self {
             name: OsString::new(),
             path,
-            kind: if metadata.is_file { Kind::File } else { Kind::Other },
+            kind: match metadata.special {
+                _ if metadata.is_file => Kind::File,
+                special => special.map_or(Kind::Other, Kind::Special),
+            },
             mode: metadata.mode.unwrap_or(0),
             size: metadata.size,
             modified_at_ms: metadata.modified_at_ms,
@@ -224,10 +228,11 @@ fn json(rows: &[Row]) -> Value {
             "name": row.name.to_string_lossy(),
             "path": row.path,
             "type": match row.kind {
-                Kind::Directory => "directory",
-                Kind::File => "file",
-                Kind::Symlink => "symlink",
-                Kind::Other => "other",
+                Kind::Directory => json!("directory"),
+                Kind::File => json!("file"),
+                Kind::Symlink => json!("symlink"),
+                Kind::Special(special) => json!(special),
+                Kind::Other => json!("other"),
             },
             "mode": format!("{:04o}", row.mode),
             "size": row.size,
@@ -252,6 +257,10 @@ fn mode_string(kind: Kind, mode: u32) -> String {
         Kind::Directory => 'd',
         Kind::File => '-',
         Kind::Symlink => 'l',
+        Kind::Special(SpecialFile::Fifo) => 'p',
+        Kind::Special(SpecialFile::Socket) => 's',
+        Kind::Special(SpecialFile::CharacterDevice) => 'c',
+        Kind::Special(SpecialFile::BlockDevice) => 'b',
         Kind::Other => '?',
     });
     for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
@@ -307,6 +316,7 @@ mod tests {
         assert_eq!(mode_string(Kind::File, 0o4755), "-rwsr-xr-x");
         assert_eq!(mode_string(Kind::File, 0o2640), "-rw-r-S---");
         assert_eq!(mode_string(Kind::Symlink, 0o777), "lrwxrwxrwx");
+        assert_eq!(mode_string(Kind::Special(SpecialFile::Fifo), 0o644), "prw-r--r--");
         assert_eq!(mode_string(Kind::Other, 0), "?---------");
     }
 

@@ -6,17 +6,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::listing::Listed;
-use crate::program::printable;
-use crate::terminal::{Colour, Paint};
+use crate::terminal::{Colour, Paint, json_line, printable};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonProcess<'a> {
-    name: &'a str,
+    process_id: &'a str,
     session_id: &'a str,
     client_name: &'a str,
     attached: bool,
-    command: &'a [String],
+    argv: &'a [String],
     tty: bool,
     running: bool,
     exit_code: Option<i32>,
@@ -30,8 +29,7 @@ pub(crate) fn print(listed: &[Listed], all: bool, json: bool) -> io::Result<()> 
     let shown = shown(listed, all);
     if json {
         let processes: Vec<_> = shown.into_iter().map(as_json).collect();
-        let text = serde_json::to_string(&processes)? + "\n";
-        return super::print(text.as_bytes(), &mut stdout);
+        return super::print(json_line(&processes).as_bytes(), &mut stdout);
     }
     let width = crate::terminal::size_of_stdout().map(|(_, cols)| usize::from(cols));
     let text = table(&shown, now_ms(), Paint::for_stream(&stdout), width);
@@ -45,11 +43,11 @@ fn shown(listed: &[Listed], all: bool) -> Vec<&Listed> {
 fn as_json(listed: &Listed) -> JsonProcess<'_> {
     let Listed { session, process } = listed;
     JsonProcess {
-        name: &process.process_id,
+        process_id: &process.process_id,
         session_id: &session.session_id,
         client_name: &session.client_name,
         attached: session.attached,
-        command: &process.argv,
+        argv: &process.argv,
         tty: process.tty,
         running: process.running,
         exit_code: process.exit_code,
@@ -69,7 +67,7 @@ fn table(listed: &[&Listed], now_ms: u64, paint: Paint, width: Option<usize>) ->
                 printable(listed.name()),
                 status(listed),
                 age(now_ms.saturating_sub(listed.process.started_at_ms)),
-                listed.short_session().to_owned(),
+                printable(listed.short_session()),
                 command_line(&listed.process.argv),
             ]
         })
@@ -182,6 +180,13 @@ mod tests {
         listed.process.argv = vec!["x".repeat(100)];
         let text = table(&[&listed], 1_000, plain(), Some(60));
         assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+    }
+
+    #[test]
+    fn nothing_of_a_server_moves_the_cursor() {
+        let hostile = listed("\x1b[2J\u{9b}2", "\x1b]0;a\x07");
+        let text = table(&[&hostile], 1_000, plain(), None);
+        assert!(text.lines().all(|line| !line.contains(crate::terminal::is_harmful)), "{text:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
 
 use std::future::ready;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,10 +14,15 @@ use super::starting::{Wanted, generated_name, not_started, words};
 use crate::cli::client::{Detach, Run, ServerChoice};
 use crate::exit_code::ExitStatus;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::program::say;
 use crate::reach::{Reached, Target};
+use crate::terminal::json_line;
 
 /// For a terminal that nobody sits at.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// By which others know what was detached.
+pub(super) const DETACHED_CLIENT_NAME: &str = "exec-server run --detach";
 
 pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<ExitStatus> {
     if let Some(detach) = &run.detach {
@@ -36,6 +41,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         arg0: None,
         cwd: run.cwd.as_deref(),
         variables: &run.variables,
+        server_env: run.server_env,
         stdin: !run.no_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
@@ -99,7 +105,7 @@ pub(super) async fn in_foreground(
     match ending.context("cannot be the foreground of a process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::TimedOut(end) => {
-            let _ = writeln!(io::stderr(), "exec-server: {program} timed out{}", end.in_words());
+            say(&format!("{program} timed out{}", end.in_words()));
             Ok(ExitStatus::TIMED_OUT)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
@@ -107,10 +113,9 @@ pub(super) async fn in_foreground(
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            let _ = writeln!(
-                io::stderr(),
-                "exec-server: gave up; {program} is left running until the server gives up the session"
-            );
+            say(&format!(
+                "gave up; {program} is left running until the server gives up the session"
+            ));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {program}"))),
@@ -140,10 +145,8 @@ async fn run_detached(
 ) -> anyhow::Result<ExitStatus> {
     let target = Target::lasting(choice)?;
     let ttl = detach.ttl.unwrap_or(Duration::from_millis(u64::MAX));
-    let options = ExecServerClientConnectOptions {
-        detached_ttl: Some(ttl),
-        ..options("exec-server run --detach")
-    };
+    let options =
+        ExecServerClientConnectOptions { detached_ttl: Some(ttl), ..options(DETACHED_CLIENT_NAME) };
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let reached = match signals.until_asked_to_end(target.connect(options)).await {
         Ok(reached) => reached?,
@@ -198,6 +201,7 @@ async fn start_detached(
         arg0: None,
         cwd: run.cwd.as_deref(),
         variables: &run.variables,
+        server_env: run.server_env,
         stdin: detach.keep_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
@@ -213,10 +217,10 @@ async fn start_detached(
     let text = if detach.json {
         let ttl = client.detached_ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
         let session_id = client.session_id();
-        json!({"processId": name, "sessionId": session_id, "detachedTtlMs": ttl}).to_string()
+        json_line(&json!({"processId": name, "sessionId": session_id, "detachedTtlMs": ttl}))
     } else {
-        name
+        format!("{name}\n")
     };
-    super::print((text + "\n").as_bytes(), &mut io::stdout())?;
+    super::print(text.as_bytes(), &mut io::stdout())?;
     Ok(None)
 }

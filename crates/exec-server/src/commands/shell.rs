@@ -18,6 +18,7 @@ pub(crate) async fn run(
     choice: &ServerChoice,
     command: &[OsString],
     sandbox: &SandboxChoice,
+    server_env: bool,
 ) -> anyhow::Result<ExitStatus> {
     let target = Target::find(choice)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
@@ -37,6 +38,7 @@ pub(crate) async fn run(
         arg0,
         cwd: None,
         variables: &[],
+        server_env,
         stdin: true,
         terminal: Some(size()),
         on_full: OnFull::Block,

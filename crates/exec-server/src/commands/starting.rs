@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::path::{Component, Path};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxChoice, SandboxFlags};
 use crate::exit_code::ExitStatus;
+use crate::program::say;
 use crate::reach::Target;
 use crate::sandbox_terms::SandboxTerms;
 
@@ -30,6 +30,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) arg0: Option<String>,
     pub(crate) cwd: Option<&'a OsStr>,
     pub(crate) variables: &'a [Variable],
+    /// Also where ours could be passed.
+    pub(crate) server_env: bool,
     pub(crate) stdin: bool,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
@@ -46,10 +48,11 @@ impl Wanted<'_> {
         client: &ExecServerClient,
     ) -> anyhow::Result<StartParams> {
         let cwd = absolute(self.cwd.map_or(Path::new(""), Path::new), target, client).await?;
-        let is_embedded = target.is_embedded();
-        // Our own server is no reason for an environment other than ours; any other has one of its own.
-        let mut env = if is_embedded { our_environment() } else { BTreeMap::new() };
-        let env_policy = (!is_embedded).then(EnvPolicy::default);
+        // A server of the same user on the same machine is no reason for an environment other than ours. Any other has one of its
+        // own, and gets none of our secrets.
+        let passes_ours = target.is_ours() && !self.server_env;
+        let mut env = if passes_ours { our_environment() } else { BTreeMap::new() };
+        let env_policy = (!passes_ours).then(EnvPolicy::default);
         if self.terminal.is_some() {
             copy_variable(&mut env, "TERM");
         }
@@ -166,7 +169,7 @@ pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Resu
         ExitStatus::NOT_FOUND => "not found",
         _ => "cannot be executed",
     };
-    let _ = writeln!(std::io::stderr(), "exec-server: {program}: {reason}");
+    say(&format!("{program}: {reason}"));
     Ok(status)
 }
 
@@ -177,10 +180,7 @@ fn our_environment() -> BTreeMap<String, String> {
             (Ok(name), Ok(value)) => drop(environment.insert(name, value)),
             (name, _) => {
                 let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "exec-server: the variable {name:?} is not valid UTF-8 and is left out"
-                );
+                say(&format!("the variable {name:?} is not valid UTF-8 and is left out"));
             }
         }
     }

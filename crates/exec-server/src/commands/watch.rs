@@ -1,6 +1,7 @@
 //! `exec-server watch`: changes as they happen.
 
 use std::io;
+use std::path::Path;
 
 use anyhow::Context as _;
 use exec_server_client::Changes;
@@ -10,23 +11,26 @@ use exec_server_protocol::{
 use serde_json::json;
 
 use super::servers::{Located, Servers};
+use super::wording::as_written;
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
 use crate::remote_path::ServerPath;
-use crate::terminal::{Names, escaped};
+use crate::terminal::{Names, escaped, json_line};
 
 pub(super) async fn run(
     servers: &Servers<'_>,
-    path: &ServerPath,
+    written: &ServerPath,
     recursive: bool,
     json: bool,
 ) -> anyhow::Result<ExitStatus> {
-    let Located { client, path } = servers.locate(path).await?;
+    let Located { client, path } = servers.locate(written).await?;
     let look = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     let is_directory = client.fs_get_metadata(look).await?.is_directory;
     let params = FsWatchParams { path, watch_id: String::new(), recursive, sandbox: None };
     let mut watch = client.watch(params).await?;
     let names = Names::for_stream(&io::stdout());
+    let root = watch.path().as_path().to_owned();
+    let name = |path: &Path| names.of(as_written(path, &root, Path::new(&written.written)));
     let mut outputs = Outputs::open();
     loop {
         let changes = tokio::select! {
@@ -34,13 +38,13 @@ pub(super) async fn run(
             error = outputs.failed() => return ExitStatus::of_write_error(error),
         };
         let changes = changes.context("the server ended the watch")??;
-        let text = if json { json_lines(&changes) } else { lines(&changes, names) };
+        let text = if json { json_lines(&changes) } else { lines(&changes, name) };
         if let Err(error) = outputs.write(OutputStream::Stdout, text.into()).await {
             return ExitStatus::of_write_error(error);
         }
         if is_directory && is_removed(watch.path(), &changes) {
             outputs.finish().await.or_else(|error| ExitStatus::of_write_error(error).map(drop))?;
-            anyhow::bail!("{} was removed", escaped(watch.path().as_path()));
+            anyhow::bail!("{} was removed", escaped(&written.written));
         }
     }
 }
@@ -51,16 +55,16 @@ fn is_removed(root: &PathUri, Changes { changes, .. }: &Changes) -> bool {
     last.is_some_and(|change| change.kind == ChangeKind::Removed)
 }
 
-fn lines(Changes { changes, rescan }: &Changes, names: Names) -> Vec<u8> {
+fn lines(Changes { changes, rescan }: &Changes, name: impl Fn(&Path) -> Vec<u8>) -> Vec<u8> {
     let mut text = Vec::new();
     for FileChange { path, kind, from } in changes {
         text.extend(word(*kind).bytes());
         text.push(b' ');
         if let Some(from) = from {
-            text.extend(names.of(from.as_path()));
+            text.extend(name(from.as_path()));
             text.extend(b" -> ");
         }
-        text.extend(names.of(path.as_path()));
+        text.extend(name(path.as_path()));
         text.push(b'\n');
     }
     if *rescan {
@@ -83,7 +87,7 @@ fn json_lines(Changes { changes, rescan }: &Changes) -> Vec<u8> {
     if *rescan {
         objects.push(json!({"kind": "rescan"}));
     }
-    objects.iter().flat_map(|object| format!("{object}\n").into_bytes()).collect()
+    objects.iter().flat_map(|object| json_line(object).into_bytes()).collect()
 }
 
 fn word(kind: ChangeKind) -> &'static str {
@@ -130,8 +134,9 @@ mod tests {
     #[test]
     fn a_line_says_what_happened_to_what() {
         let raw = b"created /a\xff\nrenamed /old -> /new\nrescan\n";
-        assert_eq!(lines(&changes(), Names::Raw), raw);
-        assert!(lines(&changes(), Names::Escaped).starts_with(b"created /a\\377\n"));
+        assert_eq!(lines(&changes(), |path| Names::Raw.of(path)), raw);
+        let shown = lines(&changes(), |path| Names::Escaped.of(path));
+        assert!(shown.starts_with(b"created /a\\377\n"));
     }
 
     #[test]

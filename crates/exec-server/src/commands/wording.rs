@@ -1,7 +1,7 @@
 //! What failed, in the words of whoever typed the command: without what servers say for programs only, and without what
 //! was said already.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::PathUri;
@@ -16,6 +16,26 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
         }
     }
     line.replace(['\n', '\r'], " ")
+}
+
+/// Something has to be written otherwise on the command line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Mistake(pub(super) String);
+
+/// A path of a server, named as the user wrote the directory that it is in.
+pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {
+    match path.strip_prefix(root) {
+        Ok(rest) if rest.as_os_str().is_empty() => written.to_owned(),
+        // `box:` is a whole name, to which a slash would add a root.
+        Ok(rest) if written.as_os_str().as_encoded_bytes().ends_with(b":") => {
+            let mut name = written.as_os_str().to_owned();
+            name.push(rest);
+            name.into()
+        }
+        Ok(rest) => written.join(rest),
+        Err(_) => path.to_owned(),
+    }
 }
 
 /// Numbers of errors are for programs.
@@ -105,6 +125,23 @@ mod tests {
         assert_eq!(one_line(&error.unwrap_err()), "cannot open a: No such file or directory");
         assert_eq!(said(server("no (os error 13), twice (os error 2)")), "no, twice");
         assert_eq!(said(server("no (os error x)")), "no (os error x)");
+    }
+
+    #[test]
+    fn paths_are_named_as_they_were_written() {
+        let named = |path: &str, written: &str| {
+            as_written(Path::new(path), Path::new("/r"), Path::new(written))
+        };
+        for (path, written, expected) in [
+            ("/r/a/b", "src", "src/a/b"),
+            ("/r", "src", "src"),
+            ("/r/a", "box:src", "box:src/a"),
+            ("/r/a", "box:", "box:a"),
+            ("/r/a", "", "a"),
+            ("/other", "src", "/other"),
+        ] {
+            assert_eq!(named(path, written), Path::new(expected));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use exec_server_protocol::Denial;
 
 use super::output::Outputs;
 use super::{Ending, OnGap, TimedOut, show};
-use crate::program::printable;
+use crate::terminal::printable;
 
 /// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
 pub(super) async fn deliver(
@@ -68,10 +68,16 @@ pub(super) async fn deliver(
     }
 }
 
+/// What `--network` would allow.
+const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
+
 /// The program's own words, which must not move the cursor.
 fn denied(denial: Denial) -> String {
     match (denial.path, denial.call) {
         (Some(path), _) => printable(&path),
+        (None, Some(call)) if NETWORK_CALLS.contains(&&*call) => {
+            format!("the network (system call {call}); run --network allows it")
+        }
         (None, Some(call)) => format!("the system call {}", printable(&call)),
         (None, None) => "something".to_owned(),
     }

@@ -169,7 +169,11 @@ impl Foreground {
                         InputEnd::Finished => continue,
                         InputEnd::HungUp => Received::HANGUP,
                         InputEnd::Failed(error) => return Ok(Ending::InputFailed(error)),
-                        InputEnd::Left => return Ok(Ending::Left),
+                        InputEnd::Left => {
+                            // What comes next on the screen is not the program's.
+                            show("\n");
+                            return Ok(Ending::Left);
+                        }
                         InputEnd::GaveUp => return Ok(Ending::GaveUp { number: INTERRUPT }),
                     }
                 }

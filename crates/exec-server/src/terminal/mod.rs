@@ -5,11 +5,13 @@ mod colour;
 mod escape;
 mod names;
 mod raw_mode;
+mod untrusted;
 
 pub(crate) use colour::{Colour, Paint};
 pub(crate) use escape::{EscapeMachine, HELP, Typed};
 pub(crate) use names::{Names, escaped};
 pub(crate) use raw_mode::RawMode;
+pub(crate) use untrusted::{is_harmful, json_line, printable};
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::program::turns_text_around;
+use super::untrusted::is_harmful;
 
 /// How names are written to one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) fn escaped(name: impl AsRef<Path>) -> String {
                 '\n' => shown.push_str("\\n"),
                 '\t' => shown.push_str("\\t"),
                 '\\' => shown.push_str("\\\\"),
-                _ if letter.is_control() || turns_text_around(letter) => {
+                _ if is_harmful(letter) => {
                     let mut bytes = [0; 4];
                     push_octal(&mut shown, letter.encode_utf8(&mut bytes).as_bytes());
                 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Report;
 use super::checks::Check;
 use super::sandbox::{MechanismReport, Verdict};
-use crate::program::printable;
+use crate::terminal::printable;
 use crate::terminal::{Colour, Paint};
 
 const WIDTH: usize = 80;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use exec_server_protocol::{PathUri, SearchLine, SearchMatch};
 
+use super::super::wording::as_written;
 use crate::cli::files::GrepOutput;
-use crate::program::turns_text_around;
-use crate::terminal::{Colour, Names, Paint};
+use crate::terminal::{Colour, Names, Paint, is_harmful, json_line};
 
 /// Behind a line that goes on.
 const CUT_MARK: &[u8] = b" [... rest of the line left out]";
@@ -66,10 +66,7 @@ impl Printer {
         let mut text = Vec::new();
         for found in matches {
             match self.output {
-                GrepOutput::Json => {
-                    text.extend(serde_json::to_vec(&found).unwrap_or_default());
-                    text.push(b'\n');
-                }
+                GrepOutput::Json => text.extend(json_line(&found).into_bytes()),
                 GrepOutput::Files => self.file(found.path, &mut text),
                 GrepOutput::Counts => self.count(found.path),
                 GrepOutput::Lines => {
@@ -192,11 +189,11 @@ impl Printer {
 
     /// On a terminal, other people's files must not move the cursor.
     fn shown(&self, line: &str) -> String {
-        let is_harmful =
-            |letter: char| (letter.is_control() && letter != '\t') || turns_text_around(letter);
         match self.names {
             Names::Raw => line.to_owned(),
-            Names::Escaped => line.replace(is_harmful, "\u{fffd}"),
+            Names::Escaped => {
+                line.replace(|letter| is_harmful(letter) && letter != '\t', "\u{fffd}")
+            }
         }
     }
 
@@ -210,11 +207,7 @@ impl Printer {
 
 impl Root {
     fn name(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(&self.path) {
-            Ok(rest) if rest.as_os_str().is_empty() => self.written.clone(),
-            Ok(rest) => self.written.join(rest),
-            Err(_) => path.to_owned(),
-        }
+        as_written(path, &self.path, &self.written)
     }
 }
 
