@@ -223,7 +223,7 @@ fn completions_and_manual_are_printed() {
         let outcome = run_program_of(&["completions", shell]);
         assert_eq!(outcome.0, Some(0));
         assert!(
-            outcome.1.contains("exec-server") && outcome.1.contains("attach"),
+            outcome.1.contains("exec-server") && outcome.1.contains("EXEC_SERVER_COMPLETE"),
             "{shell}"
         );
     }

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod cli;
+mod cli_completion;
 mod cli_cp;
 mod cli_detached;
 mod cli_files;

@@ -20,6 +20,9 @@ pub fn main() -> ExitCode {
     if let Some(code) = bench::take_part_if_asked() {
         return code;
     }
+    if let Some(code) = commands::completions::complete_if_asked() {
+        return code;
+    }
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => {

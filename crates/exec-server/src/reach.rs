@@ -186,6 +186,12 @@ impl Target {
     }
 }
 
+/// Those that `--on` accepts; none if their file has a mistake.
+pub(crate) fn environment_ids() -> Vec<String> {
+    let environments = user_environments();
+    environments.map_or_else(|_| Vec::new(), |all| all.ids().map(str::to_owned).collect())
+}
+
 fn user_environments() -> Result<EnvironmentManager, EnvironmentsFileError> {
     EnvironmentManager::from_user_file(ExecServerRuntimePaths::this_program())
 }
