@@ -32,6 +32,7 @@ mod logging;
 mod mcp;
 mod output;
 mod processes;
+mod readme;
 mod resume;
 mod sandbox;
 mod secrecy;

@@ -1,0 +1,89 @@
+//! The README as a newcomer uses it: its blocks, pasted one after the other.
+
+use std::path::Path;
+
+use crate::support::{PROGRAM, command, run_command};
+
+/// The blocks for a shell, in order.
+fn blocks(text: &str) -> Vec<String> {
+    let blocks = text.split("\n```sh\n").skip(1);
+    blocks.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+/// What cannot be done here, or not in the time of a test.
+fn is_for_people(line: &str) -> bool {
+    ["cargo ", "./scripts/test", "https://", "websocat", "sleep 1"]
+        .iter()
+        .any(|word| line.contains(word))
+        && !line.starts_with("exec-server run")
+}
+
+/// A person makes changes until one is told, and then ends it.
+fn watched(arguments: &str, directory: &str) -> String {
+    format!(
+        "exec-server watch {arguments} > changes & watch=$!\n\
+         until [ -s changes ]; do : > {directory}/copy/new-$((++number)); done\n\
+         kill $watch; wait $watch; cat changes\n"
+    )
+}
+
+#[test]
+fn the_blocks_of_the_readme_work_in_order() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(repository.join("README.md")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    std::fs::create_dir(directory.path().join("docs")).unwrap();
+    std::fs::copy(repository.join("docs/cli.md"), directory.path().join("docs/cli.md")).unwrap();
+
+    // A command that fails names itself, and the next one is run all the same.
+    let mut script = "trap 'echo \"FAILED $BASH_COMMAND\" >&2' ERR\n".to_owned();
+    for block in blocks(&readme).iter().filter(|block| !block.contains("websocat")) {
+        for line in block.lines().filter(|line| !is_for_people(line)) {
+            let line = line
+                .replace("127.0.0.1:7777", "127.0.0.1:0")
+                .replace("/tmp/copy", &format!("{path}/copy"));
+            if let Some(watch) = line.strip_prefix("exec-server watch ") {
+                script += &watched(watch.split('#').next().unwrap(), path);
+                continue;
+            }
+            // A person leaves the shell.
+            script += if line.starts_with("exec-server shell") { "echo exit | " } else { "" };
+            script += &line;
+            script += "\n";
+            if line.starts_with("exec-server --listen") {
+                script += "until exec-server ps >/dev/null 2>&1; do :; done\n";
+            }
+        }
+    }
+    script += "kill %1\nwait\n";
+    assert!(
+        script.contains("exec-server run --detach") && script.contains("exec-server cp"),
+        "{script}"
+    );
+
+    let mut bash = command("bash");
+    let program = Path::new(PROGRAM).parent().unwrap().display();
+    let search = std::env::var("PATH").unwrap_or_default();
+    bash.args(["-c", &script]).current_dir(path).env("PATH", format!("{program}:{search}"));
+    bash.env("XDG_RUNTIME_DIR", path).env("HOME", path);
+    let outcome = run_command(bash);
+    let failed: Vec<_> =
+        outcome.stderr.lines().filter_map(|line| line.strip_prefix("FAILED ")).collect();
+    // One shows a refusal, one depends on the machine, and one waits for what was interrupted.
+    let is_unexpected = |line: &&&str| {
+        !["exec-server run --sandbox", "exec-server doctor", "wait"]
+            .iter()
+            .any(|command| line.starts_with(command))
+    };
+    let unexpected: Vec<_> = failed.iter().filter(is_unexpected).collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}\n{}\n{}", outcome.stdout, outcome.stderr);
+    for expected in ["step 3", "max_sessions = 100", "exec-server run", "created "] {
+        assert!(
+            outcome.stdout.contains(expected),
+            "{expected}: {}\n{}",
+            outcome.stdout,
+            outcome.stderr
+        );
+    }
+}
