@@ -183,18 +183,23 @@ fn a_command_does_not_start_in_a_planted_link() {
         return println!("SKIPPED: {why}");
     }
     let home = Home::new(User::Myself);
-    let run = |arguments: &[&str]| {
+    let run_in = |directory: &str, arguments: &[&str]| {
         let mut run = command(PROGRAM);
-        run.arg("run").args(arguments).current_dir(home.path("home/proj"));
-        run.env("XDG_STATE_HOME", home.path("state"));
+        run.arg("run").args(arguments).current_dir(home.path(directory));
+        run.env("PWD", home.path(directory)).env("XDG_STATE_HOME", home.path("state"));
         run_command(run)
     };
+    let run = |arguments: &[&str]| run_in("home/proj", arguments);
     let sandbox = ["--sandbox", "workspace-write"];
     let plant = ["--", "sh", "-c", "rmdir sub && ln -s ../.ssh sub"];
     assert_eq!(run(&[&sandbox[..], &plant[..]].concat()).code, Some(0));
     let attack = ["--", "sh", "-c", "echo planted > id"];
-    for more in [&["--cwd", "sub"][..], &["--cwd", "sub", "--deny", "*.pem"]] {
-        let outcome = run(&[&sandbox[..], more, &attack[..]].concat());
+    for (directory, more) in [
+        ("home/proj", &["--cwd", "sub"][..]),
+        ("home/proj", &["--cwd", "sub", "--deny", "*.pem"]),
+        ("home/proj/sub", &[]),
+    ] {
+        let outcome = run_in(directory, &[&sandbox[..], more, &attack[..]].concat());
         assert_ne!(outcome.code, Some(0), "{outcome:?}");
         assert!(outcome.stderr.contains("/proj/sub"), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("sandbox.trusted_links"), "{}", outcome.stderr);
@@ -225,8 +230,14 @@ fn neither_hooks_nor_other_protected_names_become_a_root() {
             let write = json!({"path": file, "dataBase64": encoded("x"), "sandbox": sandbox});
             refused(&mut client, "fs/writeFile", write);
         }
+        home.run(&mut client, "home/proj", "ln -s .git build");
+        let sandbox = json!({"type": "workspace-write",
+            "writable_roots": [uri(&home.path("home/proj/build"))]});
+        let start = shell("link", "echo x > .git/hooks/pre-commit");
+        let start = start.with("cwd", uri(&home.path("home/proj"))).with("sandbox", sandbox);
+        refused(&mut client, "process/start", start.params());
         assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
-        // Whoever means it says so.
+        // An entry that names it grants it.
         let start = shell("meant", "echo x > pre-commit").with("cwd", uri(&hooks));
         let sandbox = json!({"type": "workspace-write", "cwd": uri(&home.path("home/elsewhere")),
             "writable_roots": [uri(&hooks)]});

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::ready;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -136,8 +137,22 @@ pub(super) async fn absolute(
     below(&base, path)
 }
 
+/// By the name under which the user went there (`PWD`), if it still leads there: a server that is asked for a sandbox has to see
+/// the symlinks on the way.
 pub(super) fn own_directory() -> anyhow::Result<PathBuf> {
-    std::env::current_dir().context("cannot find the current directory")
+    let physical = std::env::current_dir().context("cannot find the current directory")?;
+    let logical = std::env::var_os("PWD").map(PathBuf::from);
+    let leads_there = |path: &PathBuf| {
+        let is_plain =
+            path.is_absolute() && !path.components().any(|one| one == Component::ParentDir);
+        is_plain && identity(path).is_some_and(|there| identity(&physical) == Some(there))
+    };
+    Ok(logical.filter(leads_there).unwrap_or(physical))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = path.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// `.` and nothing mean the directory itself.

@@ -49,6 +49,19 @@ pub(super) fn refuse_replaceable(
     Ok(())
 }
 
+/// Whether no process in a sandbox, now or earlier, could have decided where the entry leads.
+pub(super) fn is_certain(
+    target: &Target,
+    draft: &Draft,
+    around: &Surroundings,
+    names: &impl Names,
+) -> bool {
+    let origins = LinkOrigins { around, names };
+    let is_sound =
+        |link: &PathBuf| draft.access(link) < Access::Write && origins.doubt(link).is_none();
+    target.links.iter().all(is_sound)
+}
+
 /// The same for processes of other sandboxes, which have ended since. An entry through a symlink
 /// that one of them could have made may take access away; what it gives must be given without it.
 pub(super) fn refuse_planted(

@@ -73,7 +73,8 @@ pub(super) fn resolve(
     targets.extend(matches);
     // Both look at what the entries alone decide: a device is no writable root.
     protection::refuse_implicit_roots(&targets, names)?;
-    let mut protected = protection::protected(&draft, &targets, &places, names)?;
+    let is_certain = |target: &Target| links::is_certain(target, &draft, around, names);
+    let mut protected = protection::protected(&draft, &targets, &places, names, is_certain)?;
     protected.extend(protection::protected_paths(&draft, &around.protected_paths, names)?);
     let devices = devices(&draft, names);
     for device in &devices {

@@ -17,15 +17,20 @@ const MAX_POINTER_BYTES: usize = 8 << 10;
 /// What has to be readable and no more: in each path to which an entry grants to write, in each
 /// workspace root and in the working directory; and in every directory above the last two that can
 /// be written, since git looks for its directory upwards.
+///
+/// An entry that names a protected path itself grants it, unless a symlink led there that a sandbox
+/// could have made: `is_certain` tells.
 pub(super) fn protected(
     draft: &Draft,
     targets: &[Target],
     places: &[Real],
     names: &impl Names,
+    is_certain: impl Fn(&Target) -> bool,
 ) -> Result<Vec<Target>, PolicyError> {
     let writable = targets.iter().filter(|target| target.access == Access::Write);
+    let certain = writable.clone().filter(|target| is_certain(target));
     let meant: BTreeSet<&Path> =
-        writable.clone().flat_map(|target| &target.named).map(PathBuf::as_path).collect();
+        certain.flat_map(|target| &target.named).map(PathBuf::as_path).collect();
     let is_temporary = |target: &Target| target.origin == Origin::TemporaryDirectory;
     let temporary: BTreeSet<&Path> =
         targets.iter().filter(|one| is_temporary(one)).map(|one| one.path.as_path()).collect();
@@ -92,8 +97,9 @@ pub(super) fn refuse_implicit_roots(
             continue;
         };
         let mut inside = target.path.ancestors().take_while(|above| *above != protected);
-        let is_repository =
-            |path: &Path| !matches!(names.kind(&path.join(".git")), Ok(NameKind::Missing));
+        let is_repository = |path: &Path| {
+            matches!(names.kind(&path.join(".git")), Ok(NameKind::Directory | NameKind::File))
+        };
         if !inside.any(is_repository) {
             let (path, protected) = (target.path.clone(), protected.to_owned());
             return Err(PolicyError::ImplicitRoot { what, path, protected });

@@ -62,6 +62,24 @@ fn a_subpath_of_a_project_may_be_one() {
     assert_eq!(refused(&asked.written("/work")), ("/work/sub".into(), written()));
 }
 
+/// Whoever names `.git` may write it, but a link that leads there names nothing.
+#[test]
+fn a_link_to_a_protected_name_does_not_open_it() {
+    let names = || FakeNames::default().directory("/work/.git").symlink("/work/build", ".git");
+    let named = asked(&["read root", "write /work", "write /work/.git"]).on(names());
+    named.gives(&[("/work/.git/hooks", Write)]);
+    for line in ["write /work/build", "write project_roots/build"] {
+        let asked = asked(&["read root", "write cwd", line]).on(names());
+        let asked = asked.cwd("/work").workspace("/work").written("/work");
+        match asked.error() {
+            PolicyError::PlantedLink { link, .. } | PolicyError::ReplaceableLink { link, .. } => {
+                assert_eq!(link, Path::new("/work/build"), "{line}");
+            }
+            other => panic!("{line}: {other}"),
+        }
+    }
+}
+
 #[test]
 fn the_error_says_what_to_do() {
     let error = asked(&["read root", "write cwd"]).on(names()).cwd("/work/sub").written("/work");
