@@ -166,7 +166,7 @@ impl Holding {
             }
             let now = Instant::now();
             let since = *self.waiting_since.get_or_insert(now);
-            let next_closing = budget.lock().close_for(since, now);
+            let next_closing = budget.lock().close_for(member.id, since, now);
             tokio::select! {
                 () = released => {}
                 () = sleep_until(next_closing) => {}
@@ -221,24 +221,31 @@ impl State {
         }
     }
 
-    /// Closes the largest if a reservation has waited for too long; returns when it will have next.
-    fn close_for(&mut self, since: Instant, now: Instant) -> Instant {
+    /// Closes the largest if a reservation of another connection has waited for too long; returns when
+    /// it will have next. A connection that waits for memory of its own is only held back.
+    fn close_for(&mut self, waiting: u64, since: Instant, now: Instant) -> Instant {
         let due = self.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
         if now < due {
             return due;
         }
-        self.last_closing = Some(now);
-        self.close_largest();
+        if self.largest() != Some(waiting) {
+            self.last_closing = Some(now);
+            self.close_largest();
+        }
         now + WAIT_TIMEOUT
     }
 
-    /// False if nobody holds anything who is not being closed already.
+    /// Of the connections that are not being closed already.
+    fn largest(&self) -> Option<u64> {
+        let stays = |share: &Share| share.bytes > 0 && !*share.exceeded.borrow();
+        let staying = self.shares.iter().filter(|(_, share)| stays(share));
+        staying.max_by_key(|(_, share)| share.bytes).map(|(id, _)| *id)
+    }
+
+    /// False if no connection holds anything that is not being closed already.
     fn close_largest(&mut self) -> bool {
-        let stays = |share: &&mut Share| share.bytes > 0 && !*share.exceeded.borrow();
-        let Some(largest) = self.shares.values_mut().filter(stays).max_by_key(|share| share.bytes)
-        else {
-            return false;
-        };
+        let largest = self.largest().and_then(|id| self.shares.get_mut(&id));
+        let Some(largest) = largest else { return false };
         largest.exceeded.send_replace(true);
         self.leaving += largest.bytes;
         true
@@ -363,6 +370,18 @@ mod tests {
         }
         assert!(finished > 0, "everybody was closed");
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_waits_for_itself_is_not_closed() {
+        let budget = budget();
+        let share = budget.share();
+        let (mut held, mut more) = (share.hold(), share.hold());
+        held.grow_to(4 * MIB).await;
+        let waiting = tokio::time::timeout(10 * WAIT_TIMEOUT, more.grow_to(MIB)).await;
+        assert!(waiting.is_err() && !is_exceeded(&share));
+        drop(held);
+        more.grow_to(MIB).await;
     }
 
     #[tokio::test(start_paused = true)]

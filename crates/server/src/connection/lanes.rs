@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_protocol::{Call, Scheduling};
+use exec_server_transport::Holding;
 use tokio::sync::Notify;
 
 use super::responder::Responder;
@@ -26,6 +27,8 @@ pub(super) struct Lanes {
     places: Arc<Places>,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
+    /// For the queued text, as one: many small requests are as large as a large one.
+    held: Holding,
 }
 
 #[derive(Debug)]
@@ -71,10 +74,10 @@ impl Drop for Place {
 pub(super) struct Refused(pub(super) Responder);
 
 impl Lanes {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, held: Holding) -> Self {
         let (taken, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let places = Places { limit, taken, bytes, freed: Notify::new() };
-        Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0 }
+        Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0, held }
     }
 
     /// Takes a request in. What may run at once is returned, in the order to run it.
@@ -86,25 +89,35 @@ impl Lanes {
     ) -> Result<Vec<(Call, Responder)>, Refused> {
         match call.scheduling() {
             Scheduling::Waiting if !self.places.is_only_one() => {
-                Ok(self.overtaking(call, responder))
+                Ok(self.overtaking(call, responder, bytes))
             }
-            Scheduling::Control => Ok(self.overtaking(call, responder)),
+            Scheduling::Control => Ok(self.overtaking(call, responder, bytes)),
             Scheduling::Ordinary | Scheduling::Waiting => {
                 let bytes = bytes + QUEUED_OVERHEAD;
                 if self.queued_bytes + bytes > MAX_QUEUED_BYTES && !self.queue.is_empty() {
                     return Err(Refused(responder));
                 }
-                self.queued_bytes += bytes;
                 self.queue.push_back(Queued { call, responder, bytes });
+                self.set_queued_bytes(self.queued_bytes + bytes);
                 Ok(Vec::new())
             }
         }
     }
 
-    fn overtaking(&mut self, call: Call, responder: Responder) -> Vec<(Call, Responder)> {
+    fn overtaking(
+        &mut self,
+        call: Call,
+        responder: Responder,
+        bytes: usize,
+    ) -> Vec<(Call, Responder)> {
         let mut runnable = self.taken_along(&call);
-        runnable.push((call, responder));
+        runnable.push((call, responder.with_text(bytes)));
         runnable
+    }
+
+    fn set_queued_bytes(&mut self, bytes: usize) {
+        self.queued_bytes = bytes;
+        self.held.set(bytes);
     }
 
     /// The next ordinary request, if a place is free.
@@ -119,9 +132,9 @@ impl Lanes {
         taken.fetch_add(1, Ordering::AcqRel);
         bytes.fetch_add(text, Ordering::AcqRel);
         let Queued { call, responder, bytes } = self.queue.pop_front()?;
-        self.queued_bytes -= bytes;
+        self.set_queued_bytes(self.queued_bytes - bytes);
         let place = Place { places: Arc::clone(&self.places), bytes };
-        Some((call, responder.with_place(place)))
+        Some((call, responder.with_text(bytes).with_place(place)))
     }
 
     pub(super) fn has_queued(&self) -> bool {
@@ -140,8 +153,8 @@ impl Lanes {
         }
         for queued in std::mem::take(&mut self.queue) {
             if call.takes_along(&queued.call) {
-                self.queued_bytes -= queued.bytes;
-                runnable.push((queued.call, queued.responder));
+                self.set_queued_bytes(self.queued_bytes - queued.bytes);
+                runnable.push((queued.call, queued.responder.with_text(queued.bytes)));
             } else {
                 self.queue.push_back(queued);
             }
@@ -166,6 +179,7 @@ mod tests {
     use super::*;
     use crate::connection::outbox::Outbox;
     use exec_server_protocol::RequestId;
+    use exec_server_transport::MemoryBudget;
 
     fn call(method: &str, process: &str) -> Call {
         let params = format!(
@@ -176,7 +190,7 @@ mod tests {
     }
 
     fn responder(id: i64) -> Responder {
-        Responder::new(&Arc::new(Outbox::default()), RequestId::Integer(id))
+        Responder::new(&Arc::new(Outbox::default()), RequestId::Integer(id), Holding::default())
     }
 
     fn names(calls: &[(Call, Responder)]) -> Vec<&'static str> {
@@ -185,7 +199,7 @@ mod tests {
 
     #[test]
     fn ordinary_requests_take_places_in_order() {
-        let mut lanes = Lanes::new(2);
+        let mut lanes = Lanes::new(2, Holding::default());
         for _ in 0..3 {
             assert!(lanes.admit(call("process/start", "p"), responder(1), 10).unwrap().is_empty());
         }
@@ -198,8 +212,20 @@ mod tests {
     }
 
     #[test]
+    fn small_requests_that_are_queued_count_together() {
+        let budget = MemoryBudget::new(64 << 20);
+        let mut lanes = Lanes::new(1, budget.share().hold());
+        for _ in 0..1_000 {
+            lanes.admit(call("process/list", ""), responder(1), 10_000).unwrap();
+        }
+        assert!(budget.used() >= 10_000_000, "{} bytes are counted", budget.used());
+        drop(lanes);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
     fn large_requests_run_one_after_the_other() {
-        let mut lanes = Lanes::new(8);
+        let mut lanes = Lanes::new(8, Holding::default());
         let large = MAX_QUEUED_BYTES - 2 * QUEUED_OVERHEAD;
         let admit = |lanes: &mut Lanes, bytes| {
             assert!(lanes.admit(call("process/list", ""), responder(1), bytes).is_ok());
@@ -214,7 +240,7 @@ mod tests {
 
     #[test]
     fn waiting_and_control_requests_need_no_place() {
-        let mut lanes = Lanes::new(2);
+        let mut lanes = Lanes::new(2, Holding::default());
         lanes.admit(call("process/start", "other"), responder(1), 10).unwrap();
         lanes.admit(call("process/start", "another"), responder(1), 10).unwrap();
         let _busy = [lanes.next().unwrap(), lanes.next().unwrap()];
@@ -226,7 +252,7 @@ mod tests {
 
     #[test]
     fn with_one_place_everything_but_control_is_serial() {
-        let mut lanes = Lanes::new(1);
+        let mut lanes = Lanes::new(1, Holding::default());
         lanes.admit(call("process/wait", "p"), responder(1), 10).unwrap();
         let mut waiting = lanes.next().unwrap();
         waiting.1.release_place();
@@ -244,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_control_call_takes_the_queued_changes_of_its_process_along() {
-        let mut lanes = Lanes::new(2);
+        let mut lanes = Lanes::new(2, Holding::default());
         for (method, process) in
             [("process/start", "p"), ("process/write", "q"), ("process/write", "p")]
         {
@@ -262,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_full_refuses() {
-        let mut lanes = Lanes::new(1);
+        let mut lanes = Lanes::new(1, Holding::default());
         lanes.admit(call("process/list", ""), responder(1), MAX_QUEUED_BYTES).unwrap();
         assert!(lanes.admit(call("process/list", ""), responder(2), 1).is_err());
         lanes.admit(call("process/terminate", "p"), responder(3), 1).unwrap();

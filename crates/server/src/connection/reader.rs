@@ -41,7 +41,7 @@ enum Phase {
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>, connection: Arc<ConnectionHandle>) -> Self {
-        let lanes = Lanes::new(shared.config.concurrent_requests);
+        let lanes = Lanes::new(shared.config.concurrent_requests, connection.memory().hold());
         let (phase, tasks) = (Phase::Fresh, JoinSet::new());
         Self { shared, connection, phase, lanes, tasks, patience: None }
     }
@@ -74,7 +74,12 @@ impl Reader {
                     None => return,
                 },
                 () = places.freed(), if queued => {}
-                () = outbox.room(), if queued && !outbox.has_room() => {}
+                () = outbox.room(), if queued && !outbox.has_room() => {
+                    // What is queued has nowhere to send its response, so it never begins.
+                    if outbox.is_closed() {
+                        return;
+                    }
+                }
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
             }
         }
@@ -85,7 +90,7 @@ impl Reader {
         let (places, outbox) = (self.lanes.places(), Arc::clone(self.connection.outbox()));
         loop {
             self.run_queued();
-            if !self.lanes.has_queued() {
+            if !self.lanes.has_queued() || outbox.is_closed() {
                 return;
             }
             tokio::select! {
@@ -139,9 +144,8 @@ impl Reader {
     }
 
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
-        let mut held = self.connection.memory().hold();
-        held.set(bytes);
-        let responder = Responder::new(self.connection.outbox(), request.id).with_text(held);
+        let text = self.connection.memory().hold();
+        let responder = Responder::new(self.connection.outbox(), request.id, text);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
         let decoded = Call::decode(&request.method, request.params);
         let call = match decoded {

@@ -22,14 +22,13 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId) -> Self {
-        let text = Holding::default();
+    pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId, text: Holding) -> Self {
         Self { outbox: Arc::clone(outbox), id: Some(id), place: None, text }
     }
 
     /// The text of the request counts until it is answered.
-    pub(super) fn with_text(mut self, text: Holding) -> Self {
-        self.text = text;
+    pub(super) fn with_text(mut self, bytes: usize) -> Self {
+        self.text.set(bytes);
         self
     }
 
