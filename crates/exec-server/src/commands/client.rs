@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::listing::{self, Listed};
 use super::run::options;
 use super::servers::Servers;
+use super::wait::Waited;
 use super::wording::{Mistake, one_line};
 use super::{
     attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
@@ -206,10 +207,10 @@ async fn wait_for(
     let mut last = 0;
     for process in found {
         let waiting = wait::run(client, process);
-        last = match deadline {
+        let Waited { exit_code, timed_out } = match deadline {
             None => waiting.await?,
             Some(deadline) => match timeout_at(deadline, waiting).await {
-                Ok(code) => code?,
+                Ok(waited) => waited?,
                 Err(_) => {
                     let after = timeout.unwrap_or_default();
                     say(&format!("{:?} is still running after {after:?}", process.name()));
@@ -217,14 +218,15 @@ async fn wait_for(
                 }
             },
         };
+        last = exit_code;
         let line = if json {
-            let session_id = &process.session.session_id;
-            let (process_id, exit_code) = (process.name(), last);
-            json_line(
-                &json!({"processId": process_id, "sessionId": session_id, "exitCode": exit_code}),
-            )
+            let (session_id, process_id) = (&process.session.session_id, process.name());
+            json_line(&json!({
+                "processId": process_id, "sessionId": session_id, "exitCode": exit_code,
+                "timedOut": timed_out,
+            }))
         } else {
-            format!("{last}\n")
+            format!("{exit_code}\n")
         };
         super::print(line.as_bytes(), &mut std::io::stdout())?;
     }

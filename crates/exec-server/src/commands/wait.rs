@@ -5,9 +5,23 @@ use exec_server_client::{ExecProcessEvent, ExecServerClient};
 use super::listing::Listed;
 use crate::program::say;
 
-pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<i32> {
-    if let Some(code) = listed.process.exit_code {
-        return Ok(code);
+pub(crate) struct Waited {
+    pub(crate) exit_code: i32,
+    /// The server ended it at the deadline of its start.
+    pub(crate) timed_out: bool,
+}
+
+pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Waited> {
+    let waited = wait(client, listed).await?;
+    if waited.timed_out {
+        say(&format!("{} timed out", listed.name()));
+    }
+    Ok(waited)
+}
+
+async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Waited> {
+    if let Some(exit_code) = listed.process.exit_code {
+        return Ok(Waited { exit_code, timed_out: listed.process.timed_out });
     }
     let name = listed.name();
     // What was said before we came does not matter; the exit was not.
@@ -21,7 +35,7 @@ pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::R
                 if exit.server_stopped() {
                     say(&format!("the server stopped; {name} was ended"));
                 }
-                return Ok(exit.exit_code);
+                return Ok(Waited { exit_code: exit.exit_code, timed_out: exit.timed_out() });
             }
             ExecProcessEvent::Failed(error) => anyhow::bail!("lost sight of {name:?}: {error}"),
             ExecProcessEvent::Output(_)

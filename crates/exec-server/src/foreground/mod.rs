@@ -156,7 +156,8 @@ impl Foreground {
             let received = tokio::select! {
                 ending = &mut output => {
                     return Ok(match ending {
-                        Ending::Exited { .. } if limit.is_over => {
+                        // A server that keeps the deadline says in the exit whether it passed.
+                        Ending::Exited { .. } if limit.is_over && !process.has_deadline() => {
                             Ending::TimedOut(TimedOut::Ended)
                         }
                         Ending::Lost(_) if limit.is_over => unseen(),
@@ -179,10 +180,13 @@ impl Foreground {
                 }
                 received = signals.next() => received,
                 () = limit.passed() => {
-                    if limit.is_over {
-                        return Ok(unseen());
+                    match process.has_deadline() {
+                        // The server ends the process. Its exit, or output that comes before it, may
+                        // still be under way; only without a connection will neither be seen.
+                        true if !limit.is_over || !is_away() => {}
+                        false if !limit.is_over => drop(orders.try_send(Order::Terminate)),
+                        _ => return Ok(unseen()),
                     }
-                    let _ = orders.try_send(Order::Terminate);
                     limit.grant_last_moment();
                     continue;
                 }
