@@ -143,10 +143,12 @@ impl Owner {
         let exit = killed.await.flatten();
         let progress = log.progress();
         if progress.exit.is_none() {
-            log.append_exit(exit.unwrap_or(ExitRecord::killed(self.started.elapsed())));
+            let exit = exit.unwrap_or(ExitRecord::killed(self.started.elapsed()));
+            unless_panicked(async { log.append_exit(exit) }).await;
         }
+        // A watcher that panicked may do so each time. It is told after the log has changed.
         if !progress.closed {
-            log.append_closed();
+            unless_panicked(async { log.append_closed() }).await;
         }
     }
 
@@ -253,20 +255,17 @@ async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::super::launch::Io;
     use super::super::log::{Budget, Cursor, Event, LogLimits, OnFull, Watcher};
     use super::super::running::Process;
     use super::*;
 
     /// Panics in the task that owns the process, with the log locked.
-    #[derive(Default)]
-    struct PanicsOnce(AtomicBool);
+    struct Panics;
 
-    impl Watcher for PanicsOnce {
+    impl Watcher for Panics {
         fn log_grew(&self) {
-            assert!(self.0.swap(true, Ordering::Relaxed), "on purpose");
+            panic!("on purpose");
         }
     }
 
@@ -287,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_its_owner_ends_the_process_and_closes_its_log() {
         let process = start("read line; echo $line; exec sleep 1000", None);
-        let watcher: Arc<dyn Watcher> = Arc::new(PanicsOnce::default());
+        let watcher: Arc<dyn Watcher> = Arc::new(Panics);
         process.log().watch(&watcher);
         process.offer_input("go\n".into(), None).unwrap();
         process.log().wait_closed().await;

@@ -126,6 +126,15 @@ impl std::fmt::Debug for Log {
     }
 }
 
+/// Wakes those who wait for the log also if a watcher panics.
+struct NotifyOnDrop<'a>(&'a Notify);
+
+impl Drop for NotifyOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.notify_waiters();
+    }
+}
+
 impl Log {
     #[must_use]
     pub fn new(limits: LogLimits) -> Self {
@@ -246,6 +255,7 @@ impl Log {
     }
 
     fn append(&self, mut state: MutexGuard<'_, State>, event: Event) {
+        let waiters = NotifyOnDrop(&self.grew);
         state.push(event);
         state.evict_confirmed(self.limits.memory_bytes);
         for watcher in &state.watchers {
@@ -254,7 +264,7 @@ impl Log {
             }
         }
         drop(state);
-        self.grew.notify_waiters();
+        drop(waiters);
     }
 
     /// Whether more output may be appended now.
