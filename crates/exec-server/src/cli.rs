@@ -79,12 +79,26 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
     Ok(command)
 }
 
+/// Where the command is if there is one: only `--config` may stand before it.
+fn index_of_command(arguments: &[OsString]) -> usize {
+    let mut index = 1;
+    while let Some(argument) = arguments.get(index) {
+        match argument.as_encoded_bytes() {
+            b"--config" => index += 2,
+            argument if argument.starts_with(b"--config=") => index += 1,
+            _ => break,
+        }
+    }
+    index
+}
+
 /// What a request for help or a mistake ends with. Where the code is that of a process, our own mistakes have another.
 pub(crate) fn exit_code(
     error: &clap::Error,
-    mut arguments: impl Iterator<Item = OsString>,
+    arguments: impl Iterator<Item = OsString>,
 ) -> ExitCode {
-    let ends_as_a_process = arguments.nth(1).is_some_and(|command| {
+    let arguments: Vec<_> = arguments.collect();
+    let ends_as_a_process = arguments.get(index_of_command(&arguments)).is_some_and(|command| {
         ["run", "shell", "attach", "wait"].iter().any(|name| command == *name)
     });
     match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
@@ -379,6 +393,8 @@ mod tests {
             let line = format!("exec-server {command} --no-such-flag");
             assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
             assert_eq!(code(&format!("exec-server {command} --help")), ExitCode::SUCCESS);
+            let line = format!("exec-server --config c.toml {command} --no-such-flag");
+            assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
         }
         for command in ["ps", "logs", "kill", "forget", "cp", "grep", "http", "doctor"] {
             let line = format!("exec-server {command} --no-such-flag");

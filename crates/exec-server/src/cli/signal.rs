@@ -30,8 +30,10 @@ pub(super) fn parse_signal(text: &str) -> Result<SignalName, String> {
 /// signal, so that it is judged as one.
 pub(super) fn with_signal_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    if arguments.get(1).is_some_and(|command| command == "kill") {
-        for argument in arguments.iter_mut().skip(2).take_while(|argument| *argument != "--") {
+    let command = super::index_of_command(&arguments);
+    if arguments.get(command).is_some_and(|command| command == "kill") {
+        let behind = arguments.iter_mut().skip(command + 1);
+        for argument in behind.take_while(|argument| *argument != "--") {
             let signal = argument.to_str().and_then(|text| text.strip_prefix('-'));
             if let Some(signal) = signal.filter(|signal| looks_like_signal(signal)) {
                 *argument = format!("--signal={signal}").into();
@@ -54,7 +56,10 @@ mod tests {
     use super::*;
 
     fn killed(arguments: &str) -> Result<(Vec<String>, Option<SignalName>), clap::Error> {
-        let words = format!("exec-server kill {arguments}");
+        parsed(&format!("exec-server kill {arguments}"))
+    }
+
+    fn parsed(words: &str) -> Result<(Vec<String>, Option<SignalName>), clap::Error> {
         match parse(words.split_whitespace().map(OsString::from))? {
             Command::Client(command) => match command.action {
                 Action::Kill { names, signal } => Ok((names, signal)),
@@ -73,6 +78,10 @@ mod tests {
                 (&["a".into(), "b".into()][..], Some(SignalName::User1)),
                 "{flag}"
             );
+        }
+        for config in ["--config=c.toml", "--config c.toml"] {
+            let killed = parsed(&format!("exec-server {config} kill -10 a")).unwrap();
+            assert_eq!(killed, (vec!["a".into()], Some(SignalName::User1)), "{config}");
         }
         assert!(killed("-s WINCH a").unwrap_err().to_string().contains("HUP, INT, QUIT"));
         for unknown in ["-WINCH", "-99", "-S"] {

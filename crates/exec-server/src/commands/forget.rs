@@ -18,7 +18,8 @@ pub(crate) async fn all(
 ) -> anyhow::Result<ExitStatus> {
     let mut status = ExitStatus::SUCCESS;
     let is_ours = |one: &&Listed| one.session.client_name == DETACHED_CLIENT_NAME;
-    for finished in listed.iter().filter(is_ours).filter(|one| !is_alive(one)) {
+    let is_left = |one: &&Listed| !is_alive(one) && !one.session.attached;
+    for finished in listed.iter().filter(is_ours).filter(is_left) {
         match run(client, finished, false).await {
             Ok(()) => {
                 let line = format!("{}\n", printable(finished.name()));

@@ -79,7 +79,12 @@ async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpRe
 fn naming_url(message: &str, url: &str) -> String {
     let Some(problem) = message.strip_prefix("the URL ") else { return message.to_owned() };
     let shown = url.split(['?', '#']).next().unwrap_or_default();
-    let shown = shown.rsplit_once('@').map_or(shown, |(_, host)| host);
+    let shown = match shown.rsplit_once('@') {
+        Some((_, host)) => host,
+        // The `?` or `#` may be part of a password.
+        None if url.contains('@') => return message.to_owned(),
+        None => shown,
+    };
     let shown: String = shown.chars().take(200).collect();
     format!("the URL {shown:?} {problem}")
 }
@@ -191,6 +196,7 @@ mod tests {
         for url in ["http://me:SECRET@h:x/p?token=SECRET", "h:x/p#SECRET", "SECRET@h:x/p"] {
             assert!(named(url).contains("h:x/p") && !named(url).contains("SECRET"), "{url}");
         }
+        assert_eq!(named("http://me:SEC#RET@h/"), "the URL is not valid");
         assert_eq!(naming_url("header x: no", "u"), "header x: no");
     }
 

@@ -94,8 +94,10 @@ impl Printer {
     /// `is_newest`: nothing more follows of what there was at first.
     async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> io::Result<()> {
         if let Some(tail) = &mut self.tail {
-            if let ExecProcessEvent::Output(output) = event {
-                tail.push(output.stream, output.chunk.0);
+            match event {
+                ExecProcessEvent::Output(output) => tail.push(output.stream, output.chunk.0),
+                ExecProcessEvent::Gap { dropped_bytes } => tail.forget_before_gap(dropped_bytes),
+                _ => {}
             }
             return if is_newest { self.release_tail().await } else { Ok(()) };
         }
@@ -106,7 +108,11 @@ impl Printer {
     }
 
     async fn release_tail(&mut self) -> io::Result<()> {
-        for (stream, bytes) in self.tail.take().into_iter().flat_map(Tail::lines) {
+        let Some(tail) = self.tail.take() else { return Ok(()) };
+        if let Some(dropped_bytes) = tail.gap_within() {
+            print(ExecProcessEvent::Gap { dropped_bytes }, &mut self.outputs).await?;
+        }
+        for (stream, bytes) in tail.lines() {
             self.outputs.write(stream, bytes).await?;
         }
         Ok(())
@@ -125,11 +131,13 @@ struct Tail {
     chunks: VecDeque<(OutputStream, Bytes)>,
     /// In all chunks, and in the first.
     newlines: (usize, usize),
+    /// Size of the gap before the chunks.
+    gap: u64,
 }
 
 impl Tail {
     fn new(wanted: usize) -> Self {
-        Self { wanted, chunks: VecDeque::new(), newlines: (0, 0) }
+        Self { wanted, chunks: VecDeque::new(), newlines: (0, 0), gap: 0 }
     }
 
     fn push(&mut self, stream: OutputStream, bytes: Bytes) {
@@ -146,10 +154,20 @@ impl Tail {
         }
     }
 
+    /// Lines before a gap are not the last lines any more.
+    fn forget_before_gap(&mut self, dropped_bytes: u64) {
+        *self = Self { gap: self.gap + dropped_bytes, ..Self::new(self.wanted) };
+    }
+
+    /// The gap, unless enough lines came after it.
+    fn gap_within(&self) -> Option<u64> {
+        (self.gap > 0 && self.newlines.0 < self.wanted).then_some(self.gap)
+    }
+
     fn lines(mut self) -> VecDeque<(OutputStream, Bytes)> {
         let is_ended = self.chunks.back().is_some_and(|(_, last)| last.ends_with(b"\n"));
         // The newline before the first line that is wanted, counted from the end.
-        let mut left = self.wanted + usize::from(is_ended);
+        let mut left = self.wanted.saturating_add(usize::from(is_ended));
         for index in (0..self.chunks.len()).rev() {
             let bytes = &mut self.chunks[index].1;
             for at in memchr::memrchr_iter(b'\n', &bytes.clone()) {
@@ -215,12 +233,27 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_is_told_unless_enough_lines_came_after_it() {
+        let mut tail = Tail::new(2);
+        let push =
+            |tail: &mut Tail, text| tail.push(OutputStream::Stdout, Bytes::from_static(text));
+        push(&mut tail, b"before\n");
+        tail.forget_before_gap(7);
+        push(&mut tail, b"one\n");
+        assert_eq!(tail.gap_within(), Some(7));
+        push(&mut tail, b"two\n");
+        assert_eq!(tail.gap_within(), None);
+        assert_eq!(tail.lines().len(), 2);
+    }
+
+    #[test]
     fn the_last_lines_are_found_wherever_chunks_end() {
         for chunks in [&["a\nb\nc\n"][..], &["a", "\n", "b\n", "c", "\n"], &["a\nb", "\nc\n"]] {
             assert_eq!(last_lines(2, chunks), "b\nc\n");
             assert_eq!(last_lines(1, chunks), "c\n");
             assert_eq!(last_lines(3, chunks), "a\nb\nc\n");
             assert_eq!(last_lines(9, chunks), "a\nb\nc\n");
+            assert_eq!(last_lines(usize::MAX, chunks), "a\nb\nc\n");
         }
         assert_eq!(last_lines(1, &["a\nb"]), "b", "a line that has not ended is one");
         assert_eq!(last_lines(2, &["a\nb\nc"]), "b\nc");

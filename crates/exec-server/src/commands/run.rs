@@ -176,7 +176,8 @@ async fn run_detached(
 
 fn name_taken(name: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the name {name:?} is taken; end it with exec-server forget -f {name}, or choose another"
+        "the name {name:?} is taken; choose another, or free it with exec-server forget -f {name} \
+         if exec-server ps shows it as yours"
     )
 }
 
