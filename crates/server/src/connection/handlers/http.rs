@@ -13,7 +13,7 @@ use super::super::bodies::{Stream, StreamWindow, WholeRequest};
 use super::super::handle::ConnectionHandle;
 use super::super::reader::Reader;
 use super::super::responder::Responder;
-use crate::local::{MAX_BODY_BYTES, head, host_request, http_refusal};
+use crate::local::{MAX_BODY_BYTES, head, host_request, http_refusal, no_thread};
 use crate::server::Shared;
 
 /// Pieces that have come are joined up to about this size.
@@ -90,8 +90,8 @@ async fn answer_whole(
         Err(error) => return responder.fail(&http_refusal(&id, &error)),
     };
     let (answered, done) = oneshot::channel::<()>();
-    shared.files.run(move || {
-        responder.answer::<rpc::HttpRequest>(Ok(whole));
+    shared.files.run_or_tell(move |thread| {
+        responder.answer::<rpc::HttpRequest>(thread.map(|()| whole).map_err(no_thread));
         drop((room, answered));
     });
     // Whoever waits for the work of a connection that ends waits for the answer.
