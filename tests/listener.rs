@@ -111,7 +111,7 @@ fn other_users_are_refused_unless_the_operator_lets_them_in() {
     const OWN: u32 = 61_235;
     const OTHER: u32 = 61_236;
     if !is_root() {
-        println!("skipped: only root can be several users");
+        println!("SKIPPED: only root can be several users");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

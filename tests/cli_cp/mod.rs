@@ -133,10 +133,17 @@ impl Drop for Machines {
     /// An ordinary user cannot remove the content of a closed directory, nor its copies.
     fn drop(&mut self) {
         for top in [&self.here, &self.there] {
-            for entry in fs::read_dir(top.path()).into_iter().flatten().flatten() {
-                let closed = entry.path().join("closed");
-                let _ = fs::set_permissions(closed, fs::Permissions::from_mode(0o755));
-            }
+            open_directories(top.path());
+        }
+    }
+}
+
+/// Gives the owner every right to the directories below a path.
+fn open_directories(path: &Path) {
+    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_directories(&entry.path());
         }
     }
 }

@@ -8,7 +8,7 @@ use exec_server_test_support::Cut;
 use rustix::process::Signal;
 
 use super::interrupted::{OnTheWay, Way};
-use super::{tree, varied_tree};
+use super::{open_directories, tree, varied_tree};
 use crate::support::{Running, eventually};
 
 /// A tree with a large file on its way to a new name, killed in the middle.
@@ -88,12 +88,14 @@ fn another_source_is_copied_into_an_unfinished_directory() {
 #[test]
 fn another_directory_of_the_same_name_is_copied_into() {
     let killed = Killed::new(Way::Up);
+    open_directories(&killed.new);
     fs::remove_dir_all(&killed.new).unwrap();
     fs::create_dir(&killed.new).unwrap();
     killed.copy_again();
     assert!(tree(&killed.from) == tree(&killed.new.join("tree")), "the copy differs");
 
     // And if there is none, it is made.
+    open_directories(&killed.new);
     fs::remove_dir_all(&killed.new).unwrap();
     killed.copy_again();
     assert!(tree(&killed.from) == tree(&killed.new), "the copy differs");

@@ -162,7 +162,7 @@ fn what_a_sandbox_refuses_says_permission_denied() {
     let info = client.call("environment/info", json!({}));
     let code = match info["capabilities"]["sandboxedFileStreaming"].as_bool().unwrap() {
         true => "sandboxDenied",
-        false => return println!("skipped: files cannot be kept to a sandbox here"),
+        false => return println!("SKIPPED: files cannot be kept to a sandbox here"),
     };
     for path in ["outside/file", "outside/missing"] {
         for (method, mut params) in calls_on(&scene.uri(path)) {

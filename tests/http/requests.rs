@@ -212,7 +212,7 @@ fn a_request_that_nobody_waits_for_any_more_is_ended() {
 #[test]
 fn many_slow_requests_delay_nobody() {
     let web = Web::start();
-    let server = Server::with(&["--concurrent-requests", "1"]);
+    let server = Server::with(&["--concurrent-requests", "2"]);
     let mut client = server.client();
     for _ in 0..50 {
         client.request("http/request", get(&web, "/never"));

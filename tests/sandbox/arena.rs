@@ -86,6 +86,11 @@ impl Arena {
         Self::build(user, tier, "", &["--listen", &url])
     }
 
+    /// With a server that also serves other users, so it does not ask for the user of a connection.
+    pub(super) fn for_all_users(user: User, tier: Tier) -> Self {
+        Self::build(user, tier, "", &["--allow-other-users", "true"])
+    }
+
     /// Where these mechanisms are missing; what can be enforced at all needs no mounts.
     pub(super) fn without(user: User, mechanisms: &str) -> Self {
         Self::build(user, Tier::Direct, mechanisms, &[])

@@ -61,7 +61,7 @@ fn a_server_at_a_unix_socket_does_not_listen_to_its_sandboxes() {
 #[test]
 fn a_server_does_not_believe_who_cannot_be_found() {
     let attempt = attempts::GONE_BEFORE_ASKED;
-    let mut arena = Arena::new(User::Myself, Tier::Direct);
+    let mut arena = Arena::for_all_users(User::Myself, Tier::Direct);
     let control = arena.control(attempt);
     assert_eq!(control.verdict, Verdict::Escaped, "{control:?}");
     let confined = arena.confined(attempt);
