@@ -42,6 +42,8 @@ struct State {
     /// The part of `used` that connections hold which are being closed.
     leaving: usize,
     shares: HashMap<u64, Share>,
+    /// Reservations of all connections that wait.
+    waiting: usize,
     next_id: u64,
     /// When a connection was last closed for a reservation that waited.
     last_closing: Option<Instant>,
@@ -50,6 +52,8 @@ struct State {
 #[derive(Debug)]
 struct Share {
     bytes: usize,
+    /// Reservations that wait.
+    waiting: usize,
     exceeded: watch::Sender<bool>,
 }
 
@@ -88,7 +92,7 @@ impl MemoryBudget {
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
-        state.shares.insert(id, Share { bytes: 0, exceeded });
+        state.shares.insert(id, Share { bytes: 0, waiting: 0, exceeded });
         drop(state);
         MemoryShare(Arc::new(Member { id, budget: self.clone(), exceeded: is_exceeded }))
     }
@@ -164,6 +168,7 @@ impl Holding {
             if self.try_grow_to(bytes) {
                 return;
             }
+            let _waiting = Waiting::new(&member);
             let now = Instant::now();
             let since = *self.waiting_since.get_or_insert(now);
             let next_closing = budget.lock().close_for(member.id, since, now);
@@ -199,6 +204,22 @@ impl Holding {
     }
 }
 
+/// A reservation that waits: connections that hold more get nothing before it.
+struct Waiting<'a>(&'a Member);
+
+impl<'a> Waiting<'a> {
+    fn new(member: &'a Member) -> Self {
+        member.budget.lock().wait(member.id, 1);
+        Self(member)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.budget.lock().wait(self.0.id, -1);
+    }
+}
+
 impl Drop for Holding {
     fn drop(&mut self) {
         self.set(0);
@@ -209,7 +230,21 @@ impl State {
     fn has_room(&self, id: u64, more: usize, limit: usize) -> bool {
         let own = self.shares.get(&id).map_or(0, |share| share.bytes);
         let total = self.used + more;
-        total <= limit / 2 || (own + more <= limit / LITTLE && total <= limit)
+        (total <= limit / 2 && !self.is_behind_another(own))
+            || (own + more <= limit / LITTLE && total <= limit)
+    }
+
+    /// Whether a connection that holds less waits. Otherwise those that hold most would take whatever
+    /// becomes free.
+    fn is_behind_another(&self, own: usize) -> bool {
+        let waits = |share: &Share| share.waiting > 0 && !*share.exceeded.borrow();
+        self.waiting > 0 && self.shares.values().any(|share| waits(share) && share.bytes < own)
+    }
+
+    fn wait(&mut self, id: u64, change: isize) {
+        let Some(share) = self.shares.get_mut(&id) else { return };
+        share.waiting = share.waiting.saturating_add_signed(change);
+        self.waiting = self.waiting.saturating_add_signed(change);
     }
 
     fn change(&mut self, id: u64, from: usize, to: usize) {
@@ -370,6 +405,24 @@ mod tests {
         }
         assert!(finished > 0, "everybody was closed");
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_becomes_free_is_for_those_that_hold_least() {
+        let budget = budget();
+        let (greedy, leaving, modest) = (budget.share(), budget.share(), budget.share());
+        let (mut held, mut more) = (greedy.hold(), greedy.hold());
+        let (mut freed, mut wanted) = (leaving.hold(), modest.hold());
+        held.grow_to(2 * MIB).await;
+        freed.grow_to(2 * MIB).await;
+        let release = async {
+            tokio::time::sleep(WAIT_TIMEOUT / 2).await;
+            drop(freed);
+        };
+        let greedy_waits = tokio::time::timeout(WAIT_TIMEOUT * 3 / 4, more.grow_to(2 * MIB));
+        let (taken, (), ()) = tokio::join!(greedy_waits, wanted.grow_to(MIB), release);
+        assert!(taken.is_err(), "the larger one took what the smaller one waits for");
+        assert_eq!(budget.used(), 3 * MIB);
     }
 
     #[tokio::test(start_paused = true)]
