@@ -28,9 +28,13 @@ pub(super) fn protected(
     is_certain: impl Fn(&Target) -> bool,
 ) -> Result<Vec<Target>, PolicyError> {
     let writable = targets.iter().filter(|target| target.access == Access::Write);
-    let certain = writable.clone().filter(|target| is_certain(target));
-    let meant: BTreeSet<&Path> =
-        certain.flat_map(|target| &target.named).map(PathBuf::as_path).collect();
+    let meant = writable.clone().flat_map(|target| match is_certain(target) {
+        true => target.named.as_slice(),
+        // The entry still names a symlink at its own end.
+        false if target.links.len() == 1 => &target.named[..target.named.len().saturating_sub(1)],
+        false => &[],
+    });
+    let meant: BTreeSet<&Path> = meant.map(PathBuf::as_path).collect();
     let is_temporary = |target: &Target| target.origin == Origin::TemporaryDirectory;
     let temporary: BTreeSet<&Path> =
         targets.iter().filter(|one| is_temporary(one)).map(|one| one.path.as_path()).collect();
