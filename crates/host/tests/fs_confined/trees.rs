@@ -53,7 +53,8 @@ fn a_refusal_names_what_is_refused() {
         copy(&plain, &scene.at("work/new"), true, &Stop::never())
     });
     let text = copied.unwrap_err().to_string();
-    assert!(text.contains(&format!("something in {} to be", plain.display())), "{text}");
+    let expected = format!("cannot read something in {}: Permission denied", plain.display());
+    assert!(text.contains(&expected), "{text}");
     assert!(!text.contains("deep.pem"), "{text}");
 }
 
@@ -131,6 +132,6 @@ fn the_error_names_what_may_be_known() {
         [removed, copied].map(|outcome| outcome.unwrap_err().to_string())
     });
     // Of `deep.pem` nothing is said.
-    assert!(errors[0].contains("work/plain to be changed"), "{}", errors[0]);
-    assert!(errors[1].contains("work/sub/inner to be changed"), "{}", errors[1]);
+    assert!(errors[0].contains("work/plain: Permission denied"), "{}", errors[0]);
+    assert!(errors[1].contains("work/sub/inner: Permission denied"), "{}", errors[1]);
 }
