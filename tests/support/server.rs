@@ -190,7 +190,10 @@ impl ServerBuilder {
     /// Runs a copy of the program, which is removed with the directory.
     pub(crate) fn copied_to(mut self, directory: &Path) -> Self {
         let copy = directory.join("exec-server");
-        std::fs::copy(PROGRAM, &copy).unwrap();
+        // An earlier server of the directory may still run from it: a running program cannot be overwritten.
+        if !copy.exists() {
+            std::fs::copy(PROGRAM, &copy).unwrap();
+        }
         copy.to_str().expect("test paths are text").clone_into(&mut self.program);
         self
     }
