@@ -142,7 +142,7 @@ impl Handle {
     }
 }
 
-/// What a call says whose handle has ended with its connection.
+/// The error of a call whose handle ended with its connection.
 fn lost_error<R: Rpc>(end: Option<ExecServerError>) -> ExecServerError {
     match end {
         Some(error @ (ExecServerError::Closed | ExecServerError::Disconnected(_))) => error,

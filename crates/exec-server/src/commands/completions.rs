@@ -64,7 +64,7 @@ pub(crate) fn complete_if_asked() -> Option<ExitCode> {
     }
 }
 
-/// What the words so far say about the server.
+/// Which server the words so far choose.
 fn server_choice(words: &[OsString]) -> ServerChoice {
     let value_of = |option: &str| {
         let with_value = format!("{option}=");

@@ -96,7 +96,7 @@ pub(crate) enum Ending {
     Lost(ExecServerError),
 }
 
-/// What is known of a process that took too long.
+/// How much is known about the end of a process that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimedOut {
     Ended,

@@ -26,7 +26,7 @@ pub(super) struct Progress {
     is_shown: bool,
     is_drawn: Cell<bool>,
     is_quiet: bool,
-    /// What is said if it does not come to its end.
+    /// The message if it does not finish.
     interruption: Cell<Option<&'static str>>,
     /// A server copies a tree by itself, and does not say how much that is.
     is_uncounted: Cell<bool>,

@@ -100,7 +100,7 @@ pub(super) struct Copied {
     pub(super) written: u64,
 }
 
-/// What is known of a draft from one attempt to the next.
+/// The state of a draft, kept from one attempt to the next.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) key: Option<String>,

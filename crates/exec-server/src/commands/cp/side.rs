@@ -28,7 +28,7 @@ pub(super) struct Side {
     name: SideName,
     /// Tells its files from those of other sides, in another run too.
     pub(super) identity: String,
-    /// What was done there.
+    /// The changes made there.
     pub(super) advances: Advances,
 }
 
