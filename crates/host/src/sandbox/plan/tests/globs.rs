@@ -1,0 +1,214 @@
+//! What denied patterns hide.
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::io;
+
+use super::*;
+use crate::sandbox::plan::Tier;
+use crate::sandbox::policy::{Hold, NameKind, Names, TooMuch};
+
+/// Names of which one directory has an unusual listing.
+struct Odd<F> {
+    names: FakeNames,
+    directory: &'static str,
+    listing: F,
+}
+
+impl<F: Fn() -> io::Result<Vec<(OsString, NameKind)>>> Names for Odd<F> {
+    fn kind(&self, path: &Path) -> io::Result<NameKind> {
+        self.names.kind(path)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.names.read_link(path)
+    }
+
+    fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>> {
+        if directory == Path::new(self.directory) {
+            let mut listed = (self.listing)()?;
+            listed.truncate(max);
+            Ok(listed)
+        } else {
+            self.names.list(directory, max)
+        }
+    }
+
+    fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>> {
+        self.names.read_start(file, max)
+    }
+
+    fn hold(&self, path: &Path) -> io::Result<Hold> {
+        self.names.hold(path)
+    }
+
+    fn is_changeable(&self, directory: &Path) -> io::Result<bool> {
+        self.names.is_changeable(directory)
+    }
+}
+
+#[test]
+fn what_globs_deny_is_hidden_where_it_is_now() {
+    let names = names()
+        .file("/home/ann/app/a.pem")
+        .file("/home/ann/app/src/keys/b.pem")
+        .directory("/home/ann/app/src/c.pem/d.pem")
+        .file("/home/ann/app/1/2/3/4/too_deep.pem")
+        .symlink("/home/ann/app/src/link.pem", "/home/ann/app/a.pem")
+        .file("/home/ann/other.pem");
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let hidden: Vec<_> = mounts(&names, &[READ_ALL, WORKSPACE, glob])
+        .into_iter()
+        .filter(|mount| {
+            let hides = [CoverKind::Hidden, CoverKind::HiddenLink];
+            matches!(mount, Mount::Cover(cover) if hides.contains(&cover.kind))
+        })
+        .collect();
+    let expected = [
+        hidden_file("/home/ann/app/a.pem"),
+        cover("/home/ann/app/src/c.pem", CoverKind::Hidden),
+        hidden_file("/home/ann/app/src/keys/b.pem"),
+        hidden_link("/home/ann/app/src/link.pem"),
+    ];
+    assert_eq!(hidden, expected);
+}
+
+/// It cannot cover a symlink itself.
+#[test]
+fn bubblewrap_hides_what_a_denied_link_leads_to() {
+    let names = names()
+        .file("/home/ann/keys/real.key")
+        .directory("/home/ann/store")
+        .symlink("/home/ann/app/a.pem", "../keys/real.key")
+        .symlink("/home/ann/app/b.pem", "../store")
+        .symlink("/home/ann/app/c.pem", "nowhere")
+        .symlink("/home/ann/app/d.pem", "d.pem");
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+    let mounts = Plan::new(&policy, &without_namespaces(), &names).unwrap().mounts;
+    assert!(mounts.contains(&hidden_file("/home/ann/keys/real.key")));
+    assert!(mounts.contains(&cover("/home/ann/store", CoverKind::Hidden)));
+    assert!(!mounts.iter().any(|mount| mount.path().extension().is_some_and(|it| it == "pem")));
+}
+
+/// Renamed, a directory would take what is hidden with it, to where the pattern does not match.
+#[test]
+fn the_way_to_what_globs_deny_is_pinned() {
+    let names = names().file("/home/ann/app/src/secrets/id.key").file("/home/ann/other/id.key");
+    let glob = |pattern: &str| (EntryPath::Glob(pattern.into()), Access::Deny);
+    let entries = [READ_ALL, WORKSPACE, glob("**/secrets/*.key"), glob("/home/ann/other/*")];
+    let mounts = mounts(&names, &entries);
+    let below = |directory: &str| -> Vec<_> {
+        mounts.iter().filter(|mount| mount.path().starts_with(directory)).cloned().collect()
+    };
+    let expected = [
+        regrant("/home/ann/app/src", Access::Write),
+        regrant("/home/ann/app/src/secrets", Access::Write),
+        hidden_file("/home/ann/app/src/secrets/id.key"),
+    ];
+    assert_eq!(below("/home/ann/app/src"), expected);
+    // Where nothing can be written nothing can be renamed.
+    assert_eq!(below("/home/ann/other"), [hidden_file("/home/ann/other/id.key")]);
+}
+
+#[test]
+fn what_vanishes_while_it_is_searched_is_searched_for_again() {
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let plan_with = |gone: usize, listing: fn() -> io::Result<Vec<(OsString, NameKind)>>| {
+        let names = names().file("/home/ann/app/src/a.pem");
+        let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob.clone()]);
+        let looked = Cell::new(0);
+        let here = names.list("/home/ann/app/src".as_ref(), usize::MAX).unwrap();
+        let listing = || {
+            looked.set(looked.get() + 1);
+            if looked.get() <= gone { listing() } else { Ok(here.clone()) }
+        };
+        let names = Odd { names, directory: "/home/ann/app/src", listing };
+        Plan::new(&policy, &everything(), &names)
+    };
+    let directory = || Err(io::ErrorKind::NotFound.into());
+    let name_in_it = || Ok(vec![("renamed".into(), NameKind::Missing)]);
+    for listing in [directory, name_in_it] {
+        let mounts = plan_with(7, listing).unwrap().mounts;
+        assert!(mounts.contains(&hidden_file("/home/ann/app/src/a.pem")), "{mounts:#?}");
+        let error = plan_with(8, listing).unwrap_err();
+        assert!(matches!(error, PlanError::Unsteady { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_glob_may_start_where_nothing_is() {
+    let glob = (EntryPath::Glob("/home/ann/app/missing/*.pem".into()), Access::Deny);
+    assert!(
+        plan(&policy_of(&names(), Network::Restricted, &[READ_ALL, glob]), &everything()).is_ok()
+    );
+}
+
+#[test]
+fn comparing_names_with_patterns_has_an_end() {
+    let listing = || {
+        let name = |n| format!("{n}{}", "a".repeat(200));
+        Ok((0..20_000).map(|n| (name(n).into(), NameKind::File)).collect())
+    };
+    let names = Odd { names: names(), directory: "/home/ann/app/src", listing };
+    let globs = |count: usize| -> Vec<_> {
+        let pattern = |n| EntryPath::Glob(format!("src/{n}*{}b", "a".repeat(500)));
+        (0..count).map(|n| (pattern(n), Access::Deny)).chain([READ_ALL]).collect()
+    };
+    let plan = |count| {
+        let policy = policy_of(&names.names, Network::Restricted, &globs(count));
+        Plan::new(&policy, &everything(), &names)
+    };
+    assert!(plan(0).is_ok());
+    let error = plan(10).unwrap_err();
+    let of_steps = matches!(error, PlanError::TooMuchToScan { limit: TooMuch::Steps { .. }, .. });
+    assert!(of_steps, "{error}");
+}
+
+#[test]
+fn a_glob_alone_makes_namespaces_necessary_only_if_it_matches() {
+    let glob = (EntryPath::Glob("*.pem".into()), Access::Deny);
+    let policy = policy_of(&names(), Network::Restricted, &[READ_ALL, glob]);
+    assert_eq!(plan(&policy, &without_isolation()).unwrap().tier, Tier::Direct);
+    let names = names().file("/home/ann/app/a.pem");
+    let refused = Plan::new(&policy, &without_isolation(), &names).unwrap_err().to_string();
+    assert!(refused.starts_with("the policy protects /home/ann/app/a.pem"), "{refused}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_searched_for_matches_is_hidden_as_a_whole() {
+    let names = names().directory("/home/ann/app/locked");
+    let listing = || Err(io::ErrorKind::PermissionDenied.into());
+    let names = Odd { names, directory: "/home/ann/app/locked", listing };
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let policy = policy_of(&names.names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+    let mounts = Plan::new(&policy, &everything(), &names).unwrap().mounts;
+    assert!(mounts.contains(&cover("/home/ann/app/locked", CoverKind::Hidden)), "{mounts:#?}");
+}
+
+#[test]
+fn what_a_glob_denies_landlock_does_not_grant() {
+    let names = names().directory("/home/ann/app/x.pem/sub");
+    let entries = [
+        WORKSPACE,
+        (path("/home/ann/app/src"), Access::Deny),
+        (path("/home/ann/app/src/y.pem"), Access::Write),
+        (EntryPath::Glob("**/*.pem".into()), Access::Deny),
+    ];
+    let policy = policy_of(&names, Network::Restricted, &entries);
+    let plan = Plan::new(&policy, &everything(), &names).unwrap();
+    let grants = plan.landlock.unwrap().grants.unwrap();
+    assert!(grants.iter().any(|grant| grant.path == Path::new("/home/ann/app")));
+    assert!(!grants.iter().any(|grant| grant.path.ends_with("y.pem")), "{grants:?}");
+}
+
+#[test]
+fn a_tree_too_big_to_look_through_is_an_error() {
+    let listing = || Ok((0..200_001).map(|n| (n.to_string().into(), NameKind::File)).collect());
+    let names = Odd { names: names(), directory: "/home/ann/app/src", listing };
+    let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
+    let policy = policy_of(&names.names, Network::Restricted, &[READ_ALL, glob]);
+    let error = Plan::new(&policy, &everything(), &names).unwrap_err();
+    let limit = TooMuch::Names { max: 200_000 };
+    assert!(matches!(error, PlanError::TooMuchToScan { limit: found, .. } if found == limit));
+}

@@ -1,0 +1,216 @@
+//! What the process sees of the file system.
+
+use super::*;
+
+#[test]
+fn an_ordinary_workspace() {
+    let expected = [
+        cover("/", CoverKind::ReadOnly),
+        fresh("/dev/shm"),
+        regrant("/home/ann/app", Access::Write),
+        placeholder("/home/ann/app/.agents", CoverKind::ReadOnly),
+        placeholder("/home/ann/app/.codex", CoverKind::ReadOnly),
+        cover("/home/ann/app/.git", CoverKind::ReadOnly),
+    ];
+    assert_eq!(mounts(&names(), &[READ_ALL, WORKSPACE]), expected);
+}
+
+#[test]
+fn covers_and_what_is_given_again_alternate() {
+    let names = names()
+        .directory("/home/ann/app/src/private/shared/out")
+        .file("/home/ann/app/src/private/shared/key");
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path("/home/ann/app/src/private"), Access::Deny),
+        (path("/home/ann/app/src/private/shared"), Access::Read),
+        (path("/home/ann/app/src/private/shared/key"), Access::Deny),
+        (path("/home/ann/app/src/private/shared/out"), Access::Write),
+    ];
+    let at_source: Vec<_> = mounts(&names, &entries)
+        .into_iter()
+        .filter(|mount| mount.path().starts_with("/home/ann/app/src"))
+        .collect();
+    let out = "/home/ann/app/src/private/shared/out";
+    let expected = [
+        // Renamed, it would take the cover with it.
+        regrant("/home/ann/app/src", Access::Write),
+        cover("/home/ann/app/src/private", CoverKind::Hidden),
+        regrant("/home/ann/app/src/private/shared", Access::Read),
+        hidden_file("/home/ann/app/src/private/shared/key"),
+        regrant(out, Access::Write),
+        placeholder(&format!("{out}/.agents"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.codex"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.git"), CoverKind::ReadOnly),
+    ];
+    assert_eq!(at_source, expected);
+}
+
+#[test]
+fn what_is_missing_is_covered_only_where_it_could_be_made() {
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path("/home/ann/.ssh"), Access::Deny),
+        (path("/home/ann/app/a/b/secret"), Access::Deny),
+        (path("/home/ann/app/a/c"), Access::Read),
+    ];
+    let mounts = mounts(&names(), &entries);
+    assert!(mounts.contains(&placeholder("/home/ann/app/a", CoverKind::Hidden)));
+    assert!(!mounts.iter().any(|mount| mount.path().starts_with("/home/ann/.ssh")));
+    let below = |mount: &Mount| mount.path().parent().is_some_and(|above| above.ends_with("app/a"));
+    assert!(!mounts.iter().any(below), "{mounts:#?}");
+}
+
+/// What is protected in it would otherwise stand in its place.
+#[test]
+fn a_writable_root_that_does_not_exist_is_made_where_it_could_be() {
+    let out = "/home/ann/app/build/out";
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path(out), Access::Write),
+        (path(&format!("{out}/secret/key")), Access::Deny),
+        (path("/home/ann/elsewhere"), Access::Write),
+    ];
+    let is_about = |mount: &Mount, place: &str| mount.path().starts_with(place);
+    let made = mounts(&names(), &entries);
+    assert!(!made.iter().any(|mount| is_about(mount, "/home/ann/elsewhere")), "{made:#?}");
+    let at_build: Vec<_> =
+        made.into_iter().filter(|mount| is_about(mount, "/home/ann/app/build")).collect();
+    let expected = [
+        regrant("/home/ann/app/build", Access::Write),
+        regrant(out, Access::Write),
+        placeholder(&format!("{out}/.agents"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.codex"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/.git"), CoverKind::ReadOnly),
+        placeholder(&format!("{out}/secret"), CoverKind::Hidden),
+    ];
+    assert_eq!(at_build, expected);
+
+    let kept = (path("/home/ann/app/build"), Access::Read);
+    let read_only = mounts(&names(), &[READ_ALL, WORKSPACE, kept, (path(out), Access::Write)]);
+    assert!(read_only.contains(&placeholder("/home/ann/app/build", CoverKind::ReadOnly)));
+}
+
+/// Whoever wrote the file may not make directories with it.
+#[test]
+fn what_a_git_file_names_is_not_made() {
+    let names = names().file_with("/home/ann/app/tree/.git", b"gitdir: ../gone/.git/modules/tree");
+    let tree = (path("/home/ann/app/tree"), Access::Write);
+    let mounts = mounts(&names, &[READ_ALL, WORKSPACE, tree]);
+    assert!(
+        mounts.contains(&placeholder("/home/ann/app/gone", CoverKind::ReadOnly)),
+        "{mounts:#?}"
+    );
+}
+
+/// Otherwise a process removes it and makes a directory with what is denied.
+#[test]
+fn a_file_in_the_way_of_what_is_missing_stays() {
+    let names = names().file("/home/ann/app/a").file("/home/ann/b");
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path("/home/ann/app/a/secret"), Access::Deny),
+        (path("/home/ann/b/secret"), Access::Deny),
+    ];
+    let mounts = mounts(&names, &entries);
+    let stays = Cover {
+        path: "/home/ann/app/a".into(),
+        kind: CoverKind::ReadOnly,
+        is_directory: false,
+        missing: false,
+    };
+    assert!(mounts.contains(&Mount::Cover(stays)), "{mounts:#?}");
+    assert!(!mounts.iter().any(|mount| mount.path().starts_with("/home/ann/b")));
+}
+
+#[test]
+fn a_writable_root_has_no_cover_of_everything() {
+    let entries = [(EntryPath::Root, Access::Write), (path("/home/ann/app/src"), Access::Read)];
+    let mounts = mounts(&names(), &entries);
+    assert!(!mounts.iter().any(|mount| mount.path() == Path::new("/")));
+    let expected = [
+        regrant("/home", Access::Write),
+        regrant("/home/ann", Access::Write),
+        regrant("/home/ann/app", Access::Write),
+        cover("/home/ann/app/src", CoverKind::ReadOnly),
+    ];
+    assert!(expected.iter().all(|mount| mounts.contains(mount)), "{mounts:#?}");
+}
+
+#[test]
+fn too_many_mounts_are_an_error() {
+    let names =
+        (0..10_000).fold(names(), |names, n| names.file(format!("/home/ann/app/src/{n}.pem")));
+    let glob = (EntryPath::Glob("src/*.pem".into()), Access::Deny);
+    let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+    let error = Plan::new(&policy, &everything(), &names).unwrap_err();
+    assert!(matches!(error, PlanError::TooManyMounts { limit: 10_000 }), "{error}");
+}
+
+/// It takes at most 9,000 words, and some are needed for other things.
+#[test]
+fn bubblewrap_is_told_no_more_than_it_listens_to() {
+    let names = (0..1_600).fold(names(), |names, n| {
+        names
+            .directory(format!("/home/ann/app/{n:04}/secret"))
+            .file(format!("/home/ann/app/{n:04}/key"))
+    });
+    let plan = |pattern: &str, has: &Capabilities| {
+        let glob = (EntryPath::Glob(pattern.into()), Access::Deny);
+        let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
+        Plan::new(&policy, has, &names)
+    };
+    // Each with the directory above it.
+    for (pattern, words) in [("*/secret", 9), ("*/key", 6)] {
+        let error = plan(pattern, &without_namespaces()).unwrap_err();
+        let PlanError::TooManyMounts { limit } = error else { panic!("{pattern}: {error}") };
+        assert!((9_000 / words * 2 - 20..9_000 / words * 2).contains(&limit), "{pattern}: {limit}");
+        assert!(plan(pattern, &everything()).is_ok(), "{pattern}");
+    }
+    assert!(plan("0[0-8]*/secret", &without_namespaces()).is_ok());
+}
+
+#[test]
+fn what_the_system_said_is_said() {
+    let names = names().forbidden("/home/ann/app/secret");
+    let denied = (path("/home/ann/app/secret"), Access::Deny);
+    let entries = [READ_ALL, WORKSPACE, denied];
+    let policy = policy_of(&self::names(), Network::Restricted, &entries);
+    let text = Plan::new(&policy, &everything(), &names).unwrap_err().to_string();
+    assert!(text.ends_with("is: permission denied"), "{text}");
+}
+
+#[test]
+fn bubblewrap_needs_proc() {
+    let names = names().directory("/proc");
+    let denied = (path("/proc"), Access::Deny);
+    let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, denied]);
+    assert!(Plan::new(&policy, &everything(), &names).is_ok());
+    let error = Plan::new(&policy, &without_namespaces(), &names).unwrap_err();
+    assert!(matches!(error, PlanError::HiddenProc), "{error}");
+}
+
+#[test]
+fn what_became_a_symlink_since_is_an_error() {
+    let names = names().symlink("/home/ann/app/.git", "/home/ann/app/src");
+    let error = Plan::new(&workspace(), &everything(), &names).unwrap_err();
+    assert!(matches!(error, PlanError::Symlink { .. }), "{error}");
+}
+
+#[test]
+fn what_nobody_can_look_at_needs_no_cover_unless_its_surroundings_can_be_changed() {
+    let names = names().forbidden("/root/.ssh").forbidden("/home/ann/app/locked");
+    let outside = [READ_ALL, WORKSPACE, (path("/root/.ssh"), Access::Deny)];
+    let policy = policy_of(&self::names(), Network::Restricted, &outside);
+    let mounts = Plan::new(&policy, &everything(), &names).unwrap().mounts;
+    assert!(!mounts.iter().any(|mount| mount.path().starts_with("/root")));
+
+    let inside = [READ_ALL, WORKSPACE, (path("/home/ann/app/locked"), Access::Deny)];
+    let policy = policy_of(&self::names(), Network::Restricted, &inside);
+    let error = Plan::new(&policy, &everything(), &names).unwrap_err();
+    assert!(matches!(error, PlanError::Unknown { .. }), "{error}");
+}
