@@ -203,11 +203,11 @@ fn what_became_a_symlink_since_is_an_error() {
 
 #[test]
 fn what_nobody_can_look_at_needs_no_cover_unless_its_surroundings_can_be_changed() {
-    let names = names().forbidden("/root/.ssh").forbidden("/home/ann/app/locked");
-    let outside = [READ_ALL, WORKSPACE, (path("/root/.ssh"), Access::Deny)];
+    let names = names().forbidden("/home/user/.ssh").forbidden("/home/ann/app/locked");
+    let outside = [READ_ALL, WORKSPACE, (path("/home/user/.ssh"), Access::Deny)];
     let policy = policy_of(&self::names(), Network::Restricted, &outside);
     let mounts = Plan::new(&policy, &everything(), &names).unwrap().mounts;
-    assert!(!mounts.iter().any(|mount| mount.path().starts_with("/root")));
+    assert!(!mounts.iter().any(|mount| mount.path().starts_with("/home/user")));
 
     let inside = [READ_ALL, WORKSPACE, (path("/home/ann/app/locked"), Access::Deny)];
     let policy = policy_of(&self::names(), Network::Restricted, &inside);

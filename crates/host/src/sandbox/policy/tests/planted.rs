@@ -3,15 +3,15 @@
 use super::*;
 use crate::sandbox::policy::LinkDoubt;
 
-/// `/work/sub` and `/work/tmp` lead into the home directory, where `~/code` leads to another disk.
+/// `/srv/app/sub` and `/srv/app/tmp` lead into the home directory, where `~/code` leads to another disk.
 fn names() -> FakeNames {
     FakeNames::default()
-        .directory("/work/real")
-        .symlink("/work/sub", "../home/me/.ssh")
-        .symlink("/work/tmp", "../home/me/.ssh")
-        .symlink("/work/twice", "sub")
+        .directory("/srv/app/real")
+        .symlink("/srv/app/sub", "../../home/me/.ssh")
+        .symlink("/srv/app/tmp", "../../home/me/.ssh")
+        .symlink("/srv/app/twice", "sub")
         .symlink("/home/me/code", "/data/code")
-        .symlink("/home/me/by_way", "/work/sub")
+        .symlink("/home/me/by_way", "/srv/app/sub")
         .directory("/home/me/.ssh")
         .directory("/data/code/app")
 }
@@ -25,55 +25,60 @@ fn refused(asked: &Asked) -> (PathBuf, LinkDoubt) {
 }
 
 fn written() -> LinkDoubt {
-    LinkDoubt::Written { root: "/work".into() }
+    LinkDoubt::Written { root: "/srv/app".into() }
 }
 
 #[test]
 fn no_entry_is_granted_through_one() {
     for lines in [
-        &["read root", "write /work/sub"][..],
+        &["read root", "write /srv/app/sub"][..],
         &["read root", "write cwd"],
         &["read root", "write project_roots"],
         &["read root", "write tmpdir"],
-        &["minimal", "read /work/sub/id"],
-        &["minimal", "skip read /work/sub/id"],
+        &["minimal", "read /srv/app/sub/id"],
+        &["minimal", "skip read /srv/app/sub/id"],
         &["minimal", "read cwd"],
         &["minimal", "read project_roots"],
         &["minimal", "read project_roots/below"],
-        &["minimal", "read glob /work/sub/*"],
+        &["minimal", "read glob /srv/app/sub/*"],
         &["minimal", "read glob *"],
-        &["minimal", "write glob /work/sub/*"],
+        &["minimal", "write glob /srv/app/sub/*"],
     ] {
         let lines: Vec<_> =
             lines.iter().map(|line| line.replace("minimal", "read minimal")).collect();
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let names = names().file("/home/me/.ssh/id");
-        let asked = asked(&lines).on(names).cwd("/work/sub").workspace("/work/sub");
-        let asked = asked.tmpdir("/work/tmp").written("/work");
+        let asked = asked(&lines).on(names).cwd("/srv/app/sub").workspace("/srv/app/sub");
+        let asked = asked.tmpdir("/srv/app/tmp").written("/srv/app");
         let (link, doubt) = refused(&asked);
         assert_eq!(doubt, written(), "{lines:?}");
-        assert!(link == Path::new("/work/sub") || link == Path::new("/work/tmp"), "{lines:?}");
+        assert!(
+            link == Path::new("/srv/app/sub") || link == Path::new("/srv/app/tmp"),
+            "{lines:?}"
+        );
     }
 }
 
 #[test]
 fn a_subpath_of_a_project_may_be_one() {
-    let asked = asked(&["read minimal", "read project_roots/sub"]).on(names()).workspace("/work");
-    assert_eq!(refused(&asked.written("/work")), ("/work/sub".into(), written()));
+    let asked =
+        asked(&["read minimal", "read project_roots/sub"]).on(names()).workspace("/srv/app");
+    assert_eq!(refused(&asked.written("/srv/app")), ("/srv/app/sub".into(), written()));
 }
 
 /// Whoever names `.git` may write it, but a link that leads there names nothing.
 #[test]
 fn a_link_to_a_protected_name_does_not_open_it() {
-    let names = || FakeNames::default().directory("/work/.git").symlink("/work/build", ".git");
-    let named = asked(&["read root", "write /work", "write /work/.git"]).on(names());
-    named.gives(&[("/work/.git/hooks", Write)]);
-    for line in ["write /work/build", "write project_roots/build"] {
+    let names =
+        || FakeNames::default().directory("/srv/app/.git").symlink("/srv/app/build", ".git");
+    let named = asked(&["read root", "write /srv/app", "write /srv/app/.git"]).on(names());
+    named.gives(&[("/srv/app/.git/hooks", Write)]);
+    for line in ["write /srv/app/build", "write project_roots/build"] {
         let asked = asked(&["read root", "write cwd", line]).on(names());
-        let asked = asked.cwd("/work").workspace("/work").written("/work");
+        let asked = asked.cwd("/srv/app").workspace("/srv/app").written("/srv/app");
         match asked.error() {
             PolicyError::PlantedLink { link, .. } | PolicyError::ReplaceableLink { link, .. } => {
-                assert_eq!(link, Path::new("/work/build"), "{line}");
+                assert_eq!(link, Path::new("/srv/app/build"), "{line}");
             }
             other => panic!("{line}: {other}"),
         }
@@ -82,18 +87,19 @@ fn a_link_to_a_protected_name_does_not_open_it() {
 
 #[test]
 fn the_error_says_what_to_do() {
-    let error = asked(&["read root", "write cwd"]).on(names()).cwd("/work/sub").written("/work");
+    let error =
+        asked(&["read root", "write cwd"]).on(names()).cwd("/srv/app/sub").written("/srv/app");
     let text = error.error().to_string();
-    for part in ["/work/sub", "/home/me/.ssh", "in \"/work\"", "sandbox.trusted_links"] {
+    for part in ["/srv/app/sub", "/home/me/.ssh", "in \"/srv/app\"", "sandbox.trusted_links"] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
 }
 
 #[test]
 fn every_link_on_the_way_counts() {
-    for way in ["/work/twice", "/home/me/by_way", "/home/me/by_way/below"] {
+    for way in ["/srv/app/twice", "/home/me/by_way", "/home/me/by_way/below"] {
         let line = format!("write {way}");
-        let asked = asked(&["read root", &line]).on(names()).written("/work");
+        let asked = asked(&["read root", &line]).on(names()).written("/srv/app");
         assert_eq!(refused(&asked).1, written(), "{way}");
     }
 }
@@ -108,7 +114,7 @@ fn a_link_of_the_user_outside_of_any_workspace_is_followed() {
         (&["read minimal", "write project_roots"], "/home/me/code/app"),
     ] {
         let asked = asked(lines).on(names.clone()).cwd(path).workspace(path);
-        let mut asked = asked.written("/work").written("/data/code").written("/home/me/proj");
+        let mut asked = asked.written("/srv/app").written("/data/code").written("/home/me/proj");
         asked.around.link_trust.home = Some("/home/me".into());
         asked.gives(&[("/data/code/app", Write), ("/home/me", asked_access(lines))]);
         asked.around.link_trust.home = None;
@@ -157,10 +163,11 @@ fn what_only_root_could_have_made_is_followed() {
     ordinary.gives(&[("/data/home/me/app", Write), ("/private/tmp", Write)]);
     // A directory that cannot be changed is replaced as a whole where the one above can be.
     let names = FakeNames::default()
-        .symlink("/work/root/link", "/etc")
+        .symlink("/srv/app/root/link", "/etc")
         .unchangeable("/")
-        .unchangeable("/work/root");
-    let asked = super::asked(&["read root", "write /work/root/link"]).on(names).written("/work");
+        .unchangeable("/srv/app/root");
+    let asked =
+        super::asked(&["read root", "write /srv/app/root/link"]).on(names).written("/srv/app");
     assert_eq!(refused(&asked).1, written());
 }
 
@@ -180,42 +187,42 @@ fn where_nothing_is_known_no_link_is_followed() {
 
 #[test]
 fn the_operator_vouches_for_links() {
-    let names = names().symlink("/alias", "/work");
-    for trusted in ["/work/sub", "/alias/sub"] {
-        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/work/sub");
-        asked.written("/work").trusting(trusted).gives(&[("/home/me/.ssh", Write)]);
+    let names = names().symlink("/alias", "/srv/app");
+    for trusted in ["/srv/app/sub", "/alias/sub"] {
+        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/srv/app/sub");
+        asked.written("/srv/app").trusting(trusted).gives(&[("/home/me/.ssh", Write)]);
     }
-    for other in ["/work", "/work/sub/below", "/work/su", "/home/me/.ssh", "/"] {
-        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/work/sub");
-        assert_eq!(refused(&asked.written("/work").trusting(other)).1, written(), "{other}");
+    for other in ["/srv/app", "/srv/app/sub/below", "/srv/app/su", "/home/me/.ssh", "/"] {
+        let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/srv/app/sub");
+        assert_eq!(refused(&asked.written("/srv/app").trusting(other)).1, written(), "{other}");
     }
     // But not for one that a process in this very sandbox could replace.
-    let asked = asked(&["write /work", "write /work/sub"]).on(names).trusting("/work/sub");
+    let asked = asked(&["write /srv/app", "write /srv/app/sub"]).on(names).trusting("/srv/app/sub");
     assert!(matches!(asked.error(), PolicyError::ReplaceableLink { .. }));
 }
 
 #[test]
 fn one_that_gives_nothing_is_harmless() {
-    let within = names().symlink("/work/in", "real");
-    asked(&["read root", "write /work", "write /work/in"])
+    let within = names().symlink("/srv/app/in", "real");
+    asked(&["read root", "write /srv/app", "write /srv/app/in"])
         .on(within.clone())
-        .written("/work")
-        .gives(&[("/work/real", Write)]);
+        .written("/srv/app")
+        .gives(&[("/srv/app/real", Write)]);
     // Everything can be read anyway, and what is denied, or less than granted, is no grant.
-    asked(&["read root", "read /work/sub", "deny /work/tmp/id"])
+    asked(&["read root", "read /srv/app/sub", "deny /srv/app/tmp/id"])
         .on(within.clone())
-        .written("/work")
+        .written("/srv/app")
         .gives(&[("/home/me/.ssh", Read), ("/home/me/.ssh/id", Deny)]);
-    asked(&["write /home", "read /work/sub"])
+    asked(&["write /home", "read /srv/app/sub"])
         .on(within.clone())
-        .written("/work")
+        .written("/srv/app")
         .gives(&[("/home/me/.ssh", Read), ("/home/me", Write)]);
     // Two do not vouch for each other, and one does not undo what another takes away.
     for lines in [
-        ["read root", "write /work/sub", "write /work/tmp"],
-        ["write /home", "deny /work/tmp", "write /work/sub/below"],
-        ["write /home", "read /work/tmp", "write /work/sub/below"],
+        ["read root", "write /srv/app/sub", "write /srv/app/tmp"],
+        ["write /home", "deny /srv/app/tmp", "write /srv/app/sub/below"],
+        ["write /home", "read /srv/app/tmp", "write /srv/app/sub/below"],
     ] {
-        refused(&asked(&lines).on(within.clone()).written("/work"));
+        refused(&asked(&lines).on(within.clone()).written("/srv/app"));
     }
 }
