@@ -103,32 +103,42 @@ fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
 }
 
 #[test]
-fn protected_names_above_the_working_directory_are_protected() {
+fn protected_names_above_the_working_directory_and_writable_roots_are_protected() {
     if let Some(why) = no_sandbox() {
         return println!("SKIPPED: {why}");
     }
     for user in USERS.into_iter().filter(|user| user.obstacle().is_none()) {
         let programs = directory_outside_of_tmp();
+        let elsewhere = programs.path().join("work");
         let repository = tempfile::tempdir_in("/tmp").unwrap();
         let root = repository.path();
         fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
-        let cwd = root.join("a/b");
-        fs::create_dir_all(root.join(".git/hooks")).unwrap();
-        fs::create_dir_all(&cwd).unwrap();
+        let below = root.join("a/b");
+        for directory in [&root.join(".git/hooks"), &below, &elsewhere] {
+            fs::create_dir_all(directory).unwrap();
+        }
         user.own(root);
+        user.own(&elsewhere);
         let server = user.server(programs.path()).start();
         let mut client = server.client();
-        let script = ": > ../../free && ! touch ../../.git/hooks/x && ! mv ../../.git ../../g \
-            && ! touch ../.git/config && ! touch ../../.codex/x && ! mv ../../a ../../c";
-        let start = shell("p", script).with("cwd", uri(&cwd));
-        let end = client.run(&start.with("sandbox", ordinary_workspace()));
-        assert_eq!(end.exit_code, Some(0), "{user:?}: {}", end.text());
-        let sandbox = json!({"type": "workspace-write", "cwd": uri(&cwd)});
-        for name in [".git/hooks/x", "a/.git", ".codex"] {
-            let path = uri(&root.join(name));
-            let params = json!({"path": path, "dataBase64": encoded("x"), "sandbox": sandbox});
-            let refusal = refused(&mut client, "fs/writeFile", params);
-            assert_eq!(refusal.kind.as_deref(), Some("sandboxDenied"), "{name}: {refusal:?}");
+        let script = format!(
+            "cd {} && : > ../../free && ! touch ../../.git/hooks/x && ! mv ../../.git ../../g \
+            && ! touch ../.git/config && ! touch ../../.codex/x && ! mv ../../a ../../c",
+            below.display()
+        );
+        for (id, cwd, roots) in [("cwd", &below, vec![]), ("root", &elsewhere, vec![uri(&below)])] {
+            let sandbox =
+                json!({"type": "workspace-write", "cwd": uri(cwd), "writable_roots": roots});
+            let start = shell(id, &script).with("cwd", uri(cwd));
+            let end = client.run(&start.with("sandbox", sandbox.clone()));
+            assert_eq!(end.exit_code, Some(0), "{user:?} {id}: {}", end.text());
+            for name in [".git/hooks/x", "a/.git", ".codex"] {
+                let path = uri(&root.join(name));
+                let params = json!({"path": path, "dataBase64": encoded("x"), "sandbox": sandbox});
+                let refusal = refused(&mut client, "fs/writeFile", params);
+                let kind = refusal.kind.as_deref();
+                assert_eq!(kind, Some("sandboxDenied"), "{id} {name}: {refusal:?}");
+            }
         }
         assert_eq!(fs::read_dir(root.join(".git/hooks")).unwrap().count(), 0);
         eventually("what stood in for them is gone", || {

@@ -50,9 +50,10 @@ impl Reference {
         let is_writable_root = self.entries.contains(&(root.to_owned(), Access::Write));
         let is_protected_name = |name| [".git", ".agents", ".codex"].iter().any(|one| name == *one);
         let is_granted_name = is_writable_root && root.file_name().is_some_and(is_protected_name);
+        let writable = self.entries.iter().filter(|(_, access)| *access == Access::Write);
+        let mut projects = writable.map(|(path, _)| path).chain(&self.project_roots);
         is_protected_name(name)
-            && (is_writable_root
-                || self.project_roots.iter().any(|project| project.starts_with(root)))
+            && projects.any(|project| project.starts_with(root))
             && !is_granted_name
             && !named(Access::Write)
     }

@@ -36,6 +36,10 @@ fn covers_and_what_is_given_again_alternate() {
     let expected = [
         // Renamed, it would take the cover with it.
         regrant("/home/ann/app/src", Access::Write),
+        // Git looks there when it is used in the directory that is given again.
+        placeholder("/home/ann/app/src/.agents", CoverKind::ReadOnly),
+        placeholder("/home/ann/app/src/.codex", CoverKind::ReadOnly),
+        placeholder("/home/ann/app/src/.git", CoverKind::ReadOnly),
         cover("/home/ann/app/src/private", CoverKind::Hidden),
         regrant("/home/ann/app/src/private/shared", Access::Read),
         hidden_file("/home/ann/app/src/private/shared/key"),
@@ -81,6 +85,9 @@ fn a_writable_root_that_does_not_exist_is_made_where_it_could_be() {
         made.into_iter().filter(|mount| is_about(mount, "/home/ann/app/build")).collect();
     let expected = [
         regrant("/home/ann/app/build", Access::Write),
+        placeholder("/home/ann/app/build/.agents", CoverKind::ReadOnly),
+        placeholder("/home/ann/app/build/.codex", CoverKind::ReadOnly),
+        placeholder("/home/ann/app/build/.git", CoverKind::ReadOnly),
         regrant(out, Access::Write),
         placeholder(&format!("{out}/.agents"), CoverKind::ReadOnly),
         placeholder(&format!("{out}/.codex"), CoverKind::ReadOnly),

@@ -15,8 +15,9 @@ use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 const MAX_POINTER_BYTES: usize = 8 << 10;
 
 /// What has to be readable and no more: in each path to which an entry grants to write, in each
-/// workspace root and in the working directory; and in every directory above the last two that can
-/// be written, since git looks for its directory upwards.
+/// workspace root and in the working directory; and in every directory above one of these that can
+/// be written, since git looks for its directory upwards. A temporary directory is nobody's project,
+/// so nothing is protected above one.
 ///
 /// An entry that names a protected path itself grants it, unless a symlink led there that a sandbox
 /// could have made: `is_certain` tells.
@@ -38,10 +39,12 @@ pub(super) fn protected(
     let is_temporary = |target: &Target| target.origin == Origin::TemporaryDirectory;
     let temporary: BTreeSet<&Path> =
         targets.iter().filter(|one| is_temporary(one)).map(|one| one.path.as_path()).collect();
-    let granted = writable.map(|target| (target.path.as_path(), target.kind, is_temporary(target)));
-    let above = places.iter().flat_map(|place| place.path.ancestors().skip(1));
+    let projects = writable.clone().filter(|one| one.kind != NameKind::File && !is_temporary(one));
+    let projects = projects.map(|target| &target.path).chain(places.iter().map(|one| &one.path));
+    let above = projects.flat_map(|project| project.ancestors().skip(1));
     let above = above.filter(|path| draft.access(path) == Access::Write);
     let above = above.map(|path| (path, NameKind::Directory, temporary.contains(path)));
+    let granted = writable.map(|target| (target.path.as_path(), target.kind, is_temporary(target)));
     let places = places.iter().map(|place| (place.path.as_path(), place.kind, false));
     // Whether it is nothing but a directory for temporary files.
     let mut roots: BTreeMap<&Path, bool> = BTreeMap::new();

@@ -118,6 +118,40 @@ fn so_are_the_directories_above_that_can_be_written() {
 }
 
 #[test]
+fn so_are_the_directories_above_a_writable_root_that_another_root_lets_be_written() {
+    let names = FakeNames::default().directory("/tmp/repo/.git/hooks").directory("/tmp/repo/src/a");
+    for lines in [
+        &["read root", "write /tmp", "write /tmp/repo/src/a"][..],
+        &["read root", "write slash_tmp", "write /tmp/repo/src/a"],
+        &["read root", "write slash_tmp", "write glob /tmp/repo/src/*"],
+        &["write root", "write /tmp/repo/src/a"],
+        &["write /tmp", "read /tmp/repo/src", "write /tmp/repo/src/a"],
+    ] {
+        let asked = asked(lines).on(names.clone()).cwd("/elsewhere");
+        for name in NAMES {
+            for above in ["/tmp", "/tmp/repo", "/tmp/repo/src", "/tmp/repo/src/a"] {
+                asked.gives(&[(&format!("{above}/{name}"), Read)]);
+            }
+            asked.gives(&[(&format!("/tmp/other/{name}"), Write)]);
+        }
+        asked.gives(&[("/tmp/repo/.git/hooks/pre-commit", Read), ("/tmp/repo/x", Write)]);
+    }
+    // A name that an entry grants stays granted.
+    asked(&["write /tmp", "write /tmp/repo/src", "write /tmp/repo/.git"])
+        .on(names.clone())
+        .gives(&[("/tmp/repo/.git/hooks", Write), ("/tmp/repo/.codex", Read)]);
+    // Nothing is protected above what is no project: a file, or a temporary directory.
+    let names = names.file("/tmp/notes/today").directory("/tmp/mine/now");
+    asked(&["write slash_tmp", "write tmpdir", "write /tmp/notes/today"])
+        .on(names.clone())
+        .tmpdir("/tmp/mine/now")
+        .gives(&[("/tmp/notes/.git", Write), ("/tmp/mine/.git", Write)]);
+    // Outside of what can be written nothing needs it.
+    let policy = asked(&["read root", "write /tmp/repo/src/a"]).on(names).policy();
+    assert_eq!(policy.carve_outs().len(), NAMES.len(), "{policy:#?}");
+}
+
+#[test]
 fn a_git_file_above_the_working_directory_protects_what_it_names() {
     let names = FakeNames::default()
         .file_with("/src/tree/.git", b"gitdir: /src/main/.git/worktrees/tree")
