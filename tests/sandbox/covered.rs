@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::arena::Tier;
 use super::{
     User, directory_outside_of_tmp, entry_path, ordinary_workspace, profile, refused, uri,
 };
@@ -51,6 +52,53 @@ fn a_denied_pattern_holds_for_a_symlink_that_matches() {
             }
         }
         assert!(work.join("link.pem").is_symlink());
+    }
+}
+
+/// A process can plant a symlink that matches. Later ones must not lose their workspace by it, be it
+/// that they are refused where only bubblewrap can hide the symlink.
+#[test]
+fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
+    let tiers = [Tier::Namespaces, Tier::Bubblewrap];
+    for (user, tier) in USERS.into_iter().flat_map(|user| tiers.map(|tier| (user, tier))) {
+        if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {
+            println!("SKIPPED: {tier:?} as {user:?}: {why}");
+            continue;
+        }
+        let directory = directory_outside_of_tmp();
+        let work = directory.path().join("work");
+        fs::create_dir_all(work.join("sub")).unwrap();
+        fs::write(work.join("file"), "content").unwrap();
+        user.own(&work);
+        let without = if tier == Tier::Bubblewrap { "namespaces" } else { "" };
+        let builder = user.server(directory.path());
+        let server = builder.variable("EXEC_SERVER_SANDBOX_WITHOUT", without).start();
+        let mut client = server.client();
+        let glob = json!({"type": "glob_pattern", "pattern": "**/*.pem"});
+        let entries = [(entry_path(&work), "write"), (glob, "deny")];
+        let sandbox = profile(&work, &entries, "restricted");
+        let start = |id: &str, script: &str| {
+            shell(id, script).with("cwd", uri(&work)).with("sandbox", sandbox.clone())
+        };
+        for (index, target) in ["..", ".", "/", "/usr/bin", "/etc"].into_iter().enumerate() {
+            let (plant, id) = (format!("plant{index}"), format!("later{index}"));
+            let script = format!("rm -f sub/a.pem; ln -s {target} sub/a.pem");
+            // Without the sandbox's own restrictions: a link that exists cannot be replaced there.
+            let end = client.run(&shell(&plant, &script).with("cwd", uri(&work)));
+            assert_eq!(end.exit_code, Some(0), "{}", end.text());
+            let later = start(&id, "cat file && ! ls sub/a.pem/.");
+            if tier == Tier::Bubblewrap {
+                let refusal = refused(&mut client, "process/start", later.params());
+                assert_eq!(refusal.kind.as_deref(), Some("sandboxUnavailable"), "{refusal:?}");
+                assert!(refusal.message.contains("sub/a.pem"), "{refusal:?}");
+            } else {
+                let end = client.run(&later);
+                assert_eq!(end.exit_code, Some(0), "{user:?} {target}: {}", end.text());
+            }
+            let read = |name: &str| json!({"path": uri(&work.join(name)), "sandbox": sandbox});
+            client.try_call("fs/readFile", read("file")).unwrap();
+            refused(&mut client, "fs/getMetadata", read("sub/a.pem/."));
+        }
     }
 }
 

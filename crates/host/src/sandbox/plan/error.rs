@@ -27,6 +27,11 @@ pub enum PlanError {
     #[error("{} has become a symlink, so it cannot be protected", path.display())]
     Symlink { path: PathBuf },
     #[error(
+        "the denied pattern that matches the symlink {} cannot be enforced: bubblewrap would hide {} with it, which the sandbox needs; remove the symlink, or deny less",
+        link.display(), target.display()
+    )]
+    NeededTarget { link: PathBuf, target: PathBuf },
+    #[error(
         "to look for the denied patterns below {} takes more than {limit}; deny directories by path, or lower glob_scan_max_depth",
         base.display()
     )]

@@ -9,9 +9,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Cover, CoverKind, PlanError};
+use super::{Cover, CoverKind, PlanError, devices};
 use crate::sandbox::policy::{
-    DeniedGlob, Effort, NameKind, Names, Policy, TooMuch, existing_target,
+    Access, DeniedGlob, Effort, MINIMAL, NameKind, Names, Policy, TooMuch, existing_target,
 };
 
 /// How often to look through it all because something was renamed or removed meanwhile.
@@ -47,19 +47,44 @@ pub(super) fn existing_matches(
     }
 }
 
-/// Hides what the symlinks among the covers lead to instead, which denies more. One that leads
-/// nowhere needs no cover.
-pub(super) fn targets_of_links(covers: Vec<Cover>, names: &impl Names) -> Vec<Cover> {
-    let covers = covers.into_iter().filter_map(|cover| match cover.kind {
-        CoverKind::HiddenLink => {
-            let (path, found) = existing_target(names, &cover.path)?;
+/// Hides what the symlinks among the covers lead to instead, which denies more. Nothing is hidden
+/// for one that leads nowhere, to what is denied in any case, or to a device that holds nothing.
+///
+/// A process in an earlier sandbox could have made the symlink. It must not take away what this
+/// sandbox is for, so one that would is an error.
+pub(super) fn targets_of_links(
+    covers: Vec<Cover>,
+    policy: &Policy,
+    names: &impl Names,
+) -> Result<Vec<Cover>, PlanError> {
+    let grants = policy.grants();
+    let granted = grants.iter().map(|grant| grant.path.as_path());
+    let needed: Vec<_> =
+        granted.chain(policy.denied_globs().iter().map(DeniedGlob::base)).collect();
+    let is_needed = |path: &Path, link: &Path| {
+        needed.iter().any(|needed| needed.starts_with(path)) || link.starts_with(path)
+    };
+    let mut by_path = BTreeMap::new();
+    for mut cover in covers {
+        if cover.kind == CoverKind::HiddenLink {
+            let Some((path, found)) = existing_target(names, &cover.path) else { continue };
+            if policy.access(&path) == Access::Deny || devices::is_essential(&path) {
+                continue;
+            }
+            if is_needed(&path, &cover.path) || is_of_the_system(&path) {
+                return Err(PlanError::NeededTarget { link: cover.path, target: path });
+            }
             let is_directory = found == NameKind::Directory;
-            Some(Cover { path, kind: CoverKind::Hidden, is_directory, missing: false })
+            cover = Cover { path, kind: CoverKind::Hidden, is_directory, missing: false };
         }
-        _ => Some(cover),
-    });
-    let by_path: BTreeMap<_, _> = covers.map(|cover| (cover.path.clone(), cover)).collect();
-    by_path.into_values().collect()
+        by_path.insert(cover.path.clone(), cover);
+    }
+    Ok(by_path.into_values().collect())
+}
+
+/// Part of what programs need in order to start, or around it.
+fn is_of_the_system(path: &Path) -> bool {
+    MINIMAL.iter().map(Path::new).any(|one| path.starts_with(one) || one.starts_with(path))
 }
 
 enum Interrupted {

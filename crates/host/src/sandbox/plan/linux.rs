@@ -56,7 +56,7 @@ fn for_restricted_files(
     let isolated = tier != Tier::Direct;
     let hidden = match tier {
         // It follows symlinks to where it mounts.
-        Tier::Bubblewrap(_) => globs::targets_of_links(hidden, names),
+        Tier::Bubblewrap(_) => globs::targets_of_links(hidden, policy, names)?,
         _ => hidden,
     };
     let mounts =

@@ -4,7 +4,7 @@ use super::Access;
 
 /// What a dynamic program needs in order to start, as far as it exists: loader, libraries, programs, the files that libc reads for
 /// anybody, certificates without their keys.
-pub(super) const MINIMAL: &[&str] = &[
+pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/bin",
     "/sbin",
     "/usr",

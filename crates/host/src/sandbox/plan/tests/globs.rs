@@ -91,6 +91,68 @@ fn bubblewrap_hides_what_a_denied_link_leads_to() {
     assert!(!mounts.iter().any(|mount| mount.path().extension().is_some_and(|it| it == "pem")));
 }
 
+/// Whoever made the symlink must not take the workspace or the system away from the process.
+#[test]
+fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
+    let glob = |pattern: &str| (EntryPath::Glob(pattern.into()), Access::Deny);
+    let planned = |target: &str, entries: &[(EntryPath, Access)], has: &Capabilities| {
+        let names = names()
+            .directory("/home/ann/app/src/private/shared")
+            .directory("/home/ann/elsewhere/deep")
+            .file("/usr/bin/sh")
+            .file("/etc/passwd")
+            .symlink("/home/ann/app/src/a.pem", target);
+        let policy = policy_of(&names, Network::Restricted, entries);
+        Plan::new(&policy, has, &names).map(|plan| plan.mounts)
+    };
+    let writable = [READ_ALL, WORKSPACE, glob("**/*.pem")];
+    let other_root = (path("/home/ann/elsewhere/deep"), Access::Write);
+    let absolute = [READ_ALL, other_root, glob("/home/ann/app/**/*.pem")];
+    for (target, entries) in [
+        ("..", &writable[..]),
+        (".", &writable),
+        ("/", &writable),
+        ("/home", &writable),
+        ("/usr", &writable),
+        ("/usr/bin", &writable),
+        ("/usr/bin/sh", &writable),
+        ("/etc", &writable),
+        ("/etc/passwd", &writable),
+        ("/dev", &writable),
+        ("/home/ann/app", &[READ_ALL, glob("**/*.pem")]),
+        ("/home/ann/app", &absolute),
+        ("/home/ann/elsewhere", &absolute),
+        ("/home/ann/elsewhere/deep", &absolute),
+    ] {
+        match planned(target, entries, &without_namespaces()) {
+            Err(PlanError::NeededTarget { link, .. }) => {
+                assert_eq!(link, Path::new("/home/ann/app/src/a.pem"), "{target}");
+            }
+            other => panic!("{target}: {other:#?}"),
+        }
+        // In namespaces of the server's own the symlink itself is covered.
+        let mounts = planned(target, entries, &everything()).unwrap();
+        assert!(mounts.contains(&hidden_link("/home/ann/app/src/a.pem")), "{target}: {mounts:#?}");
+    }
+    let text = planned("..", &writable, &without_namespaces()).unwrap_err().to_string();
+    assert!(text.contains("/home/ann/app/src/a.pem") && text.contains("/home/ann/app "), "{text}");
+
+    // What is denied in any case, or holds nothing, stays as it is.
+    let private = "/home/ann/app/src/private";
+    let entries = [
+        READ_ALL,
+        WORKSPACE,
+        (path(private), Access::Deny),
+        (path(&format!("{private}/shared")), Access::Read),
+        glob("**/*.pem"),
+    ];
+    for target in ["private", "/dev/null"] {
+        let mounts = planned(target, &entries, &without_namespaces()).unwrap();
+        let without_link = planned("nowhere", &entries, &without_namespaces()).unwrap();
+        assert_eq!(mounts, without_link, "{target}");
+    }
+}
+
 /// Renamed, a directory would take what is hidden with it, to where the pattern does not match.
 #[test]
 fn the_way_to_what_globs_deny_is_pinned() {
