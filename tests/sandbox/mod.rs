@@ -15,6 +15,7 @@ mod neighbours;
 mod planted;
 mod planted_links;
 mod programs;
+mod remembered;
 mod scene;
 mod tools;
 

@@ -13,20 +13,22 @@ use super::{User, directory_outside_of_tmp, entry_path, ordinary_workspace, refu
 use crate::cli_sandbox::no_sandbox;
 use crate::support::machine::is_root;
 use crate::support::{
-    Client, PROGRAM, Server, ServerBuilder, command, encoded, run_command, shell,
+    Client, HISTORY_VARIABLE, PROGRAM, Server, ServerBuilder, command, encoded, run_command, shell,
 };
+
+pub(super) const NO_PLACE: &str = "only root has a place that is neither temporary nor in use";
 
 /// A home directory with a project, in which nothing but the servers' memory tells what a sandbox
 /// could write.
-struct Home {
+pub(super) struct Home {
     directory: TempDir,
-    user: User,
+    pub(super) user: User,
     /// Each server of another user is a copy of the program, and each process has an id.
     count: Cell<u32>,
 }
 
 impl Home {
-    fn new(user: User) -> Self {
+    pub(super) fn new(user: User) -> Self {
         // Links in temporary directories are never followed, so there would be nothing to remember.
         let directory = match is_root() && Path::new("/srv").is_dir() {
             true => tempfile::tempdir_in("/srv").unwrap(),
@@ -34,9 +36,13 @@ impl Home {
         };
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let home = Self { directory, user, count: Cell::new(0) };
-        for name in ["home/.ssh", "home/proj/sub", "home/elsewhere", "data/code", "state", "bin"] {
+        for name in ["home/.ssh", "home/proj/sub", "home/elsewhere", "data/code"] {
             fs::create_dir_all(home.path(name)).unwrap();
         }
+        for name in ["state", "bin", "root", "tmp"] {
+            fs::create_dir(home.path(name)).unwrap();
+        }
+        fs::set_permissions(home.path("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::write(home.path("home/.ssh/id"), "secret").unwrap();
         for name in ["home", "data", "state"] {
             user.own(&home.path(name));
@@ -44,15 +50,24 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn server(&self) -> ServerBuilder {
-        let (state, program) = (self.path("state"), self.path("bin").join(self.fresh()));
-        fs::create_dir(&program).unwrap();
-        let builder = self.user.server(&program);
-        builder.variable("XDG_STATE_HOME", state.to_str().unwrap())
+    pub(super) fn server(&self) -> ServerBuilder {
+        let builder = self.user.server(&self.program_directory());
+        builder.variable(HISTORY_VARIABLE, self.history().to_str().unwrap())
+    }
+
+    pub(super) fn program_directory(&self) -> PathBuf {
+        let directory = self.path("bin").join(self.fresh());
+        fs::create_dir(&directory).unwrap();
+        directory
+    }
+
+    /// Where its servers remember what sandboxes could write.
+    pub(super) fn history(&self) -> PathBuf {
+        self.path("state/exec-server")
     }
 
     fn fresh(&self) -> String {
@@ -62,7 +77,7 @@ impl Home {
 
     /// A process in a sandbox that may write in a directory.
     #[track_caller]
-    fn run(&self, client: &mut Client, cwd: &str, script: &str) {
+    pub(super) fn run(&self, client: &mut Client, cwd: &str, script: &str) {
         let start = shell(&self.fresh(), script).with("cwd", uri(&self.path(cwd)));
         let end = client.run(&start.with("sandbox", ordinary_workspace()));
         assert_eq!(end.exit_code, Some(0), "{:?}: {}", self.user, end.text());
@@ -75,7 +90,13 @@ impl Home {
         assert_eq!(fs::read_to_string(self.path("home/.ssh/id")).unwrap(), "secret");
     }
 
-    fn users() -> Vec<User> {
+    /// Whether nothing but the memory tells what a sandbox could write: links in temporary
+    /// directories are never followed.
+    pub(super) fn needs_memory(&self) -> bool {
+        self.directory.path().starts_with("/srv")
+    }
+
+    pub(super) fn users() -> Vec<User> {
         let users = [User::Myself, User::Nobody];
         users.into_iter().filter(|user| user.obstacle().is_none()).collect()
     }
@@ -128,7 +149,7 @@ fn ways(home: &Home, link: &Path) -> Vec<(PathBuf, Value)> {
 }
 
 /// Asks for everything through the link that it leads to.
-fn attack(home: &Home, client: &mut Client, link: &Path) {
+pub(super) fn attack(home: &Home, client: &mut Client, link: &Path) {
     for (index, (cwd, sandbox)) in ways(home, link).into_iter().enumerate() {
         let script = format!("cat {0}/id; echo planted > {0}/id", link.display());
         let start = shell("attack", &script).with("cwd", uri(&cwd));
@@ -186,7 +207,7 @@ fn a_command_does_not_start_in_a_planted_link() {
     let run_in = |directory: &str, arguments: &[&str]| {
         let mut run = command(PROGRAM);
         run.arg("run").args(arguments).current_dir(home.path(directory));
-        run.env("PWD", home.path(directory)).env("XDG_STATE_HOME", home.path("state"));
+        run.env("PWD", home.path(directory)).env(HISTORY_VARIABLE, home.history());
         run_command(run)
     };
     let run = |arguments: &[&str]| run_in("home/proj", arguments);
@@ -246,7 +267,7 @@ fn neither_hooks_nor_other_protected_names_become_a_root() {
 }
 
 /// Whether a process can start and write in a directory; if not, the error names it.
-fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
+pub(super) fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
     let start = shell("p", ": > made").with("cwd", uri(cwd));
     let start = start.with("sandbox", ordinary_workspace());
     let mut client = server.client();
@@ -265,11 +286,11 @@ fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
     if let Some(why) = no_sandbox() {
         return println!("SKIPPED: {why}");
     }
-    if !is_root() || !Path::new("/srv").is_dir() {
-        return println!("SKIPPED: only root has a place that is neither temporary nor in use");
-    }
     for user in Home::users() {
         let home = Home::new(user);
+        if !home.needs_memory() {
+            return println!("SKIPPED: {NO_PLACE}");
+        }
         let code = home.path("home/code");
         symlink("../data/code", &code).unwrap();
         // Tools keep their settings there.
@@ -289,50 +310,4 @@ fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
         let trusting = home.server().arguments(&["--sandbox-trusted-link", link]).start();
         assert!(works_in(&home, &trusting, &code), "{user:?}");
     }
-}
-
-#[test]
-fn a_sandbox_cannot_change_what_is_remembered() {
-    if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
-    }
-    for user in Home::users() {
-        let home = Home::new(user);
-        let state = home.path("home/.state");
-        let file = state.join("exec-server/sandbox-roots");
-        let server = home.server().variable("XDG_STATE_HOME", state.to_str().unwrap()).start();
-        let attempts = [
-            ": > .state/exec-server/sandbox-roots",
-            "rm .state/exec-server/sandbox-roots",
-            "mv .state/exec-server .state/other",
-            "mv .state other",
-            "ln -s /dev/null .state/exec-server/another",
-        ];
-        let script = attempts.map(|attempt| format!("! ({attempt}) 2>&1")).join(" && ");
-        home.run(&mut server.client(), "home", &script);
-        let remembered = fs::read_to_string(&file).unwrap();
-        assert!(remembered.contains(home.path("home").to_str().unwrap()), "{remembered}");
-    }
-}
-
-#[test]
-fn a_damaged_memory_trusts_no_link_and_is_reported() {
-    if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
-    }
-    let home = Home::new(User::Myself);
-    let code = home.path("home/code");
-    symlink("../data/code", &code).unwrap();
-    let server = home.server().start();
-    home.run(&mut server.client(), "home/proj", "true");
-    drop(server);
-    let file = home.path("state/exec-server/sandbox-roots");
-    fs::write(&file, "nonsense\n").unwrap();
-    let mut server = home.server().capture_stderr().start();
-    assert!(!works_in(&home, &server, &code));
-    // What does not depend on it goes on.
-    home.run(&mut server.client(), "home/proj", "true");
-    server.signal(rustix::process::Signal::TERM);
-    let said = server.stderr();
-    assert!(said.contains("sandbox-roots is damaged in line 1"), "{said}");
 }

@@ -16,7 +16,9 @@ pub(crate) use client::Client;
 pub(crate) use files::{Gate, random_file};
 pub(crate) use inbox::{AckingInbox, Inbox, OldStyleInbox, Transcript};
 pub(crate) use machine::eventually;
-pub(crate) use program::{PROGRAM, command, run_command, run_program, run_with_input};
+pub(crate) use program::{
+    HISTORY_VARIABLE, PROGRAM, command, run_command, run_program, run_with_input,
+};
 pub(crate) use running::Running;
 pub(crate) use server::{Server, ServerBuilder};
 pub(crate) use start::{Start, program, shell};

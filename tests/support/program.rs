@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
+/// Names the one directory in which a server remembers what sandboxes could write.
+pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 
 /// How a run ended that was waited for.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ pub(crate) fn command(program: &str) -> Command {
         // Nor is their home directory: shells keep a history there.
         .env("HOME", env!("CARGO_TARGET_TMPDIR"))
         // What sandboxes of the tests could write is nothing to remember for their user.
-        .env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .env(HISTORY_VARIABLE, concat!(env!("CARGO_TARGET_TMPDIR"), "/sandbox-history"))
         // Nor is a server of theirs: in this directory none says that it runs.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command

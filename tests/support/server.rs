@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::machine::{self, Watched};
-use super::program::{Outcome, PROGRAM, command, run_command};
+use super::program::{HISTORY_VARIABLE, Outcome, PROGRAM, command, run_command};
 use super::wire::{Wire, tcp, wait_readable};
 use super::{Client, Inbox};
 
@@ -203,7 +203,8 @@ impl ServerBuilder {
         // The target directory may be closed to others.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
         self = self.copied_to(directory);
-        // The runtime directory belongs to us, not to that user.
+        // Nor are the directory of the history and the runtime directory that user's.
+        self = self.variable(HISTORY_VARIABLE, "");
         self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
         self.through(&["setpriv", &ids[0], &ids[1], "--clear-groups"])

@@ -1,32 +1,53 @@
 //! Where servers of one user remember what their sandboxes could write.
 //!
-//! The directory for state outlives a reboot, as symlinks do that a sandbox left behind. Where it
-//! cannot be used, the runtime directories serve. The server chooses among them.
+//! The directory for state outlives a reboot, as symlinks do that a sandbox left behind. Servers
+//! may be started with different variables, so the one in the home directory that the system knows
+//! is always among them. Where that cannot be used, as in a container, the runtime directories serve.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use exec_server_host::home_directory_of;
+
 use crate::runtime_file::{our_uid, runtime_directories};
 
+/// Names the only directory to use, for tests and for images that are not to be changed.
+pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 const FILE: &str = "sandbox-roots";
-const VARIABLE: &str = "XDG_STATE_HOME";
+const STATE_VARIABLE: &str = "XDG_STATE_HOME";
 
 pub(crate) fn write_history_files() -> Vec<PathBuf> {
-    let state = state_directories(std::env::var_os(VARIABLE), std::env::home_dir(), our_uid());
-    state.into_iter().chain(runtime_directories()).map(|directory| directory.join(FILE)).collect()
+    let only = std::env::var_os(HISTORY_VARIABLE).filter(|value| !value.is_empty());
+    let directories = only.map_or_else(usual_directories, |only| vec![PathBuf::from(only)]);
+    directories.into_iter().map(|directory| directory.join(FILE)).collect()
 }
 
-/// With the variable and without, as servers of this user may be started either way. `su` and `sudo`
-/// may leave the variables of another user behind, where nothing of this user belongs.
-fn state_directories(xdg: Option<OsString>, home: Option<PathBuf>, uid: u32) -> Vec<PathBuf> {
+fn usual_directories() -> Vec<PathBuf> {
+    let uid = our_uid();
+    let homes = [std::env::home_dir(), home_directory_of(uid)];
+    let mut directories = state_directories(std::env::var_os(STATE_VARIABLE), homes, uid);
+    directories.extend(runtime_directories());
+    directories
+}
+
+/// `su` and `sudo` may leave the variables of another user behind, where nothing of this user
+/// belongs.
+fn state_directories(xdg: Option<OsString>, homes: [Option<PathBuf>; 2], uid: u32) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let existing = path.ancestors().find_map(|above| rustix::fs::stat(above).ok());
         path.is_absolute() && existing.is_some_and(|stat| stat.st_uid == uid)
     };
     let from_variable = xdg.map(PathBuf::from).filter(is_ours);
-    let home = home.filter(|home| home.is_dir() && is_ours(home));
-    let from_home = home.map(|home| home.join(".local/state"));
-    from_variable.into_iter().chain(from_home).map(|state| state.join("exec-server")).collect()
+    let homes = homes.into_iter().flatten().filter(|home| home.is_dir() && is_ours(home));
+    let from_homes = homes.map(|home| home.join(".local/state"));
+    let mut directories = Vec::new();
+    for state in from_variable.into_iter().chain(from_homes) {
+        let directory = state.join("exec-server");
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    directories
 }
 
 #[cfg(test)]
@@ -36,21 +57,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_in_what_belongs_to_the_user() {
+    fn they_are_in_what_belongs_to_the_user() {
         let uid = our_uid();
         let ours = tempfile::tempdir().unwrap();
-        let (xdg, home) = (ours.path().join("xdg"), ours.path().to_owned());
-        let (in_xdg, in_home) = (xdg.join("exec-server"), home.join(".local/state/exec-server"));
-        let found = |xdg: Option<&Path>, home: Option<&Path>, uid| {
-            state_directories(xdg.map(Into::into), home.map(Into::into), uid)
+        let (xdg, home, real) = (ours.path().join("xdg"), ours.path(), ours.path().join("real"));
+        std::fs::create_dir(&real).unwrap();
+        let in_xdg = xdg.join("exec-server");
+        let [in_home, in_real] = [home, &real].map(|home| home.join(".local/state/exec-server"));
+        let found = |xdg: Option<&Path>, home: Option<&Path>, real: Option<&Path>, uid| {
+            state_directories(xdg.map(Into::into), [home, real].map(|it| it.map(Into::into)), uid)
         };
-        assert_eq!(found(Some(&xdg), Some(&home), uid), [&*in_xdg, &in_home]);
-        assert_eq!(found(Some(&xdg), None, uid), [&*in_xdg]);
+        let all = found(Some(&xdg), Some(home), Some(&real), uid);
+        assert_eq!(all, [&*in_xdg, &in_home, &in_real]);
+        assert_eq!(found(Some(&xdg), Some(&real), Some(&real), uid), [&*in_xdg, &in_real]);
+        assert_eq!(found(Some(&xdg), None, None, uid), [&*in_xdg]);
         for other in [None, Some(Path::new("relative")), Some(Path::new(""))] {
-            assert_eq!(found(other, Some(&home), uid), [&*in_home]);
+            assert_eq!(found(other, Some(home), Some(&real), uid), [&*in_home, &in_real]);
         }
         let nothing: [PathBuf; 0] = [];
-        assert_eq!(found(None, Some(&home.join("missing")), uid), nothing);
-        assert_eq!(found(Some(&xdg), Some(&home), 4_000_000), nothing);
+        let missing = home.join("missing");
+        assert_eq!(found(None, Some(&missing), Some(&missing), uid), nothing);
+        assert_eq!(found(Some(&xdg), Some(home), Some(&real), 4_000_000), nothing);
+    }
+
+    #[test]
+    fn the_home_directory_that_the_system_knows_is_among_them() {
+        let Some(home) = home_directory_of(our_uid()).filter(|home| home.is_dir()) else { return };
+        let of_home = home.join(".local/state/exec-server");
+        let directories = usual_directories();
+        let owner = rustix::fs::stat(&home).unwrap().st_uid;
+        assert_eq!(directories.contains(&of_home), owner == our_uid(), "{directories:?}");
+        // Servers that have no other directory in common still have this one.
+        assert!(directories.contains(runtime_directories().last().unwrap()), "{directories:?}");
     }
 }

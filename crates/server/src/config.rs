@@ -43,9 +43,9 @@ pub struct ServerConfig {
     /// Symlinks through which a sandbox may be granted something wherever they are, by their own
     /// paths.
     pub trusted_links: Vec<PathBuf>,
-    /// Where servers of this user remember what sandboxes were allowed to write: the first that
-    /// can be used, and all are read. Without any, a server knows only of its own sandboxes. Their
-    /// directories belong to [`Self::protected_paths`].
+    /// Where servers of this user remember what sandboxes were allowed to write: each that can be
+    /// used. Without any, a server knows only of its own sandboxes. Their directories belong to
+    /// [`Self::protected_paths`].
     pub write_history: Vec<PathBuf>,
 }
 

@@ -17,11 +17,12 @@ use super::table::{
     SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
 };
 use crate::server_url::ServerUrl;
+use crate::write_history_files::HISTORY_VARIABLE;
 
 /// What variables about sandboxes have after our prefix.
 const SANDBOX_VARIABLES: &str = "SANDBOX";
 /// Ours, and of no concern here.
-const READ_ELSEWHERE: [&str; 2] = [ENVIRONMENTS_VARIABLE, WITHOUT_VARIABLE];
+const READ_ELSEWHERE: [&str; 3] = [ENVIRONMENTS_VARIABLE, WITHOUT_VARIABLE, HISTORY_VARIABLE];
 
 /// The settings in force, and where each came from.
 #[derive(Debug)]

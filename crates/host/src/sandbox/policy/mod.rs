@@ -40,4 +40,5 @@ pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) use real::existing_target;
+pub(in crate::sandbox) use real::real_path;
 pub use rules::Rule;

@@ -32,6 +32,11 @@ pub(super) fn real(names: &impl Names, path: &Path) -> Result<Real, PolicyError>
     real_from(names, Path::new("/"), path)
 }
 
+/// Where a path leads, also if nothing is there. `None` if that cannot be told.
+pub(in crate::sandbox) fn real_path(names: &impl Names, path: &Path) -> Option<PathBuf> {
+    Some(real(names, path).ok()?.path)
+}
+
 /// What a path leads to, if that can be told and something is there.
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) fn existing_target(

@@ -11,7 +11,7 @@ use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
     Capabilities, DeclaredPolicy, EntryPath, HostNames, LinkTrust, Network, Plan, Policy,
-    SandboxError, Surroundings, WriteHistory, WriteHistoryError, WrittenRoots,
+    SandboxError, Surroundings, WriteHistory, WrittenRoots,
 };
 use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
 
@@ -95,11 +95,8 @@ impl Sandboxes {
             (None, Some(only)) => only.clone(),
             (None, None) => Policy::unrestricted(Network::Enabled),
         };
-        match self.history.add(&policy) {
-            // Then no symlink is trusted by any server that cannot write it down either.
-            Ok(()) | Err(WriteHistoryError::NoPlace { .. }) => Ok(policy),
-            Err(error) => Err(Arc::new(error.into())),
-        }
+        self.history.add(&policy).map_err(SandboxError::from)?;
+        Ok(policy)
     }
 
     /// The policy of a request about files, from memory if the same was asked a moment ago. `None`: no

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{Origin, Target};
 use crate::sandbox::policy::draft::Draft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
-use crate::sandbox::policy::real::real;
+use crate::sandbox::policy::real::real_path;
 use crate::sandbox::policy::{
     Access, DeniedGlob, LinkDoubt, LinkTrust, NameKind, Names, PolicyError, Surroundings,
     WrittenRoots,
@@ -155,7 +155,7 @@ impl<N: Names> LinkOrigins<'_, N> {
     }
 
     fn real(&self, path: &Path) -> Option<PathBuf> {
-        Some(real(self.names, path).ok()?.path)
+        real_path(self.names, path)
     }
 
     fn trust(&self) -> &LinkTrust {

@@ -1,0 +1,181 @@
+//! The directories that sandboxes of this user were ever granted for writing, by this server or an
+//! earlier one.
+//!
+//! What a process left there outlives its sandbox and its server, and must not decide what a later
+//! policy grants. So the list is kept in files that only grow: one path on each line. There are
+//! several, since servers of one user may be started with different variables and still have to
+//! share the list: each server reads all that it knows of, and adds to each of them. Servers that
+//! run at the same time append without a lock, which a process that can read the file could hold.
+//! Whatever makes the list incomplete is an error, or makes it [`WrittenRoots::Unknown`].
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use self::file::{HistoryFile, make_directory};
+use super::policy::{Access, DEVICES, HostNames, Policy, WrittenRoots, real_path};
+
+/// Of one directory. When there are more, that directory stands for all of them.
+const MAX_SIBLINGS: usize = 256;
+/// Symlinks in these are never trusted.
+const NEVER_TRUSTED: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// What this server knows, and where it is written down.
+#[derive(Debug)]
+pub struct WriteHistory {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// All that was ever known, also if a file was removed since.
+    roots: Arc<BTreeSet<PathBuf>>,
+    files: Vec<HistoryFile>,
+    /// What one file has the others have, too.
+    is_shared: bool,
+}
+
+/// Why the list is not, or would not be, complete.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteHistoryError {
+    #[error("cannot use {}: {source}", file.display())]
+    Io { file: PathBuf, source: io::Error },
+    #[error("cannot add to {}: {source}; let this user write it, or remove it", file.display())]
+    ReadOnly { file: PathBuf, source: io::Error },
+    #[error(
+        "{} or its directory can be written by other users, or it is not a regular file of this user; remove it",
+        file.display()
+    )]
+    Untrusted { file: PathBuf },
+    #[error("{} is damaged in line {line}; remove that line", file.display())]
+    Damaged { file: PathBuf, line: usize },
+    #[error(
+        "no directory can be used for it, out of {directories:?}; set XDG_STATE_HOME to one that this user can write"
+    )]
+    NoPlace { directories: Vec<PathBuf> },
+}
+
+impl WriteHistory {
+    /// Without a file it is the history of this server alone.
+    #[must_use]
+    pub fn new(files: Vec<PathBuf>) -> Self {
+        let files = files.into_iter().map(HistoryFile::new).collect();
+        let state = State { roots: Arc::default(), files, is_shared: false };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// As of now, also what other servers have added. Blocks.
+    pub fn roots(&self) -> Result<WrittenRoots, WriteHistoryError> {
+        let mut state = self.lock();
+        if !state.files.is_empty() && !state.files.iter().any(HistoryFile::is_possible) {
+            return Err(state.no_place());
+        }
+        state.read()?;
+        state.files.iter().try_for_each(HistoryFile::check_lines)?;
+        Ok(WrittenRoots::Known(Arc::clone(&state.roots)))
+    }
+
+    /// Writes down what a policy lets be written, which must come before anything does so. Blocks.
+    pub fn add(&self, policy: &Policy) -> Result<(), WriteHistoryError> {
+        if !policy.restricts_files() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let mut new = BTreeSet::new();
+        for grant in policy.grants().into_iter().filter(|grant| grant.access == Access::Write) {
+            state.make_directories_in(&grant.path);
+            let is_device = DEVICES.iter().any(|(device, _)| grant.path == Path::new(device));
+            let is_never_trusted = NEVER_TRUSTED.iter().any(|path| grant.path.starts_with(path));
+            if !is_device && !is_never_trusted {
+                new.insert(one_line(&grant.path).to_owned());
+            }
+        }
+        if new.is_empty() { Ok(()) } else { state.add(new) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the history")
+    }
+}
+
+impl State {
+    fn read(&mut self) -> Result<(), WriteHistoryError> {
+        for file in &mut self.files {
+            if file.read()? {
+                Arc::make_mut(&mut self.roots).extend(file.roots().iter().cloned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Each file is compared with what is in it now: another program may have changed it.
+    fn add(&mut self, new: BTreeSet<PathBuf>) -> Result<(), WriteHistoryError> {
+        self.read()?;
+        let mut wanted = new;
+        if !self.is_shared {
+            wanted.extend(self.roots.iter().cloned());
+        }
+        let mut is_kept = self.files.is_empty();
+        for file in &mut self.files {
+            is_kept |= file.add(&wanted)?;
+        }
+        if !is_kept {
+            return Err(self.no_place());
+        }
+        self.is_shared = true;
+        if !wanted.iter().all(|root| is_covered(&self.roots, root)) {
+            let roots = Arc::make_mut(&mut self.roots);
+            wanted.iter().for_each(|root| drop(cover(roots, root)));
+        }
+        Ok(())
+    }
+
+    /// A sandbox protects what exists at no cost. What is missing it has to hold by a placeholder,
+    /// which might stand in the place of a directory far above.
+    fn make_directories_in(&self, root: &Path) {
+        for directory in self.files.iter().filter_map(HistoryFile::directory) {
+            if real_path(&HostNames, directory).is_some_and(|real| real.starts_with(root)) {
+                let _ = make_directory(directory);
+            }
+        }
+    }
+
+    fn no_place(&self) -> WriteHistoryError {
+        let directories = self.files.iter().filter_map(HistoryFile::directory);
+        WriteHistoryError::NoPlace { directories: directories.map(Path::to_owned).collect() }
+    }
+}
+
+fn is_covered(roots: &BTreeSet<PathBuf>, path: &Path) -> bool {
+    path.ancestors().any(|above| roots.contains(above))
+}
+
+/// The path, or one above it that can be written on one line.
+fn one_line(path: &Path) -> &Path {
+    let is_one_line = |path: &&Path| !path.as_os_str().as_bytes().contains(&b'\n');
+    path.ancestors().find(is_one_line).unwrap_or(Path::new("/"))
+}
+
+/// Adds the path if none of the others is above it. Returns what was added, which may stand for more.
+fn cover(roots: &mut BTreeSet<PathBuf>, path: &Path) -> Option<PathBuf> {
+    if is_covered(roots, path) {
+        return None;
+    }
+    let added = general(roots, path).to_owned();
+    roots.insert(added.clone());
+    Some(added)
+}
+
+/// The path, or one above it that stands for many.
+fn general<'a>(roots: &BTreeSet<PathBuf>, path: &'a Path) -> &'a Path {
+    let Some(parent) = path.parent() else { return path };
+    let below = roots.range(parent.to_owned()..).take_while(|root| root.starts_with(parent));
+    let siblings = below.filter(|root| root.parent() == Some(parent)).count();
+    if siblings < MAX_SIBLINGS { path } else { general(roots, parent) }
+}

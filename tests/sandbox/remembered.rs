@@ -1,0 +1,181 @@
+//! What servers remember about earlier sandboxes: who shares it, who cannot change it, and that
+//! nothing can be written where it cannot be remembered.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::planted_links::{Home, NO_PLACE, attack, works_in};
+use super::{User, ordinary_workspace, refused, uri};
+use crate::cli_sandbox::no_sandbox;
+use crate::support::machine::is_root;
+use crate::support::{HISTORY_VARIABLE, Server, ServerBuilder, command, run_command, shell};
+
+/// Why a server cannot have mounts of its own, if so.
+fn no_own_mounts() -> Option<&'static str> {
+    let mut unshare = command("unshare");
+    unshare.args(["--mount", "true"]);
+    let works = is_root() && run_command(unshare).code == Some(0);
+    (!works).then_some("only root can mount")
+}
+
+/// A server that finds its directories by itself, of which none is one of this machine: the home
+/// directory of root and `/tmp` are part of `home`. Further mounts may use `$STATE`.
+fn by_itself(home: &Home, mounts: &str) -> ServerBuilder {
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let script = format!(
+        "STATE={}; mount --bind {} /tmp && mount --bind {} ~root && mount -t tmpfs none /run \
+        && {mounts} && exec \"$@\"",
+        path("state"),
+        path("tmp"),
+        path("root"),
+    );
+    let program = home.program_directory();
+    let wrapper = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    let builder = home.user.server_through(&program, &wrapper).copied_to(&program);
+    let builder = builder.variable(HISTORY_VARIABLE, "");
+    builder.variable("XDG_STATE_HOME", &path("state")).variable("HOME", &path("home"))
+}
+
+#[test]
+fn servers_with_other_variables_share_it() {
+    if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        if !home.needs_memory() {
+            return println!("SKIPPED: {NO_PLACE}");
+        }
+        let server = by_itself(&home, "true").start();
+        home.run(&mut server.client(), "home/proj", "rmdir sub && ln -s ../.ssh sub");
+        // Nobody has no home directory of his own.
+        let shared = match user {
+            User::Myself => "root/.local/state/exec-server",
+            User::Nobody => "tmp/exec-server-65534",
+        };
+        for place in ["state/exec-server", "home/.local/state/exec-server", shared] {
+            let remembered = fs::read_to_string(home.path(place).join("sandbox-roots")).unwrap();
+            assert!(remembered.contains("/home/proj\n"), "{user:?} {place}: {remembered}");
+        }
+        let elsewhere = home.path("data").to_str().unwrap().to_owned();
+        let other = by_itself(&home, "true").variable("XDG_STATE_HOME", &elsewhere);
+        let other = other.variable("HOME", &elsewhere).start();
+        attack(&home, &mut other.client(), &home.path("home/proj/sub"));
+    }
+}
+
+#[test]
+fn a_sandbox_cannot_change_it() {
+    if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        let state = home.path("home/.state").to_str().unwrap().to_owned();
+        let server = by_itself(&home, "true").variable("XDG_STATE_HOME", &state).start();
+        for place in [".state/exec-server", ".local/state/exec-server"] {
+            let above = Path::new(place).parent().unwrap().display();
+            let attempts = [
+                format!(": > {place}/sandbox-roots"),
+                format!("rm {place}/sandbox-roots"),
+                format!("mv {place} {above}/other"),
+                format!("mv {above} other"),
+                format!("ln -s /dev/null {place}/another"),
+            ];
+            let script = attempts.map(|attempt| format!("! ({attempt}) 2>&1")).join(" && ");
+            home.run(&mut server.client(), "home", &script);
+            if home.needs_memory() {
+                let file = home.path("home").join(place).join("sandbox-roots");
+                let remembered = fs::read_to_string(&file).unwrap();
+                assert!(remembered.contains(home.path("home").to_str().unwrap()), "{remembered}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_trusts_no_link_and_is_reported() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    let home = Home::new(User::Myself);
+    let code = home.path("home/code");
+    symlink("../data/code", &code).unwrap();
+    let server = home.server().start();
+    home.run(&mut server.client(), "home/proj", "true");
+    drop(server);
+    fs::create_dir_all(home.history()).unwrap();
+    fs::write(home.history().join("sandbox-roots"), "nonsense\n").unwrap();
+    let mut server = home.server().capture_stderr().start();
+    assert!(!works_in(&home, &server, &code));
+    // What does not depend on it goes on.
+    home.run(&mut server.client(), "home/proj", "true");
+    server.signal(rustix::process::Signal::TERM);
+    let said = server.stderr();
+    assert!(said.contains("sandbox-roots is damaged in line 1"), "{said}");
+}
+
+/// Starts a process that may write in a directory which is not remembered yet.
+#[track_caller]
+fn refused_by(home: &Home, server: &Server) -> String {
+    let start = shell("p", "true").with("cwd", uri(&home.path("home/elsewhere")));
+    let mut client = server.client();
+    let params = start.with("sandbox", ordinary_workspace()).params();
+    let refusal = refused(&mut client, "process/start", params);
+    assert_eq!(refusal.kind.as_deref(), Some("sandboxUnavailable"), "{refusal:?}");
+    // To read needs no memory.
+    let start = shell("r", "true").with("cwd", uri(&home.path("home/elsewhere")));
+    let end = client.run(&start.with("sandbox", json!({"type": "read-only"})));
+    assert_eq!(end.exit_code, Some(0), "{}", end.text());
+    refusal.message
+}
+
+#[test]
+fn without_a_place_for_it_nothing_can_be_written() {
+    if let Some(why) = no_sandbox() {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        if !home.needs_memory() {
+            return println!("SKIPPED: {NO_PLACE}");
+        }
+        let server = home.server().variable(HISTORY_VARIABLE, "/proc/nonexistent").start();
+        let message = refused_by(&home, &server);
+        assert!(message.contains("/proc/nonexistent"), "{message}");
+        assert!(message.contains("XDG_STATE_HOME"), "{message}");
+    }
+}
+
+#[test]
+fn what_cannot_be_added_to_one_file_is_not_only_in_others() {
+    if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
+        return println!("SKIPPED: {why}");
+    }
+    for user in Home::users() {
+        let home = Home::new(user);
+        if !home.needs_memory() {
+            return println!("SKIPPED: {NO_PLACE}");
+        }
+        let server = by_itself(&home, "true").start();
+        home.run(&mut server.client(), "home/proj", "true");
+        drop(server);
+        let read_only = "mount --bind $STATE $STATE && mount -o remount,bind,ro $STATE";
+        let owner = fs::metadata(home.path("state")).unwrap().uid();
+        let full = &*format!("mount -t tmpfs -o nr_inodes=1,uid={owner} none $STATE");
+        for (mounts, why) in [(read_only, "Read-only file system"), (full, "No space left")] {
+            let message = refused_by(&home, &by_itself(&home, mounts).start());
+            assert!(message.contains("state/exec-server/sandbox-roots"), "{message}");
+            assert!(message.contains(why), "{user:?}: {message}");
+        }
+        // A place where there is nothing yet, and nothing can be, is left out.
+        let empty = "mount -t tmpfs -o ro none $STATE";
+        for mounts in ["true", empty] {
+            let server = by_itself(&home, mounts).start();
+            home.run(&mut server.client(), "home/elsewhere", "true");
+        }
+    }
+}
