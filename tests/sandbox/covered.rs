@@ -80,7 +80,8 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
         let start = |id: &str, script: &str| {
             shell(id, script).with("cwd", uri(&work)).with("sandbox", sandbox.clone())
         };
-        for (index, target) in ["..", ".", "/", "/usr/bin", "/etc"].into_iter().enumerate() {
+        let targets = ["..", ".", "/", "/usr/bin", "/etc", "/proc/self/cwd"];
+        for (index, target) in targets.into_iter().enumerate() {
             let (plant, id) = (format!("plant{index}"), format!("later{index}"));
             let script = format!("rm -f sub/a.pem; ln -s {target} sub/a.pem");
             // Without the sandbox's own restrictions: a link that exists cannot be replaced there.
@@ -98,6 +99,20 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
             let read = |name: &str| json!({"path": uri(&work.join(name)), "sandbox": sandbox});
             client.try_call("fs/readFile", read("file")).unwrap();
             refused(&mut client, "fs/getMetadata", read("sub/a.pem/."));
+        }
+        // Nor is it hidden by a pattern that starts elsewhere.
+        let elsewhere = directory.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&work, elsewhere.join("a.pem")).unwrap();
+        let pattern = format!("{}/*.pem", elsewhere.display());
+        let glob = json!({"type": "glob_pattern", "pattern": pattern});
+        let sandbox = profile(&elsewhere, &[(glob, "deny")], "restricted");
+        let later = shell("cwd", "cat file").with("cwd", uri(&work)).with("sandbox", sandbox);
+        if tier == Tier::Bubblewrap {
+            let refusal = refused(&mut client, "process/start", later.params());
+            assert!(refusal.message.contains("elsewhere/a.pem"), "{refusal:?}");
+        } else {
+            assert_eq!(client.run(&later).exit_code, Some(0), "{user:?}");
         }
     }
 }

@@ -188,7 +188,7 @@ pub(super) fn planned(
     let planned = context.pool.compute(move || {
         let policy = sandboxes.policy(&asked)?;
         check_cwd(&policy, &cwd)?;
-        let plan = Arc::new(sandboxes.plan(&policy)?);
+        let plan = Arc::new(sandboxes.plan(&policy, Some(&cwd))?);
         let _ = sandbox.set(Arc::clone(&plan));
         Ok(plan)
     });

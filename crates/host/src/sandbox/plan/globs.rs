@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::{Cover, CoverKind, PlanError, devices};
 use crate::sandbox::policy::{
     Access, DeniedGlob, Effort, MINIMAL, NameKind, Names, Policy, TooMuch, existing_target,
+    real_path,
 };
 
 /// How often to look through it all because something was renamed or removed meanwhile.
@@ -54,11 +55,13 @@ pub(super) fn existing_matches(
 /// sandbox is for, so one that would is an error.
 pub(super) fn targets_of_links(
     covers: Vec<Cover>,
+    cwd: Option<&Path>,
     policy: &Policy,
     names: &impl Names,
 ) -> Result<Vec<Cover>, PlanError> {
+    let cwd = cwd.and_then(|cwd| real_path(names, cwd));
     let grants = policy.grants();
-    let granted = grants.iter().map(|grant| grant.path.as_path());
+    let granted = grants.iter().map(|grant| &grant.path).chain(&cwd).map(PathBuf::as_path);
     let needed: Vec<_> =
         granted.chain(policy.denied_globs().iter().map(DeniedGlob::base)).collect();
     let is_needed = |path: &Path, link: &Path| {

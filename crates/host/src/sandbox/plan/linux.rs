@@ -12,6 +12,7 @@ use crate::sandbox::policy::{Access, Grant, Names, Network, Policy};
 use crate::sandbox::seccomp::{self, Attributes, Neighbours};
 
 pub(super) fn plan(
+    cwd: Option<&Path>,
     policy: &Policy,
     has: &Capabilities,
     names: &impl Names,
@@ -25,10 +26,11 @@ pub(super) fn plan(
     if has.landlock_abi == 0 {
         return Err(PlanError::missing(Need::Files, Mechanism::Landlock, has));
     }
-    for_restricted_files(policy, has, names)
+    for_restricted_files(cwd, policy, has, names)
 }
 
 fn for_restricted_files(
+    cwd: Option<&Path>,
     policy: &Policy,
     has: &Capabilities,
     names: &impl Names,
@@ -56,7 +58,7 @@ fn for_restricted_files(
     let isolated = tier != Tier::Direct;
     let hidden = match tier {
         // It follows symlinks to where it mounts.
-        Tier::Bubblewrap(_) => globs::targets_of_links(hidden, policy, names)?,
+        Tier::Bubblewrap(_) => globs::targets_of_links(hidden, cwd, policy, names)?,
         _ => hidden,
     };
     let mounts =

@@ -37,14 +37,18 @@ pub(in crate::sandbox) fn real_path(names: &impl Names, path: &Path) -> Option<P
     Some(real(names, path).ok()?.path)
 }
 
-/// What a path leads to, if that can be told and something is there.
+/// What a path leads to, if that can be told and something is there. The directory of one process,
+/// which is another one for every process, stands for `/proc`.
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) fn existing_target(
     names: &impl Names,
     path: &Path,
 ) -> Option<(PathBuf, NameKind)> {
-    let real = real(names, path).ok()?;
-    (real.kind != NameKind::Missing).then_some((real.path, real.kind))
+    match real(names, path) {
+        Ok(real) => (real.kind != NameKind::Missing).then_some((real.path, real.kind)),
+        Err(PolicyError::OneProcess { .. }) => Some((PathBuf::from("/proc"), NameKind::Directory)),
+        Err(_) => None,
+    }
 }
 
 /// `way` starts at `directory`, which is real, and may have `..` in it as the target of a symlink may.

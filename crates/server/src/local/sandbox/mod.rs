@@ -134,9 +134,13 @@ impl Sandboxes {
     }
 
     /// How to enforce a policy on a process of this machine. Blocks, for long when first called.
-    pub(crate) fn plan(&self, policy: &Policy) -> Result<Plan, Arc<SandboxError>> {
-        let capabilities = self.capabilities()?;
-        Plan::new(policy, capabilities, &HostNames).map_err(|error| Arc::new(error.into()))
+    pub(crate) fn plan(
+        &self,
+        policy: &Policy,
+        cwd: Option<&Path>,
+    ) -> Result<Plan, Arc<SandboxError>> {
+        let plan = Plan::starting_in(cwd, policy, self.capabilities()?, &HostNames);
+        plan.map_err(|error| Arc::new(error.into()))
     }
 
     fn capabilities(&self) -> Result<&Capabilities, Arc<SandboxError>> {
@@ -152,7 +156,7 @@ impl Sandboxes {
     /// Whether the ceiling, if there is one, can be enforced. Blocks.
     pub(crate) fn check_ceiling(&self) -> Result<(), Arc<SandboxError>> {
         match self.ceiling_policy()? {
-            Some(policy) => self.plan(policy).map(drop),
+            Some(policy) => self.plan(policy, None).map(drop),
             None => Ok(()),
         }
     }

@@ -119,6 +119,7 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
         ("/etc", &writable),
         ("/etc/passwd", &writable),
         ("/dev", &writable),
+        ("/proc/self/cwd", &writable),
         ("/home/ann/app", &[READ_ALL, glob("**/*.pem")]),
         ("/home/ann/app", &absolute),
         ("/home/ann/elsewhere", &absolute),
@@ -134,6 +135,12 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
         let mounts = planned(target, entries, &everything()).unwrap();
         assert!(mounts.contains(&hidden_link("/home/ann/app/src/a.pem")), "{target}: {mounts:#?}");
     }
+    let names = names().directory("/home/ann/other").symlink("/home/ann/app/a.pem", "../other");
+    let policy = policy_of(&names, Network::Restricted, &absolute);
+    let starting_in =
+        |cwd: &str| Plan::starting_in(Some(Path::new(cwd)), &policy, &without_namespaces(), &names);
+    assert!(matches!(starting_in("/home/ann/other"), Err(PlanError::NeededTarget { .. })));
+    starting_in("/home/ann").unwrap();
     let text = planned("..", &writable, &without_namespaces()).unwrap_err().to_string();
     assert!(text.contains("/home/ann/app/src/a.pem") && text.contains("/home/ann/app "), "{text}");
 
