@@ -39,6 +39,26 @@ pub(crate) struct Parent {
     pub(crate) name: OsString,
 }
 
+impl Parent {
+    pub(super) fn try_clone(&self, path: &Path) -> Result<Self, FsError> {
+        Self::of(self.directory.as_fd(), &self.name, path)
+    }
+
+    /// With a descriptor of its own.
+    pub(super) fn of(
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        path: &Path,
+    ) -> Result<Self, FsError> {
+        let directory = directory.try_clone_to_owned().map_err(|source| FsError::Os {
+            action: "look at the directory of",
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self { directory, name: name.to_owned() })
+    }
+}
+
 /// Which file or directory a descriptor stands for, whatever names it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Identity {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::Path;
+use std::slice::from_ref;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -82,20 +83,23 @@ fn overwrite(
     let (node, old_size) = (existing.node.as_fd(), size(&existing.stat));
     let file = resolve::content("open for writing", path, node, old_size, OFlags::WRONLY)?;
     let changed = mode.filter(|mode| *mode != Mode::from_raw_mode(existing.stat.st_mode));
-    let prepared =
-        room::reserve(path, parent, file.as_fd(), content).and_then(|()| match changed {
-            // Before there is anything to read that the old bits would show.
-            Some(mode) => set_mode(path, &file, mode - (Mode::SUID | Mode::SGID)),
-            None => Ok(()),
-        });
+    let len = content.len() as u64;
+    let (data, beside) = (0..len, || parent.try_clone(path).map(Some));
+    let try_out =
+        |draft: BorrowedFd<'_>| write_all_at(draft, content, 0).map_err(FsError::os("write", path));
+    let prepared = room::reserve(path, file.as_fd(), len, from_ref(&data), beside, try_out);
+    let prepared = prepared.and_then(|_| match changed {
+        // Before there is anything to read that the old bits would show.
+        Some(mode) => set_mode(path, &file, mode - (Mode::SUID | Mode::SGID)),
+        None => Ok(()),
+    });
     if let Err(error) = prepared {
-        room::give_back(file.as_fd(), &existing.stat);
+        room::give_back(file.as_fd(), &existing.stat, len);
         return Err(error);
     }
     // Not truncated before: nobody sees it empty, what is there needs no new room, and ext4 takes a file that was emptied
     // for one that has to be on the disk when it is closed.
     write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
-    let len = content.len() as u64;
     // Another program may have appended to it meanwhile.
     let stat = rustix::fs::fstat(&file).map_err(FsError::os("look at", path))?;
     if size(&stat) > len {
