@@ -127,6 +127,35 @@ fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
     assert!(read(&mut client, &old) == same);
 }
 
+#[test]
+fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
+    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let mut client = server.client();
+    let (root, old) = (uri(&scene.root), scene.uri("old"));
+    let content = vec![b'o'; SMALL / 2];
+    write(&mut client, &old, &content);
+    client.call("fs/setPermissions", json!({"path": old, "mode": 0o600}));
+    std::fs::create_dir(elsewhere.path("tree")).unwrap();
+    std::fs::write(elsewhere.path("tree/old"), vec![b'x'; TOO_MUCH]).unwrap();
+    for (source, destination) in [("tree/old", &old), ("tree", &root)] {
+        let params = json!({"sourcePath": elsewhere.uri(source), "destinationPath": destination,
+            "recursive": true});
+        expect_full(&mut client, "fs/copy", params);
+        assert!(read(&mut client, &old) == content, "{source}");
+        let metadata = client.call("fs/getMetadata", json!({"path": old}));
+        assert_eq!(metadata["mode"], 0o600, "{source}");
+        assert_eq!(listed(&mut client, &root), ["old"], "{source}");
+    }
+    // What was reserved is free again, and a copy fits where there is content already.
+    write(&mut client, &scene.uri("rest"), vec![b'r'; SMALL / 4]);
+    let same = vec![b's'; content.len()];
+    std::fs::write(elsewhere.path("same"), &same).unwrap();
+    let params = json!({"sourcePath": elsewhere.uri("same"), "destinationPath": old});
+    client.call("fs/copy", params);
+    assert!(read(&mut client, &old) == same);
+}
+
 /// A hole takes no room until it is written.
 #[test]
 fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
@@ -166,15 +195,25 @@ fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
         assert!(read(&mut client, &old) == content, "{condition}");
         assert_eq!(listed(&mut client, &root), names, "{condition}");
     }
+    std::fs::write(elsewhere.path("much"), vec![b'x'; TOO_MUCH]).unwrap();
+    let copy = |name: &str| json!({"sourcePath": elsewhere.uri(name), "destinationPath": old});
+    expect_full(&mut client, "fs/copy", copy("much"));
+    assert!(read(&mut client, &old) == content);
+    assert_eq!(listed(&mut client, &root), names);
     let new = vec![b'n'; SMALL + SMALL / 2];
     write(&mut client, &old, &new);
     assert!(read(&mut client, &old) == new);
+    let newer = vec![b'm'; SMALL + SMALL / 4];
+    std::fs::write(elsewhere.path("newer"), &newer).unwrap();
+    client.call("fs/copy", copy("newer"));
+    assert!(read(&mut client, &old) == newer);
     assert_eq!(listed(&mut client, &root), names);
 }
 
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
-    let scene = Scene::new();
+    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    std::fs::write(elsewhere.path("much"), vec![0; TOO_MUCH]).unwrap();
     let script = "ulimit -f 128 && exec \"$@\"";
     let server = ServerBuilder::new().through(&["sh", "-c", script, "sh"]).start();
     let mut client = server.client();
@@ -184,6 +223,10 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
     for (method, params) in [
         ("fs/writeFile", json!({"path": path, "dataBase64": much})),
         ("fs/writeFile", json!({"path": scene.uri("old"), "dataBase64": much})),
+        (
+            "fs/copy",
+            json!({"sourcePath": elsewhere.uri("much"), "destinationPath": scene.uri("old")}),
+        ),
         ("fs/writeFile", json!({"path": path, "dataBase64": much, "atomic": true})),
         ("fs/writeBlock", json!({"handleId": "up", "offset": 0, "chunk": much})),
         ("fs/close", json!({"handleId": "up"})),

@@ -149,6 +149,29 @@ fn holes_stay_holes() {
     assert!(rustix::fs::fstat(&copied).unwrap().st_blocks < 1_000);
 }
 
+/// What a file had before does not show in the holes of its new content.
+#[test]
+fn holes_replace_old_content() {
+    const MIB: u64 = 1 << 20;
+    let scratch = Scratch::new();
+    for (data, size) in [(&[0, 2 * MIB][..], 3 * MIB), (&[MIB], 2 * MIB), (&[], 6 * MIB)] {
+        let source = scratch.file("source", "");
+        let file = std::fs::OpenOptions::new().write(true).open(&source).unwrap();
+        file.set_len(size).unwrap();
+        for at in data {
+            file.write_all_at(b"data", *at).unwrap();
+        }
+        let destination = scratch.file("destination", vec![b'o'; 4 << 20]);
+        let before = inode(&destination);
+        copy(&source, &destination, false, &Stop::never()).unwrap();
+        let copied = std::fs::read(&destination).unwrap();
+        assert!(copied == std::fs::read(&source).unwrap(), "{data:?} of {size}");
+        let stat = rustix::fs::stat(&destination).unwrap();
+        assert_eq!(stat.st_ino, before);
+        assert!(stat.st_blocks < 1_000, "{} blocks", stat.st_blocks);
+    }
+}
+
 #[test]
 fn files_that_say_they_are_empty_and_other_file_systems() {
     let scratch = Scratch::new();
@@ -202,6 +225,9 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
         other => panic!("{other:?}"),
     }
     assert!(!exists(&destination));
+    let existing = scratch.file("existing", "kept");
+    copy(endless.as_ref(), &existing, false, &Stop::never()).unwrap_err();
+    assert_eq!(std::fs::read(&existing).unwrap(), b"kept");
 }
 
 #[test]

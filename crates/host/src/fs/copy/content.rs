@@ -1,5 +1,4 @@
-//! The bytes of one file into another, which is empty. Holes stay holes, and where the file system can share the blocks of
-//! both it is asked to.
+//! The bytes of one file into another. Holes stay holes, and where the file system can share the blocks of both it is asked to.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -7,10 +6,11 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use crate::fs::room;
 use crate::fs::stop::Stop;
 use crate::fs::write::write_all_at;
 
-const BUFFER_BYTES: usize = 256 * 1024;
+pub(super) const BUFFER_BYTES: usize = 256 * 1024;
 /// After so much it is asked whether to go on.
 const RANGE_BYTES: u64 = 8 << 20;
 /// Of a file that says that it is empty, and is not.
@@ -26,7 +26,8 @@ pub(super) enum Failed {
     Abandoned,
 }
 
-/// Copies what the file has up to `size`, its size when it was opened: one that grows for ever is not followed for ever.
+/// Copies into an empty file what a file has up to `size`, its size when it was opened: one that grows for ever is not followed
+/// for ever.
 pub(super) fn copy(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -37,13 +38,7 @@ pub(super) fn copy(
         return Ok(());
     }
     if size == 0 {
-        // Files of /proc say so whatever they have, and some have no end. They may be read in whole records only, so no
-        // byte is read alone.
-        let end = MAX_UNSIZED_BYTES + BUFFER_BYTES as u64;
-        return match stream(from, to, 0, end, stop)? {
-            0..=MAX_UNSIZED_BYTES => Ok(()),
-            _ => Err(Failed::TooLarge),
-        };
+        return write_all_at(to, &read(from, 0, stop)?, 0).map_err(Failed::Writing);
     }
     let mut at = 0;
     let mut end = size;
@@ -59,6 +54,86 @@ pub(super) fn copy(
         }
     }
     rustix::fs::ftruncate(to, end).map_err(Failed::Writing)
+}
+
+/// Makes a file share all blocks of another, in one step. It gets `size`, and what it had before is gone.
+pub(super) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> bool {
+    rustix::fs::ioctl_ficlone(to, from).and_then(|()| rustix::fs::ftruncate(to, size)).is_ok()
+}
+
+/// Everything up to `size`. Files of /proc say 0 whatever they have, and some have no end: of those, everything up to
+/// [`MAX_UNSIZED_BYTES`].
+pub(super) fn read(from: BorrowedFd<'_>, size: u64, stop: &Stop) -> Result<Vec<u8>, Failed> {
+    // They may be read in whole records only, so no byte is read alone.
+    let end = if size == 0 { MAX_UNSIZED_BYTES + BUFFER_BYTES as u64 } else { size };
+    let mut content = Vec::new();
+    stream(from, 0..end, stop, |bytes, _| {
+        content.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    if size == 0 && content.len() as u64 > MAX_UNSIZED_BYTES {
+        return Err(Failed::TooLarge);
+    }
+    Ok(content)
+}
+
+/// Where a file has data up to `size`.
+pub(super) fn data_ranges(from: BorrowedFd<'_>, size: u64) -> Result<Vec<Range<u64>>, Failed> {
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while at < size
+        && let Some((start, until)) = next_data(from, at, size)?
+    {
+        ranges.push(start..until);
+        at = until;
+    }
+    Ok(ranges)
+}
+
+/// Like [`copy`], over what the file has. There must be room in these ranges, which have all the data.
+///
+/// A failure cuts the file off: some of each content would be taken for a whole file.
+pub(super) fn replace(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    size: u64,
+    data: &[Range<u64>],
+    stop: &Stop,
+) -> Result<(), Failed> {
+    let mut at = 0;
+    for range in data {
+        let copied =
+            clear(to, at..range.start).and_then(|()| copy_range(from, to, range.clone(), stop));
+        at = match copied {
+            Ok(at) => at,
+            Err(failed) => {
+                let _ = rustix::fs::ftruncate(to, at);
+                return Err(failed);
+            }
+        };
+        if at < range.end {
+            // It has been cut short.
+            return rustix::fs::ftruncate(to, at).map_err(Failed::Writing);
+        }
+    }
+    // What is left is a hole.
+    let end = size.min(current_size(from)?).max(at);
+    let cut = rustix::fs::ftruncate(to, at).and_then(|()| rustix::fs::ftruncate(to, end));
+    cut.map_err(Failed::Writing)
+}
+
+/// Makes a hole, or zeros where there are no holes.
+fn clear(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Failed> {
+    if range.is_empty() || room::punch(file, range.clone()).is_ok() {
+        return Ok(());
+    }
+    let zeros = vec![0; BUFFER_BYTES];
+    let mut at = range.start;
+    while at < range.end {
+        let len = usize::try_from(range.end - at).map_or(BUFFER_BYTES, |len| len.min(BUFFER_BYTES));
+        write_all_at(file, &zeros[..len], at).map_err(Failed::Writing)?;
+        at += len as u64;
+    }
+    Ok(())
 }
 
 /// `None`: only a hole is left, or nothing. A file system that knows no holes has data everywhere.
@@ -90,30 +165,32 @@ fn copy_range(
         match rustix::fs::copy_file_range(from, Some(&mut off_in), to, Some(&mut off_out), len) {
             Ok(copied) if copied > 0 => at += copied as u64,
             Err(Errno::INTR) => {}
-            Ok(_) | Err(_) => return stream(from, to, at, range.end, stop),
+            Ok(_) | Err(_) => {
+                return stream(from, at..range.end, stop, |bytes, at| write_all_at(to, bytes, at));
+            }
         }
     }
     Ok(at)
 }
 
+/// Hands a range on in pieces. Returns where it ended.
 fn stream(
     from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    start: u64,
-    end: u64,
+    range: Range<u64>,
     stop: &Stop,
+    mut write: impl FnMut(&[u8], u64) -> Result<(), Errno>,
 ) -> Result<u64, Failed> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut at = start;
-    while at < end {
+    let mut at = range.start;
+    while at < range.end {
         if stop.is_requested() {
             return Err(Failed::Abandoned);
         }
-        let room = usize::try_from(end - at).map_or(BUFFER_BYTES, |left| left.min(BUFFER_BYTES));
-        match rustix::io::pread(from, &mut buffer[..room], at) {
+        let left = usize::try_from(range.end - at).unwrap_or(BUFFER_BYTES);
+        match rustix::io::pread(from, &mut buffer[..left.min(BUFFER_BYTES)], at) {
             Ok(0) => break,
             Ok(read) => {
-                write_all_at(to, &buffer[..read], at).map_err(Failed::Writing)?;
+                write(&buffer[..read], at).map_err(Failed::Writing)?;
                 at += read as u64;
             }
             Err(Errno::INTR) => {}

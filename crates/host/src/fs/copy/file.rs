@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::content::{self, Failed, MAX_UNSIZED_BYTES};
+use super::overwrite::{self, Existing};
 use super::{Place, Source};
 use crate::fs::confinement::Need;
 use crate::fs::error::FsError;
@@ -25,39 +26,44 @@ pub(super) fn copy(source: &Source, place: &Place<'_>, stop: &Stop) -> Result<()
     let (size, flags) = (size(&source.stat), OFlags::RDONLY | OFlags::NONBLOCK);
     let input = resolve::content("open", &source.path, source.node.as_fd(), size, flags)?;
     let _place = WriteLock::place(place.directory, place.name, &place.path)?;
-    let output = open_output(source, place)?;
-    content::copy(input.as_fd(), output.file.as_fd(), size, stop).map_err(|failed| {
-        if let Some(created) = output.created {
-            take_back(place.directory, place.name, created);
+    match open_output(source, place)? {
+        Output::New { file, created } => content::copy(input.as_fd(), file.as_fd(), size, stop)
+            .map_err(|failed| {
+                take_back(place.directory, place.name, created);
+                explain(failed, source, place)
+            }),
+        Output::Existing(existing) => {
+            overwrite::copy(source, input.as_fd(), place, &existing, stop)
         }
-        match failed {
-            Failed::Reading(errno) => FsError::os("read", &source.path)(errno),
-            Failed::Writing(errno) => FsError::os("write", &place.path)(errno),
-            Failed::TooLarge => {
-                FsError::TooLarge { path: source.path.clone(), max: MAX_UNSIZED_BYTES }
-            }
-            Failed::Abandoned => Stop::abandoned(&source.path),
-        }
-    })
+    }
 }
 
-struct Output {
-    file: OwnedFd,
-    /// Unless it was there before.
-    created: Option<Identity>,
-    /// Of a file that was there before, and may have other names.
-    _content: Option<WriteLock>,
+pub(super) fn explain(failed: Failed, source: &Source, place: &Place<'_>) -> FsError {
+    match failed {
+        Failed::Reading(errno) => FsError::os("read", &source.path)(errno),
+        Failed::Writing(errno) => FsError::os("write", &place.path)(errno),
+        Failed::TooLarge => FsError::TooLarge { path: source.path.clone(), max: MAX_UNSIZED_BYTES },
+        Failed::Abandoned => Stop::abandoned(&source.path),
+    }
 }
 
-/// An empty file with the permissions of the source, before there is content that they protect.
+enum Output {
+    /// Empty, and with the permissions of the source before there is content that they protect.
+    New {
+        file: OwnedFd,
+        created: Identity,
+    },
+    Existing(Existing),
+}
+
 fn open_output(source: &Source, place: &Place<'_>) -> Result<Output, FsError> {
-    let mode = Mode::from_raw_mode(source.stat.st_mode & 0o777);
+    let mode = source.mode();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let creatable = place.expect(Need::Change);
     for _ in 0..ATTEMPTS {
         if let Err(denied) = creatable {
             return match place.node() {
-                Ok(node) => open_existing(source, place, &node, mode),
+                Ok(node) => open_existing(source, place, &node),
                 Err(error) if error.is_not_found() => Err(denied),
                 Err(error) => Err(error),
             };
@@ -69,15 +75,13 @@ fn open_output(source: &Source, place: &Place<'_>) -> Result<Output, FsError> {
                     .map_err(FsError::os("set the permissions of", &place.path))?;
                 let created =
                     Identity::of(file.as_fd()).map_err(FsError::os("look at", &place.path))?;
-                return Ok(Output { file, created: Some(created), _content: None });
+                return Ok(Output::New { file, created });
             }
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(FsError::os("create", &place.path)(errno)),
         }
         match place.node() {
-            Ok(node) => {
-                return open_existing(source, place, &node, mode);
-            }
+            Ok(node) => return open_existing(source, place, &node),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -85,13 +89,7 @@ fn open_output(source: &Source, place: &Place<'_>) -> Result<Output, FsError> {
     Err(FsError::Unsuitable { path: place.path.clone(), why: "is a symlink to nothing" })
 }
 
-/// Emptied only when nothing speaks against it any more.
-fn open_existing(
-    source: &Source,
-    place: &Place<'_>,
-    node: &OwnedFd,
-    mode: Mode,
-) -> Result<Output, FsError> {
+fn open_existing(source: &Source, place: &Place<'_>, node: &OwnedFd) -> Result<Output, FsError> {
     let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", &place.path))?;
     resolve::expect_kind(&place.path, &stat, FileKind::Regular, "a regular file")?;
     if Identity::from(&stat) == Identity::from(&source.stat) {
@@ -99,11 +97,6 @@ fn open_existing(
         return Err(FsError::Unsuitable { path: place.path.clone(), why });
     }
     let file = resolve::content("open", &place.path, node.as_fd(), size(&stat), OFlags::WRONLY)?;
-    let content = WriteLock::content(&stat);
-    if stat.st_mode & 0o7777 != mode.as_raw_mode() {
-        rustix::fs::fchmod(&file, mode)
-            .map_err(FsError::os("set the permissions of", &place.path))?;
-    }
-    rustix::fs::ftruncate(&file, 0).map_err(FsError::os("empty", &place.path))?;
-    Ok(Output { file, created: None, _content: Some(content) })
+    let _content = WriteLock::content(&stat);
+    Ok(Output::Existing(Existing { file, stat, _content }))
 }

@@ -3,7 +3,9 @@
 //! A copy has content and permission bits, but not owner, times or attributes. The set-user-id and set-group-id bits are left out:
 //! they would grant the rights of a new owner, the one who copies. Directories keep the sticky bit.
 //!
-//! An existing file keeps its inode and gets content and bits of the source. An existing directory keeps its bits and
+//! An existing file keeps its inode and gets content and bits of the source. Room for them is secured first: a copy that fails for
+//! want of room leaves the file as it was. One that is stopped, or cannot read its source to the end, may leave part of the new
+//! content. An existing directory keeps its bits and
 //! whatever the source does not have. An existing symlink is replaced by a symlink. Nothing else takes the place of
 //! something of another kind.
 //!
@@ -14,6 +16,7 @@
 mod content;
 mod file;
 mod link;
+mod overwrite;
 mod tree;
 
 use std::ffi::OsStr;
@@ -72,6 +75,11 @@ impl Source {
 
     fn file_type(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// The permission bits of the copy.
+    fn mode(&self) -> Mode {
+        Mode::from_raw_mode(self.stat.st_mode & 0o777)
     }
 }
 
