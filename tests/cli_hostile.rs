@@ -1,47 +1,67 @@
 //! Every command against a server that puts terminal escapes wherever it can: none reaches the screen.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, OutputModes, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket};
 
-use crate::support::{PROGRAM, command};
+use crate::support::{PROGRAM, command, encoded, run_program};
 
 /// Clears the screen, sets the title, moves the cursor, begins a line, turns text around.
 const HOSTILE: &str = "H\x1b[2J\x1b]0;title\x07\r\n\u{8}\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}T";
+/// Percent-encoded escapes, for names of files.
+const HOSTILE_NAME: &str = "%1B%5B2J%C2%9B%0D%0A";
+/// The session of what `run --detach` started.
+const DETACHED: &str = "D\x1b[2J\u{9b}";
 
-/// How the server answers what it is asked beside the handshake.
+/// How the server answers every request but those that find sessions and processes.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
-    /// With what was asked for.
+    /// With a valid result.
     Answers,
+    /// With an error.
     Refuses,
+    /// With a result of another type.
+    Garbles,
+    /// It refuses `initialize` too.
+    RefusesSessions,
+    /// It refuses the WebSocket.
+    RefusesConnections,
 }
 
 struct HostileServer {
     url: String,
+    /// Methods for which it has no valid result.
+    unknown: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl HostileServer {
     fn start(manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
+        let unknown = Arc::<Mutex<BTreeSet<_>>>::default();
+        let of_server = Arc::clone(&unknown);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let stream = stream.unwrap();
-                std::thread::spawn(move || {
-                    let Ok(socket) = tungstenite::accept(stream) else { return };
-                    serve(socket, manner);
+                let (stream, unknown) = (stream.unwrap(), Arc::clone(&of_server));
+                std::thread::spawn(move || match manner {
+                    Manner::RefusesConnections => refuse_connection(stream),
+                    _ => {
+                        let Ok(socket) = tungstenite::accept(stream) else { return };
+                        serve(socket, manner, &unknown);
+                    }
                 });
             }
         });
-        Self { url }
+        Self { url, unknown }
     }
 
     /// What a terminal gets to see of a command.
@@ -56,9 +76,7 @@ impl HostileServer {
         modes.output_modes.remove(OutputModes::OPOST);
         tcsetattr(side.as_fd(), OptionalActions::Now, &modes).unwrap();
         let mut run = command(PROGRAM);
-        // Right behind the command: what follows may be one that is to be run.
-        let (name, rest) = arguments.split_first().unwrap();
-        run.args([name, "--connect", &self.url]).args(rest).env("NO_COLOR", "1");
+        run.args(arguments).env("NO_COLOR", "1").env("EXEC_SERVER_URL", &self.url);
         run.stdin(Stdio::null())
             .stdout(side.try_clone().unwrap())
             .stderr(side.try_clone().unwrap());
@@ -72,24 +90,38 @@ impl HostileServer {
     }
 }
 
-fn serve(mut socket: WebSocket<TcpStream>, manner: Manner) {
+fn refuse_connection(mut stream: TcpStream) {
+    let mut request = [0; 4096];
+    let _ = stream.read(&mut request);
+    let reason = HOSTILE.replace(['\r', '\n'], "");
+    let length = HOSTILE.len();
+    let head = format!("HTTP/1.1 403 {reason}\r\nx-reason: {reason}\r\ncontent-length: {length}");
+    let _ = write!(stream, "{head}\r\n\r\n{HOSTILE}");
+}
+
+fn serve(mut socket: WebSocket<TcpStream>, manner: Manner, unknown: &Mutex<BTreeSet<String>>) {
     while let Ok(message) = socket.read() {
         let Message::Text(text) = message else { continue };
         let call: Value = serde_json::from_str(&text).unwrap();
         let Some(id) = call.get("id") else { continue };
         let (method, params) = (call["method"].as_str().unwrap(), &call["params"]);
-        let is_known = manner == Manner::Answers || is_about_sessions(method);
-        let answer = match answer(method, params).filter(|_| is_known) {
-            Some(result) => json!({"id": id, "result": result}),
-            None => {
-                let kind = if method == "process/start" { "programNotFound" } else { HOSTILE };
-                let kind = if manner == Manner::Refuses { HOSTILE } else { kind };
-                let error = json!({"code": -32600, "message": HOSTILE, "data": {"kind": kind}});
+        let finds = matches!(method, "initialize" | "session/list" | "process/list");
+        let is_answered = manner == Manner::Answers
+            || finds && !(manner == Manner::RefusesSessions && method == "initialize");
+        let valid = result(method, params);
+        if valid.is_none() {
+            unknown.lock().unwrap().insert(method.to_owned());
+        }
+        let answer = match valid {
+            Some(result) if is_answered => json!({"id": id, "result": result}),
+            _ if manner == Manner::Garbles => json!({"id": id, "result": HOSTILE}),
+            _ => {
+                let error = json!({"code": -32600, "message": HOSTILE, "data": {"kind": HOSTILE}});
                 json!({"id": id, "error": error})
             }
         };
-        let notes = if is_known { notes(method, params) } else { Vec::new() };
-        // What was found comes before the end of a search, and changes after the beginning of a watch.
+        let notes = if is_answered { notes(method, params) } else { Vec::new() };
+        // What was found comes before the end of a search, and everything else after the answer.
         let is_late = method != "fs/search";
         let (first, last) = if is_late { (vec![answer], notes) } else { (notes, vec![answer]) };
         for message in first.into_iter().chain(last) {
@@ -100,51 +132,118 @@ fn serve(mut socket: WebSocket<TcpStream>, manner: Manner) {
     }
 }
 
-fn is_about_sessions(method: &str) -> bool {
-    matches!(method, "initialize" | "session/list" | "process/list")
-}
-
-fn answer(method: &str, params: &Value) -> Option<Value> {
-    let process = |id: &str, running: bool| {
-        json!({"processId": id, "argv": [HOSTILE], "tty": false, "running": running,
-               "exitCode": 3, "startedAtMs": 0, "nextSeq": 5, "descendants": 0})
-    };
-    let session = |id: &str, processes: &[&str]| json!({"sessionId": id, "clientName": HOSTILE, "attached": false, "processes": processes});
+fn result(method: &str, params: &Value) -> Option<Value> {
     Some(match method {
-        "initialize" => json!({"sessionId": HOSTILE, "protocolVersion": HOSTILE, "acks": true}),
-        "session/list" => json!({"sessions": [
-            session(HOSTILE, &["both", "shared"]), session("other", &["both"])
-        ]}),
-        "process/list" if params["sessionId"] == HOSTILE => json!({"processes": [
-            process("both", true), process("shared", false), process(HOSTILE, false)
-        ]}),
-        "process/list" => json!({"processes": [process("both", true)]}),
-        "environment/info" => json!({
-            "shell": {"name": HOSTILE, "path": HOSTILE}, "cwd": "file:///d%1B%5B2J",
-            "temporaryDirectories": [], "tempDir": "file:///tmp",
-            "capabilities": {"networkProxyLaunch": false, "capabilityDiscoverySandbox": false,
-                "environmentConfigRead": false, "httpHeaderEnvVars": false,
-                "sandboxedFileStreaming": false, "shellSnapshotV2": false}}),
-        "fs/getMetadata" => {
-            json!({"isDirectory": true, "isFile": false, "isSymlink": false, "size": 0})
+        "initialize" => {
+            let session = params["resumeSessionId"].as_str().unwrap_or(HOSTILE);
+            json!({"sessionId": session, "protocolVersion": HOSTILE, "acks": true})
         }
-        "fs/readDirectory" => json!({"entries": [
-            {"fileName": HOSTILE, "path": "file:///d/%1B%5B2J%C2%9B", "isDirectory": false,
-             "isFile": false, "isSymlink": true, "mode": 511, "size": 1, "modifiedAtMs": 0}]}),
-        "fs/readLink" => json!({"target": HOSTILE}),
-        "fs/search" => json!({"matches": 1, "filesSearched": 1, "unreadable": 0,
+        "session/list" | "process/list" | "environment/info" => {
+            return Some(overview(method, params));
+        }
+        "process/start" => {
+            let late = (params["argv"][0] == "late").then_some(1);
+            json!({"processId": params["processId"], "sandboxType": "none", "timeoutMs": late})
+        }
+        "process/read" => {
+            let is_lost = params["processId"] == "lost";
+            json!({"chunks": [], "nextSeq": if is_lost { 1 } else { 3 }, "exited": !is_lost,
+                "exitCode": (!is_lost).then_some(3), "closed": !is_lost,
+                "failure": is_lost.then_some(HOSTILE), "sandboxDenied": !is_lost,
+                "denied": {"path": HOSTILE}})
+        }
+        "process/write" | "process/closeStdin" => json!({"status": "accepted"}),
+        "process/terminate" => json!({"running": true}),
+        "fs/getMetadata" => metadata(params["path"].as_str()?),
+        "fs/canonicalize" | "fs/watch" => json!({"path": params["path"]}),
+        "fs/readDirectory" => json!({"entries": entries(params["path"].as_str()?)}),
+        "fs/readLink" => json!({"target": HOSTILE.replace('\0', "")}),
+        "fs/readFile" => json!({"dataBase64": encoded("plain\n")}),
+        "fs/open" => {
+            json!({"handleId": params["handleId"], "metadata": metadata(params["path"].as_str()?)})
+        }
+        "fs/readBlock" => {
+            let is_first = params["offset"] == 0;
+            json!({"chunk": encoded(if is_first { "plain\n" } else { "" }), "eof": true})
+        }
+        "fs/create" => json!({"handleId": params["handleId"], "size": 0}),
+        "fs/search" => json!({"matches": 1, "filesSearched": 1, "unreadable": 1,
             "truncated": false, "cancelled": false}),
-        "fs/watch" => json!({"path": params["path"]}),
         "http/request" => json!({"status": 200, "bodyBase64": "",
             "headers": [{"name": HOSTILE, "value": HOSTILE}]}),
+        "session/close" | "process/observe" | "process/signal" | "process/resize"
+        | "fs/writeFile" | "fs/createDirectory" | "fs/remove" | "fs/copy" | "fs/rename"
+        | "fs/symlink" | "fs/setPermissions" | "fs/writeBlock" | "fs/close" | "fs/unwatch"
+        | "fs/cancelSearch" | "http/cancel" => json!({}),
         _ => return None,
     })
 }
 
+fn overview(method: &str, params: &Value) -> Value {
+    let process = |id: &str, running: bool| {
+        json!({"processId": id, "argv": [HOSTILE], "tty": false, "running": running,
+               "exitCode": (!running).then_some(3), "startedAtMs": 0, "nextSeq": 5,
+               "descendants": 0})
+    };
+    let session = |id: &str, client: &str, processes: &[&str]| json!({"sessionId": id, "clientName": client, "attached": false, "processes": processes});
+    match (method, params["sessionId"].as_str()) {
+        ("environment/info", _) => json!({
+            "shell": {"name": HOSTILE, "path": HOSTILE}, "cwd": format!("file:///{HOSTILE_NAME}"),
+            "temporaryDirectories": [], "tempDir": "file:///tmp",
+            "capabilities": {"networkProxyLaunch": false, "capabilityDiscoverySandbox": false,
+                "environmentConfigRead": false, "httpHeaderEnvVars": false,
+                "sandboxedFileStreaming": false, "shellSnapshotV2": false}}),
+        ("session/list", _) => json!({"sessions": [
+            session(HOSTILE, HOSTILE, &["both", "shared"]), session("other", HOSTILE, &["both"]),
+            session(DETACHED, "exec-server run --detach", &[DETACHED]),
+        ]}),
+        (_, Some(HOSTILE)) => json!({"processes": [
+            process("both", true), process("shared", false), process(HOSTILE, false)
+        ]}),
+        (_, Some(DETACHED)) => json!({"processes": [process(DETACHED, false)]}),
+        _ => json!({"processes": [
+            process("both", true), process("lost", true), process("late", true)
+        ]}),
+    }
+}
+
+fn metadata(path: &str) -> Value {
+    let is_file = path.contains("-file");
+    // Too large to be read in one piece.
+    json!({"isDirectory": !is_file, "isFile": is_file, "isSymlink": false,
+        "size": if path.contains("large-file") { 300_000 } else { 6 }})
+}
+
+fn entries(directory: &str) -> Vec<Value> {
+    let entry = |name: &str, kind: &str| {
+        json!({"fileName": HOSTILE, "path": format!("{directory}/{name}{HOSTILE_NAME}"),
+            "isDirectory": kind == "directory", "isFile": kind == "file",
+            "isSymlink": kind == "symlink", "mode": 0o755, "size": 6, "modifiedAtMs": 0})
+    };
+    // The tree has an end.
+    if directory.contains("below") {
+        return vec![entry("small-file", "file")];
+    }
+    let elsewhere = json!({"fileName": HOSTILE, "path": format!("file:///{HOSTILE_NAME}"),
+        "isDirectory": false, "isFile": true});
+    let mut large = entry("large-file", "file");
+    large["size"] = 300_000.into();
+    vec![
+        entry("below", "directory"),
+        entry("link", "symlink"),
+        entry("small-file", "file"),
+        entry("socket", "special"),
+        large,
+        elsewhere,
+    ]
+}
+
 fn notes(method: &str, params: &Value) -> Vec<Value> {
-    let path = "file:///d/%1B%5B2J%C2%9B";
+    let path = format!("file:///d/{HOSTILE_NAME}");
     let line = |number: u64| json!({"lineNumber": number, "text": HOSTILE});
     match method {
+        "process/start" => events(params, params["argv"][0].as_str().unwrap()),
+        "process/observe" => events(params, params["processId"].as_str().unwrap()),
         "fs/search" => vec![json!({"method": "fs/searchResults", "params": {
             "searchId": params["searchId"], "results": [{"path": path, "lineNumber": 2,
             "text": HOSTILE, "submatches": [], "before": [line(1)], "after": [line(3)]}]}})],
@@ -152,63 +251,180 @@ fn notes(method: &str, params: &Value) -> Vec<Value> {
             "watchId": params["watchId"], "changedPaths": [path, params["path"]],
             "changes": [{"path": path, "kind": "renamed", "from": path},
                         {"path": params["path"], "kind": "removed"}]}})],
-        "http/request" => vec![json!({"method": "http/request/bodyDelta", "params": {
-            "requestId": params["requestId"], "seq": 1, "deltaBase64": "", "done": true}})],
+        "http/request" => {
+            let is_broken = params["url"].as_str().unwrap().contains("broken");
+            vec![json!({"method": "http/request/bodyDelta", "params": {
+                "requestId": params["requestId"], "seq": 1, "deltaBase64": "", "done": true,
+                "error": is_broken.then_some(HOSTILE)}})]
+        }
         _ => Vec::new(),
     }
 }
 
-/// Every command that talks to a server.
-const COMMANDS: &[&str] = &[
-    "run true",
-    "run -d true",
-    "shell",
-    "ps -a",
-    "ps -a --json",
-    "logs shared",
-    "logs --json shared",
-    "attach both",
-    "attach shared",
-    "kill both",
-    "kill -s HUP other/both",
-    "kill other/both",
-    "wait both",
-    "wait other/both",
-    "forget shared",
-    "forget --all",
-    "ls -l /d",
-    "ls --json /d",
-    "ls rel",
-    "cat /d",
-    "mkdir /d",
-    "rm -r /d",
-    "rm /d/x",
-    "watch -r /d",
-    "watch -r --json /d",
-    "grep -C1 x /d",
-    "grep --json x /d",
-    "grep -l x /d",
-    "grep -c x /d",
-    "cp -rv :/d /dev/null/x",
-    "cp -r :/d :/e",
-    "http -i http://h/",
+/// A process that ends at once, in a way that its name says.
+fn events(params: &Value, name: &str) -> Vec<Value> {
+    let first = params["afterSeq"].as_u64().unwrap_or(0) + 1;
+    let event = |method: &str, seq: u64, mut more: Value| {
+        more["processId"] = params["processId"].clone();
+        more["sessionId"] = params["sessionId"].clone();
+        more["seq"] = seq.into();
+        json!({"method": method, "params": more})
+    };
+    let stream = if name == "lost" { HOSTILE } else { "stdout" };
+    let denied = match name {
+        "denied-call" => json!({"call": HOSTILE}),
+        _ => json!({"path": HOSTILE}),
+    };
+    let is_late = name == "late";
+    let exit = json!({"exitCode": 3, "sandboxDenied": true, "denied": denied, "durationMs": 0,
+        "cpuMs": 0, "maxRssBytes": 0, "timedOut": is_late, "serverStopped": is_late});
+    vec![
+        event("process/output", first, json!({"stream": stream, "chunk": encoded("plain\n")})),
+        event("process/exited", first + 1, exit),
+        event("process/closed", first + 2, json!({})),
+    ]
+}
+
+/// Command lines, and what each is to print when the server answers. `NAME` is a hostile name, and `HERE` a directory.
+const COMMANDS: &[(&str, &str)] = &[
+    ("run true", "the sandbox seems to have denied H"),
+    ("run denied-call", "denied the system call H"),
+    ("run lost", "lost lost: the server broke the protocol"),
+    ("run --timeout 1 late", "the server stopped"),
+    ("run --sandbox read-only true", "does not enforce sandboxes"),
+    ("run NAME", "the sandbox seems to have denied H"),
+    ("run -w rel true", "plain"),
+    ("run -d true", ""),
+    ("run -d --json true", "sessionId"),
+    ("shell", "the sandbox seems to have denied H"),
+    ("ps -a", "both"),
+    ("ps -a --json", "both"),
+    ("logs shared", "plain"),
+    ("logs --json shared", "exitCode"),
+    ("logs -f lost", "lost sight of \"lost\""),
+    ("logs -n 1 NAME", "plain"),
+    ("attach both", "several processes are called"),
+    ("attach other/both", "the sandbox seems to have denied H"),
+    ("attach lost", "lost lost"),
+    ("attach NAME", "the sandbox seems to have denied H"),
+    ("kill both", "several processes are called"),
+    ("kill -s HUP other/both", ""),
+    ("kill other/both", ""),
+    ("kill NAME", "is not running"),
+    ("wait both", "several processes are called"),
+    ("wait other/both", "3"),
+    ("wait lost", "lost sight of \"lost\""),
+    ("wait late", "late timed out"),
+    ("wait --json NAME", "exitCode"),
+    ("forget shared", "shares its session H"),
+    ("forget -f NAME", "shares its session H"),
+    ("forget --all", "D"),
+    ("ls -l /d", "small-file"),
+    ("ls --json /d", "small-file"),
+    ("ls rel", "small-file"),
+    ("ls NAME", "small-file"),
+    ("cat /d/a-file", "plain"),
+    ("mkdir /d", ""),
+    ("rm -r /d", ""),
+    ("rm /d/a-file", ""),
+    ("watch -r /d", "renamed"),
+    ("watch -r --json /d", "renamed"),
+    ("grep -C1 x /d", "H"),
+    ("grep --json x /d", "H"),
+    ("grep -l x /d", "033"),
+    ("grep -c x /d", "033"),
+    // Without the bar, which moves the cursor itself.
+    ("cp -qrv :/d HERE", "below\\033"),
+    ("cp -qrv :/d /dev/null/x", "Not a directory"),
+    ("cp -qrv :/d :/e", ":/d"),
+    ("cp -qv :/d/a-file :/e/a-file", ":/d/a-file"),
+    ("cp -qrv HERE :/e", "small-file\\033"),
+    ("http -i http://h/", "H"),
+    ("http http://broken/", "the response broke off"),
+    // These need no server, and say nothing about one.
+    ("config", "url"),
+    ("doctor", "sandbox"),
+    ("bench --quick --only NAME", ""),
+    ("completions bash", "exec-server"),
+    ("man", "exec-server"),
+    ("help", "Commands:"),
 ];
 
 fn is_harmless(letter: char) -> bool {
-    let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(
+        letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
     letter == '\n' || letter == '\t' || !(letter.is_control() || turns)
 }
 
+fn expect_harmless(line: &str, shown: &str) {
+    assert!(shown.chars().all(is_harmless), "{line}: {shown:?}");
+    // A newline of the server's would be followed by what took the place of its escapes.
+    assert!(!shown.contains("\n\u{fffd}"), "{line}: {shown:?}");
+}
+
+/// Runs every command. `check` gets its line, what it is to print, and what it has printed.
+fn drive(manner: Manner, mut check: impl FnMut(&str, &str, &str)) -> HostileServer {
+    let server = HostileServer::start(manner);
+    let here = tempfile::tempdir().unwrap();
+    let here = here.path().to_str().unwrap();
+    for (line, expected) in COMMANDS {
+        let word = |word| match word {
+            "NAME" => HOSTILE,
+            "HERE" => here,
+            word => word,
+        };
+        let shown = server.screen(&line.split(' ').map(word).collect::<Vec<_>>());
+        expect_harmless(line, &shown);
+        check(line, expected, &shown);
+    }
+    server
+}
+
 #[test]
-fn nothing_that_a_server_says_moves_the_cursor() {
-    for manner in [Manner::Answers, Manner::Refuses] {
+fn no_answer_of_a_server_moves_the_cursor() {
+    let mut unexpected = Vec::new();
+    let server = drive(Manner::Answers, |line, expected, shown| {
+        if !shown.contains(expected) {
+            unexpected.push(format!("{line}: {shown:?}"));
+        }
+    });
+    assert!(unexpected.is_empty(), "{unexpected:#?}");
+    let unknown = server.unknown.lock().unwrap();
+    assert!(unknown.is_empty(), "the server has no valid result of {unknown:?}");
+}
+
+#[test]
+fn no_error_of_a_server_moves_the_cursor() {
+    drive(Manner::Refuses, |line, _, shown| assert!(!shown.is_empty(), "{line} printed nothing"));
+}
+
+#[test]
+fn no_answer_of_another_type_moves_the_cursor() {
+    drive(Manner::Garbles, |line, _, shown| assert!(!shown.is_empty(), "{line} printed nothing"));
+}
+
+#[test]
+fn a_server_that_refuses_a_connection_does_not_move_the_cursor() {
+    for manner in [Manner::RefusesSessions, Manner::RefusesConnections] {
         let server = HostileServer::start(manner);
-        for line in COMMANDS {
-            let shown = server.screen(&line.split(' ').collect::<Vec<_>>());
-            assert!(shown.chars().all(is_harmless), "{line}: {shown:?}");
-            // A test that is told nothing shows nothing.
-            let says_something = *line != "forget --all";
-            assert!(!says_something || !shown.is_empty(), "{line} printed nothing");
+        for command in [&["run", "true"][..], &["ps"], &["attach", "a"], &["ls", "/d"]] {
+            let shown = server.screen(command);
+            assert!(shown.contains("exec-server: "), "{command:?}: {shown:?}");
+            expect_harmless(command[0], &shown);
         }
     }
+}
+
+#[test]
+fn every_command_is_driven() {
+    let help = run_program(&["--help"]).stdout;
+    let commands = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let known: BTreeSet<_> =
+        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let driven: BTreeSet<_> =
+        COMMANDS.iter().filter_map(|(line, _)| line.split(' ').next()).collect();
+    let missing: Vec<_> = known.difference(&driven).collect();
+    assert!(missing.is_empty(), "add {missing:?} to COMMANDS");
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::cli::{self, Command};
 use crate::config::{self, Configuration, Flags};
 use crate::runtime_paths::run_spawner_if_asked;
-use crate::terminal::printable;
+use crate::terminal::printable_lines;
 use crate::{bench, commands, logging, serve};
 
 use cli::USAGE_ERROR;
@@ -81,7 +81,12 @@ fn report(outcome: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 pub(crate) fn say(problem: &str) {
-    let lines: Vec<_> = problem.lines().map(printable).collect();
+    tell(&format!("exec-server: {}", problem.trim_end_matches('\n')));
+}
+
+/// Prints a message on standard error. All messages of the program go through here, because any of them may have text
+/// in it that a server wrote.
+pub(crate) fn tell(message: &str) {
     // Nothing is left to do when even standard error is closed.
-    let _ = writeln!(io::stderr(), "exec-server: {}", lines.join("\n"));
+    let _ = writeln!(io::stderr(), "{}", printable_lines(message));
 }

@@ -1,6 +1,6 @@
 //! `exec-server attach`: back to a process that was started with `run --detach`.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
 use exec_server_client::ExecServerClientConnectOptions;
@@ -10,7 +10,7 @@ use super::run::{input_failed, options};
 use crate::cli::client::ServerChoice;
 use crate::exit_code::ExitStatus;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
-use crate::program::say;
+use crate::program::{say, tell};
 use crate::reach::{ReachError, Target};
 
 const CLIENT_NAME: &str = "exec-server attach";
@@ -57,10 +57,10 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let ending = foreground.stay(client, &process, events, &mut signals).await;
-    match ending.context("cannot be the foreground of a process")? {
+    match ending.context("cannot attach to the process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::Left => {
-            let _ = writeln!(io::stderr(), "detached; {name} keeps running");
+            tell(&format!("detached; {name} keeps running"));
             Ok(ExitStatus::SUCCESS)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),

@@ -102,7 +102,7 @@ pub(super) async fn in_foreground(
         }
         _ => reached.close_before(signals.asked_to_end()).await,
     }
-    match ending.context("cannot be the foreground of a process")? {
+    match ending.context("cannot attach to the process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::TimedOut(end) => {
             say(&format!("{program} timed out{}", end.in_words()));

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::outage;
-use crate::terminal::{self, RawMode};
+use crate::terminal::{self, RawMode, printable_lines};
 use delivery::deliver;
 use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
@@ -295,7 +295,8 @@ pub(crate) fn terminal_size() -> Option<TerminalSize> {
 fn show(text: &str) {
     // In raw mode a newline alone does not return to the first column.
     let newline = if terminal::is_stdin_a_terminal() { "\r\n" } else { "\n" };
-    let _ = io::stderr().write_all(text.replace('\n', newline).as_bytes());
+    let text = printable_lines(text).replace('\n', newline);
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 #[cfg(test)]

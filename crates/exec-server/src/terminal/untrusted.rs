@@ -1,5 +1,4 @@
-//! Text that others wrote: servers, their processes, and whoever names files there. Everything of that kind that is shown to a
-//! person goes through here.
+//! Text written by servers, by their processes, or in the names of their files. All of it that a person sees goes through here.
 
 use serde::Serialize;
 
@@ -11,6 +10,11 @@ pub(crate) fn is_harmful(letter: char) -> bool {
 /// One line without harm.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(is_harmful, "\u{fffd}")
+}
+
+/// Lines without harm: only the newlines between them stay.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// One line of JSON, with escapes where the text has something harmful. To a program it says the same.

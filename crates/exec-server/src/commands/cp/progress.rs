@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
 use super::bar::Shown;
-use crate::program::say;
+use crate::program::{self, say};
 use crate::terminal;
 
 /// Between two drawings.
@@ -165,7 +165,7 @@ impl Progress {
 
     fn tell(&self, text: &str) {
         self.clear();
-        let _ = writeln!(io::stderr(), "{text}");
+        program::tell(text);
     }
 
     fn shown(&self) -> Shown {
