@@ -102,13 +102,17 @@ fn another_directory_of_the_same_name_is_copied_into() {
     assert_eq!(killed.notes(), 0);
 }
 
-/// A copy of which the server has made the directory, and of which the command has not heard.
-fn copy_on_one_machine() -> (OnTheWay, Running) {
+/// A copy to `new`, or into it, of which the server has made the directory, and of which the command has not heard.
+fn copy_on_one_machine(into: bool) -> (OnTheWay, Running) {
     let mut copy = OnTheWay::with_bytes(Way::Up, 1);
     let machines = &copy.machines;
     varied_tree(&machines.there("tree"));
     copy.arguments = [machines.remote("tree"), machines.remote("new")];
     copy.to = machines.there("new");
+    if into {
+        fs::create_dir(&copy.to).unwrap();
+        copy.to.push("tree");
+    }
     // The server is done long before the command hears of it.
     copy.proxy.delay(Duration::from_millis(200));
     let running = copy.start(&["-r"]);
@@ -127,7 +131,7 @@ fn finish_on_one_machine(copy: &OnTheWay, running: Running) {
 
 #[test]
 fn a_copy_on_one_machine_goes_on_after_kill_9() {
-    let (copy, running) = copy_on_one_machine();
+    let (copy, running) = copy_on_one_machine(false);
     copy.proxy.black_hole();
     running.signal(Signal::KILL);
     drop(running);
@@ -138,9 +142,11 @@ fn a_copy_on_one_machine_goes_on_after_kill_9() {
 
 #[test]
 fn a_copy_on_one_machine_goes_on_after_a_cut() {
-    let (copy, running) = copy_on_one_machine();
-    copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
-    finish_on_one_machine(&copy, running);
+    for into in [false, true] {
+        let (copy, running) = copy_on_one_machine(into);
+        copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
+        finish_on_one_machine(&copy, running);
+    }
 }
 
 #[test]

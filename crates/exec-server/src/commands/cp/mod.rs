@@ -153,18 +153,22 @@ impl<'a> Copying<'a> {
         {
             target = unfinished;
         }
-        let is_new = self.targets.insert(target.clone());
-        anyhow::ensure!(is_new, "another source has this name already");
+        let is_only = self.targets.insert(target.clone());
+        anyhow::ensure!(is_only, "another source has this name already");
         // A server would leave the permissions of directories alone that it was interrupted in filling.
         let goes_on = self.note.is_some() && matches!(self.destination, Destination::Into(_));
-        if source.side.is(&self.to) && !goes_on {
+        let is_there = source.side.is(&self.to) && !goes_on;
+        let is_new = self.note.is_some() || (is_there && is_missing(&self.to, &target).await);
+        if is_there {
             match self.copy_there(source, &found, target.clone()).await {
-                Err(ExecServerError::Interrupted { .. }) if self.note.is_some() => {}
+                // Whatever the server has made by then, it has made for this copy.
+                Err(ExecServerError::Interrupted { .. }) if found.is_directory && is_new => {}
                 outcome => return Ok(outcome?),
             }
         }
         if found.is_directory {
-            return self.add_tree(source, &found, target).await;
+            let existing = if is_new { Existing::OfThisCopy } else { Existing::Foreign };
+            return self.add_tree(source, &found, target, existing).await;
         }
         self.add_file(Job {
             from: Rc::clone(&source.side),
@@ -233,14 +237,11 @@ impl<'a> Copying<'a> {
         source: &Place,
         found: &FsMetadata,
         target: PathUri,
+        existing: Existing,
     ) -> anyhow::Result<()> {
         let (from, counts) = (&source.side, &self.progress.counts);
         // From here on no symlink leads anywhere: neither out of the one tree nor out of the other.
         let source_root = canonical(from, &source.path).await?;
-        let existing = match self.note {
-            Some(_) => Existing::OfThisCopy,
-            None => Existing::Foreign,
-        };
         let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
         self.to_close.extend(root.await?);
         if let Some(note) = &self.note {
@@ -371,6 +372,10 @@ fn is_loss(error: &anyhow::Error) -> bool {
 async fn look(side: &Side, path: &PathUri) -> Result<FsMetadata, ExecServerError> {
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     side.files.metadata(params).await
+}
+
+async fn is_missing(side: &Side, path: &PathUri) -> bool {
+    matches!(look(side, path).await, Err(error) if error.kind() == Some("notFound"))
 }
 
 async fn canonical(side: &Side, path: &PathUri) -> Result<PathUri, ExecServerError> {

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{FsReadFileParams, FsRemoveParams, FsWriteFileParams, PathUri};
 
-use super::look;
 use super::resume;
 use super::side::{Place, Side};
 use super::transfer::Links;
+use super::{is_missing, look};
 
 #[derive(Debug)]
 pub(super) struct Note {
@@ -70,7 +70,7 @@ impl Note {
 
     /// Whether there is a directory that the note could be about.
     pub(super) async fn has_directory(&self, side: &Side) -> bool {
-        !matches!(look(side, &self.directory).await, Err(error) if error.kind() == Some("notFound"))
+        !is_missing(side, &self.directory).await
     }
 
     async fn birth(&self, side: &Side) -> Result<Bytes, ExecServerError> {
