@@ -52,7 +52,8 @@ fn completes(shell: &Shell) {
     tmux.line("PATH=$(dirname $X):$PATH HISTFILE=");
     tmux.line(shell.start);
     tmux.wait_for("inner>");
-    tmux.line(shell.source);
+    tmux.line(&format!("{}; echo sour''ced", shell.source));
+    tmux.wait_for("sourced");
     for (typed, completed) in [
         // A command, an option of it, the names of processes and environments.
         ("exec-server forg", "exec-server forget"),
@@ -63,8 +64,7 @@ fn completes(shell: &Shell) {
         ("exec-server man wat", "exec-server man watch"),
     ] {
         tmux.keys(&["-l", typed]);
-        tmux.keys(&["Tab"]);
-        tmux.wait_for(completed);
+        tmux.press_until("Tab", completed);
         // The line is given up.
         tmux.keys(&["C-u"]);
         tmux.line("clear");

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use exec_server_test_support::Cut;
 
@@ -12,11 +11,17 @@ use super::interrupted::{OnTheWay, Way};
 use super::tree;
 use crate::support::{eventually, random_file};
 
-const FILES: usize = 500;
+const FILES: usize = 300;
 /// Those that are copied at once.
 const AT_ONCE: usize = 16;
-const LARGE: usize = 64 << 20;
-const PART: usize = 4 << 20;
+/// One of these is a message of about 27 KiB.
+const SMALL: usize = 20_000;
+/// Copied in blocks.
+const MEDIUM: usize = 300_000;
+/// What a connection moves before it is cut: that block and some small files, or fewer than twenty small ones.
+const PER_CONNECTION: u64 = 512 << 10;
+const LARGE: usize = 32 << 20;
+const PART: usize = 2 << 20;
 
 /// The complaints of a program, and what it says with `-v`.
 #[derive(Clone, Default)]
@@ -58,24 +63,23 @@ impl Drop for Ended {
 
 /// Cuts as often as the copy has advanced since the last cut: a network on which nothing gets through is another matter.
 fn every_file_survives_many_cuts(way: Way) {
-    let mut copy = OnTheWay::with_bytes(way, LARGE / 4);
-    // So slow that few files are copied between two looks.
-    copy.proxy.delay(Duration::from_millis(20));
+    let mut copy = OnTheWay::with_bytes(way, MEDIUM);
+    copy.proxy.hold_after(PER_CONNECTION);
     let machines = &copy.machines;
     let (from, to) = match way {
         Way::Up => (machines.here("tree"), machines.there("copy")),
         Way::Down => (machines.there("tree"), machines.here("copy")),
     };
     fs::create_dir(&from).unwrap();
-    fs::rename(&copy.from, from.join("large")).unwrap();
+    fs::rename(&copy.from, from.join("medium")).unwrap();
     for n in 0..FILES {
-        fs::rename(random_file(&from, 2_000), from.join(n.to_string())).unwrap();
+        fs::rename(random_file(&from, SMALL), from.join(n.to_string())).unwrap();
     }
     let arguments = match way {
         Way::Up => [machines.local("tree"), machines.remote("copy")],
         Way::Down => [machines.remote("tree"), machines.local("copy")],
     };
-    copy.to = to.join("large");
+    copy.to = to.join("medium");
     let mut cp = machines.server.command(&["cp", "-vr", "--connect", &copy.proxy.url()]);
     let mut cp = Ended(cp.args(arguments).stderr(Stdio::piped()).spawn().unwrap());
     let told = Told::by(cp.0.stderr.take().unwrap());
@@ -83,7 +87,7 @@ fn every_file_survives_many_cuts(way: Way) {
     let mut cut = || {
         cuts += 1;
         copy.runtime.block_on(copy.proxy.cut(Cut::ALL[cuts % Cut::ALL.len()]));
-        copy.runtime.block_on(copy.proxy.wait_for_connections(cuts + 1));
+        eventually("the command connects again", || copy.proxy.connections() > cuts);
     };
     let mut begun = AT_ONCE;
     // The last ones begin without another one after them.
@@ -92,7 +96,9 @@ fn every_file_survives_many_cuts(way: Way) {
         cut();
         begun = told.begun();
     }
+    // No connection has moved more than twenty files.
     assert!(cuts >= 10, "{way:?}: only {cuts} cuts");
+    copy.proxy.resume();
     let status = cp.0.wait().unwrap();
     assert_eq!((status.code(), told.complaints()), (Some(0), vec![]), "{way:?}");
     assert!(tree(&from) == tree(&to), "{way:?}: the copy differs");

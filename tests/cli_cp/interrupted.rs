@@ -16,9 +16,11 @@ use super::{Machines, Thing, look, tree};
 use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Running, eventually, random_file};
 
-const LARGE: usize = 128 << 20;
+const LARGE: usize = 24 << 20;
 /// More than is ever written again.
-const HALFWAY: u64 = 32 << 20;
+const HALFWAY: u64 = 12 << 20;
+/// Bytes on the wire, where three take four, that are enough for half of the file and not for all of it.
+const HALFWAY_ON_THE_WIRE: u64 = 24 << 20;
 
 /// A large file on its way through a network that a test can make worse.
 pub(super) struct OnTheWay {
@@ -37,8 +39,11 @@ pub(super) enum Way {
 }
 
 impl OnTheWay {
+    /// Stops in the middle of the file, until the network is resumed.
     fn new(way: Way) -> Self {
-        Self::with_bytes(way, LARGE)
+        let copy = Self::with_bytes(way, LARGE);
+        copy.proxy.hold_after(HALFWAY_ON_THE_WIRE);
+        copy
     }
 
     pub(super) fn with_bytes(way: Way, len: usize) -> Self {
@@ -111,7 +116,7 @@ impl OnTheWay {
         let source = again.error_line();
         assert!(source.trim_end().ends_with("/random"), "{source}");
         let resumed = again.error_line();
-        assert!(resumed.contains("resumed at ") && resumed.contains(" of 128.0 MiB"), "{resumed}");
+        assert!(resumed.contains("resumed at ") && resumed.contains(" of 24.0 MiB"), "{resumed}");
         self.assert_resumed(&self.finish(again));
     }
 }
@@ -156,6 +161,7 @@ fn a_cut_costs_only_what_was_under_way() {
         let mut running = copy.start(&["-v"]);
         copy.wait_until_halfway();
         copy.runtime.block_on(copy.proxy.cut(cut));
+        copy.proxy.resume();
         running.error_line();
         let resumed = running.error_line();
         assert!(resumed.contains("resumed at "), "{way:?}: {resumed}");

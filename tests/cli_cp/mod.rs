@@ -173,7 +173,7 @@ fn a_tree_is_the_same_there_and_back_again() {
 
 #[test]
 fn holes_stay_holes() {
-    const SIZE: u64 = 64 << 20;
+    const SIZE: u64 = 32 << 20;
     let machines = Machines::new();
     let sparse = fs::File::create(machines.here("sparse")).unwrap();
     sparse.write_all_at(b"in the middle", SIZE / 2 + 1).unwrap();

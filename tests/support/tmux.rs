@@ -1,11 +1,15 @@
 //! A person at a terminal: keys go in, and what stands on the screen can be read.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::program::{PROGRAM, command, run_command};
 use super::{Server, eventually};
+
+/// After this long a person presses a key once more.
+const PRESSED_AGAIN: Duration = Duration::from_secs(5);
 
 /// A shell in a window of a terminal multiplexer of its own.
 pub(crate) struct Tmux {
@@ -47,6 +51,21 @@ impl Tmux {
     pub(crate) fn wait_for(&self, text: &str) {
         let shown = std::panic::catch_unwind(|| {
             eventually(&format!("{text:?} is on the screen"), || self.screen().contains(text));
+        });
+        assert!(shown.is_ok(), "this is:\n{}", self.screen());
+    }
+
+    /// Presses a key, and again as long as this does not stand on the screen: a program may drop it while it is busy.
+    pub(crate) fn press_until(&self, key: &str, text: &str) {
+        let mut pressed: Option<Instant> = None;
+        let shown = std::panic::catch_unwind(move || {
+            eventually(&format!("{text:?} is on the screen after {key}"), || {
+                if pressed.is_none_or(|pressed| pressed.elapsed() > PRESSED_AGAIN) {
+                    self.keys(&[key]);
+                    pressed = Some(Instant::now());
+                }
+                self.screen().contains(text)
+            });
         });
         assert!(shown.is_ok(), "this is:\n{}", self.screen());
     }

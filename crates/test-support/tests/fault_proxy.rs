@@ -194,6 +194,25 @@ async fn a_black_hole_holds_everything_until_it_is_gone() {
 }
 
 #[tokio::test]
+async fn each_direction_of_each_connection_is_held_after_its_bytes() {
+    let network = Network::start().await;
+    network.proxy.hold_after(5);
+    let (mut client, mut server) = (network.dial().await, network.accept().await);
+    client.write_all(b"to the server").await.unwrap();
+    server.write_all(b"down").await.unwrap();
+    expect(&mut server, b"to th").await;
+    expect(&mut client, b"down").await;
+    network.proxy.cut(Cut::Fin).await;
+    assert_eq!(rest(&mut server).await, (Vec::new(), End::Fin), "the rest was held");
+
+    let (mut client, mut server) = (network.dial().await, network.accept().await);
+    client.write_all(b"once more").await.unwrap();
+    expect(&mut server, b"once ").await;
+    network.proxy.resume();
+    expect(&mut server, b"more").await;
+}
+
+#[tokio::test]
 async fn refused_connections_are_reset_and_the_others_live() {
     let network = Network::start().await;
     let (mut client, mut server) = network.pair().await;

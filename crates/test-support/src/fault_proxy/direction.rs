@@ -25,6 +25,8 @@ pub(super) struct Direction {
     input: Input,
     /// How far the receiver is.
     position: FramePosition,
+    /// Bytes that the receiver has.
+    moved: u64,
 }
 
 struct Chunk {
@@ -66,6 +68,7 @@ impl Direction {
             waiting_bytes: 0,
             input: Input::default(),
             position: FramePosition::default(),
+            moved: 0,
         }
     }
 
@@ -78,7 +81,8 @@ impl Direction {
     ) -> Result<(), Reset> {
         loop {
             let now = *conditions.borrow_and_update();
-            let flows = now.flows(self.way);
+            let allowance = now.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.moved));
+            let flows = now.flows(self.way) && allowance > 0;
             let has_room = self.input == Input::Open && self.waiting_bytes < MAX_WAITING;
             let due = self.waiting.front().map(|chunk| chunk.due);
             tokio::select! {
@@ -89,7 +93,7 @@ impl Direction {
                 }
                 writable = writable_at(to, due), if flows && due.is_some() => {
                     writable.map_err(|_| Reset)?;
-                    if let Progress::Ended = self.write(to)? {
+                    if let Progress::Ended = self.write(to, allowance)? {
                         return Ok(());
                     }
                 }
@@ -136,7 +140,7 @@ impl Direction {
         Ok(())
     }
 
-    fn write(&mut self, to: &TcpStream) -> Result<Progress, Reset> {
+    fn write(&mut self, to: &TcpStream, allowance: u64) -> Result<Progress, Reset> {
         let Some(Chunk { content, .. }) = self.waiting.front_mut() else {
             return Ok(Progress::GoesOn);
         };
@@ -145,8 +149,10 @@ impl Direction {
             return Ok(Progress::Ended);
         };
         let rest = &bytes[*written..];
+        let rest = &rest[..rest.len().min(usize::try_from(allowance).unwrap_or(usize::MAX))];
         match to.try_write(rest) {
             Ok(count) => {
+                self.moved += count as u64;
                 self.position.advance(&rest[..count]);
                 self.waiting_bytes -= count;
                 *written += count;

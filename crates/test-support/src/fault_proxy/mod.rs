@@ -61,6 +61,8 @@ struct Conditions {
     to_client: Traffic,
     admission: Admission,
     delay: Duration,
+    /// Bytes that one direction of one connection moves at most.
+    limit: Option<u64>,
 }
 
 /// A direction of the traffic.
@@ -168,8 +170,14 @@ impl FaultProxy {
         self.conditions.send_modify(|conditions| conditions.delay = delay);
     }
 
-    /// Ends [`black_hole`](Self::black_hole), [`hold`](Self::hold), [`refuse`](Self::refuse) and
-    /// [`delay`](Self::delay).
+    /// Lets each direction of each connection move this many bytes in all, and then holds it. So a test
+    /// knows how far its client can have come, however fast the machine is.
+    pub fn hold_after(&self, bytes: u64) {
+        self.conditions.send_modify(|conditions| conditions.limit = Some(bytes));
+    }
+
+    /// Ends [`black_hole`](Self::black_hole), [`hold`](Self::hold), [`hold_after`](Self::hold_after),
+    /// [`refuse`](Self::refuse) and [`delay`](Self::delay).
     pub fn resume(&self) {
         self.conditions.send_replace(Conditions::default());
     }
