@@ -1,0 +1,391 @@
+use exec_server_server::{SandboxCeiling, SandboxLevel};
+
+use super::*;
+use crate::cli::{self, Command};
+
+const PATH: &str = "config.toml";
+
+fn file(text: &str) -> ConfigFile {
+    ConfigFile { path: PATH.into(), text: text.to_owned() }
+}
+
+fn resolved(
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+    text: &str,
+) -> Result<Configuration, String> {
+    let configuration = laid_over(arguments, variables, text)?;
+    configuration.check_ceiling().map_err(|error| error.to_string())?;
+    Ok(configuration)
+}
+
+/// Settings one by one, also those that mean nothing alone.
+fn laid_over(
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+    text: &str,
+) -> Result<Configuration, String> {
+    let arguments = std::iter::once(&"exec-server").chain(arguments);
+    let Ok(Command::Serve { flags }) = cli::parse(arguments.map(Into::into)) else {
+        panic!("bad arguments");
+    };
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let variables = variables.iter().map(owned).collect();
+    lay_over(&flags, &variables, Some(&file(text))).map_err(|error| error.to_string())
+}
+
+fn error(text: &str) -> String {
+    resolved(&[], &[], text).unwrap_err()
+}
+
+fn setting(key: &str) -> &'static Setting {
+    SETTINGS.iter().find(|setting| setting.key == key).unwrap()
+}
+
+/// A legal value other than the default, as text and as TOML.
+fn sample(setting: &Setting) -> (String, String) {
+    let default = setting.show(&Settings::default());
+    let text = match (setting.key, &default) {
+        ("listen", _) => "stdio".to_owned(),
+        ("log", _) => "warn".to_owned(),
+        ("log_format", _) => "json".to_owned(),
+        ("sandbox.require", _) => "workspace-write".to_owned(),
+        ("sandbox.writable_roots" | "sandbox.trusted_links", _) => {
+            return ("/a:/b".to_owned(), "[\"/a\", \"/b\"]".to_owned());
+        }
+        (_, toml::Value::String(_)) => "2m".to_owned(),
+        (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
+        (_, toml::Value::Boolean(value)) => (!value).to_string(),
+        (_, toml::Value::Integer(number)) => (number + 1).to_string(),
+        (key, other) => panic!("{key} has an unforeseen default {other}"),
+    };
+    let literal = match default {
+        toml::Value::String(_) => format!("{text:?}"),
+        _ => text.clone(),
+    };
+    (text, literal)
+}
+
+fn assert_only_changed(configuration: &Configuration, changed: &Setting, source: &Source) {
+    let (_, literal) = sample(changed);
+    let defaults = Settings::default();
+    for setting in SETTINGS {
+        let shown = setting.show(&configuration.settings);
+        if setting.key == changed.key {
+            assert_eq!(shown.to_string(), literal, "{}", setting.key);
+            assert_ne!(shown, setting.show(&defaults), "{}", setting.key);
+            assert_eq!(configuration.source(setting), source);
+        } else {
+            assert_eq!(shown, setting.show(&defaults), "{}", setting.key);
+            assert_eq!(configuration.source(setting), &Source::Default);
+        }
+    }
+}
+
+#[test]
+fn every_setting_works_through_every_channel() {
+    for setting in SETTINGS {
+        let (text, literal) = sample(setting);
+        let flag = format!("--{}", setting.flag());
+        let by_flag = laid_over(&[&flag, &text], &[], "").unwrap();
+        assert_only_changed(&by_flag, setting, &Source::Flag(setting.flag()));
+
+        let by_variable = laid_over(&[], &[(&setting.variable(), &text)], "").unwrap();
+        assert_only_changed(&by_variable, setting, &Source::Variable(setting.variable()));
+        assert_eq!(by_variable.unknown_variables, []);
+
+        let by_file = laid_over(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
+        let at = Position { path: PATH.into(), line: 2 };
+        assert_only_changed(&by_file, setting, &Source::File(at));
+    }
+}
+
+#[test]
+fn higher_layers_win() {
+    let text = "max_sessions = 3";
+    let variables = [("EXEC_SERVER_MAX_SESSIONS", "2")];
+    let sessions = |configuration: Configuration| configuration.settings.server.max_sessions;
+    assert_eq!(sessions(resolved(&["--max-sessions", "1"], &variables, text).unwrap()), 1);
+    assert_eq!(sessions(resolved(&[], &variables, text).unwrap()), 2);
+    assert_eq!(sessions(resolved(&[], &[], text).unwrap()), 3);
+    assert_eq!(sessions(resolved(&[], &[], "").unwrap()), Settings::default().server.max_sessions);
+}
+
+#[test]
+fn a_higher_layer_replaces_a_list() {
+    let text = "allow_host = [\"file\"]";
+    let emptied = resolved(&[], &[("EXEC_SERVER_ALLOW_HOST", "")], text).unwrap();
+    assert_eq!(emptied.settings.allow_hosts, [""; 0]);
+    let flags = ["--allow-host", "a", "--allow-host", "b,c"];
+    let replaced = resolved(&flags, &[("EXEC_SERVER_ALLOW_HOST", "d")], text).unwrap();
+    assert_eq!(replaced.settings.allow_hosts, ["a", "b", "c"]);
+}
+
+#[test]
+fn rust_log_speaks_last() {
+    let log = |variables: &[(&str, &str)], text: &str| {
+        let configuration = resolved(&[], variables, text).unwrap();
+        let source = configuration.source(setting("log")).to_string();
+        (configuration.settings.log, source)
+    };
+    let rust_log = ("RUST_LOG", "trace");
+    let expect = |filter: &str, source: &str| (filter.to_owned(), source.to_owned());
+    assert_eq!(log(&[rust_log], ""), expect("trace", "RUST_LOG"));
+    assert_eq!(log(&[rust_log], "log = \"warn\""), expect("warn", "config.toml:1"));
+    assert_eq!(
+        log(&[rust_log, ("EXEC_SERVER_LOG", "error")], "log = \"warn\""),
+        expect("error", "EXEC_SERVER_LOG")
+    );
+    assert_eq!(log(&[("RUST_LOG", "")], ""), expect("info", "default"));
+    assert_eq!(log(&[("RUST_LOG", "a=loud")], "log = \"warn\""), expect("warn", "config.toml:1"));
+    assert!(
+        resolved(&[], &[("RUST_LOG", "a=loud")], "")
+            .unwrap_err()
+            .starts_with("RUST_LOG: expected a log filter such as")
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line() {
+    assert_eq!(
+        error("# mine\nlisten = \"off\"\nmax_sesions = 3\n"),
+        "config.toml:3: unknown key \"max_sesions\" (did you mean \"max_sessions\"?)"
+    );
+    assert_eq!(error("zebra = 1"), "config.toml:1: unknown key \"zebra\"");
+    assert!(error("\nsandbox.mode = 1").starts_with("config.toml:2: unknown key \"sandbox.mode\""));
+    assert_eq!(
+        error("[sandbox]\nwritable_root = []"),
+        "config.toml:2: unknown key \"sandbox.writable_root\" (did you mean \"sandbox.writable_roots\"?)"
+    );
+    assert_eq!(error("\"two\\nlines\" = 1"), "config.toml:1: unknown key \"two\\nlines\"");
+}
+
+#[test]
+fn clients_find_their_server_in_the_variable_or_in_the_file() {
+    let text = "listen = \"off\"\n\n[exec_server]\nurl = \"ws://a:1\"";
+    let url = |variables: &[(&str, &str)], text: &str| {
+        let configuration = resolved(&[], variables, text).unwrap();
+        assert_eq!(configuration.unknown_variables, []);
+        configuration.server_url.map(|(url, source)| format!("{url} {source}"))
+    };
+    assert_eq!(url(&[], text).as_deref(), Some("ws://a:1 config.toml:4"));
+    let variable = [("EXEC_SERVER_URL", "unix:///b")];
+    assert_eq!(url(&variable, text).as_deref(), Some("unix:///b EXEC_SERVER_URL"));
+    assert_eq!(url(&variable, "").as_deref(), Some("unix:///b EXEC_SERVER_URL"));
+    assert_eq!(url(&[("EXEC_SERVER_URL", "")], text).as_deref(), Some("ws://a:1 config.toml:4"));
+    assert_eq!(url(&[], ""), None);
+}
+
+#[test]
+fn a_ceiling_is_a_table_of_the_file() {
+    let text = "log = \"off\"\n[sandbox]\nrequire = \"workspace-write\"\nwritable_roots = [\"/srv/a\", \"/srv/b\"]\n\
+                network = true\n[exec_server]\nurl = \"ws://a:1\"";
+    let ceiling = resolved(&[], &[], text).unwrap().settings.server.sandbox;
+    assert_eq!(
+        ceiling,
+        SandboxCeiling {
+            require: Some(SandboxLevel::WorkspaceWrite),
+            writable_roots: vec!["/srv/a".into(), "/srv/b".into()],
+            network: true,
+        }
+    );
+    let arguments = [
+        "--sandbox-require",
+        "read-only",
+        "--sandbox-writable-root",
+        "/c",
+        "--sandbox-writable-root=/d,e",
+        "--sandbox-network",
+        "false",
+    ];
+    let ceiling = resolved(&arguments, &[], text).unwrap().settings.server.sandbox;
+    assert_eq!(ceiling.require, Some(SandboxLevel::ReadOnly));
+    assert_eq!(ceiling.writable_roots, [PathBuf::from("/c"), "/d,e".into()]);
+    assert!(!ceiling.network);
+}
+
+#[test]
+fn mistakes_about_the_ceiling_are_named_with_their_place() {
+    let levels = "expected \"read-only\" or \"workspace-write\" or \"none\"";
+    let paths = "expected a list of absolute paths such as [\"/srv/work\"]";
+    for (text, expected) in [
+        ("sandbox = 3", "1: sandbox: expected a table such as [sandbox], found 3".to_owned()),
+        (
+            "[sandbox]\nrequire = \"read-write\"",
+            format!("2: sandbox.require: {levels}, found \"read-write\""),
+        ),
+        ("[sandbox]\nrequire = true", format!("2: sandbox.require: {levels}, found true")),
+        (
+            "[sandbox]\nwritable_roots = \"/a\"",
+            format!("2: sandbox.writable_roots: {paths}, found \"/a\""),
+        ),
+        (
+            "[sandbox]\nwritable_roots = [\"\"]",
+            format!("2: sandbox.writable_roots: {paths}, found [\"\"]"),
+        ),
+        (
+            "[sandbox]\n\nwritable_roots = [\"/a\", \"work\"]",
+            "3: sandbox.writable_roots: \"work\" is not an absolute path".to_owned(),
+        ),
+        (
+            "[sandbox]\nwritable_roots = [\"/a/../b\"]",
+            "2: sandbox.writable_roots: \"/a/../b\" must not contain \"..\"".to_owned(),
+        ),
+        (
+            "[sandbox]\nwritable_roots = [\"/a\\u0000\"]",
+            "2: sandbox.writable_roots: \"/a\\0\" cannot be a path".to_owned(),
+        ),
+        (
+            "[sandbox]\nnetwork = \"no\"",
+            "2: sandbox.network: expected true or false, found \"no\"".to_owned(),
+        ),
+    ] {
+        assert_eq!(error(text), format!("config.toml:{expected}"));
+    }
+    assert_eq!(
+        resolved(&["--sandbox-writable-root", ""], &[], "").unwrap_err(),
+        "--sandbox-writable-root: \"\" is not an absolute path"
+    );
+}
+
+/// Who only says `network = false` believes that it is off.
+#[test]
+fn the_limits_of_a_ceiling_need_one() {
+    let advice = "means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
+    assert_eq!(
+        error("[sandbox]\nnetwork = false"),
+        format!("config.toml:2: sandbox.network {advice}")
+    );
+    assert_eq!(
+        resolved(&["--sandbox-writable-root", "/a"], &[], "").unwrap_err(),
+        format!("--sandbox-writable-root: sandbox.writable_roots {advice}")
+    );
+    let variables = [("EXEC_SERVER_SANDBOX_REQUIRE", "none")];
+    assert!(resolved(&[], &variables, "[sandbox]\nnetwork = false").is_ok());
+}
+
+#[test]
+fn mistakes_about_the_server_are_named_with_their_place() {
+    for (text, expected) in [
+        (
+            "log = \"off\"\n[exec_server]\nurl = 3",
+            "config.toml:3: exec_server.url: expected a URL such as \"ws://127.0.0.1:7777\" or \"unix:///path\", found 3",
+        ),
+        (
+            "exec_server.url = \"http://a\"",
+            "config.toml:1: exec_server.url: \"http://a\" is no server's URL; expected ws://HOST:PORT[/PATH] or unix:///PATH",
+        ),
+        (
+            "[exec_server]\n\nulr = \"ws://a\"",
+            "config.toml:3: unknown key \"exec_server.ulr\" (did you mean \"exec_server.url\"?)",
+        ),
+        (
+            "exec_server = 3",
+            "config.toml:1: exec_server: expected a table such as [exec_server], found 3",
+        ),
+    ] {
+        assert_eq!(error(text), expected);
+    }
+    assert!(
+        resolved(&[], &[("EXEC_SERVER_URL", "a")], "")
+            .unwrap_err()
+            .starts_with("EXEC_SERVER_URL: \"a\" is no server's URL")
+    );
+}
+
+#[test]
+fn a_bad_value_is_named_with_its_place() {
+    let wanted = "expected a whole number of at least 1, found \"many\"";
+    assert_eq!(
+        error("\n\n\nconcurrent_requests = \"many\""),
+        format!("config.toml:4: concurrent_requests: {wanted}")
+    );
+    assert_eq!(
+        resolved(&[], &[("EXEC_SERVER_CONCURRENT_REQUESTS", "many")], "").unwrap_err(),
+        format!("EXEC_SERVER_CONCURRENT_REQUESTS: {wanted}")
+    );
+    assert_eq!(
+        resolved(&["--concurrent-requests", "many"], &[], "").unwrap_err(),
+        format!("--concurrent-requests: {wanted}")
+    );
+    assert_eq!(
+        error("listen = \"off\"\n[max_sessions]\na = 1"),
+        "config.toml:2: max_sessions: expected a whole number of at least 1, found a table"
+    );
+}
+
+#[test]
+fn the_first_mistake_of_the_file_is_reported() {
+    let text = "max_sessions = 0\nallow_host = 3\nzebra = 1";
+    assert!(error(text).starts_with("config.toml:1: max_sessions: "));
+}
+
+#[test]
+fn a_replaced_value_is_checked_all_the_same() {
+    let outcome = resolved(&["--max-sessions", "1"], &[], "max_sessions = 0");
+    assert!(outcome.unwrap_err().starts_with("config.toml:1: "));
+}
+
+#[test]
+fn syntax_errors_have_a_line_and_stay_on_one() {
+    for text in
+        ["\nlisten = ", "\nlisten off", "\nlisten = \"off", "\nlisten = \"off\" max_sessions = 3"]
+    {
+        let error = error(text);
+        assert!(error.starts_with("config.toml:2: "), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+    let duplicate = error("listen = \"off\"\nlisten = \"off\"");
+    assert_eq!(duplicate, "config.toml:2: duplicate key");
+}
+
+#[test]
+fn unknown_variables_are_only_remarked_on() {
+    let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_ZEBRA", "1")];
+    let configuration = resolved(&[], &variables, "").unwrap();
+    let remarks: Vec<_> = configuration.unknown_variables.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        remarks,
+        [
+            "unknown environment variable \"EXEC_SERVER_MAX_SESION\" is ignored (did you mean \"EXEC_SERVER_MAX_SESSIONS\"?)",
+            "unknown environment variable \"EXEC_SERVER_ZEBRA\" is ignored"
+        ]
+    );
+}
+
+#[test]
+fn one_that_was_to_restrict_is_not_passed_over() {
+    let error = resolved(&[], &[("EXEC_SERVER_SANDBOX_REQUIER", "read-only")], "").unwrap_err();
+    assert_eq!(
+        error,
+        "unknown environment variable \"EXEC_SERVER_SANDBOX_REQUIER\" (did you mean \"EXEC_SERVER_SANDBOX_REQUIRE\"?)"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn only_our_variables_must_be_text() {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = || OsString::from_vec(vec![0xff]);
+    let environment = |name: &str| [(OsString::from(name), bytes()), (bytes(), bytes())];
+    assert!(load(&Flags::default(), environment("OTHER")).is_ok());
+    let error = load(&Flags::default(), environment("EXEC_SERVER_LOG")).unwrap_err();
+    assert_eq!(error.to_string(), "EXEC_SERVER_LOG: the value is not valid UTF-8");
+}
+
+#[test]
+fn the_variable_that_names_the_file_is_obeyed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("mine.toml");
+    std::fs::write(&path, "listen = \"off\"").unwrap();
+    let environment = [(CONFIG_VARIABLE.into(), path.into())];
+    let configuration = load(&Flags::default(), environment).unwrap();
+    assert_eq!(configuration.settings.listen, "off");
+    assert_eq!(configuration.unknown_variables, []);
+}
+
+#[test]
+fn variables_that_are_read_elsewhere_are_known() {
+    let environment = READ_ELSEWHERE.map(|name| (name.into(), "a".into()));
+    assert_eq!(load(&Flags::default(), environment).unwrap().unknown_variables, []);
+}
