@@ -113,16 +113,16 @@ pub(crate) fn program() -> clap::Command {
     commands.push(man(&commands));
     clap::Command::new("exec-server")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Run and control processes and reach files, here or on another machine")
+        .about("Run processes and work with files, on this machine or another")
         .after_help(format!(
-            "Without a command it serves: the first line on standard output is the URL it listens on.\n\n\
+            "Without a command it runs the server. The first line on standard output is the URL it listens on.\n\n\
              Every setting is also an environment variable and a key of the configuration file:\n\
-             --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag wins over a variable,\n\
-             a variable over the file. The file is the one that --config or {CONFIG_VARIABLE} names,\n\
-             otherwise ~/.config/exec-server/config.toml if it exists.\n\n\
-             Commands that need a server use the first that is named by --connect, --on, {SERVER_URL_VARIABLE},\n\
-             the key url of [exec_server] in the file, the default of environments.toml, or a server of this user\n\
-             that is running; run, shell and the commands for files otherwise use one of their own, for as long as they last."
+             --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides\n\
+             a variable, and a variable overrides the file. The file is the one that --config or\n\
+             {CONFIG_VARIABLE} names, or else ~/.config/exec-server/config.toml if it exists.\n\n\
+             Commands that need a server look for one in this order: --connect, --on, {SERVER_URL_VARIABLE}, the key url\n\
+             of [exec_server] in the file, the default of environments.toml, a running server of this user.\n\
+             If there is none, run, shell, http and the file commands start their own for as long as they run."
         ))
         .args_override_self(true)
         .args(setting_arguments())
@@ -134,39 +134,36 @@ fn own_commands() -> Vec<clap::Command> {
     let json = || switch("json", "Print JSON");
     vec![
         clap::Command::new("config")
-            .about("Print the configuration in force, and where each value came from")
+            .about("Print the effective configuration and where each value comes from")
             .args_override_self(true)
             .arg(json())
             .args(setting_arguments()),
         clap::Command::new("doctor")
-            .about("Check what this machine offers to the server")
+            .about("Check what the server can use on this machine")
             .arg(json()),
         clap::Command::new("bench")
             .about("Measure the server against the limits of this machine")
             .arg(switch("quick", "Fewer rounds, rougher numbers"))
             .arg(
-                Arg::new("only")
-                    .long("only")
-                    .value_name("TEXT")
-                    .help("Only the measurements with this text in their names, as \"files\""),
+                Arg::new("only").long("only").value_name("TEXT").help(
+                    "Run only the measurements with this text in their names, such as \"files\"",
+                ),
             )
             .arg(json()),
-        clap::Command::new("completions")
-            .about("Print completions for a shell, to be sourced by it")
-            .arg(
-                Arg::new("shell")
-                    .value_name("SHELL")
-                    .required(true)
-                    .value_parser(value_parser!(Shell))
-                    .help("The shell"),
-            ),
+        clap::Command::new("completions").about("Print the completion script for a shell").arg(
+            Arg::new("shell")
+                .value_name("SHELL")
+                .required(true)
+                .value_parser(value_parser!(Shell))
+                .help("The shell"),
+        ),
     ]
 }
 
 fn man(commands: &[clap::Command]) -> clap::Command {
     let names = commands.iter().map(|command| command.get_name().to_owned());
     clap::Command::new("man")
-        .about("Print a manual page of everything, or of one command, for man -l -")
+        .about("Print the manual page of exec-server or of one command; view it with man -l -")
         .arg(
             Arg::new("of")
                 .value_name("COMMAND")

@@ -120,7 +120,7 @@ pub(super) fn commands() -> Vec<clap::Command> {
     let json = || switch("json", "Print JSON");
     let of_processes = vec![
         run(),
-        client_command("shell", "Open a login shell, or run a command, on a terminal of the server")
+        client_command("shell", "Open a login shell, or run a command, in a terminal on the server's machine")
             .after_help(
                 "After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.\n\
                  The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.",
@@ -131,8 +131,8 @@ pub(super) fn commands() -> Vec<clap::Command> {
         client_command("ps", "List the processes of the server")
             .arg(switch("all", "Show finished processes too").short('a'))
             .arg(json()),
-        client_command("logs", "Print what is kept of the output of a process")
-            .arg(switch("follow", "Go on until the process ends").short('f'))
+        client_command("logs", "Print the retained output of a process")
+            .arg(switch("follow", "Follow the output until the process ends").short('f'))
             .arg(
                 Arg::new("tail")
                     .short('n')
@@ -140,16 +140,16 @@ pub(super) fn commands() -> Vec<clap::Command> {
                     .value_name("N")
                     .value_parser(value_parser!(usize))
                     .conflicts_with("json")
-                    .help("Begin with the last N lines"),
+                    .help("Start with the last N lines"),
             )
             .arg(
                 Arg::new("since")
                     .long("since")
                     .value_name("DURATION")
                     .value_parser(parse_duration)
-                    .help("Begin with the output of the last DURATION, such as 90 (seconds), 10m or 1h 30m"),
+                    .help("Start with the output of the last DURATION, such as 90 (seconds), 10m or 1h 30m"),
             )
-            .arg(json().help("Print one JSON object for each event; chunks are base64"))
+            .arg(json().help("Print one JSON object per event; chunks are base64"))
             .arg(name_argument("NAME")),
         client_command("attach", "Connect to a process that was started with run --detach")
             .after_help(
@@ -157,14 +157,14 @@ pub(super) fn commands() -> Vec<clap::Command> {
                  Otherwise the exit code is that of the process.",
             )
             .arg(name_argument("NAME")),
-        client_command("kill", "End processes with all their descendants, or send a signal")
+        client_command("kill", "Kill processes and all their descendants, or send a signal")
             .arg(
                 Arg::new("signal")
                     .short('s')
                     .long("signal")
                     .value_name("SIGNAL")
                     .value_parser(parse_signal)
-                    .help("Only send this signal; otherwise TERM, and KILL to what is left after 3 s"),
+                    .help("Send only this signal [default: TERM, then KILL after 3 s]"),
             )
             .arg(name_argument("NAME").num_args(1..)),
         client_command("wait", "Wait for processes to exit, print their exit codes, and exit with the last")
@@ -174,14 +174,14 @@ pub(super) fn commands() -> Vec<clap::Command> {
                     .long("timeout")
                     .value_name("DURATION")
                     .value_parser(parse_duration)
-                    .help("Wait no longer than this for all of them; 0 is for ever"),
+                    .help("Wait at most this long for all of them; 0 means forever"),
             )
             .arg(json())
             .arg(name_argument("NAME").num_args(1..)),
-        client_command("forget", "Forget finished processes, with their output")
-            .arg(switch("force", "Also end those that run").short('f'))
+        client_command("forget", "Forget finished processes and their output")
+            .arg(switch("force", "End running processes too").short('f'))
             .arg(
-                switch("all", "Forget every finished process that was started with run --detach, and print their names")
+                switch("all", "Forget every finished process that was started with run --detach, and print the names")
                     .conflicts_with_all(["name", "force"]),
             )
             .arg(name_argument("NAME").num_args(1..).required(false).required_unless_present("all")),
@@ -190,7 +190,7 @@ pub(super) fn commands() -> Vec<clap::Command> {
 }
 
 fn run() -> clap::Command {
-    client_command("run", "Run a command; its output, input and exit code become yours")
+    client_command("run", "Run a command and pass on its input, output and exit code")
         .override_usage("exec-server run [OPTIONS] [--] COMMAND [ARGUMENTS]...")
         .after_help(
             "The exit code is that of the command, or 128 + N if signal N killed it; 124 after --timeout,\n\
@@ -198,10 +198,10 @@ fn run() -> clap::Command {
         )
         .args([
             switch("terminal", "Give the command a terminal").short('t').long("tty"),
-            switch("no_terminal", "Give it none (the default)").short('T').long("no-tty").overrides_with("terminal"),
+            switch("no_terminal", "Do not give it a terminal (the default)").short('T').long("no-tty").overrides_with("terminal"),
             switch("no_stdin", "Do not read standard input").short('n').long("no-stdin"),
             switch("interactive", "With --detach, keep standard input open for attach").short('i'),
-            switch("verbose", "Say what the sandbox seems to have denied, also if standard error is not a terminal").short('v'),
+            switch("verbose", "Report what the sandbox seems to have denied, even if standard error is not a terminal").short('v'),
         ])
         .args([
             Arg::new("cwd")
@@ -211,7 +211,7 @@ fn run() -> clap::Command {
                 .value_name("DIR")
                 .value_parser(value_parser!(OsString))
                 .value_hint(ValueHint::DirPath)
-                .help("Run in this directory of the server's machine"),
+                .help("Run in this directory on the server's machine"),
             Arg::new("env")
                 .short('e')
                 .long("env")
@@ -223,12 +223,12 @@ fn run() -> clap::Command {
                 .long("timeout")
                 .value_name("DURATION")
                 .value_parser(parse_duration)
-                .help("The server ends the command after this time: TERM, and KILL 2 s later; 0 is never"),
+                .help("End the command after this time: TERM, then KILL 2 s later; 0 means never"),
             Arg::new("name")
                 .long("name")
                 .value_name("NAME")
                 .value_parser(parse_name)
-                .help("What ps, logs, attach, kill, wait and forget call it"),
+                .help("The name for ps, logs, attach, kill, wait and forget"),
         ])
         .args([
             switch("detach", "Start it, print its name and return").short('d'),
@@ -237,7 +237,7 @@ fn run() -> clap::Command {
                 .value_name("DURATION")
                 .value_parser(parse_lifetime)
                 .requires("detach")
-                .help("With --detach, how long it may live unattended [default: until the server stops]"),
+                .help("With --detach, how long it may run without a client [default: until the server stops]"),
             switch("json", "With --detach, print JSON").requires("detach"),
         ])
         .args(sandbox::arguments())
@@ -255,7 +255,7 @@ pub(super) fn client_command(name: &'static str, about: &'static str) -> clap::C
             .long("on")
             .value_name("ENVIRONMENT")
             .conflicts_with("connect")
-            .help("Use this environment of environments.toml"),
+            .help("Use this environment from environments.toml"),
         config_argument().help("Read the server's URL from this TOML file"),
     ])
 }
@@ -282,7 +282,7 @@ fn name_argument(name: &'static str) -> Arg {
     Arg::new("name")
         .value_name(name)
         .required(true)
-        .help("The name of a process, or SESSION/NAME where a name is not unique")
+        .help("The name of a process, or SESSION/NAME if the name is not unique")
 }
 
 /// `None` for a command that is not one of these. An error says what is wrong with a value that clap must not judge,
@@ -395,7 +395,8 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     if lifetime.is_zero() {
         return Err(
-            "expected more than 0; without --detach a command lives as long as we do".to_owned()
+            "expected more than 0; a command that ends with exec-server run needs no --detach"
+                .to_owned(),
         );
     }
     Ok(lifetime)

@@ -86,37 +86,37 @@ pub(crate) enum GrepOutput {
 }
 
 const PATHS: &str =
-    "Paths are those of the server's machine; ENVIRONMENT:PATH is one of another environment's.";
+    "Paths are on the server's machine; ENVIRONMENT:PATH is on the machine of that environment.";
 
 pub(super) fn commands() -> Vec<clap::Command> {
     let json = || switch("json", "Print JSON");
     vec![
         cp(),
-        client_command("ls", "List directories of the server's machine")
+        client_command("ls", "List directories on the server's machine")
             .after_help(PATHS)
             .arg(switch("long", "Show mode, size, time and the target of symlinks").short('l'))
             .arg(switch("all", "Show hidden names too").short('a'))
             .arg(json())
             .arg(path_argument("PATH").required(false).num_args(1..).help("What to list [default: the working directory]")),
-        client_command("cat", "Print files of the server's machine")
+        client_command("cat", "Print files on the server's machine")
             .after_help(PATHS)
             .arg(path_argument("PATH").num_args(1..).help("What to print")),
         client_command("mkdir", "Create directories on the server's machine")
             .after_help(PATHS)
-            .arg(switch("parents", "Also create what is missing above; a directory that exists is no error").short('p'))
+            .arg(switch("parents", "Also create missing parents, and accept directories that exist").short('p'))
             .arg(path_argument("PATH").num_args(1..).help("What to create")),
         client_command("rm", "Remove files from the server's machine")
             .after_help(format!("A symlink is removed, never its target.\n\n{PATHS}"))
-            .arg(switch("recursive", "Also directories, with all that is in them").short('r').visible_short_alias('R'))
-            .arg(switch("force", "What is not there is no error").short('f'))
+            .arg(switch("recursive", "Also remove directories and everything in them").short('r').visible_short_alias('R'))
+            .arg(switch("force", "Ignore files that do not exist").short('f'))
             .arg(path_argument("PATH").num_args(1..).help("What to remove")),
-        client_command("watch", "Print changes of a file or directory as they happen, until Ctrl-C")
+        client_command("watch", "Print changes to a file or directory as they happen, until Ctrl-C")
             .after_help(format!(
-                "Lines are created, modified or removed and a path, or renamed OLD -> NEW. A line rescan says that changes \
-                 were missed: look for yourself.\n\n{PATHS}"
+                "Each line is created, modified or removed and a path, or renamed OLD -> NEW. A line rescan means that \
+                 changes were missed: list the files again.\n\n{PATHS}"
             ))
-            .arg(switch("recursive", "Also what is deeper in the directory").short('r'))
-            .arg(switch("json", "Print one JSON object for each change"))
+            .arg(switch("recursive", "Also watch subdirectories").short('r'))
+            .arg(switch("json", "Print one JSON object per change"))
             .arg(path_argument("PATH").help("What to watch")),
         grep(),
     ]
@@ -126,23 +126,23 @@ fn cp() -> clap::Command {
     client_command("cp", "Copy files to or from the server's machine")
         .override_usage("exec-server cp [OPTIONS] SOURCE... DESTINATION")
         .after_help(
-            "ENVIRONMENT:PATH is a path on the machine of an environment, :PATH one on that of the server which --connect, \
-             --on or the configuration names; anything else is a path of this machine (./a:b, if it has a colon).\n\n\
-             Permissions and symlinks are preserved, times are not. A symlink that is named here is followed; one inside a \
-             directory is copied as it is. Run again after an interruption, the same command goes on where it stopped.",
+            "ENVIRONMENT:PATH is on the machine of an environment. :PATH is on the machine of the server that --connect, \
+             --on or the configuration names. Anything else is on this machine; write ./a:b for a name with a colon.\n\n\
+             Permissions and symlinks are preserved, times are not. A symlink named on the command line is followed; one \
+             inside a directory is copied as a symlink. To resume an interrupted copy, run the same command again.",
         )
         .args([
-            switch("recursive", "Copy directories with all that is in them").short('r').visible_short_alias('R'),
-            switch("no_resume", "Do not go on with what an interrupted copy has left").long("no-resume"),
+            switch("recursive", "Copy directories and everything in them").short('r').visible_short_alias('R'),
+            switch("no_resume", "Start over instead of resuming an interrupted copy").long("no-resume"),
             switch("quiet", "Show no progress").short('q'),
-            switch("verbose", "Say what is copied, and where a copy is resumed").short('v'),
+            switch("verbose", "Print each file that is copied, and where it is resumed").short('v'),
             switch("json", "Print a summary as JSON"),
         ])
         .arg(
             path_argument("PATH")
                 .num_args(1..)
                 .value_hint(ValueHint::AnyPath)
-                .help("What to copy, and last where to; into it, if it is a directory"),
+                .help("The sources, and last the destination; a directory is copied into"),
         )
 }
 
@@ -152,17 +152,17 @@ fn grep() -> clap::Command {
         Arg::new(name).long(name).short(short).value_name("N").value_parser(at_most).help(help)
     };
     let matches = value_parser!(u64).range(1..=FsSearchParams::MAX_MATCHES);
-    client_command("grep", "Search files of the server's machine for a pattern")
+    client_command("grep", "Search files on the server's machine for a pattern")
         .after_help(format!(
-            "Directories are searched with all that is in them, as by grep -rn, but not what is hidden, binary, or excluded by \
-             .gitignore.\n\nThe exit code is 0 if a line matches, 1 if none does, 2 after an error.\n\n{PATHS}"
+            "Directories are searched recursively, as by grep -rn. Files that are hidden, binary or excluded by .gitignore are \
+             skipped.\n\nThe exit code is 0 if a line matches, 1 if none does, 2 after an error.\n\n{PATHS}"
         ))
         .args([
-            switch("ignore_case", "Take capitals and small letters as equal").short('i').long("ignore-case"),
+            switch("ignore_case", "Ignore case").short('i').long("ignore-case"),
             switch("word", "Match whole words only").short('w').long("word-regexp"),
-            switch("literal", "The pattern is no regular expression but the very text").short('F').long("fixed-strings"),
+            switch("literal", "Take the pattern as plain text, not as a regular expression").short('F').long("fixed-strings"),
             switch("files", "Print only the names of files with a match").short('l').long("files-with-matches"),
-            switch("count", "Print only how many lines match in each file").short('c').conflicts_with("files"),
+            switch("count", "Print only the number of matching lines in each file").short('c').conflicts_with("files"),
             lines("after-context", 'A', "Also print N lines after each match"),
             lines("before-context", 'B', "Also print N lines before each match"),
             lines("context", 'C', "Also print N lines on both sides of each match"),
@@ -173,19 +173,19 @@ fn grep() -> clap::Command {
                 .short('g')
                 .value_name("GLOB")
                 .action(ArgAction::Append)
-                .help("Search only files that match; with ! in front, only others (may be repeated)"),
+                .help("Search only files that match; !GLOB skips those that do (may be repeated)"),
             switch("hidden", "Also search hidden files"),
-            switch("no_ignore", "Also search what .gitignore excludes").long("no-ignore"),
+            switch("no_ignore", "Also search files that .gitignore excludes").long("no-ignore"),
             Arg::new("max_matches")
                 .long("max-matches")
                 .short('m')
                 .value_name("N")
                 .value_parser(ValueParser::from(matches))
                 .help("Stop after this many lines [default: 10000]"),
-            switch("json", "Print one JSON object for each line that matches").conflicts_with_all(["files", "count"]),
+            switch("json", "Print one JSON object per matching line").conflicts_with_all(["files", "count"]),
             // Said out of habit.
-            switch("line-number", "Print the numbers of lines (always so)").short('n'),
-            switch("recursive", "Search what is in directories (always so)").short('r'),
+            switch("line-number", "Print line numbers (always on)").short('n'),
+            switch("recursive", "Search directories (always on)").short('r'),
         ])
         .arg(Arg::new("pattern").value_name("PATTERN").required(true).help("A regular expression"))
         .arg(path_argument("PATH").required(false).num_args(1..).help("Where to search [default: the working directory]"))

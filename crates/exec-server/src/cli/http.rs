@@ -37,11 +37,11 @@ const HEADER: &str = "header";
 const SECRET_HEADER: &str = "header_env";
 
 pub(super) fn command() -> clap::Command {
-    client_command("http", "Let the server make an HTTP request, and print the response")
+    client_command("http", "Make an HTTP request from the server's machine and print the response")
         .override_usage("exec-server http [OPTIONS] [METHOD] URL")
         .after_help(
-            "The request leaves from the server's machine, through its proxies. The method is GET, or POST if there is data.\n\n\
-             The exit code is 0 whatever the status, unless --fail is given; 1 if there is no response, or not all of it; 2 if the request is not valid.",
+            "The request goes through the proxies of the server's machine. The default method is GET, or POST with --data.\n\n\
+             The exit code is 0 for every status (but see --fail), 1 if the response is missing or incomplete, 2 if the request is invalid.",
         )
         .args([
             Arg::new(HEADER)
@@ -54,19 +54,19 @@ pub(super) fn command() -> clap::Command {
                 .long("header-env")
                 .value_name("NAME: VALUE{VARIABLE}")
                 .action(ArgAction::Append)
-                .help("The same, with a variable of the server at its end: 'Authorization: Bearer {SERVICE_TICKET}'"),
+                .help("Send a header that ends with a variable of the server: 'Authorization: Bearer {SERVICE_TICKET}'"),
             Arg::new("data")
                 .short('d')
                 .long("data")
                 .value_name("DATA")
                 .value_parser(value_parser!(OsString))
                 .allow_hyphen_values(true)
-                .help("Send this text, or the file of @FILE, or standard input for -"),
+                .help("Send this text; @FILE sends a file, and - standard input"),
             Arg::new("timeout")
                 .long("timeout")
                 .value_name("DURATION")
                 .value_parser(parse_duration)
-                .help("Give up after this time; 0 is never"),
+                .help("Give up after this time; 0 means never"),
         ])
         .args([
             switch("include", "Print the status line and the headers before the body").short('i'),
@@ -76,11 +76,11 @@ pub(super) fn command() -> clap::Command {
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
                 .value_hint(ValueHint::FilePath)
-                .help("Write the body to this file of this machine, once all of it is there; - is standard output"),
+                .help("Write the body to this local file once it is complete; - is standard output"),
             switch("no_redirect", "Print a redirect instead of following it").long("no-redirect"),
-            switch("fail", "Exit with 22, and print no body, if the status is 400 or more").short('f'),
+            switch("fail", "Exit with 22 and print no body if the status is 400 or higher").short('f'),
         ])
-        .arg(Arg::new("request").value_name("URL").required(true).num_args(1..).help("Where to; the method may stand before it"))
+        .arg(Arg::new("request").value_name("URL").required(true).num_args(1..).help("The URL; a method may precede it"))
 }
 
 /// An error does not show the value of a header, or a URL.

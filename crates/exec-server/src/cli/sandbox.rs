@@ -39,8 +39,8 @@ pub(super) fn arguments() -> [Arg; 4] {
             .value_name("MODE")
             .value_parser([READ_ONLY, WORKSPACE_WRITE, NONE])
             .help(
-                "Let it read files only, or also write in its directory and in those for temporary files; \
-                 none replaces what the environment has",
+                "Only allow it to read files, or also to write in its directory and in temporary directories; \
+                 none overrides the environment",
             ),
         Arg::new("writable")
             .long("writable")
@@ -49,15 +49,15 @@ pub(super) fn arguments() -> [Arg; 4] {
             .value_hint(ValueHint::DirPath)
             .action(ArgAction::Append)
             .requires("sandbox")
-            .help("Let it write in this directory too (may be repeated)"),
+            .help("Also allow it to write in this directory (may be repeated)"),
         Arg::new("deny")
             .long("deny")
             .value_name("GLOB")
             .value_parser(denial)
             .action(ArgAction::Append)
             .requires("sandbox")
-            .help("Let it neither read nor write this path, or what matches this pattern (may be repeated)"),
-        switch("network", "Let it use the network").requires("sandbox"),
+            .help("Deny it this path, or paths that match this pattern (may be repeated)"),
+        switch("network", "Allow it to use the network").requires("sandbox"),
     ]
     .map(|argument| argument.help_heading(HEADING))
 }

@@ -163,7 +163,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "allow_host",
         "NAME",
         Kind::List { field: field!(allow_hosts), example: "devbox.example", check: any },
-        "Accept this name in the Host header, besides the address listened on",
+        "Accept this name in the Host header, in addition to the listener's address",
     ),
     Setting::new(
         Group::Listener,
@@ -205,21 +205,21 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "max_buffered_bytes",
         "BYTES",
         Kind::Bytes(field!(server.max_buffered_bytes)),
-        "Messages and responses of all connections held in memory; 0 for a quarter of what is available",
+        "Memory for messages and responses of all connections; 0 for a quarter of what is available",
     ),
     Setting::new(
         Group::Limits,
         "retained_output_bytes_per_process",
         "BYTES",
         Kind::Count { field: field!(server.retained_output_bytes_per_process), least: 1 },
-        "Output of each process that is kept in memory",
+        "Output of each process kept in memory",
     ),
     Setting::new(
         Group::Limits,
         "spill_output_bytes_per_process",
         "BYTES",
         Kind::Bytes(field!(server.spill_output_bytes_per_process)),
-        "Further output of each process that may wait on disk for its client; 0 for none",
+        "Further output of each process kept on disk until its client has it; 0 for none",
     ),
     Setting::new(
         Group::Sessions,
@@ -233,14 +233,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "max_detached_session_ttl",
         "DURATION",
         Kind::Duration(field!(server.max_detached_session_ttl)),
-        "The longest that a client may ask for",
+        "The longest time that a client may ask for",
     ),
     Setting::new(
         Group::Sessions,
         "shutdown_grace_period_ms",
         "MILLISECONDS",
         Kind::Milliseconds(field!(server.shutdown_grace_period)),
-        "Time that processes get to end by themselves when the server shuts down",
+        "How long processes may take to exit when the server shuts down",
     ),
     Setting::new(
         Group::Permissions,
@@ -268,7 +268,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
                 parse_filter(filter).map(drop).map_err(failed)
             },
         },
-        "What is logged to standard error; RUST_LOG is used when nothing else says it",
+        "What is logged to standard error; RUST_LOG is the fallback",
     )
     .or_variable("RUST_LOG"),
     Setting::new(
@@ -287,7 +287,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
             example: "STRIPE_SECRET_KEY",
             check: ProtectedVariables::check_entry,
         },
-        "Keep this variable, or all that begin so with a star at the end, out of clients' HTTP requests",
+        "Keep this variable out of clients' HTTP requests; NAME* stands for all that begin with NAME",
     )
     .each_by_flag("http.protected_variable"),
     Setting::new(
@@ -307,14 +307,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         SANDBOX_REQUIRE_KEY,
         "LEVEL",
         Kind::SandboxLevel(field!(server.sandbox.require)),
-        "The most that any client may have: read-only, workspace-write, or none for what the server has",
+        "The most access that a client can get: read-only, workspace-write, or none for that of the server",
     ),
     Setting::new(
         Group::Sandbox,
         "sandbox.writable_roots",
         "DIR",
         Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
-        "With workspace-write, let clients write below this directory rather than the server's own",
+        "With workspace-write, let clients write below this directory instead of the server's own",
     )
     .each_by_flag("sandbox.writable_root"),
     Setting::new(
@@ -329,7 +329,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         SANDBOX_TRUSTED_LINKS_KEY,
         "LINK",
         Kind::Paths { field: field!(server.trusted_links), example: "/home/me/code" },
-        "Let sandboxes be granted paths through this symlink although one of them could have made it",
+        "Accept grants through this symlink, although a sandboxed process could have made it",
     )
     .each_by_flag("sandbox.trusted_link"),
 ];
