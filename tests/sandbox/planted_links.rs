@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{User, directory_outside_of_tmp, entry_path, ordinary_workspace, refused, uri};
+use super::{User, entry_path, ordinary_workspace, refused, uri};
 use crate::cli_sandbox::no_sandbox;
 use crate::support::machine::is_root;
 use crate::support::{
@@ -27,13 +27,22 @@ pub(super) struct Home {
     count: Cell<u32>,
 }
 
+/// Links in temporary directories are never followed, so there would be nothing to remember. The clone may be in one.
+fn place_outside_of_temporary_directories() -> PathBuf {
+    if is_root() && Path::new("/srv").is_dir() {
+        return "/srv".into();
+    }
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    match target.starts_with("/tmp") || target.starts_with("/var/tmp") {
+        true => std::env::var_os("HOME").map_or(target, PathBuf::from),
+        false => target,
+    }
+}
+
 impl Home {
     pub(super) fn new(user: User) -> Self {
-        // Links in temporary directories are never followed, so there would be nothing to remember.
-        let directory = match is_root() && Path::new("/srv").is_dir() {
-            true => tempfile::tempdir_in("/srv").unwrap(),
-            false => directory_outside_of_tmp(),
-        };
+        let place = place_outside_of_temporary_directories();
+        let directory = tempfile::tempdir_in(place).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let home = Self { directory, user, count: Cell::new(0) };
         for name in ["home/.ssh", "home/proj/sub", "home/elsewhere", "data/code"] {
