@@ -25,7 +25,8 @@ pub enum ExecProcessEvent {
     Closed {
         seq: u64,
     },
-    /// The process is lost to this client.
+    /// The process is lost to this client. `ExecServerError::Closed` if its client or environment was closed
+    /// or dropped: no other event follows, not even the exit of a process that this kills.
     Failed(ExecServerError),
 }
 

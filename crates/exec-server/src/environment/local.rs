@@ -1,6 +1,6 @@
 //! This machine as an environment: straight into the server, without a connection and without JSON.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -88,7 +88,11 @@ impl ExecBackend for LocalBackend {
         };
         let process = self.shared.session.start(params).await.map_err(ExecServerError::Server)?;
         let mirror = ProcessMirror::new(process.id(), gaps);
-        self.shared.pump(Pump { follower: process.follow(), mirror: mirror.clone() });
+        self.shared.pump(Pump {
+            session: Arc::downgrade(&self.shared),
+            follower: process.follow(),
+            mirror: mirror.clone(),
+        });
         Ok(Arc::new(LocalProcess {
             process,
             mirror,
@@ -178,6 +182,7 @@ impl Shared {
 
 /// Brings events from a process's log to its mirror.
 struct Pump {
+    session: Weak<Shared>,
     follower: Follower,
     mirror: ProcessMirror,
 }
@@ -185,6 +190,11 @@ struct Pump {
 impl Pump {
     async fn run(mut self) {
         while let Some(followed) = self.follower.next().await {
+            // Invariant: the last reference goes before the session is ended, so an exit that comes from
+            // that end finds none. Subscribers get `Failed` instead, when this is dropped.
+            if self.session.strong_count() == 0 {
+                return;
+            }
             let seq = followed.seq;
             self.bring(followed).await;
             self.follower.confirm(seq);
