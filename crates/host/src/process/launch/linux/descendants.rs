@@ -24,8 +24,8 @@ pub(super) fn count_living(except: &[Pid]) -> usize {
     let mut unvisited = own_children();
     let mut living = 0;
     while let Some(pid) = unvisited.pop() {
-        let is_zombie = Stat::read(pid).is_none_or(|stat| stat.state == b'Z');
-        if !is_zombie && !except.contains(&pid) {
+        let is_dying = Stat::read(pid).is_none_or(|stat| stat.is_dying);
+        if !is_dying && !except.contains(&pid) {
             living += 1;
         }
         unvisited.extend(children_of(pid).unwrap_or_default());
@@ -77,11 +77,21 @@ fn parse_pid(digits: &[u8]) -> Option<Pid> {
     Pid::from_raw(str::from_utf8(digits).ok()?.parse().ok()?)
 }
 
+fn parse_number(digits: &[u8]) -> Option<u64> {
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
 #[derive(Debug, PartialEq)]
 struct Stat {
-    state: u8,
     parent: Option<Pid>,
+    /// Dead, or killed and not yet gone: on a busy machine a process may need long for its exit.
+    is_dying: bool,
 }
+
+/// `PF_EXITING` and `PF_SIGNALED` of the kernel: the process is in its exit, or a signal has killed it.
+const EXITING: u64 = 0x4 | 0x400;
+/// As a pending signal. Every signal that kills becomes this one when it is sent.
+const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
 impl Stat {
     fn read(pid: Pid) -> Option<Self> {
@@ -89,12 +99,16 @@ impl Stat {
     }
 
     /// `pid (name) state ppid …`, where the name is the process's own choice and may look like
-    /// any of the others: only the last parenthesis ends it.
+    /// any of the others: only the last parenthesis ends it. The 9th field has the flags, the 31st the
+    /// pending signals.
     fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let mut fields = line.get(name_end + 2..)?.split(|byte| *byte == b' ');
-        let state = *fields.next()?.first()?;
-        Some(Self { state, parent: parse_pid(fields.next()?) })
+        let is_zombie = fields.next()? == b"Z";
+        let parent = parse_pid(fields.next()?);
+        let (flags, pending) = (parse_number(fields.nth(4)?)?, parse_number(fields.nth(21)?)?);
+        let is_dying = is_zombie || flags & EXITING != 0 || pending & KILLED != 0;
+        Some(Self { parent, is_dying })
     }
 }
 
@@ -104,8 +118,27 @@ mod tests {
 
     #[test]
     fn a_process_cannot_fake_its_parent_by_its_name() {
-        let stat = Stat::parse(b"42 (a) Z 1 (x) S 7 42 42 0").unwrap();
-        assert_eq!(stat, Stat { state: b'S', parent: Pid::from_raw(7) });
+        let stat = stat("a) Z 1 (x", "S", 0, 0);
+        assert_eq!(stat, Stat { parent: Pid::from_raw(7), is_dying: false });
+    }
+
+    #[test]
+    fn a_process_that_was_killed_is_not_living() {
+        let is_dying = |state, flags, pending| stat("sleep", state, flags, pending).is_dying;
+        // As the kernel shows a process that sleeps, with an INT and a TERM that it handles or blocks.
+        assert!(!is_dying("S", 0x0040_0000, 0b100_0000_0000_0010));
+        assert!(is_dying("Z", 0x0040_000c, 0));
+        assert!(is_dying("S", 0x0040_0000, 0b1_0000_0000));
+        assert!(is_dying("R", 0x0040_0400, 0));
+        assert!(is_dying("R", 0x0040_000c, 0));
+    }
+
+    fn stat(name: &str, state: &str, flags: u64, pending: u64) -> Stat {
+        let line = format!(
+            "42 ({name}) {state} 7 42 42 0 -1 {flags} 97 0 0 0 0 0 0 0 20 0 1 0 1178192 3133440 362 \
+             18446744073709551615 94413537497088 94413537516969 140722442224272 0 0 {pending} 0 0 0 0 0 0 17 0\n"
+        );
+        Stat::parse(line.as_bytes()).unwrap()
     }
 
     #[test]
