@@ -45,11 +45,15 @@ pub(super) async fn own(
         launcher.launch_unless(deadline(&mut kill_at), command).await
     };
     match unless_panicked(launched).await.unwrap_or(Err(LaunchError::Panicked { program })) {
-        Ok(launched) => {
-            let mut owner = Owner::new(Arc::clone(&shared), launched, timeout);
-            // Whoever started it may have gone; the handle's drop then ends the process.
-            let _ = outcome.send(Ok(()));
-            if unless_panicked(owner.run()).await.is_none() {
+        Ok(Launched { tree, stdio, .. }) => {
+            let mut owner = Owner::new(Arc::clone(&shared), tree, timeout);
+            let owning = async {
+                owner.connect(stdio);
+                // Whoever started it may have gone; the handle's drop then ends the process.
+                let _ = outcome.send(Ok(()));
+                owner.run().await;
+            };
+            if unless_panicked(owning).await.is_none() {
                 owner.end_after_panic().await;
             }
             shared.over();
@@ -73,8 +77,16 @@ struct Owner {
 }
 
 impl Owner {
-    fn new(shared: Arc<Shared>, launched: Launched, timeout: Option<Duration>) -> Self {
-        let (outputs, input, pty) = match launched.stdio {
+    fn new(shared: Arc<Shared>, tree: Tree, timeout: Option<Duration>) -> Self {
+        let started = Instant::now();
+        // A deadline that no clock can hold is none.
+        let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        Self { shared, tree, tree_gone: false, outputs: [None, None], started, deadline }
+    }
+
+    /// Takes the process's streams, and carries out what was ordered before there was a process.
+    fn connect(&mut self, stdio: ChildStdio) {
+        let (outputs, input, pty) = match stdio {
             ChildStdio::Pty(master) => {
                 let master = Arc::new(master);
                 let output = Output::new(Stream::Pty, Source::Pty(Arc::clone(&master)));
@@ -89,12 +101,9 @@ impl Owner {
                 None,
             ),
         };
-        shared.run(launched.tree.control(), pty);
-        shared.stdin.connect(input);
-        let (tree, started) = (launched.tree, Instant::now());
-        // A deadline that no clock can hold is none.
-        let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
-        Self { shared, tree, tree_gone: false, outputs, started, deadline }
+        self.outputs = outputs;
+        self.shared.run(self.tree.control(), pty);
+        self.shared.stdin.connect(input);
     }
 
     async fn run(&mut self) {
@@ -129,7 +138,8 @@ impl Owner {
     async fn end_after_panic(&mut self) {
         let log = &self.shared.log;
         log.fail("a fault of the server ended the process; the server's log has more".to_owned());
-        self.shared.order(Order::Kill);
+        // Not as an order: those may still wait for the tree.
+        self.tree.control().kill_all();
         let tree = &mut self.tree;
         let killed = unless_panicked(async {
             let mut exit = None;
@@ -255,9 +265,12 @@ async fn deadline(kill_at: &mut watch::Receiver<Option<tokio::time::Instant>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Wake, Waker};
+
     use super::super::launch::Io;
     use super::super::log::{Budget, Cursor, Event, LogLimits, OnFull, Watcher};
-    use super::super::running::Process;
+    use super::super::running::{Process, StartOutcome};
     use super::*;
 
     /// Panics in the task that owns the process, with the log locked.
@@ -269,7 +282,17 @@ mod tests {
         }
     }
 
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
     fn start(script: &str, timeout: Option<Duration>) -> Process {
+        start_with_outcome(script, timeout).0
+    }
+
+    fn start_with_outcome(script: &str, timeout: Option<Duration>) -> (Process, StartOutcome) {
         let command = Command {
             argv: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
             arg0: None,
@@ -280,7 +303,7 @@ mod tests {
             sandbox: None,
         };
         let limits = LogLimits { memory_bytes: 1 << 20, spill_bytes: 0, on_full: OnFull::Block };
-        Process::start(Launcher::plain(), command, None, limits, timeout).0
+        Process::start(Launcher::plain(), command, None, limits, timeout)
     }
 
     #[tokio::test]
@@ -300,6 +323,19 @@ mod tests {
             "{events:?}"
         );
         assert!(page.progress.failure.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_panic_before_the_start_is_reported_ends_the_process_too() {
+        let (process, mut outcome) = start_with_outcome("exec sleep 1000", None);
+        let waker = Waker::from(Arc::new(Panics));
+        let polled = Pin::new(&mut outcome).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        process.log().wait_closed().await;
+        process.gone().await;
+        let progress = process.log().progress();
+        assert_eq!(progress.exit.and_then(|exit| exit.signal), Some(libc::SIGKILL));
+        assert!(progress.failure.is_some());
     }
 
     #[tokio::test]
