@@ -12,6 +12,7 @@ mod cli_detached;
 mod cli_files;
 mod cli_hostile;
 mod cli_http;
+mod cli_outages;
 mod cli_run;
 mod cli_same;
 mod cli_sandbox;

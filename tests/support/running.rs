@@ -87,7 +87,18 @@ impl Running {
         self.finish_with_input_open()
     }
 
-    /// The same while its input has not ended.
+    /// The same for a command whose output may not end before it is read.
+    pub(crate) fn read_to_end(mut self) -> (ExitStatus, String, String) {
+        self.stdin = None;
+        let mut out = String::new();
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_to_string(&mut out).unwrap();
+        }
+        let (status, _, errors) = self.finish_with_input_open();
+        (status, out, errors)
+    }
+
+    /// The same as `finish` while its input has not ended.
     pub(crate) fn finish_with_input_open(mut self) -> (ExitStatus, String, String) {
         Watched::new(&[self.child.id()]).wait_until_all_end();
         let (mut out, mut error) = (String::new(), String::new());

@@ -6,8 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use exec_server_client::{
-    ConnectionState, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+    ConnectionState, ExecServerClient, ExecServerClientConnectOptions, ExecServerError, Lost,
 };
+use exec_server_protocol::SessionCloseParams;
 use exec_server_server::{Server, ServerConfig};
 use exec_server_transport::{DialUrlParseError, memory};
 
@@ -16,6 +17,8 @@ use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
 use crate::environment::{
     Environment, EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
 };
+use crate::outage;
+use crate::program::say;
 use crate::runtime_file;
 use crate::runtime_paths::ExecServerRuntimePaths;
 use crate::sandbox_terms::SandboxTerms;
@@ -222,22 +225,56 @@ impl Reached {
         self.close_before(std::future::pending::<()>()).await;
     }
 
-    /// The same, soon after `hurry`. A server of our own is still waited for: nobody else would end what it runs.
+    /// Ends the session also if the connection is away: waits until it is back, as long as the client tries to get it
+    /// back, or until soon after `hurry`. Returns whether the session has ended.
+    pub(crate) async fn close_when_back<T>(self, hurry: impl Future<Output = T>) -> bool {
+        let closing = async {
+            loop {
+                let params = SessionCloseParams { session_id: None };
+                match self.client.session_close(params).await {
+                    Ok(_) => return true,
+                    // Cut again. If the session has ended by then, it is unknown.
+                    Err(ExecServerError::Interrupted { .. }) => {}
+                    Err(error) => return is_unknown_session(&error),
+                }
+            }
+        };
+        tokio::select! {
+            is_closed = closing => is_closed,
+            () = soon_after(hurry) => false,
+            never = outage::remark(self.client.connection_state(), say) => match never {},
+        }
+    }
+
+    /// The same as `close`, soon after `hurry`. A server of our own is still waited for: nobody else would end what it runs.
     pub(crate) async fn close_before<T>(self, hurry: impl Future<Output = T>) {
         if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
             return;
         }
-        let hurried = async {
-            hurry.await;
-            tokio::time::sleep(HURRIED_CLOSE_PATIENCE).await;
-        };
         let is_closed = tokio::select! {
             closed = self.client.close() => closed.is_ok(),
             () = tokio::time::sleep(CLOSE_PATIENCE) => false,
-            () = hurried => false,
+            () = soon_after(hurry) => false,
         };
         if let (Some(server), false) = (self.embedded, is_closed) {
             server.shutdown().await;
         }
     }
+}
+
+async fn soon_after<T>(hurry: impl Future<Output = T>) {
+    hurry.await;
+    tokio::time::sleep(HURRIED_CLOSE_PATIENCE).await;
+}
+
+/// The server is there and does not have the session any more.
+fn is_unknown_session(error: &ExecServerError) -> bool {
+    let refusal = match error {
+        ExecServerError::Disconnected(lost) => match &**lost {
+            Lost::Refused(refusal) => refusal,
+            _ => error,
+        },
+        _ => error,
+    };
+    matches!(refusal.kind(), Some("unknownSession" | "sessionEnded"))
 }

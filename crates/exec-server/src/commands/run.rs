@@ -1,11 +1,12 @@
 //! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
 
+use std::cell::Cell;
 use std::future::ready;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions};
+use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions, ExecServerError};
 use exec_server_protocol::{OnFull, TerminalSize};
 use serde_json::json;
 
@@ -152,26 +153,28 @@ async fn run_detached(
         Ok(reached) => reached?,
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
-    let starting = start_detached(&target, &reached.client, run, detach);
-    let started = match signals.until_asked_to_end(starting).await {
-        Ok(started) => started,
-        Err(number) => {
-            reached.close_before(ready(())).await;
-            return Ok(ExitStatus::of_signal(number));
+    let name = run.name.clone().unwrap_or_else(generated_name);
+    let may_run = Cell::new(false);
+    let starting = start_detached(&target, &reached.client, run, detach, &name, &may_run);
+    let (outcome, is_signalled) = match signals.until_asked_to_end(starting).await {
+        // Hanging up leaves the session to itself; closing it would end the command.
+        Ok(Ok(None)) => return Ok(ExitStatus::SUCCESS),
+        Ok(Ok(Some(status))) => (Ok(status), false),
+        Ok(Err(error)) => (Err(error), false),
+        Err(number) => (Ok(ExitStatus::of_signal(number)), true),
+    };
+    let hurry = async {
+        if !is_signalled {
+            signals.asked_to_end().await;
         }
     };
-    match started {
-        // Hanging up leaves the session to itself; closing it would end the command.
-        Ok(None) => Ok(ExitStatus::SUCCESS),
-        Ok(Some(status)) => {
-            reached.close().await;
-            Ok(status)
-        }
-        Err(error) => {
-            reached.close().await;
-            Err(error)
-        }
+    if !reached.close_when_back(hurry).await && may_run.get() {
+        say(&format!(
+            "the server could not be told to end {name:?}, which may be running; look with exec-server ps, and end it \
+             with exec-server forget -f {name}"
+        ));
     }
+    outcome
 }
 
 fn name_taken(name: &str) -> anyhow::Error {
@@ -181,23 +184,24 @@ fn name_taken(name: &str) -> anyhow::Error {
     )
 }
 
-/// A status if nothing was started.
+/// A status if nothing was started. After anything but success, `may_run` says whether the command may run all the same.
 async fn start_detached(
     target: &Target,
     client: &ExecServerClient,
     run: &Run,
     detach: &Detach,
+    name: &str,
+    may_run: &Cell<bool>,
 ) -> anyhow::Result<Option<ExitStatus>> {
     let listed = listing::list(client).await.context("cannot list what the server runs")?;
-    let name = run.name.clone().unwrap_or_else(generated_name);
     // For servers that do not know `claimName`.
     if listed.iter().any(|listed| listed.name() == name) {
-        return Err(name_taken(&name));
+        return Err(name_taken(name));
     }
     let argv = words(&run.command)?;
     let program = argv.first().cloned().unwrap_or_default();
     let wanted = Wanted {
-        process_id: name.clone(),
+        process_id: name.to_owned(),
         argv,
         arg0: None,
         cwd: run.cwd.as_deref(),
@@ -210,8 +214,16 @@ async fn start_detached(
         timeout: run.timeout,
         claim_name: true,
     };
-    match client.start_unread(wanted.params(target, client).await?).await {
-        Err(error) if error.kind() == Some("nameTaken") => return Err(name_taken(&name)),
+    let params = wanted.params(target, client).await?;
+    may_run.set(true);
+    let started = client.start_unread(params).await;
+    // An answer of the server leaves no doubt.
+    may_run.set(!matches!(started, Err(ExecServerError::Server(_))));
+    match started {
+        Err(error) if error.kind() == Some("nameTaken") => return Err(name_taken(name)),
+        Err(ExecServerError::Interrupted { .. }) => {
+            anyhow::bail!("cannot start {program}: the connection was lost meanwhile");
+        }
         Err(error) => return not_started(&program, error).map(Some),
         Ok(()) => {}
     }

@@ -1,0 +1,165 @@
+//! Commands whose link to the server fails, or whose reader is slow, at the worst moment.
+
+use std::net::SocketAddr;
+
+use exec_server_test_support::{Cut, FaultProxy};
+use rustix::process::Signal;
+use tokio::runtime::Runtime;
+
+use crate::support::machine::{self, Watched};
+use crate::support::{Gate, Running, Server, eventually};
+
+/// A server behind a network that can be told to fail.
+struct Far {
+    server: Server,
+    network: FaultProxy,
+    runtime: Runtime,
+}
+
+impl Far {
+    fn new() -> Self {
+        let server = Server::start();
+        let runtime = Runtime::new().unwrap();
+        let upstream: SocketAddr = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
+        let network = runtime.block_on(FaultProxy::start(upstream));
+        Self { server, network, runtime }
+    }
+
+    /// `run` with these options and this script, over the network.
+    fn run(&self, options: &[&str], script: &str) -> Running {
+        let connect = ["run", "--connect", &self.network.url()];
+        let arguments = [&connect, options, &["sh", "-c", script]].concat();
+        Running::start(self.server.command(&arguments))
+    }
+
+    fn cut(&self) {
+        self.runtime.block_on(self.network.cut(Cut::Rst));
+    }
+
+    /// Runs a command, beside the network, that takes so long.
+    fn spend(&self, time: &str) {
+        let outcome = self.server.run(&["run", "--timeout", time, "sleep", "1000"]);
+        assert_eq!(outcome.code, Some(124), "{}", outcome.stderr);
+    }
+
+    /// Stops the process that starts programs. Until it goes on, no start is answered.
+    fn stop_spawner(&self) -> u32 {
+        assert_eq!(self.server.run(&["run", "true"]).code, Some(0));
+        let children = || machine::descendants(self.server.pid());
+        eventually("only the spawner is left", || children().len() == 1);
+        let spawner = children()[0];
+        machine::signal(spawner, Signal::STOP);
+        spawner
+    }
+
+    /// Waits until the server knows of the process.
+    fn wait_for_job(&self) {
+        eventually("the start has arrived", || {
+            self.server.run(&["ps", "-a"]).stdout.contains("job")
+        });
+    }
+}
+
+/// Says on its output, and in the file, each time that it gets a TERM; only a KILL ends it. Nothing is said of the
+/// ends of `sleep`.
+fn deaf(file: &std::path::Path) -> String {
+    let file = file.display();
+    let trap = format!("trap 'echo term; echo term >> {file}' TERM");
+    format!("exec 2> /dev/null; {trap}; echo up; while :; do sleep 0.05; done")
+}
+
+#[test]
+fn a_time_limit_that_passes_in_an_outage_is_kept_by_the_server_alone() {
+    let far = Far::new();
+    let directory = tempfile::tempdir().unwrap();
+    let terms = directory.path().join("terms");
+    let mut run = far.run(&["--timeout", "2s"], &deaf(&terms));
+    assert_eq!(run.line(), "up\n");
+    far.network.black_hole();
+    eventually("the server has sent a TERM", || terms.exists());
+    // Long before its KILL: a TERM of the command would arrive.
+    far.network.resume();
+    let (status, out, errors) = run.finish();
+    let seen = (status.code(), out.as_str(), errors.as_str());
+    assert_eq!(seen, (Some(124), "term\n", "exec-server: sh timed out\n"));
+    assert_eq!(std::fs::read_to_string(terms).unwrap(), "term\n");
+}
+
+#[test]
+fn an_exit_in_time_counts_also_if_it_is_heard_of_too_late() {
+    let far = Far::new();
+    let gate = Gate::new();
+    let script = format!("echo up; read x < {}; echo done; exit 7", gate.path());
+    let mut run = far.run(&["--timeout", "3s"], &script);
+    assert_eq!(run.line(), "up\n");
+    far.network.black_hole();
+    gate.open();
+    // Begins later and takes as long, so the limit of the first has passed at its end.
+    far.spend("3s");
+    far.network.resume();
+    let (status, out, errors) = run.finish();
+    assert_eq!((status.code(), out.as_str(), errors.as_str()), (Some(7), "done\n", ""));
+}
+
+#[test]
+fn a_time_limit_cuts_no_output_short_for_a_slow_reader() {
+    const BYTES: usize = 3_000_000;
+    let far = Far::new();
+    let directory = tempfile::tempdir().unwrap();
+    let terms = directory.path().join("terms");
+    let script = format!("head -c {BYTES} /dev/zero | tr '\\0' y; echo; {}", deaf(&terms));
+    let run = far.run(&["--name", "job", "--timeout", "2s"], &script);
+    eventually("the server has ended it", || {
+        far.server.run(&["ps", "-a"]).stdout.contains("timed out (137)")
+    });
+    // Longer than the command would wait for the end of a process without a server that does.
+    far.spend("4s");
+    let (status, out, errors) = run.read_to_end();
+    assert_eq!((status.code(), errors.as_str()), (Some(124), "exec-server: sh timed out\n"));
+    let (written, said) = out.split_once('\n').unwrap();
+    assert_eq!((written.len(), said), (BYTES, "up\nterm\n"));
+}
+
+#[test]
+fn a_detached_start_that_a_cut_interrupts_leaves_nothing_running() {
+    let far = Far::new();
+    let spawner = far.stop_spawner();
+    let run = far.run(&["-d", "--name", "job"], "exec sleep 1000");
+    far.wait_for_job();
+    far.network.refuse();
+    far.cut();
+    eventually("an attempt to reconnect has failed", || {
+        far.network.refusals() > 0 || run.has_ended()
+    });
+    far.network.resume();
+    let (status, out, errors) = run.finish();
+    machine::signal(spawner, Signal::CONT);
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""));
+    assert_eq!(errors, "exec-server: cannot start sh: the connection was lost meanwhile\n");
+    let again = far.server.run(&["run", "-d", "--name", "job", "true"]);
+    assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_detached_start_that_an_outage_interrupts_says_that_it_may_run() {
+    let far = Far::new();
+    let spawner = far.stop_spawner();
+    let mut run = far.run(&["-d", "--name", "job"], "exec sleep 1000");
+    far.wait_for_job();
+    far.network.refuse();
+    far.cut();
+    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting…\n");
+    run.signal(Signal::INT);
+    let (status, out, errors) = run.finish();
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""));
+    let (warning, error) = errors.split_once('\n').unwrap();
+    assert!(warning.contains("\"job\", which may be running"), "{warning}");
+    assert!(warning.ends_with("exec-server forget -f job"), "{warning}");
+    assert_eq!(error, "exec-server: cannot start sh: the connection was lost meanwhile\n");
+    machine::signal(spawner, Signal::CONT);
+    // It is, and the remedy that was named works.
+    eventually("it runs", || far.server.run(&["ps"]).stdout.contains("job"));
+    let everything = Watched::new(&machine::descendants(spawner));
+    assert_eq!(far.server.run(&["forget", "-f", "job"]).code, Some(0));
+    everything.wait_until_all_end();
+}
