@@ -74,6 +74,22 @@ fn a_client_that_asks_for_names_and_reads_nothing_costs_a_bounded_memory() {
 }
 
 #[test]
+fn a_stdio_server_ends_with_a_client_that_left_requests_and_unread_answers() {
+    // More than may run at once, so that some are queued; each answer fills the outbox.
+    const REQUESTS: usize = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let file = random_file(directory.path(), 2 << 20);
+    let (mut server, mut client) = Server::stdio();
+    client.initialize(&json!({})).unwrap();
+    for _ in 0..REQUESTS {
+        client.request("fs/readFile", json!({"path": file}));
+    }
+    client.wait_until_read();
+    drop(client);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn a_client_that_stops_reading_can_still_terminate() {
     let server = Server::with(&["--spill-output-bytes-per-process", "1048576"]);
     let marker = marker("deaf");

@@ -229,6 +229,10 @@ impl Client {
         self.wire.finish();
     }
 
+    pub(crate) fn wait_until_read(&self) {
+        self.wire.wait_until_read();
+    }
+
     pub(crate) fn stop_reading(self) -> Option<ChildStdin> {
         self.wire.stop_reading()
     }

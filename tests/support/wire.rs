@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
 
-use super::HANG;
+use super::{HANG, eventually};
 
 pub(crate) enum Wire {
     Tcp(WebSocket<TcpStream>),
@@ -94,6 +94,14 @@ impl Wire {
             Self::Unix(socket) => socket.get_ref().shutdown(std::net::Shutdown::Write).unwrap(),
             Self::Stdio { stdin, .. } => *stdin = None,
         }
+    }
+
+    /// Waits until a stdio server has begun to answer and has read every request.
+    pub(crate) fn wait_until_read(&self) {
+        let Self::Stdio { stdin, stdout } = self else { panic!("only stdio has two pipes") };
+        wait_readable(stdout.get_ref().as_fd());
+        let unread = || rustix::io::ioctl_fionread(stdin.as_ref().unwrap()).unwrap();
+        eventually("the server has read everything", || unread() == 0);
     }
 
     /// Closes the read end of a stdio server's output; its input stays open while what is returned lives.
