@@ -63,6 +63,13 @@ impl BytesResponse {
         base64_simd::STANDARD.encode_append(piece, &mut self.text);
     }
 
+    /// The text so far.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it begins with the id")]
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
     #[must_use]
     pub fn finish(mut self, more: &str) -> Vec<u8> {
         append(&mut self.text, format_args!("\"{more}}}}}"));

@@ -5,6 +5,9 @@
 //! one [`MemoryBudget`], in coarse steps. A reservation that can wait gets half of the budget; the other
 //! half is for connections that hold little, and for what cannot wait. If a reservation has waited for
 //! too long, or the whole budget is exceeded, the connection that holds most is closed.
+//!
+//! The size of a response that is being made is a guess, and often far too large. A guess waits for
+//! memory and for other guesses. It keeps no memory from anybody, and closes no connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,12 +41,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    used: usize,
-    /// The part of `used` that connections hold which are being closed.
+    used: Tally,
+    /// The part of the memory that connections hold which are being closed.
     leaving: usize,
     shares: HashMap<u64, Share>,
     /// Reservations of all connections that wait.
-    waiting: usize,
+    waiting: Tally,
     next_id: u64,
     /// When a connection was last closed for a reservation that waited.
     last_closing: Option<Instant>,
@@ -51,10 +54,41 @@ struct State {
 
 #[derive(Debug)]
 struct Share {
-    bytes: usize,
+    used: Tally,
     /// Reservations that wait.
-    waiting: usize,
+    waiting: Tally,
     exceeded: watch::Sender<bool>,
+}
+
+/// What is counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Memory,
+    Guess,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Tally {
+    memory: usize,
+    guessed: usize,
+}
+
+impl Tally {
+    fn of(&mut self, kind: Kind) -> &mut usize {
+        match kind {
+            Kind::Memory => &mut self.memory,
+            Kind::Guess => &mut self.guessed,
+        }
+    }
+
+    /// What stands in the way of a reservation.
+    fn before(self, kind: Kind) -> usize {
+        match kind {
+            Kind::Memory => self.memory,
+            Kind::Guess => self.memory + self.guessed,
+        }
+    }
 }
 
 /// What one connection has of the budget. Clones are the same connection's.
@@ -72,10 +106,11 @@ struct Member {
 #[derive(Debug, Default)]
 pub struct Holding {
     share: Option<MemoryShare>,
+    kind: Kind,
     /// Counted.
     bytes: usize,
     /// Kept while a reservation waits, also if the wait is interrupted and taken up again.
-    waiting_since: Option<Instant>,
+    waiting: Option<Waiting>,
 }
 
 impl MemoryBudget {
@@ -92,7 +127,8 @@ impl MemoryBudget {
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
-        state.shares.insert(id, Share { bytes: 0, waiting: 0, exceeded });
+        let (used, waiting) = (Tally::default(), Tally::default());
+        state.shares.insert(id, Share { used, waiting, exceeded });
         drop(state);
         MemoryShare(Arc::new(Member { id, budget: self.clone(), exceeded: is_exceeded }))
     }
@@ -103,10 +139,10 @@ impl MemoryBudget {
         self.0.limit / 2
     }
 
-    /// What is counted now, for all connections.
+    /// What all connections hold now, without guesses.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.lock().used
+        self.lock().used.memory
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -117,7 +153,17 @@ impl MemoryBudget {
 impl MemoryShare {
     #[must_use]
     pub fn hold(&self) -> Holding {
-        Holding { share: Some(self.clone()), ..Holding::default() }
+        self.hold_as(Kind::Memory)
+    }
+
+    /// For something whose size is only guessed until it is [set](Holding::set).
+    #[must_use]
+    pub fn hold_guess(&self) -> Holding {
+        self.hold_as(Kind::Guess)
+    }
+
+    fn hold_as(&self, kind: Kind) -> Holding {
+        Holding { share: Some(self.clone()), kind, bytes: 0, waiting: None }
     }
 
     #[must_use]
@@ -141,37 +187,39 @@ impl Drop for Member {
 }
 
 impl Holding {
-    /// Takes or gives back memory without waiting. If the budget is exceeded, the connection that holds
-    /// most is closed.
+    /// Takes or gives back memory without waiting, and replaces a guess. If the budget is exceeded, the
+    /// connection that holds most is closed.
     pub fn set(&mut self, bytes: usize) {
-        let Some((member, counted)) = self.change(bytes) else { return };
-        let mut state = member.budget.lock();
-        state.change(member.id, self.bytes, counted);
-        while state.used - state.leaving > member.budget.0.limit && state.close_largest() {}
-        drop(state);
-        if counted < self.bytes {
-            member.budget.0.released.notify_waiters();
+        let counted = counted(bytes);
+        let Some(MemoryShare(member)) = &self.share else { return };
+        let is_same = counted == self.bytes && (self.kind == Kind::Memory || counted == 0);
+        if !is_same {
+            let mut state = member.budget.lock();
+            state.change(member.id, self.kind, self.bytes, 0);
+            state.change(member.id, Kind::Memory, 0, counted);
+            while state.used.memory - state.leaving > member.budget.0.limit && state.close_largest()
+            {
+            }
+            drop(state);
+            if counted < self.bytes {
+                member.budget.0.released.notify_waiters();
+            }
         }
-        self.bytes = counted;
+        (self.kind, self.bytes, self.waiting) = (Kind::Memory, counted, None);
     }
 
     /// Takes memory as soon as it is there. Cancel-safe.
     pub async fn grow_to(&mut self, bytes: usize) {
+        let Some(MemoryShare(member)) = self.share.clone() else { return };
         loop {
-            let Some((member, _)) = self.change(bytes).filter(|(_, counted)| *counted > self.bytes)
-            else {
-                return;
-            };
-            let budget = member.budget.clone();
-            let mut released = std::pin::pin!(budget.0.released.notified());
+            let mut released = std::pin::pin!(member.budget.0.released.notified());
             released.as_mut().enable();
             if self.try_grow_to(bytes) {
                 return;
             }
-            let _waiting = Waiting::new(&member);
-            let now = Instant::now();
-            let since = *self.waiting_since.get_or_insert(now);
-            let next_closing = budget.lock().close_for(member.id, since, now);
+            let since = self.waiting.get_or_insert_with(|| Waiting::new(&member, self.kind)).since;
+            let more = counted(bytes) - self.bytes;
+            let next_closing = member.budget.close_for(member.id, more, since);
             tokio::select! {
                 () = released => {}
                 () = sleep_until(next_closing) => {}
@@ -181,42 +229,46 @@ impl Holding {
 
     /// Takes memory if it is there.
     pub fn try_grow_to(&mut self, bytes: usize) -> bool {
-        let Some((member, counted)) =
-            self.change(bytes).filter(|(_, counted)| *counted > self.bytes)
-        else {
+        let counted = counted(bytes);
+        let Some(MemoryShare(member)) = self.share.as_ref().filter(|_| counted > self.bytes) else {
+            self.waiting = None;
             return true;
         };
         let mut state = member.budget.lock();
-        if !state.has_room(member.id, counted - self.bytes, member.budget.0.limit) {
+        if !state.has_room(member.id, self.kind, counted - self.bytes, member.budget.0.limit) {
             return false;
         }
-        state.change(member.id, self.bytes, counted);
+        state.change(member.id, self.kind, self.bytes, counted);
         drop(state);
-        (self.bytes, self.waiting_since) = (counted, None);
+        (self.bytes, self.waiting) = (counted, None);
         true
     }
+}
 
-    /// What is to be counted for so many bytes; `None` if nothing changes.
-    fn change(&self, bytes: usize) -> Option<(Arc<Member>, usize)> {
-        let counted = if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) };
-        let share = self.share.as_ref().filter(|_| counted != self.bytes)?;
-        Some((Arc::clone(&share.0), counted))
-    }
+/// What is counted for so many bytes.
+fn counted(bytes: usize) -> usize {
+    if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) }
 }
 
 /// A reservation that waits: connections that hold more get nothing before it.
-struct Waiting<'a>(&'a Member);
+#[derive(Debug)]
+struct Waiting {
+    member: Arc<Member>,
+    kind: Kind,
+    since: Instant,
+}
 
-impl<'a> Waiting<'a> {
-    fn new(member: &'a Member) -> Self {
-        member.budget.lock().wait(member.id, 1);
-        Self(member)
+impl Waiting {
+    fn new(member: &Arc<Member>, kind: Kind) -> Self {
+        member.budget.lock().wait(member.id, kind, 1);
+        Self { member: Arc::clone(member), kind, since: Instant::now() }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.budget.lock().wait(self.0.id, -1);
+        self.member.budget.lock().wait(self.member.id, self.kind, -1);
+        self.member.budget.0.released.notify_waiters();
     }
 }
 
@@ -226,55 +278,64 @@ impl Drop for Holding {
     }
 }
 
+impl MemoryBudget {
+    /// Closes the largest if a reservation of another connection has waited for too long; returns when
+    /// it will have next. A connection that waits for memory of its own is only held back, and guesses
+    /// that stand in the way come to an end by themselves.
+    fn close_for(&self, waiting: u64, more: usize, since: Instant) -> Instant {
+        let (mut state, now) = (self.lock(), Instant::now());
+        let due = state.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
+        if now < due {
+            return due;
+        }
+        let is_held = state.used.memory + more > self.0.limit / 2;
+        if is_held && state.largest() != Some(waiting) {
+            state.last_closing = Some(now);
+            state.close_largest();
+        }
+        now + WAIT_TIMEOUT
+    }
+}
+
 impl State {
-    fn has_room(&self, id: u64, more: usize, limit: usize) -> bool {
-        let own = self.shares.get(&id).map_or(0, |share| share.bytes);
-        let total = self.used + more;
-        (total <= limit / 2 && !self.is_behind_another(own))
+    fn has_room(&self, id: u64, kind: Kind, more: usize, limit: usize) -> bool {
+        let own = self.shares.get(&id).map_or(0, |share| share.used.before(kind));
+        let total = self.used.before(kind) + more;
+        (total <= limit / 2 && !self.is_behind_another(kind, own))
             || (own + more <= limit / LITTLE && total <= limit)
     }
 
     /// Whether a connection that holds less waits. Otherwise those that hold most would take whatever
     /// becomes free.
-    fn is_behind_another(&self, own: usize) -> bool {
-        let waits = |share: &Share| share.waiting > 0 && !*share.exceeded.borrow();
-        self.waiting > 0 && self.shares.values().any(|share| waits(share) && share.bytes < own)
+    fn is_behind_another(&self, kind: Kind, own: usize) -> bool {
+        let waits = |share: &Share| share.waiting.before(kind) > 0 && !*share.exceeded.borrow();
+        let mut shares = self.shares.values();
+        self.waiting.before(kind) > 0
+            && shares.any(|share| waits(share) && share.used.before(kind) < own)
     }
 
-    fn wait(&mut self, id: u64, change: isize) {
+    fn wait(&mut self, id: u64, kind: Kind, change: isize) {
         let Some(share) = self.shares.get_mut(&id) else { return };
-        share.waiting = share.waiting.saturating_add_signed(change);
-        self.waiting = self.waiting.saturating_add_signed(change);
+        for waiting in [share.waiting.of(kind), self.waiting.of(kind)] {
+            *waiting = waiting.saturating_add_signed(change);
+        }
     }
 
-    fn change(&mut self, id: u64, from: usize, to: usize) {
+    fn change(&mut self, id: u64, kind: Kind, from: usize, to: usize) {
         let Some(share) = self.shares.get_mut(&id) else { return };
-        share.bytes = share.bytes - from + to;
-        self.used = self.used - from + to;
-        if *share.exceeded.borrow() {
+        for used in [share.used.of(kind), self.used.of(kind)] {
+            *used = *used - from + to;
+        }
+        if kind == Kind::Memory && *share.exceeded.borrow() {
             self.leaving = self.leaving - from + to;
         }
     }
 
-    /// Closes the largest if a reservation of another connection has waited for too long; returns when
-    /// it will have next. A connection that waits for memory of its own is only held back.
-    fn close_for(&mut self, waiting: u64, since: Instant, now: Instant) -> Instant {
-        let due = self.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
-        if now < due {
-            return due;
-        }
-        if self.largest() != Some(waiting) {
-            self.last_closing = Some(now);
-            self.close_largest();
-        }
-        now + WAIT_TIMEOUT
-    }
-
     /// Of the connections that are not being closed already.
     fn largest(&self) -> Option<u64> {
-        let stays = |share: &Share| share.bytes > 0 && !*share.exceeded.borrow();
+        let stays = |share: &Share| share.used.memory > 0 && !*share.exceeded.borrow();
         let staying = self.shares.iter().filter(|(_, share)| stays(share));
-        staying.max_by_key(|(_, share)| share.bytes).map(|(id, _)| *id)
+        staying.max_by_key(|(_, share)| share.used.memory).map(|(id, _)| *id)
     }
 
     /// False if no connection holds anything that is not being closed already.
@@ -282,7 +343,7 @@ impl State {
         let largest = self.largest().and_then(|id| self.shares.get_mut(&id));
         let Some(largest) = largest else { return false };
         largest.exceeded.send_replace(true);
-        self.leaving += largest.bytes;
+        self.leaving += largest.used.memory;
         true
     }
 }
@@ -451,5 +512,63 @@ mod tests {
         assert!(!is_exceeded(&second));
         drop(held);
         waiting.grow_to(MIB).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guess_makes_no_connection_the_victim() {
+        let budget = budget();
+        let shares = [(); 3].map(|()| budget.share());
+        let [guesser, holder, sender] = &shares;
+        let (mut guess, mut held, mut message) =
+            (guesser.hold_guess(), holder.hold(), sender.hold());
+        held.grow_to(MIB).await;
+        guess.grow_to(3 * MIB).await;
+        // It is not kept from memory by a guess.
+        message.grow_to(3 * MIB).await;
+        drop(held);
+        let mut more = holder.hold();
+        tokio::join!(more.grow_to(2 * MIB), async {
+            sender.exceeded().await;
+            drop(message);
+        });
+        assert_eq!(shares.each_ref().map(is_exceeded), [false, false, true]);
+        // A response that is there counts as what it is.
+        more.set(0);
+        guess.set(5 * MIB);
+        assert_eq!(budget.used(), 5 * MIB);
+        tokio::join!(more.grow_to(MIB), async {
+            guesser.exceeded().await;
+            drop(guess);
+        });
+        assert_eq!(shares.each_ref().map(is_exceeded), [true, false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guesses_wait_for_each_other_and_close_no_connection() {
+        let budget = budget();
+        let [first, second, idle] = [(); 3].map(|()| budget.share());
+        let (mut guess, mut other, mut held) =
+            (first.hold_guess(), second.hold_guess(), idle.hold());
+        guess.grow_to(3 * MIB).await;
+        held.grow_to(MIB / 2).await;
+        let waiting = tokio::time::timeout(10 * WAIT_TIMEOUT, other.grow_to(2 * MIB)).await;
+        assert!(waiting.is_err(), "guesses exceed the budget");
+        assert!(![&first, &second, &idle].into_iter().any(is_exceeded));
+        drop(guess);
+        other.grow_to(2 * MIB).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_interrupted_keeps_its_turn() {
+        let budget = budget();
+        let (large, modest) = (budget.share(), budget.share());
+        let (mut held, mut more, mut wanted) = (large.hold(), large.hold(), modest.hold());
+        held.grow_to(4 * MIB).await;
+        let interrupted = tokio::time::timeout(WAIT_TIMEOUT / 2, wanted.grow_to(MIB)).await;
+        assert!(interrupted.is_err());
+        held.set(2 * MIB);
+        assert!(!more.try_grow_to(MIB), "the larger one took what the smaller one waits for");
+        wanted.grow_to(MIB).await;
+        assert!(more.try_grow_to(MIB));
     }
 }

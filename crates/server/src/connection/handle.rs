@@ -26,7 +26,15 @@ const NAMES_KIB: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Room {
     _permit: Option<OwnedSemaphorePermit>,
-    _memory: Holding,
+    /// A guess until the answer is made.
+    memory: Holding,
+}
+
+impl Room {
+    /// The answer is made, and takes so much.
+    pub(super) fn set_bytes(&mut self, bytes: usize) {
+        self.memory.set(bytes);
+    }
 }
 
 /// Never reused within a server.
@@ -45,6 +53,8 @@ pub(crate) struct ConnectionHandle {
     room: Arc<Semaphore>,
     /// The same for answers that are collected from directories.
     names: Arc<Semaphore>,
+    /// All of that.
+    names_kib: usize,
     pub(super) files: ConnectionFiles,
     pub(super) bodies: ConnectionBodies,
 }
@@ -53,9 +63,12 @@ impl ConnectionHandle {
     pub(super) fn new(id: ConnectionId, memory: MemoryShare, prober: Prober) -> Self {
         let outbox = Arc::new(Outbox::new(&memory));
         let room = Arc::new(Semaphore::new(ROOM_KIB));
-        let names = Arc::new(Semaphore::new(NAMES_KIB));
+        // One connection must not collect more at once than the budget has for a message.
+        let names_kib = NAMES_KIB.min(memory.budget().largest() >> 10);
+        let names = Arc::new(Semaphore::new(names_kib));
         let (files, bodies) = (ConnectionFiles::default(), ConnectionBodies::default());
-        Self { id, outbox, memory, prober, feeds: Mutex::default(), room, names, files, bodies }
+        let feeds = Mutex::default();
+        Self { id, outbox, memory, prober, feeds, room, names_kib, names, files, bodies }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
@@ -72,16 +85,22 @@ impl ConnectionHandle {
 
     /// Waits until a large answer may be made: hold what is returned until it is handed over.
     pub(super) async fn room_for(&self, bytes: usize) -> Room {
+        let permit = self.room_to_send(bytes).await;
+        Room { _permit: permit, memory: self.memory_for_answer(bytes.min(ROOM_KIB << 10)).await }
+    }
+
+    /// The same for an answer that is made already, and counted.
+    pub(super) async fn room_to_send(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let kib = bytes.div_ceil(1 << 10).clamp(1, ROOM_KIB);
         let permits = u32::try_from(kib).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.room).acquire_many_owned(permits).await;
         self.outbox.room().await;
-        Room { _permit: permit.ok(), _memory: self.memory_for_answer(kib << 10).await }
+        permit.ok()
     }
 
     /// Of the budget that connections share. A size is a guess here, so no answer reserves all of it.
     async fn memory_for_answer(&self, bytes: usize) -> Holding {
-        let mut memory = self.memory.hold();
+        let mut memory = self.memory.hold_guess();
         tokio::select! {
             () = memory.grow_to(self.guess(bytes)) => {}
             () = self.outbox.closed() => {}
@@ -100,16 +119,22 @@ impl ConnectionHandle {
 
     /// Waits until names that may be so much text may be collected: hold what is returned until they are handed over.
     pub(super) async fn room_for_names(&self, bytes: usize) -> Room {
-        let permit = Arc::clone(&self.names).acquire_many_owned(names_kib(bytes)).await;
-        Room { _permit: permit.ok(), _memory: self.memory_for_answer(bytes).await }
+        let permit =
+            Arc::clone(&self.names).acquire_many_owned(self.permits_for_names(bytes)).await;
+        Room { _permit: permit.ok(), memory: self.memory_for_answer(bytes).await }
     }
 
     /// The same if there is room.
     pub(super) fn room_for_names_now(&self, bytes: usize) -> Option<Room> {
-        let permit = Arc::clone(&self.names).try_acquire_many_owned(names_kib(bytes)).ok()?;
-        let mut memory = self.memory.hold();
+        let permit =
+            Arc::clone(&self.names).try_acquire_many_owned(self.permits_for_names(bytes)).ok()?;
+        let mut memory = self.memory.hold_guess();
         let reserved = memory.try_grow_to(self.guess(bytes));
-        reserved.then_some(Room { _permit: Some(permit), _memory: memory })
+        reserved.then_some(Room { _permit: Some(permit), memory })
+    }
+
+    fn permits_for_names(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(1 << 10).min(self.names_kib)).unwrap_or(u32::MAX)
     }
 
     /// Sends a process's events to this connection from now on.
@@ -194,6 +219,35 @@ impl ConnectionHandle {
     }
 }
 
-fn names_kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1 << 10).min(NAMES_KIB)).unwrap_or(u32::MAX)
+#[cfg(test)]
+mod tests {
+    use exec_server_transport::{Connection, MemoryBudget, memory};
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[tokio::test(start_paused = true)]
+    async fn room_for_a_listing_is_no_reason_to_close_its_connection() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let [lists, idle, sends] = [(); 3].map(|()| budget.share());
+        let Connection { prober, .. } = memory().0;
+        let connection = ConnectionHandle::new(ConnectionId(1), lists.clone(), prober);
+        let mut room = connection.room_for_names(usize::MAX).await;
+        let mut held = idle.hold();
+        held.set(MIB / 2);
+        let mut message = sends.hold();
+        // The listing is guessed to be larger than what the idle one holds.
+        tokio::select! {
+            () = lists.exceeded() => panic!("a guess has closed its connection"),
+            ((), ()) = async { tokio::join!(message.grow_to(4 * MIB), async {
+                idle.exceeded().await;
+                drop(held);
+            }) } => {}
+        }
+        drop(message);
+        // The listing itself is memory.
+        room.set_bytes(9 * MIB);
+        lists.exceeded().await;
+    }
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_protocol::{Call, Scheduling};
-use exec_server_transport::Holding;
 use tokio::sync::Notify;
 
 use super::responder::Responder;
@@ -19,16 +18,14 @@ use super::responder::Responder;
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Text of requests that run at once; a file to be written is in the text, and storage may be slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;
-/// What a queued request costs besides its text.
-const QUEUED_OVERHEAD: usize = 256;
+/// What a request costs besides its text.
+pub(super) const REQUEST_OVERHEAD: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Lanes {
     places: Arc<Places>,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
-    /// For the queued text, as one: many small requests are as large as a large one.
-    held: Holding,
 }
 
 #[derive(Debug)]
@@ -74,13 +71,13 @@ impl Drop for Place {
 pub(super) struct Refused(pub(super) Responder);
 
 impl Lanes {
-    pub(super) fn new(limit: usize, held: Holding) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         let (taken, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let places = Places { limit, taken, bytes, freed: Notify::new() };
-        Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0, held }
+        Self { places: Arc::new(places), queue: VecDeque::new(), queued_bytes: 0 }
     }
 
-    /// Takes a request in. What may run at once is returned, in the order to run it.
+    /// Takes in a request of so many bytes. What may run at once is returned, in the order to run it.
     pub(super) fn admit(
         &mut self,
         call: Call,
@@ -89,35 +86,24 @@ impl Lanes {
     ) -> Result<Vec<(Call, Responder)>, Refused> {
         match call.scheduling() {
             Scheduling::Waiting if !self.places.is_only_one() => {
-                Ok(self.overtaking(call, responder, bytes))
+                Ok(self.overtaking(call, responder))
             }
-            Scheduling::Control => Ok(self.overtaking(call, responder, bytes)),
+            Scheduling::Control => Ok(self.overtaking(call, responder)),
             Scheduling::Ordinary | Scheduling::Waiting => {
-                let bytes = bytes + QUEUED_OVERHEAD;
                 if self.queued_bytes + bytes > MAX_QUEUED_BYTES && !self.queue.is_empty() {
                     return Err(Refused(responder));
                 }
                 self.queue.push_back(Queued { call, responder, bytes });
-                self.set_queued_bytes(self.queued_bytes + bytes);
+                self.queued_bytes += bytes;
                 Ok(Vec::new())
             }
         }
     }
 
-    fn overtaking(
-        &mut self,
-        call: Call,
-        responder: Responder,
-        bytes: usize,
-    ) -> Vec<(Call, Responder)> {
+    fn overtaking(&mut self, call: Call, responder: Responder) -> Vec<(Call, Responder)> {
         let mut runnable = self.taken_along(&call);
-        runnable.push((call, responder.with_text(bytes)));
+        runnable.push((call, responder));
         runnable
-    }
-
-    fn set_queued_bytes(&mut self, bytes: usize) {
-        self.queued_bytes = bytes;
-        self.held.set(bytes);
     }
 
     /// The next ordinary request, if a place is free.
@@ -132,9 +118,9 @@ impl Lanes {
         taken.fetch_add(1, Ordering::AcqRel);
         bytes.fetch_add(text, Ordering::AcqRel);
         let Queued { call, responder, bytes } = self.queue.pop_front()?;
-        self.set_queued_bytes(self.queued_bytes - bytes);
+        self.queued_bytes -= bytes;
         let place = Place { places: Arc::clone(&self.places), bytes };
-        Some((call, responder.with_text(bytes).with_place(place)))
+        Some((call, responder.with_place(place)))
     }
 
     pub(super) fn has_queued(&self) -> bool {
@@ -153,8 +139,8 @@ impl Lanes {
         }
         for queued in std::mem::take(&mut self.queue) {
             if call.takes_along(&queued.call) {
-                self.set_queued_bytes(self.queued_bytes - queued.bytes);
-                runnable.push((queued.call, queued.responder.with_text(queued.bytes)));
+                self.queued_bytes -= queued.bytes;
+                runnable.push((queued.call, queued.responder));
             } else {
                 self.queue.push_back(queued);
             }
@@ -178,6 +164,7 @@ impl Places {
 mod tests {
     use super::*;
     use crate::connection::outbox::Outbox;
+    use crate::connection::responder::RequestTexts;
     use exec_server_protocol::RequestId;
     use exec_server_transport::MemoryBudget;
 
@@ -190,7 +177,12 @@ mod tests {
     }
 
     fn responder(id: i64) -> Responder {
-        Responder::new(&Arc::new(Outbox::default()), RequestId::Integer(id), Holding::default())
+        counted_responder(id, &Arc::default(), 0)
+    }
+
+    fn counted_responder(id: i64, texts: &Arc<RequestTexts>, bytes: usize) -> Responder {
+        let outbox = Arc::new(Outbox::default());
+        Responder::new(&outbox, RequestId::Integer(id), texts.count(bytes))
     }
 
     fn names(calls: &[(Call, Responder)]) -> Vec<&'static str> {
@@ -199,7 +191,7 @@ mod tests {
 
     #[test]
     fn ordinary_requests_take_places_in_order() {
-        let mut lanes = Lanes::new(2, Holding::default());
+        let mut lanes = Lanes::new(2);
         for _ in 0..3 {
             assert!(lanes.admit(call("process/start", "p"), responder(1), 10).unwrap().is_empty());
         }
@@ -212,21 +204,28 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_that_are_queued_count_together() {
+    fn small_requests_count_together_wherever_they_wait() {
         let budget = MemoryBudget::new(64 << 20);
-        let mut lanes = Lanes::new(1, budget.share().hold());
-        for _ in 0..1_000 {
-            lanes.admit(call("process/list", ""), responder(1), 10_000).unwrap();
+        let texts = Arc::new(RequestTexts::new(budget.share().hold()));
+        let mut lanes = Lanes::new(2);
+        // Ordinary requests wait for a place; a read that waits for output has none.
+        for method in ["process/list", "process/read"] {
+            let mut running = Vec::new();
+            for id in 0..1_000 {
+                let responder = counted_responder(id, &texts, 10_000);
+                running.extend(lanes.admit(call(method, "p"), responder, 10_000).unwrap());
+            }
+            assert!(budget.used() >= 10_000_000, "{method}: {} bytes", budget.used());
+            drop(running);
+            lanes = Lanes::new(2);
+            assert_eq!(budget.used(), 0, "{method}");
         }
-        assert!(budget.used() >= 10_000_000, "{} bytes are counted", budget.used());
-        drop(lanes);
-        assert_eq!(budget.used(), 0);
     }
 
     #[test]
     fn large_requests_run_one_after_the_other() {
-        let mut lanes = Lanes::new(8, Holding::default());
-        let large = MAX_QUEUED_BYTES - 2 * QUEUED_OVERHEAD;
+        let mut lanes = Lanes::new(8);
+        let large = MAX_QUEUED_BYTES;
         let admit = |lanes: &mut Lanes, bytes| {
             assert!(lanes.admit(call("process/list", ""), responder(1), bytes).is_ok());
             lanes.next()
@@ -240,7 +239,7 @@ mod tests {
 
     #[test]
     fn waiting_and_control_requests_need_no_place() {
-        let mut lanes = Lanes::new(2, Holding::default());
+        let mut lanes = Lanes::new(2);
         lanes.admit(call("process/start", "other"), responder(1), 10).unwrap();
         lanes.admit(call("process/start", "another"), responder(1), 10).unwrap();
         let _busy = [lanes.next().unwrap(), lanes.next().unwrap()];
@@ -252,7 +251,7 @@ mod tests {
 
     #[test]
     fn with_one_place_everything_but_control_is_serial() {
-        let mut lanes = Lanes::new(1, Holding::default());
+        let mut lanes = Lanes::new(1);
         lanes.admit(call("process/wait", "p"), responder(1), 10).unwrap();
         let mut waiting = lanes.next().unwrap();
         waiting.1.release_place();
@@ -270,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_control_call_takes_the_queued_changes_of_its_process_along() {
-        let mut lanes = Lanes::new(2, Holding::default());
+        let mut lanes = Lanes::new(2);
         for (method, process) in
             [("process/start", "p"), ("process/write", "q"), ("process/write", "p")]
         {
@@ -288,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_full_refuses() {
-        let mut lanes = Lanes::new(1, Holding::default());
+        let mut lanes = Lanes::new(1);
         lanes.admit(call("process/list", ""), responder(1), MAX_QUEUED_BYTES).unwrap();
         assert!(lanes.admit(call("process/list", ""), responder(2), 1).is_err());
         lanes.admit(call("process/terminate", "p"), responder(3), 1).unwrap();

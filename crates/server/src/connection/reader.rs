@@ -12,8 +12,8 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::feed::Confirms;
 use super::handle::ConnectionHandle;
-use super::lanes::{Lanes, Refused};
-use super::responder::Responder;
+use super::lanes::{Lanes, REQUEST_OVERHEAD, Refused};
+use super::responder::{RequestTexts, Responder};
 use crate::server::Shared;
 use crate::sessions::{Holder, Resume, Session, SessionSettings};
 
@@ -25,6 +25,7 @@ pub(super) struct Reader {
     pub(super) connection: Arc<ConnectionHandle>,
     phase: Phase,
     lanes: Lanes,
+    texts: Arc<RequestTexts>,
     /// Requests that are being worked on. They end with the connection.
     pub(super) tasks: JoinSet<()>,
     /// Waits for a client to ask for what it missed.
@@ -41,9 +42,10 @@ enum Phase {
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>, connection: Arc<ConnectionHandle>) -> Self {
-        let lanes = Lanes::new(shared.config.concurrent_requests, connection.memory().hold());
+        let lanes = Lanes::new(shared.config.concurrent_requests);
+        let texts = Arc::new(RequestTexts::new(connection.memory().hold()));
         let (phase, tasks) = (Phase::Fresh, JoinSet::new());
-        Self { shared, connection, phase, lanes, tasks, patience: None }
+        Self { shared, connection, phase, lanes, texts, tasks, patience: None }
     }
 
     pub(super) fn into_session(self) -> Option<Arc<Session>> {
@@ -144,7 +146,8 @@ impl Reader {
     }
 
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
-        let text = self.connection.memory().hold();
+        let bytes = bytes + REQUEST_OVERHEAD;
+        let text = self.texts.count(bytes);
         let responder = Responder::new(self.connection.outbox(), request.id, text);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
         let decoded = Call::decode(&request.method, request.params);

@@ -1,6 +1,6 @@
 //! The duty to answer one request, exactly once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::{
     BytesResponse, RequestId, Rpc, RpcError, bytes_response, error_response, response,
@@ -17,19 +17,13 @@ pub(crate) struct Responder {
     outbox: Arc<Outbox>,
     id: Option<RequestId>,
     place: Option<Place>,
-    /// For the text of the request.
-    text: Holding,
+    /// Counts until the request is answered.
+    _text: RequestText,
 }
 
 impl Responder {
-    pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId, text: Holding) -> Self {
-        Self { outbox: Arc::clone(outbox), id: Some(id), place: None, text }
-    }
-
-    /// The text of the request counts until it is answered.
-    pub(super) fn with_text(mut self, bytes: usize) -> Self {
-        self.text.set(bytes);
-        self
+    pub(super) fn new(outbox: &Arc<Outbox>, id: RequestId, text: RequestText) -> Self {
+        Self { outbox: Arc::clone(outbox), id: Some(id), place: None, _text: text }
     }
 
     /// False once the connection is over: work that has not begun is dropped then.
@@ -64,6 +58,12 @@ impl Responder {
         Encoded { outbox: Arc::clone(&self.outbox), message, _place: self.place.take() }
     }
 
+    /// Fails if the answer cannot have so many bytes, encoded.
+    pub(super) fn check_bytes(&self, bytes: usize) -> Result<(), RpcError> {
+        let max = self.outbox.max_answer();
+        if bytes.div_ceil(3).saturating_mul(4) > max { Err(too_large(max)) } else { Ok(()) }
+    }
+
     /// Answers with one member of bytes, and `more` behind it.
     pub(super) fn answer_bytes(mut self, member: &str, bytes: &[u8], more: &str) {
         if let Some(id) = self.id.take() {
@@ -71,16 +71,21 @@ impl Responder {
         }
     }
 
-    /// The same for bytes that `read` appends, piece by piece.
+    /// The same for bytes that `read` appends, piece by piece, until they are too many.
     pub(super) fn answer_pieces(
         mut self,
         member: &str,
         expected_bytes: usize,
-        read: impl FnOnce(&mut BytesResponse) -> Result<(), RpcError>,
+        read: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), RpcError>) -> Result<(), RpcError>,
     ) {
         let Some(id) = self.id.take() else { return };
-        let mut response = BytesResponse::new(&id, member, expected_bytes);
-        self.outbox.push(match read(&mut response) {
+        let max = self.outbox.max_answer();
+        let mut response = BytesResponse::new(&id, member, expected_bytes.min(max));
+        let read = read(&mut |piece| {
+            response.append(piece);
+            if response.len() > max { Err(too_large(max)) } else { Ok(()) }
+        });
+        self.outbox.push(match read {
             Ok(()) => self.sendable(&id, response.finish("")),
             Err(error) => error_response(&id, &error),
         });
@@ -113,8 +118,7 @@ impl Responder {
             return message;
         }
         tracing::warn!(len, "an answer exceeds the largest message; an error is sent instead");
-        let error = format!("the answer of {len} bytes exceeds the limit of {max}");
-        error_response(id, &RpcError::internal(error).with_kind("answerTooLarge"))
+        error_response(id, &too_large(max))
     }
 }
 
@@ -134,6 +138,50 @@ impl Encoded {
     pub(super) fn send(self) {
         self.outbox.push(self.message);
     }
+}
+
+/// The text of all requests of a connection that were not answered yet, as one: many small requests are as
+/// large as a large one.
+#[derive(Debug, Default)]
+pub(super) struct RequestTexts(Mutex<(usize, Holding)>);
+
+impl RequestTexts {
+    pub(super) fn new(held: Holding) -> Self {
+        Self(Mutex::new((0, held)))
+    }
+
+    pub(super) fn count(self: &Arc<Self>, bytes: usize) -> RequestText {
+        self.add(bytes.cast_signed());
+        RequestText { all: Arc::clone(self), bytes }
+    }
+
+    fn add(&self, bytes: isize) {
+        let (total, held) = &mut *self.lock();
+        *total = total.saturating_add_signed(bytes);
+        held.set(*total);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Holding)> {
+        self.0.lock().expect("no code panics while it counts text")
+    }
+}
+
+/// The text of one request, given back when dropped.
+#[derive(Debug)]
+pub(super) struct RequestText {
+    all: Arc<RequestTexts>,
+    bytes: usize,
+}
+
+impl Drop for RequestText {
+    fn drop(&mut self) {
+        self.all.add(-self.bytes.cast_signed());
+    }
+}
+
+fn too_large(max: usize) -> RpcError {
+    let message = format!("the answer exceeds the limit of {max} bytes");
+    RpcError::internal(message).with_kind("answerTooLarge")
 }
 
 fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {

@@ -199,3 +199,18 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
     }
     assert!(server.buffered_bytes() > 0, "the others do not wait for anything");
 }
+
+#[tokio::test]
+async fn a_file_that_is_too_large_for_the_budget_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("large");
+    std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
+    let config = ServerConfig { max_buffered_bytes: 8 << 20, ..ServerConfig::default() };
+    let server = server(config);
+    let (mut client, _) = Client::open(&server, json!({})).await;
+    let before = bytes_read();
+    let refused = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap_err();
+    assert_eq!(refused["data"]["kind"], "answerTooLarge", "{refused}");
+    let read = bytes_read() - before;
+    assert!(read < 1 << 20, "{read} bytes were read in vain");
+}

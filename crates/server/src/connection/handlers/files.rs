@@ -80,7 +80,10 @@ impl Reader {
                 Ok((Reading::Done(content), _)) => {
                     return responder.answer_bytes("dataBase64", &content, "");
                 }
-                Ok((Reading::Large(file), lane)) => (file, lane),
+                Ok((Reading::Large(file), lane)) => match responder.check_bytes(file.size()) {
+                    Ok(()) => (file, lane),
+                    Err(error) => return responder.fail(&error),
+                },
                 Err(error) => return responder.fail(&error),
             };
             let coming = lane.announce();
@@ -94,9 +97,7 @@ impl Reader {
                         return;
                     }
                     let expected = file.expected_bytes();
-                    responder.answer_pieces("dataBase64", expected, |answer| {
-                        file.finish(|piece| answer.append(piece))
-                    });
+                    responder.answer_pieces("dataBase64", expected, |take| file.finish(take));
                     drop(room);
                 });
                 drop(coming);
@@ -250,14 +251,17 @@ impl<M: LargeFileCall> LargeCall<M> {
     }
 
     /// The room is free again when the answer is handed over.
-    fn run(self, names: Room) {
+    fn run(self, mut names: Room) {
         let Self { shared, connection, runtime, admitted, responder } = self;
         let answer = responder.encode::<M>(M::run(admitted, &connection.files.stop));
+        names.set_bytes(answer.len());
         let coming = shared.files.announce();
         shared.spawn_on(&runtime, async move {
-            let _room = connection.room_for(answer.len()).await;
+            let room = connection.room_to_send(answer.len()).await;
+            // From here on the outbox counts it.
+            names.set_bytes(0);
             answer.send();
-            drop((names, coming));
+            drop((room, names, coming));
         });
     }
 }

@@ -47,9 +47,14 @@ impl Reading {
 }
 
 impl LargeFile {
+    /// What the file system says.
+    pub(crate) fn size(&self) -> usize {
+        usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
+    }
+
     /// How much room it will take, as far as the file system knows.
     pub(crate) fn expected_bytes(&self) -> usize {
-        let size = usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX);
+        let size = self.size();
         // Files that are made when they are read, as in /proc, have no size.
         if size > self.begun.len() {
             size
@@ -59,7 +64,10 @@ impl LargeFile {
     }
 
     /// Gives the content to `take`, from its beginning, in pieces: what is made of them is large, and the pieces need not be.
-    pub(crate) fn finish(self, mut take: impl FnMut(&[u8])) -> Result<(), RpcError> {
+    pub(crate) fn finish(
+        self,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RpcError>,
+    ) -> Result<(), RpcError> {
         let max = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
         // Read again, so that every piece but the last is a whole one.
         let (mut piece, mut offset) = (self.begun, 0);
@@ -72,7 +80,7 @@ impl LargeFile {
                 let path = self.file.path().to_owned();
                 return Err(refusal(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
             }
-            take(&piece);
+            take(&piece)?;
             if is_end {
                 return Ok(());
             }

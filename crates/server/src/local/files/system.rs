@@ -46,7 +46,10 @@ impl LocalFileSystem {
                 Reading::Done(content) => content,
                 Reading::Large(file) => {
                     let mut content = Vec::with_capacity(file.expected_bytes());
-                    file.finish(|piece| content.extend_from_slice(piece))?;
+                    file.finish(&mut |piece| {
+                        content.extend_from_slice(piece);
+                        Ok(())
+                    })?;
                     content
                 }
             };
