@@ -1,46 +1,42 @@
-//! From a notification to an event of a process.
+//! From a notification to the process or the lease that it belongs to.
 
-use exec_server_protocol::{
-    ClosedNotification, ExitedNotification, Notification, OutputNotification,
-};
+use exec_server_protocol::{Notification, ServerNotification};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::calls::ProcessKey;
 use crate::mirror::MirrorEvent;
-use crate::{Violation, catch_up};
 
-/// An event as it was notified.
-pub(crate) struct Notified {
+/// An event of a process.
+pub(crate) struct ProcessNotification {
     pub(crate) key: ProcessKey,
     pub(crate) seq: u64,
     pub(crate) event: MirrorEvent,
     pub(crate) dropped_bytes: u64,
 }
 
-/// As much of a notification as is needed to say whose it is.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ProcessName {
-    process_id: String,
-    session_id: Option<String>,
+/// A notification and its recipient.
+pub(crate) enum Notified {
+    Process(ProcessNotification),
+    Lease {
+        id: String,
+        notification: ServerNotification,
+    },
+    /// Of a v0 process, which this client never starts.
+    Legacy,
 }
 
-pub(crate) fn read_event(notification: &Notification<'_>) -> Result<Option<Notified>, Violation> {
-    let notified = match &*notification.method {
-        "process/output" => {
-            let params: OutputNotification = read(notification)?;
-            Notified {
+impl From<ServerNotification> for Notified {
+    fn from(notification: ServerNotification) -> Self {
+        match notification {
+            ServerNotification::ProcessOutput(params) => Self::Process(ProcessNotification {
                 key: key(params.session_id, params.process_id),
                 seq: params.seq,
                 event: MirrorEvent::Output { stream: params.stream, chunk: params.chunk.0 },
                 dropped_bytes: params.dropped_bytes,
-            }
-        }
-        "process/exited" => {
-            let params: ExitedNotification = read(notification)?;
-            Notified {
+            }),
+            ServerNotification::ProcessExited(params) => Self::Process(ProcessNotification {
                 key: key(params.session_id, params.process_id),
                 seq: params.seq,
                 event: MirrorEvent::Exited {
@@ -50,39 +46,54 @@ pub(crate) fn read_event(notification: &Notification<'_>) -> Result<Option<Notif
                     details: params.exit,
                 },
                 dropped_bytes: params.dropped_bytes,
-            }
-        }
-        "process/closed" => {
-            let params: ClosedNotification = read(notification)?;
-            Notified {
+            }),
+            ServerNotification::ProcessClosed(params) => Self::Process(ProcessNotification {
                 key: key(params.session_id, params.process_id),
                 seq: params.seq,
                 event: MirrorEvent::Closed,
                 dropped_bytes: params.dropped_bytes,
+            }),
+            ServerNotification::FsChanged(ref params) => {
+                Self::Lease { id: params.watch_id.clone(), notification }
             }
+            ServerNotification::FsSearchResults(ref params) => {
+                Self::Lease { id: params.search_id.clone(), notification }
+            }
+            ServerNotification::HttpBodyDelta(ref params) => {
+                Self::Lease { id: params.request_id.clone(), notification }
+            }
+            ServerNotification::CommandExecOutputDelta(_)
+            | ServerNotification::CommandExecExited(_) => Self::Legacy,
         }
-        _ => return Ok(None),
-    };
-    if notified.seq == 0 || notified.seq >= catch_up::MAX_SEQ {
-        return Err(Violation::Numbers { process_id: notified.key.process_id });
     }
-    Ok(Some(notified))
+}
+
+/// The process that a notification names, if that much of it can be read.
+pub(crate) fn read_key(notification: &Notification<'_>) -> Option<ProcessKey> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ProcessName {
+        process_id: String,
+        session_id: Option<String>,
+    }
+    let ProcessName { process_id, session_id } = read(notification)?;
+    Some(key(session_id, process_id))
+}
+
+/// The lease that a notification names, if that much of it can be read.
+pub(crate) fn read_lease_id(notification: &Notification<'_>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct LeaseName {
+        #[serde(alias = "watchId", alias = "searchId", alias = "requestId")]
+        id: String,
+    }
+    read::<LeaseName>(notification).map(|name| name.id)
 }
 
 fn key(observed_session: Option<String>, process_id: String) -> ProcessKey {
     ProcessKey { observed_session, process_id }
 }
 
-pub(crate) fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Result<T, Violation> {
-    let text = notification.params.map_or("{}", RawValue::get);
-    serde_json::from_str(text).map_err(|source| Violation::Notification {
-        method: notification.method.clone().into_owned(),
-        source,
-    })
-}
-
-/// Whose event it is, if as much can be read.
-pub(crate) fn read_key(notification: &Notification<'_>) -> Option<ProcessKey> {
-    let ProcessName { process_id, session_id } = read(notification).ok()?;
-    Some(key(session_id, process_id))
+fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Option<T> {
+    serde_json::from_str(notification.params.map_or("{}", RawValue::get)).ok()
 }

@@ -5,14 +5,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorCode, Notification, RpcError};
+use exec_server_protocol::{ErrorCode, RpcError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::calls::{Answer, Asker, Call, ProcessKey, Question};
-use crate::notified::{Notified, read_event, read_key};
+use crate::notified::ProcessNotification;
 use crate::tracked::{Tracked, Unconfirmed};
-use crate::{ExecServerError, Violation};
+use crate::{ExecServerError, Violation, catch_up};
 
 /// Output is confirmed this long after it came, if not before for its amount.
 const ACK_DELAY: Duration = Duration::from_millis(100);
@@ -149,24 +149,12 @@ impl Processes {
         self.touched.push(question.key.clone());
     }
 
-    /// An event of a process, or something that is none of ours. One that cannot be read fails its process alone; if
-    /// nobody knows whose it is, nothing can be relied on any more.
-    pub(crate) fn notified(
-        &mut self,
-        notification: &Notification<'_>,
-        now: Instant,
-    ) -> Result<(), Violation> {
-        match read_event(notification) {
-            Ok(Some(notified)) => self.happened(notified, now),
-            Ok(None) => {
-                tracing::debug!(method = %notification.method, "a notification of no process");
-            }
-            Err(violation) => self.fail_its_process(notification, violation)?,
+    pub(crate) fn happened(&mut self, notification: ProcessNotification, now: Instant) {
+        let ProcessNotification { key, seq, event, dropped_bytes } = notification;
+        if seq == 0 || seq >= catch_up::MAX_SEQ {
+            let process_id = key.process_id.clone();
+            return self.fail(&key, Violation::Numbers { process_id });
         }
-        Ok(())
-    }
-
-    fn happened(&mut self, Notified { key, seq, event, dropped_bytes }: Notified, now: Instant) {
         let Some(process) = self.by_key.get_mut(&key) else { return };
         process.offer(seq, event, dropped_bytes);
         process.stalled = false;
@@ -177,18 +165,13 @@ impl Processes {
         }
     }
 
-    fn fail_its_process(
-        &mut self,
-        notification: &Notification<'_>,
-        violation: Violation,
-    ) -> Result<(), Violation> {
-        let Some(key) = read_key(notification) else { return Err(violation) };
-        if let Some(process) = self.by_key.get_mut(&key) {
+    /// Fails one process because of what the server said about it.
+    pub(crate) fn fail(&mut self, key: &ProcessKey, violation: Violation) {
+        if let Some(process) = self.by_key.get_mut(key) {
             process.mirror.fail(violation.into());
             process.drain();
-            self.touched.push(key);
+            self.touched.push(key.clone());
         }
-        Ok(())
     }
 
     /// When [`Self::handle_timeout`] wants to be called.

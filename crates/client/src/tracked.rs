@@ -185,7 +185,7 @@ impl Tracked {
         let seq = self.after();
         if !self.mirror.is_over() {
             let params = AckParams { process_id, seq };
-            return Errand::Notify(notification("process/ack", &params));
+            return Errand::Notify(notification(&params));
         }
         // No later confirmation makes up for this one, and without it the server keeps the process as long as the
         // session. A read confirms too, and is sent again when it is lost.

@@ -5,7 +5,10 @@ use std::io::Write as _;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::{OutputStream, RequestId, RpcError};
+use crate::{
+    ExecOutputDeltaNotification, NotificationParams, OutputNotification, OutputStream, RequestId,
+    RpcError,
+};
 
 /// Encodes a request whose params are text already.
 #[must_use]
@@ -90,13 +93,13 @@ pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
 
 /// Encodes a notification.
 #[must_use]
-pub fn notification<T: Serialize>(method: &str, params: &T) -> Vec<u8> {
+pub fn notification<T: NotificationParams>(params: &T) -> Vec<u8> {
     #[derive(Serialize)]
     struct Notification<'a, T> {
         method: &'a str,
         params: &'a T,
     }
-    serde_json::to_vec(&Notification { method, params })
+    serde_json::to_vec(&Notification { method: T::NAME, params })
         .expect("notification params have only string keys")
 }
 
@@ -115,7 +118,8 @@ impl NotificationHeader {
     #[must_use]
     pub fn output(process_id: &str, observed_session: Option<&str>) -> Self {
         let mut text = format!(
-            r#"{{"method":"process/output","params":{{"processId":{}"#,
+            r#"{{"method":"{}","params":{{"processId":{}"#,
+            OutputNotification::NAME,
             json_string(process_id)
         );
         if let Some(session) = observed_session {
@@ -130,7 +134,8 @@ impl NotificationHeader {
     #[must_use]
     pub fn legacy_output(process_id: &str) -> Self {
         let text = format!(
-            r#"{{"method":"command/exec/outputDelta","params":{{"processId":{},"stream":"#,
+            r#"{{"method":"{}","params":{{"processId":{},"stream":"#,
+            ExecOutputDeltaNotification::NAME,
             json_string(process_id)
         );
         Self { text: text.into(), sequenced: false }
@@ -199,7 +204,7 @@ fn decimal_len(number: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Base64Bytes, OutputNotification};
+    use crate::Base64Bytes;
 
     #[test]
     fn written_output_is_what_serde_would_write_and_as_long_as_announced() {
@@ -215,7 +220,6 @@ mod tests {
                 header.write(&mut text, seq, stream, chunk, dropped);
                 assert_eq!(text.len(), header.len(seq, stream, chunk.len(), dropped));
                 let expected = notification(
-                    "process/output",
                     &OutputNotification {
                         process_id: "p\"\n1".into(),
                         session_id: session.map(str::to_owned),

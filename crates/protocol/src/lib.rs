@@ -14,8 +14,10 @@ mod fs;
 mod http;
 mod legacy;
 mod lifecycle;
+mod link;
 mod methods;
 mod misspelt;
+mod notifications;
 mod nullable;
 mod path_uri;
 mod process;
@@ -61,7 +63,11 @@ pub use lifecycle::{
     Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION,
     SessionCloseParams, SessionInfo, SessionListResponse,
 };
-pub use methods::{Call, ClientNotification, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc};
+pub use link::{EventSink, Offered, Respond, ServerLink, SinkFuture};
+pub use methods::{Call, CallResponse, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc};
+pub use notifications::{
+    ClientNotification, Initialized, NotificationParams, NotificationTopic, ServerNotification,
+};
 pub use path_uri::{PathUri, PathUriError};
 pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::envelope::Params;
 use crate::{
-    AckParams, CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
+    CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
     ExecParams, ExecResponse, ExecWriteResponse, FsCancelSearchParams, FsCanonicalizeParams,
     FsCloseParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
     FsGetMetadataParams, FsGlobParams, FsHandleResponse, FsMetadata, FsOpenParams, FsPathResponse,
@@ -14,8 +14,8 @@ use crate::{
     FsReadFileParams, FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
     FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
     FsUnwatchParams, FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteBlockParams,
-    FsWriteFileParams, FsWriteFileResponse, HttpAckParams, HttpCancelParams, HttpRequestParams,
-    HttpResponse, InitializeParams, InitializeResponse, ListParams, ListResponse, Notification,
+    FsWriteFileParams, FsWriteFileResponse, HttpCancelParams, HttpRequestParams,
+    HttpResponse, InitializeParams, InitializeResponse, ListParams, ListResponse,
     ObserveParams, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, RpcError,
     SessionCloseParams, SessionListResponse, SignalParams, SnapshotResponse, StartParams,
     StartResponse, TerminateParams, TerminateResponse, WaitParams, WaitResponse, WriteParams,
@@ -51,8 +51,16 @@ pub enum Replay {
 pub trait Rpc {
     const METHOD: Method;
     const REPLAY: Replay;
-    type Params: Serialize + DeserializeOwned;
-    type Response: Serialize + DeserializeOwned;
+    type Params: Serialize + DeserializeOwned + Send + 'static;
+    type Response: Serialize + DeserializeOwned + Send + 'static;
+
+    /// This method with its params.
+    fn into_call(params: Self::Params) -> Call;
+
+    fn into_response(response: Self::Response) -> CallResponse;
+
+    /// `None` for the response of another method.
+    fn from_response(response: CallResponse) -> Option<Self::Response>;
 }
 
 macro_rules! methods {
@@ -100,8 +108,29 @@ macro_rules! methods {
                     const REPLAY: super::Replay = super::Replay::$replay;
                     type Params = super::$params;
                     type Response = super::$response;
+
+                    fn into_call(params: super::$params) -> super::Call {
+                        super::Call::$name(params)
+                    }
+
+                    fn into_response(response: super::$response) -> super::CallResponse {
+                        super::CallResponse::$name(response)
+                    }
+
+                    fn from_response(response: super::CallResponse) -> Option<super::$response> {
+                        match response {
+                            super::CallResponse::$name(response) => Some(response),
+                            _ => None,
+                        }
+                    }
                 }
             )*
+        }
+
+        /// The result of a call that succeeded.
+        #[derive(Debug, Clone)]
+        pub enum CallResponse {
+            $($name($response),)*
         }
 
         /// A request with its params decoded.
@@ -129,6 +158,15 @@ macro_rules! methods {
                 };
                 call.check_names()?;
                 Ok(call)
+            }
+
+            /// The params as the text of a request.
+            #[must_use]
+            pub fn encode_params(&self) -> Box<RawValue> {
+                let encoded = match self {
+                    $(Self::$name(params) => to_raw_value(params),)*
+                };
+                encoded.expect("params have only string keys")
             }
 
             #[must_use]
@@ -230,8 +268,8 @@ impl Call {
         }
     }
 
-    /// Names are repeated in messages and kept in memory, so they have a limit of their own.
-    fn check_names(&self) -> Result<(), RpcError> {
+    /// Names are repeated in messages and kept in memory, so they have a limit of their own. Decoding checks it.
+    pub fn check_names(&self) -> Result<(), RpcError> {
         let (what, name) = match self {
             Self::Initialize(params) => ("clientName", Some(params.client_name.as_str())),
             Self::ProcessWrite(params) | Self::CommandExecWrite(params) => {
@@ -269,31 +307,7 @@ impl Call {
     }
 }
 
-/// What a client may say without an id.
-#[derive(Debug, Clone)]
-pub enum ClientNotification {
-    Initialized,
-    Ack(AckParams),
-    HttpAck(HttpAckParams),
-}
-
-impl ClientNotification {
-    /// Params of `initialized` are ignored. Every other unknown notification is an invalid request.
-    pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
-        let params = notification.params.map_or("{}", RawValue::get).as_bytes();
-        match &*notification.method {
-            "initialized" => Ok(Self::Initialized),
-            "process/ack" => decode_params("process/ack", params).map(Self::Ack),
-            "http/request/ack" => decode_params("http/request/ack", params).map(Self::HttpAck),
-            other if Method::from_name(other).is_some() => Err(RpcError::invalid_request(format!(
-                "{other} was sent as a notification; a request needs an id"
-            ))),
-            other => Err(RpcError::invalid_request(format!("notification {other:?} is not known"))),
-        }
-    }
-}
-
-fn decode_params<T: DeserializeOwned>(method: &str, text: &[u8]) -> Result<T, RpcError> {
+pub(crate) fn decode_params<T: DeserializeOwned>(method: &str, text: &[u8]) -> Result<T, RpcError> {
     serde_json::from_slice(text).map_err(|error| {
         RpcError::invalid_params(format!("params of {method}: {}", without_position(&error)))
     })

@@ -5,10 +5,8 @@
 use exec_server_protocol::{
     Base64Bytes, Call, ClientNotification, ClosedNotification, ExecExitedNotification,
     ExecOutputDeltaNotification, ExitedNotification, Message, NotificationHeader,
-    OutputNotification, OutputStream, PathUri, RequestId, Rpc, decode, notification, response, rpc,
+    NotificationParams, OutputNotification, OutputStream, PathUri, RequestId, Rpc, decode, notification, response, rpc,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -38,13 +36,13 @@ fn answer<M: Rpc>(text: &str) {
     assert_eq!(String::from_utf8(response(&id, &result).unwrap()).unwrap(), text);
 }
 
-fn sent<T: Serialize + DeserializeOwned>(method: &str, text: &str) -> T {
+fn sent<T: NotificationParams>(text: &str) -> T {
     let Message::Notification(received) = decode(text.as_bytes()).unwrap() else {
         panic!("not a notification: {text}")
     };
-    assert_eq!(received.method, method);
+    assert_eq!(received.method, T::NAME);
     let params: T = serde_json::from_str(received.params.unwrap().get()).unwrap();
-    assert_eq!(String::from_utf8(notification(method, &params)).unwrap(), text);
+    assert_eq!(String::from_utf8(notification(&params)).unwrap(), text);
     params
 }
 
@@ -65,7 +63,7 @@ fn handshake() {
     };
     assert!(matches!(
         ClientNotification::decode(&initialized),
-        Ok(ClientNotification::Initialized)
+        Ok(ClientNotification::Initialized(_))
     ));
 }
 
@@ -80,7 +78,6 @@ fn process_session() {
     );
     answer::<rpc::ProcessStart>(r#"{"id":2,"result":{"processId":"proc-1","sandboxType":"none"}}"#);
     let output: OutputNotification = sent(
-        "process/output",
         r#"{"method":"process/output","params":{"processId":"proc-1","seq":1,"stream":"stdout","chunk":"cmVhZHkK"}}"#,
     );
     assert_eq!(output.chunk, Base64Bytes::from("ready\n"));
@@ -90,7 +87,6 @@ fn process_session() {
     );
     answer::<rpc::ProcessWrite>(r#"{"id":3,"result":{"status":"accepted"}}"#);
     sent::<OutputNotification>(
-        "process/output",
         r#"{"method":"process/output","params":{"processId":"proc-1","seq":2,"stream":"stdout","chunk":"ZWNobzpoZWxsbwo="}}"#,
     );
     request::<rpc::ProcessTerminate>(
@@ -100,11 +96,9 @@ fn process_session() {
     answer::<rpc::ProcessTerminate>(r#"{"id":4,"result":{"running":true}}"#);
     // `sandboxDenied` and the number of `closed` were added after the documents.
     sent::<ExitedNotification>(
-        "process/exited",
         r#"{"method":"process/exited","params":{"processId":"proc-1","seq":3,"exitCode":0,"sandboxDenied":false}}"#,
     );
     sent::<ClosedNotification>(
-        "process/closed",
         r#"{"method":"process/closed","params":{"processId":"proc-1","seq":4}}"#,
     );
 }
@@ -134,12 +128,10 @@ fn v0_session() {
         r#"{"id":2,"result":{"processId":"proc-1","running":true,"exitCode":null,"stdout":null,"stderr":null}}"#,
     );
     sent::<ExecOutputDeltaNotification>(
-        "command/exec/outputDelta",
         r#"{"method":"command/exec/outputDelta","params":{"processId":"proc-1","stream":"stdout","chunk":"cmVhZHkK"}}"#,
     );
     answer::<rpc::CommandExecWrite>(r#"{"id":3,"result":{"accepted":true}}"#);
     sent::<ExecExitedNotification>(
-        "command/exec/exited",
         r#"{"method":"command/exec/exited","params":{"processId":"proc-1","exitCode":0}}"#,
     );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exec_server_protocol::{
-    Empty, ErrorCode, InitializeParams, InitializeResponse, Method, notification,
+    ErrorCode, Initialized, InitializeParams, InitializeResponse, Method, notification,
 };
 use exec_server_transport::Connection;
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ impl Driver {
                 self.processes.confirm_output(response.acks == Some(true));
                 // Who grants one kind of acknowledgement knows the other. Others may break off at such a notification.
                 self.leases.acknowledge(response.acks == Some(true));
-                self.push(&notification("initialized", &Empty {}));
+                self.push(&notification(&Initialized {}));
                 self.recovery.handle_initialized(generation, Instant::now());
             }
             Err(error) => {

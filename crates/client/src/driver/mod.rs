@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::{Message, Notification, UNKNOWN_REQUEST_ID, decode_unchecked};
+use exec_server_protocol::{
+    Message, Notification, NotificationTopic, ServerNotification, UNKNOWN_REQUEST_ID,
+    decode_unchecked,
+};
 use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -17,7 +20,8 @@ use tokio::time::Instant;
 
 use crate::calls::{Answer, Asker, Call, Calls, read_error};
 use crate::connector::{Connector, Dialing};
-use crate::leases::{Bell, IsOurs, Lease, Leases};
+use crate::leases::{Bell, Lease, Leases};
+use crate::notified::{Notified, read_key, read_lease_id};
 use crate::processes::{Errand, Processes};
 use crate::recovery::{Action, Generation, Recovery};
 use crate::tracked::Tracked;
@@ -289,11 +293,45 @@ impl Driver {
         }
     }
 
+    /// One that cannot be read fails its process or lease alone. If its recipient is not known, nothing that the
+    /// server says can be relied on any more.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
-        match self.leases.notified(notification)? {
-            IsOurs::Yes => Ok(()),
-            IsOurs::No => self.processes.notified(notification, Instant::now()),
+        match ServerNotification::decode(notification) {
+            Ok(Some(decoded)) => match Notified::from(decoded) {
+                Notified::Process(event) => self.processes.happened(event, Instant::now()),
+                Notified::Lease { id, notification: decoded } => {
+                    let text_len = notification.params.map_or(0, |params| params.get().len());
+                    self.leases.notified(&id, decoded, text_len);
+                }
+                Notified::Legacy => {}
+            },
+            Ok(None) => {
+                tracing::debug!(method = %notification.method, "ignoring an unknown notification");
+            }
+            Err(source) => self.unreadable(notification, source)?,
         }
+        Ok(())
+    }
+
+    fn unreadable(
+        &mut self,
+        notification: &Notification<'_>,
+        source: serde_json::Error,
+    ) -> Result<(), Violation> {
+        let method = notification.method.clone().into_owned();
+        let violation = Violation::Notification { method, source };
+        match ServerNotification::topic(&notification.method) {
+            Some(NotificationTopic::Process) => match read_key(notification) {
+                Some(key) => self.processes.fail(&key, violation),
+                None => return Err(violation),
+            },
+            Some(NotificationTopic::Lease) => match read_lease_id(notification) {
+                Some(id) => self.leases.fail(&id, violation),
+                None => return Err(violation),
+            },
+            Some(NotificationTopic::Legacy) | None => {}
+        }
+        Ok(())
     }
 
     fn answered(&mut self, call: Call, answer: Answer) {

@@ -9,7 +9,6 @@ mod changes;
 mod held;
 mod inbox;
 mod matches;
-mod notified;
 mod pieces;
 #[cfg(test)]
 mod tests;
@@ -19,9 +18,8 @@ use std::sync::Arc;
 
 use exec_server_protocol::{
     FsCancelSearchParams, FsCloseParams, FsUnwatchParams, HttpAckParams, HttpCancelParams, Method,
-    Notification, notification,
+    ServerNotification, notification,
 };
-use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 pub(crate) use bell::Bell;
@@ -35,7 +33,6 @@ pub(crate) use pieces::Pieces;
 use crate::calls::{Answer, Asker, Call};
 use crate::processes::Errand;
 use crate::{ExecServerError, Violation};
-use notified::{Notified, read_id, read_notified};
 use pieces::Taken;
 
 /// As the server knows it.
@@ -110,30 +107,22 @@ impl Leases {
         self.tend(id);
     }
 
-    /// News of a lease, unless it is something else. What cannot be read fails its lease alone; if nobody knows whose it
-    /// is, nothing can be relied on any more.
-    pub(crate) fn notified(
-        &mut self,
-        notification: &Notification<'_>,
-    ) -> Result<IsOurs, Violation> {
-        let (id, notified) = match read_notified(notification) {
-            Ok(None) => return Ok(IsOurs::No),
-            Ok(Some((id, notified))) => (id, Ok(notified)),
-            Err(violation) => match read_id(notification) {
-                Some(id) => (id, Err(violation)),
-                None => return Err(violation),
-            },
-        };
-        if let Some((id, lease)) = self.by_id.get_key_value(&*id) {
+    /// `text_len` is the length of the message that brought the notification.
+    pub(crate) fn notified(&mut self, id: &str, notification: ServerNotification, text_len: usize) {
+        if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
-            let text_len = notification.params.map_or(0, |params| RawValue::get(params).len());
-            match notified {
-                Ok(notified) => lease.take(notified, text_len),
-                Err(violation) => lease.end(Err(violation.into())),
-            }
+            lease.take(notification, text_len);
             self.tend(&id);
         }
-        Ok(IsOurs::Yes)
+    }
+
+    /// Fails one lease because of what the server said about it.
+    pub(crate) fn fail(&mut self, id: &str, violation: Violation) {
+        if let Some((id, lease)) = self.by_id.get_key_value(id) {
+            let id = id.clone();
+            lease.end(Err(violation.into()));
+            self.tend(&id);
+        }
     }
 
     /// Looks after one lease: what it has to acknowledge, and whether anybody wants it.
@@ -143,7 +132,7 @@ impl Leases {
             && let Some(seq) = inbox.tend(Pieces::take_ack)
         {
             let params = HttpAckParams { request_id: id.to_string(), seq };
-            self.errands.push_back(Errand::Notify(notification("http/request/ack", &params)));
+            self.errands.push_back(Errand::Notify(notification(&params)));
         }
         let given_up = lease.is_given_up();
         match (lease.stage, &lease.target) {
@@ -183,13 +172,6 @@ impl Leases {
     }
 }
 
-/// Whether a notification was about a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IsOurs {
-    Yes,
-    No,
-}
-
 impl Lease {
     pub(crate) fn new(id: LeaseId, target: Target) -> Self {
         Self { id, target, stage: Stage::Opening }
@@ -200,16 +182,16 @@ impl Lease {
     }
 
     /// What a notification of another kind says under this id means nothing.
-    fn take(&self, notified: Notified, text_len: usize) {
-        match (&self.target, notified) {
-            (Target::Watch(inbox), Notified::Changed(changed)) => inbox.put(|pending| {
+    fn take(&self, notification: ServerNotification, text_len: usize) {
+        match (&self.target, notification) {
+            (Target::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {
                 pending.add(changed);
                 Ok(())
             }),
-            (Target::Search(inbox), Notified::Results(results)) => {
+            (Target::Search(inbox), ServerNotification::FsSearchResults(results)) => {
                 inbox.put(|matches| matches.add(text_len, results.results));
             }
-            (Target::Body(inbox), Notified::BodyDelta(delta)) => {
+            (Target::Body(inbox), ServerNotification::HttpBodyDelta(delta)) => {
                 let mut taken = Taken::More;
                 inbox.put(|pieces| pieces.add(delta).map(|outcome| taken = outcome));
                 if taken == Taken::Last {

@@ -180,10 +180,11 @@ impl Feed {
                     self.header.write(buffer, entry.seq, stream, bytes, *dropped);
                 });
             }
-            Event::Exited(exit) if legacy => outgoing.push(&notification(
-                "command/exec/exited",
-                &ExecExitedNotification { process_id: process_id.to_owned(), exit_code: exit.code },
-            )),
+            Event::Exited(exit) if legacy => {
+                let process_id = process_id.to_owned();
+                let exited = ExecExitedNotification { process_id, exit_code: exit.code };
+                outgoing.push(&notification(&exited));
+            }
             Event::Exited(exit) => {
                 let denied = self.process.denial();
                 let exited = ExitedNotification {
@@ -196,18 +197,15 @@ impl Feed {
                     dropped_bytes: *dropped,
                     exit: Some(exit_details(exit)),
                 };
-                outgoing.push(&notification("process/exited", &exited));
+                outgoing.push(&notification(&exited));
             }
             Event::Closed if legacy => {}
-            Event::Closed => outgoing.push(&notification(
-                "process/closed",
-                &ClosedNotification {
-                    process_id: process_id.to_owned(),
-                    session_id: observed,
-                    seq: entry.seq,
-                    dropped_bytes: *dropped,
-                },
-            )),
+            Event::Closed => outgoing.push(&notification(&ClosedNotification {
+                process_id: process_id.to_owned(),
+                session_id: observed,
+                seq: entry.seq,
+                dropped_bytes: *dropped,
+            })),
         }
     }
 

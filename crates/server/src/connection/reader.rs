@@ -214,12 +214,12 @@ impl Reader {
 
     fn notification(&mut self, notification: &Notification<'_>) {
         match ClientNotification::decode(notification) {
-            Ok(ClientNotification::Initialized) => self.initialized(),
+            Ok(ClientNotification::Initialized(_)) => self.initialized(),
             Ok(ClientNotification::HttpAck(ack)) => match self.session() {
                 Ok(_) => self.connection.bodies.acknowledge(&ack.request_id, ack.seq),
                 Err(error) => self.refuse_with(&error),
             },
-            Ok(ClientNotification::Ack(ack)) => match self.session() {
+            Ok(ClientNotification::ProcessAck(ack)) => match self.session() {
                 Ok(session) => session.acknowledge(self.connection.id(), &ack.process_id, ack.seq),
                 Err(error) => self.refuse_with(&error),
             },

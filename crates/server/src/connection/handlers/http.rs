@@ -146,7 +146,7 @@ async fn send_body(
         let request_id = request_id.clone();
         let delta =
             BodyDeltaNotification { request_id, seq, delta_base64: delta.into(), done, error };
-        connection.outbox().push(notification("http/request/bodyDelta", &delta));
+        connection.outbox().push(notification(&delta));
         if done {
             return;
         }

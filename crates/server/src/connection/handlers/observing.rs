@@ -108,7 +108,7 @@ impl Reader {
             }
             let send = |results| {
                 let found = SearchResultsNotification { search_id: search_id.clone(), results };
-                let text = notification("fs/searchResults", &found);
+                let text = notification(&found);
                 let room = runtime.block_on(async {
                     tokio::time::timeout(READER_PATIENCE, connection.room_for(text.len())).await
                 });
@@ -144,7 +144,7 @@ async fn report(
         let changed_paths = changed_paths(&changes);
         let watch_id = watch_id.clone();
         let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
-        let text = notification("fs/changed", &changed);
+        let text = notification(&changed);
         let _room = tokio::select! {
             room = connection.room_for(text.len()) => room,
             _ = &mut stopped => return,
