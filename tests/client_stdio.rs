@@ -7,7 +7,7 @@ use exec_server::{
     ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerLaunchCommand, ExecServerProcess, ProcessEvents,
 };
-use exec_server_client::{ConnectError, ConnectionState, Lost};
+use exec_server_client::{ConnectError, ConnectionState, DisconnectReason};
 use rustix::process::Signal;
 
 use crate::support::daemons::{daemons, marker};
@@ -113,7 +113,7 @@ async fn everybody_hears_how_a_launched_server_ended() {
         client.environment_status(Empty {}).await.unwrap_err(),
     ] {
         let ExecServerError::Disconnected(lost) = error else { panic!("{error}") };
-        let Lost::ServerExited { status } = &*lost else { panic!("{lost}") };
+        let DisconnectReason::ServerExited { status } = &*lost else { panic!("{lost}") };
         assert!(status.contains('9'), "{status}");
     }
     everything.wait_until_all_end();

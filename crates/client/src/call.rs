@@ -12,55 +12,92 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
-use crate::calls::{Answer, Asker, Call};
+use crate::calls::{Answer, Call, ReplyTo};
+use crate::in_process::Returned;
 use crate::{ExecServerError, Violation};
 
 /// Room for what is around the params of a request.
 const ENVELOPE_BYTES: usize = 1024;
 
-/// An answer that is on its way. Dropping it does not take the call back.
+/// A response that is on its way. Dropping it does not take the call back.
 #[derive(Debug)]
-pub(crate) struct Waiting<R> {
-    receiver: oneshot::Receiver<Answer>,
-    method: PhantomData<R>,
+pub(crate) struct PendingReply<R> {
+    receiver: Receiver,
+    method: PhantomData<fn() -> R>,
 }
 
-impl<R: Rpc> Waiting<R> {
+#[derive(Debug)]
+enum Receiver {
+    /// As text, from the driver of a connection.
+    Json(oneshot::Receiver<Answer>),
+    /// As a value, from a server in the same program.
+    InProcess(oneshot::Receiver<Returned>),
+}
+
+impl<R: Rpc> PendingReply<R> {
+    fn over_connection(receiver: oneshot::Receiver<Answer>) -> Self {
+        Self { receiver: Receiver::Json(receiver), method: PhantomData }
+    }
+
+    pub(crate) fn in_process(receiver: oneshot::Receiver<Returned>) -> Self {
+        Self { receiver: Receiver::InProcess(receiver), method: PhantomData }
+    }
+
     pub(crate) async fn answer(self) -> Result<R::Response, ExecServerError> {
-        // The driver answers every call it takes; it is gone only when the runtime is.
-        let answer = self.receiver.await.unwrap_or(Err(ExecServerError::Closed))?;
-        read_result(R::METHOD, &answer)
+        // Every call is answered; a sender is gone only when its runtime is.
+        match self.receiver {
+            Receiver::Json(receiver) => {
+                let answer = receiver.await.unwrap_or(Err(ExecServerError::Closed))?;
+                read_result(R::METHOD, &answer)
+            }
+            Receiver::InProcess(receiver) => match receiver.await {
+                Ok(returned) => read_returned::<R>(returned),
+                Err(_) => Err(ExecServerError::Closed),
+            },
+        }
     }
 
     /// The answer, if it has come, once.
     pub(crate) fn answer_if_there(&mut self) -> Option<Result<R::Response, ExecServerError>> {
-        let answer = match self.receiver.try_recv() {
-            Ok(answer) => answer,
-            Err(oneshot::error::TryRecvError::Empty) => return None,
-            Err(oneshot::error::TryRecvError::Closed) => Err(ExecServerError::Closed),
-        };
-        Some(answer.and_then(|answer| read_result(R::METHOD, &answer)))
+        use oneshot::error::TryRecvError;
+        match &mut self.receiver {
+            Receiver::Json(receiver) => match receiver.try_recv() {
+                Ok(answer) => Some(answer.and_then(|answer| read_result(R::METHOD, &answer))),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Closed) => Some(Err(ExecServerError::Closed)),
+            },
+            Receiver::InProcess(receiver) => match receiver.try_recv() {
+                Ok(returned) => Some(read_returned::<R>(returned)),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Closed) => Some(Err(ExecServerError::Closed)),
+            },
+        }
     }
+}
+
+fn read_returned<R: Rpc>(returned: Returned) -> Result<R::Response, ExecServerError> {
+    let response = returned.map_err(ExecServerError::Server)?;
+    Ok(R::from_response(response).expect("a server in this program answers the call it was given"))
 }
 
 /// Makes the call and the place where its answer will be.
 pub(crate) fn prepare<R: Rpc>(
     params: &R::Params,
-    asker: impl FnOnce(oneshot::Sender<Answer>) -> Asker,
-) -> Result<(Call, Waiting<R>), ExecServerError> {
+    reply_to: impl FnOnce(oneshot::Sender<Answer>) -> ReplyTo,
+) -> Result<(Call, PendingReply<R>), ExecServerError> {
     let (sender, receiver) = oneshot::channel();
     let params = to_raw_value(params).expect("params have only string keys");
     check_size(R::METHOD, &params)?;
-    let asker = asker(sender);
+    let reply_to = reply_to(sender);
     let replay = match R::REPLAY {
         // What is opened anew is another one.
-        _ if matches!(asker, Asker::Leasing(..)) => false,
-        Replay::Harmless => true,
+        _ if matches!(reply_to, ReplyTo::Leasing(..)) => false,
+        Replay::Idempotent => true,
         Replay::WithWriteId => has_write_id(&params),
         Replay::Never => false,
     };
-    let call = Call { method: R::METHOD, params, replay, losses: 0, asker };
-    Ok((call, Waiting { receiver, method: PhantomData }))
+    let call = Call { method: R::METHOD, params, replay, losses: 0, reply_to };
+    Ok((call, PendingReply::over_connection(receiver)))
 }
 
 /// Decodes an answer.

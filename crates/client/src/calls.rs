@@ -1,10 +1,9 @@
-//! Calls that wait for their answers, and what becomes of them when the connection is lost.
+//! PendingCalls that wait for their answers, and what becomes of them when the connection is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use exec_server_protocol::{Method, RequestId, RpcError, request};
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use crate::ExecServerError;
@@ -23,12 +22,12 @@ pub(crate) struct Call {
     pub(crate) replay: bool,
     /// How often the connection was lost before the answer.
     pub(crate) losses: u32,
-    pub(crate) asker: Asker,
+    pub(crate) reply_to: ReplyTo,
 }
 
 /// Who wants to know.
 #[derive(Debug)]
-pub(crate) enum Asker {
+pub(crate) enum ReplyTo {
     Caller(oneshot::Sender<Answer>),
     /// A call that brought a process with it.
     Opening(ProcessKey, oneshot::Sender<Answer>),
@@ -65,7 +64,7 @@ pub(crate) struct ProcessKey {
 pub(crate) const MAX_LOSSES: u32 = 100;
 
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
+pub(crate) struct PendingCalls {
     next_id: i64,
     /// In the order they were sent.
     in_flight: BTreeMap<i64, Call>,
@@ -73,7 +72,7 @@ pub(crate) struct Calls {
     lost: VecDeque<Call>,
 }
 
-impl Calls {
+impl PendingCalls {
     /// The text of the request; its answer will be found by [`Self::answered`].
     pub(crate) fn send(&mut self, call: Call) -> Vec<u8> {
         let id = self.next_id;
@@ -110,7 +109,7 @@ impl Calls {
     pub(crate) fn next_lost(&mut self) -> Option<Call> {
         loop {
             let call = self.lost.pop_front()?;
-            if !call.asker.is_gone() || matches!(call.asker, Asker::Opening(..)) {
+            if !call.reply_to.is_gone() || matches!(call.reply_to, ReplyTo::Opening(..)) {
                 return Some(call);
             }
         }
@@ -118,8 +117,8 @@ impl Calls {
 
     /// The processes whose starts are not answered yet.
     pub(crate) fn starts_in_flight(&self) -> impl Iterator<Item = &ProcessKey> {
-        self.in_flight.values().filter_map(|call| match (&call.asker, call.method) {
-            (Asker::Opening(key, _), Method::ProcessStart) => Some(key),
+        self.in_flight.values().filter_map(|call| match (&call.reply_to, call.method) {
+            (ReplyTo::Opening(key, _), Method::ProcessStart) => Some(key),
             _ => None,
         })
     }
@@ -131,7 +130,7 @@ impl Calls {
     }
 }
 
-impl Asker {
+impl ReplyTo {
     /// Hands the answer to whoever waits for one.
     pub(crate) fn tell(self, answer: Answer) {
         match self {
@@ -154,9 +153,9 @@ impl Asker {
 
 impl Call {
     /// A call of the driver's own; what becomes of it when the connection is lost, the driver knows.
-    pub(crate) fn internal(method: Method, params: &impl Serialize, asker: Asker) -> Self {
-        let params = to_raw_value(params).expect("params have only string keys");
-        Self { method, params, replay: false, losses: 0, asker }
+    pub(crate) fn internal(call: &exec_server_protocol::Call, reply_to: ReplyTo) -> Self {
+        let (method, params) = (call.method(), call.encode_params());
+        Self { method, params, replay: false, losses: 0, reply_to }
     }
 }
 
@@ -182,12 +181,12 @@ mod tests {
     fn call(method: Method, replay: bool) -> (Call, oneshot::Receiver<Answer>) {
         let (sender, receiver) = oneshot::channel();
         let params = RawValue::from_string("{}".into()).unwrap();
-        (Call { method, params, replay, losses: 0, asker: Asker::Caller(sender) }, receiver)
+        (Call { method, params, replay, losses: 0, reply_to: ReplyTo::Caller(sender) }, receiver)
     }
 
     #[test]
     fn answers_find_their_calls_once() {
-        let mut calls = Calls::default();
+        let mut calls = PendingCalls::default();
         let (list, _waits) = call(Method::ProcessList, true);
         assert_eq!(calls.send(list), br#"{"id":0,"method":"process/list","params":{}}"#);
         assert!(calls.answered(&RequestId::Integer(1)).is_none());
@@ -198,7 +197,7 @@ mod tests {
 
     #[test]
     fn harmless_calls_are_sent_again_in_order_and_others_fail() {
-        let mut calls = Calls::default();
+        let mut calls = PendingCalls::default();
         let mut waiting = Vec::new();
         for (method, replay) in [
             (Method::ProcessWrite, true),

@@ -101,7 +101,7 @@ fn after_gap(response: &ReadResponse, exit_is_news: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mirror::Gaps;
+    use crate::mirror::GapPolicy;
     use exec_server_protocol::{OutputChunk, OutputStream};
 
     fn response(seqs: &[u64], next_seq: u64) -> ReadResponse {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn chunks_are_appended_and_known_ones_ignored() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, response(&[1, 2], 3)).unwrap();
         apply(&mirror, 1, response(&[2, 3], 4)).unwrap();
         assert_eq!(mirror.next_seq(), 4);
@@ -151,7 +151,7 @@ mod tests {
             (&[1, 3][..], 5, true, 2),
             (&[][..], 3, true, 1),
         ] {
-            let mirror = ProcessMirror::new("p", Gaps::Fatal);
+            let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
             apply(&mirror, 0, exited(chunks, next, closed)).unwrap();
             assert_eq!(ending(&mirror), (Some(exit_at), closed), "{chunks:?} {next}");
             assert_eq!(mirror.next_seq(), next);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_exit_beyond_a_cut_answer_waits_for_the_next() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, exited(&[1, 2], 3, true)).unwrap();
         assert_eq!(ending(&mirror), (None, false));
         apply(&mirror, 2, exited(&[3], 6, true)).unwrap();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_exit_that_came_live_meanwhile_keeps_its_place() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, exited(&[1], 3, false)).unwrap();
         apply(&mirror, 0, exited(&[1, 3], 5, true)).unwrap();
         assert_eq!(ending(&mirror), (Some(2), true));
@@ -178,13 +178,13 @@ mod tests {
     #[test]
     fn what_is_gone_is_fatal_unless_it_may_be() {
         let gap = |chunks, next| ReadResponse { dropped_bytes: 9, ..response(chunks, next) };
-        let strict = ProcessMirror::new("p", Gaps::Fatal);
+        let strict = ProcessMirror::new("p", GapPolicy::Fatal);
         assert!(matches!(
             apply(&strict, 0, gap(&[5], 6)),
             Err(ExecServerError::Gap { dropped_bytes: 9, .. })
         ));
         assert!(apply(&strict, 0, response(&[5], 6)).is_err(), "also when the size is not known");
-        let late = ProcessMirror::new("p", Gaps::Declared);
+        let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, gap(&[5], 6)).unwrap();
         assert_eq!(late.next_seq(), 6);
     }
@@ -194,13 +194,13 @@ mod tests {
         for (chunks, next_seq) in
             [(&[][..], u64::MAX), (&[0][..], 1), (&[u64::MAX][..], 2), (&[3, 2][..], 4)]
         {
-            let late = ProcessMirror::new("p", Gaps::Declared);
+            let late = ProcessMirror::new("p", GapPolicy::Declared);
             let lie = ReadResponse { closed: true, dropped_bytes: 1, ..response(chunks, next_seq) };
             let error = apply(&late, 0, lie).unwrap_err();
             assert!(matches!(error, ExecServerError::ProtocolViolation(_)), "{error}");
         }
         // Far away, and still no loop over all the numbers in between.
-        let late = ProcessMirror::new("p", Gaps::Declared);
+        let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, response(&[], MAX_SEQ - 1)).unwrap();
         assert_eq!(late.next_seq(), MAX_SEQ - 1);
     }
@@ -214,7 +214,7 @@ mod tests {
             (gap(exited(&[7, 9], 11, true)), 8),
             (gap(exited(&[], 11, true)), 9),
         ] {
-            let late = ProcessMirror::new("p", Gaps::Declared);
+            let late = ProcessMirror::new("p", GapPolicy::Declared);
             let next = response.next_seq;
             apply(&late, 0, response).unwrap();
             assert_eq!(ending(&late), (Some(exit_at), true));

@@ -6,27 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
-    ObserveParams, OnFull, ReadParams, Rpc, SandboxRequest, SandboxType, SessionCloseParams,
-    StartParams, StartResponse, TerminateMode, TerminateParams, for_each_method, rpc,
+    ObserveParams, OnFull, ReadParams, Rpc, RpcError, SandboxRequest, SandboxType, ServerLink,
+    SessionCloseParams, StartParams, StartResponse, TerminateMode, TerminateParams,
+    for_each_method, rpc,
 };
 use exec_server_transport::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::call::{Waiting, prepare};
-use crate::calls::{Asker, ProcessKey};
+use crate::call::{PendingReply, prepare};
+use crate::calls::{ProcessKey, ReplyTo};
 use crate::connector::{Connector, OnceConnector, UrlConnector};
 use crate::driver::{Command, Driver, GrantedSession, Opens, Shared};
+use crate::in_process::InProcess;
 use crate::launch::LaunchConnector;
-use crate::leases::{Bell, Lease};
-use crate::mirror::{Gaps, ProcessMirror};
+use crate::leases::{Lease, LeaseId, LeaseWakeups};
+use crate::mirror::{GapPolicy, ProcessMirror};
 use crate::process::ExecServerProcess;
-use crate::tracked::Tracked;
+use crate::process_state::ProcessState;
 use crate::{
     ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
     RemoteExecServerConnectArgs,
 };
 
-/// Calls that may wait for the driver; more wait in their callers.
+/// PendingCalls that may wait for the driver; more wait in their callers.
 const QUEUED_CALLS: usize = 64;
 
 /// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
@@ -40,7 +42,7 @@ pub struct ExecServerClient {
 #[derive(Debug, Clone)]
 pub enum ConnectionState {
     Connected,
-    /// Calls wait; processes go on at the server.
+    /// PendingCalls wait; processes go on at the server.
     Recovering {
         since: Instant,
         failed_attempts: u32,
@@ -54,24 +56,43 @@ pub enum ConnectionState {
 #[derive(Debug)]
 struct Handle {
     session: GrantedSession,
-    commands: mpsc::Sender<Command>,
-    shared: Arc<Shared>,
+    link: Link,
     /// For whatever this client has to name.
     next_id: AtomicU64,
 }
 
+/// The way to the server.
+#[derive(Debug)]
+enum Link {
+    /// Over connections that a task makes, and replaces when they are lost.
+    Driver {
+        commands: mpsc::Sender<Command>,
+        shared: Arc<Shared>,
+    },
+    InProcess(Arc<InProcess>),
+}
+
+impl Link {
+    fn hang_up(&self) {
+        match self {
+            Self::Driver { shared, .. } => shared.hang_up.notify_one(),
+            Self::InProcess(link) => drop(link.state.send_replace(ConnectionState::Closed)),
+        }
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.hang_up.notify_one();
+        self.link.hang_up();
     }
 }
 
 /// Hangs up when dropped.
-struct HangUp<'a>(&'a Shared);
+struct HangUp<'a>(&'a Link);
 
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
-        self.0.hang_up.notify_one();
+        self.0.hang_up();
     }
 }
 
@@ -123,12 +144,25 @@ impl ExecServerClient {
         let (opened, opening) = oneshot::channel();
         let (state, _) = watch::channel(ConnectionState::Connected);
         let (hang_up, room) = (Notify::new(), Arc::default());
-        let shared = Arc::new(Shared { state, hang_up, room, bell: Bell::default() });
+        let shared =
+            Arc::new(Shared { state, hang_up, room, lease_wakeups: LeaseWakeups::default() });
         let driver = Driver::new(Arc::clone(&shared), Box::new(connector), options, queue, opened);
         tokio::spawn(driver.run());
         let session = opening.await.unwrap_or(Err(ExecServerError::Closed))?;
-        let next_id = AtomicU64::new(1);
-        Ok(Self { handle: Arc::new(Handle { session, commands, shared, next_id }) })
+        Ok(Self::new(session, Link::Driver { commands, shared }))
+    }
+
+    /// Uses a session at a server in the same program. It ends with the client, and with it its processes.
+    #[must_use]
+    pub fn connect_in_process(server: Arc<dyn ServerLink>) -> Self {
+        let link = InProcess::new(server);
+        let session_id = link.session_id().to_owned();
+        let session = GrantedSession { session_id, detached_ttl: None };
+        Self::new(session, Link::InProcess(link))
+    }
+
+    fn new(session: GrantedSession, link: Link) -> Self {
+        Self { handle: Arc::new(Handle { session, link, next_id: AtomicU64::new(1) }) }
     }
 
     /// The session, which another client can resume once this one has hung up.
@@ -146,20 +180,23 @@ impl ExecServerClient {
     /// Changes whenever the connection is lost, found again or given up.
     #[must_use]
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
-        self.handle.shared.state.subscribe()
+        match &self.handle.link {
+            Link::Driver { shared, .. } => shared.state.subscribe(),
+            Link::InProcess(link) => link.state.subscribe(),
+        }
     }
 
     /// Starts a process. Dropping the future before it is done leaves nothing running. A server that does not enforce the sandbox of
     /// `params` is told to end what it started, and that is an error.
     pub async fn start(&self, params: StartParams) -> Result<ExecServerProcess, ExecServerError> {
         let gaps = match params.on_full {
-            OnFull::Block => Gaps::Fatal,
-            OnFull::Discard => Gaps::Declared,
+            OnFull::Block => GapPolicy::Fatal,
+            OnFull::Discard => GapPolicy::Declared,
         };
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
-        let tracked = Tracked::started(key.clone(), mirror.clone());
+        let process_state = ProcessState::started(key.clone(), mirror.clone());
         let unclaimed = Unclaimed::started(&mirror);
-        let started = self.open::<rpc::ProcessStart>(&params, tracked).await?;
+        let started = self.open::<rpc::ProcessStart>(params.clone(), process_state).await?;
         if lacks_sandbox(&params, &started) {
             self.end_unconfined(&params.process_id).await?;
             unclaimed.claim();
@@ -193,7 +230,10 @@ impl ExecServerClient {
     /// A handle of a process that this session has already: one that was resumed. Its events begin with what the
     /// server still has.
     pub async fn attach(&self, process_id: &str) -> Result<ExecServerProcess, ExecServerError> {
-        let (key, mirror) = self.mirror(None, process_id.to_owned(), Gaps::Declared, 1);
+        if let Link::InProcess(link) = &self.handle.link {
+            return self.attach_in_process(link, process_id);
+        }
+        let (key, mirror) = self.mirror(None, process_id.to_owned(), GapPolicy::Declared, 1);
         let params = ReadParams {
             process_id: process_id.to_owned(),
             after_seq: None,
@@ -201,10 +241,25 @@ impl ExecServerClient {
             max_bytes: Some(0),
             wait_ms: None,
         };
-        let tracked = Tracked::attached(key.clone(), mirror.clone());
+        let process_state = ProcessState::attached(key.clone(), mirror.clone());
         let unclaimed = Unclaimed::watched(&mirror);
-        self.open::<rpc::ProcessRead>(&params, tracked).await?;
+        self.open::<rpc::ProcessRead>(params, process_state).await?;
         unclaimed.claim();
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
+    }
+
+    /// Events of a session in this program only go to this client, which has their mirror.
+    fn attach_in_process(
+        &self,
+        link: &InProcess,
+        process_id: &str,
+    ) -> Result<ExecServerProcess, ExecServerError> {
+        let key = ProcessKey { observed_session: None, process_id: process_id.to_owned() };
+        let mirror = link.find_mirror(&key).ok_or_else(|| {
+            let message = format!("process {process_id:?} is not known, or has a handle already");
+            ExecServerError::Server(RpcError::invalid_request(message).with_kind("unknownProcess"))
+        })?;
+        mirror.regain_handle();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
     }
 
@@ -218,15 +273,15 @@ impl ExecServerClient {
     ) -> Result<ExecServerProcess, ExecServerError> {
         let next = after_seq.unwrap_or(0).saturating_add(1);
         let observed = Some(session_id.to_owned());
-        let (key, mirror) = self.mirror(observed, process_id.to_owned(), Gaps::Declared, next);
+        let (key, mirror) = self.mirror(observed, process_id.to_owned(), GapPolicy::Declared, next);
         let params = ObserveParams {
             session_id: session_id.to_owned(),
             process_id: process_id.to_owned(),
             after_seq,
         };
-        let tracked = Tracked::observed(key.clone(), mirror.clone());
+        let process_state = ProcessState::observed(key.clone(), mirror.clone());
         let unclaimed = Unclaimed::watched(&mirror);
-        self.open::<rpc::ProcessObserve>(&params, tracked).await?;
+        self.open::<rpc::ProcessObserve>(params, process_state).await?;
         unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
     }
@@ -234,47 +289,55 @@ impl ExecServerClient {
     /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
     pub async fn close(&self) -> Result<(), ExecServerError> {
         // Also when this future is dropped: the session may be gone, and nobody would hear of it.
-        let _hang_up = HangUp(&self.handle.shared);
+        let _hang_up = HangUp(&self.handle.link);
         let params = SessionCloseParams { session_id: None };
         self.call::<rpc::SessionClose>(params).await.map(drop)
     }
 
     /// Any method of the protocol by its type. While the connection is being recovered, calls wait.
     pub async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
-        self.send::<R>(&params, None).await?.answer().await
+        self.send::<R>(params, None).await?.answer().await
     }
 
     /// Sends a call, in the order of the calls of this function. Its answer may be awaited later.
     pub(crate) async fn send<R: Rpc>(
         &self,
-        params: &R::Params,
+        params: R::Params,
         opens: Option<Opens>,
-    ) -> Result<Waiting<R>, ExecServerError> {
-        let (call, waiting) = prepare::<R>(params, |sender| match &opens {
-            None => Asker::Caller(sender),
-            Some(Opens::Process(process)) => Asker::Opening(process.key().clone(), sender),
-            Some(Opens::Lease(lease)) => Asker::Leasing(lease.id().clone(), sender),
-        })?;
-        match self.handle.commands.send(Command { call, opens }).await {
-            Ok(()) => Ok(waiting),
-            Err(_) => Err(self.why_over()),
+    ) -> Result<PendingReply<R>, ExecServerError> {
+        match &self.handle.link {
+            Link::Driver { commands, .. } => {
+                let (call, waiting) = prepare::<R>(&params, |sender| match &opens {
+                    None => ReplyTo::Caller(sender),
+                    Some(Opens::Process(process)) => {
+                        ReplyTo::Opening(process.key().clone(), sender)
+                    }
+                    Some(Opens::Lease(lease)) => ReplyTo::Leasing(lease.id().clone(), sender),
+                })?;
+                match commands.send(Command { call, opens }).await {
+                    Ok(()) => Ok(waiting),
+                    Err(_) => Err(self.why_over()),
+                }
+            }
+            Link::InProcess(link) if link.is_closed() => Err(ExecServerError::Closed),
+            Link::InProcess(link) => Ok(PendingReply::in_process(link.call::<R>(params, opens))),
         }
     }
 
     async fn open<R: Rpc>(
         &self,
-        params: &R::Params,
-        process: Tracked,
+        params: R::Params,
+        process: ProcessState,
     ) -> Result<R::Response, ExecServerError> {
         self.send::<R>(params, Some(Opens::Process(process))).await?.answer().await
     }
 
-    /// Calls for something that lasts as long as the connection.
+    /// PendingCalls for something that lasts as long as the connection.
     pub(crate) async fn lease<R: Rpc>(
         &self,
-        params: &R::Params,
+        params: R::Params,
         lease: Lease,
-    ) -> Result<Waiting<R>, ExecServerError> {
+    ) -> Result<PendingReply<R>, ExecServerError> {
         self.send::<R>(params, Some(Opens::Lease(lease))).await
     }
 
@@ -285,25 +348,32 @@ impl ExecServerClient {
         self.handle.next_id.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.handle.shared.bell
+    /// The holder of a lease has taken something, or is gone.
+    pub(crate) fn lease_changed(&self, id: &LeaseId) {
+        match &self.handle.link {
+            Link::Driver { shared, .. } => shared.lease_wakeups.wake(id),
+            Link::InProcess(link) => link.lease_changed(id),
+        }
     }
 
     fn mirror(
         &self,
         observed_session: Option<String>,
         process_id: String,
-        gaps: Gaps,
+        gaps: GapPolicy,
         next: u64,
     ) -> (ProcessKey, ProcessMirror) {
-        let room = Arc::clone(&self.handle.shared.room);
+        let room = match &self.handle.link {
+            Link::Driver { shared, .. } => Arc::clone(&shared.room),
+            Link::InProcess(_) => Arc::default(),
+        };
         let mirror = ProcessMirror::telling(process_id.clone(), gaps, next, room);
         (ProcessKey { observed_session, process_id }, mirror)
     }
 
     /// The driver has ended; the state says why.
     fn why_over(&self) -> ExecServerError {
-        match &*self.handle.shared.state.borrow() {
+        match &*self.connection_state().borrow() {
             ConnectionState::Failed(error) => error.clone(),
             ConnectionState::Connected
             | ConnectionState::Recovering { .. }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use exec_server_transport::{Connection, DialOptions, dial};
 
-use crate::{ConnectError, Lost, RemoteExecServerConnectArgs};
+use crate::{ConnectError, DisconnectReason, RemoteExecServerConnectArgs};
 
 /// A connection that is being made. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
 
 /// What is found out about a connection that is lost for good. May take a moment, and not more.
-pub type PostMortem<'a> = Pin<Box<dyn Future<Output = Lost> + Send + 'a>>;
+pub type PostMortem<'a> = Pin<Box<dyn Future<Output = DisconnectReason> + Send + 'a>>;
 
 /// Makes the connections of one client: the first, and those that replace a lost one.
 pub trait Connector: Send + 'static {
@@ -25,7 +25,7 @@ pub trait Connector: Send + 'static {
 
     /// What is known about the end of a connection that cannot be dialled again.
     fn post_mortem(&mut self) -> PostMortem<'_> {
-        Box::pin(std::future::ready(Lost::CannotRedial))
+        Box::pin(std::future::ready(DisconnectReason::CannotRedial))
     }
 }
 

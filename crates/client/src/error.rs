@@ -14,7 +14,7 @@ pub enum ExecServerError {
     Closed,
     /// The connection is lost and will not come back. Everybody who waits gets this same error.
     #[error("disconnected from the server: {0}")]
-    Disconnected(#[source] Arc<Lost>),
+    Disconnected(#[source] Arc<DisconnectReason>),
     /// The connection was lost while this call was under way, and doing it twice would not be harmless: it may or
     /// may not have taken effect. The client itself goes on.
     #[error("{method} was interrupted by a lost connection; it may or may not have taken effect")]
@@ -52,7 +52,7 @@ pub enum ExecServerError {
 
 /// Why a connection that once worked is lost for good.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum DisconnectReason {
     #[error("it did not come back within {deadline:?}; last attempt: {last}")]
     Deadline { deadline: Duration, last: String },
     #[error("the connection ended and cannot be dialled again")]
@@ -155,8 +155,8 @@ impl From<ConnectError> for ExecServerError {
     }
 }
 
-impl From<Lost> for ExecServerError {
-    fn from(lost: Lost) -> Self {
+impl From<DisconnectReason> for ExecServerError {
+    fn from(lost: DisconnectReason) -> Self {
         Self::Disconnected(Arc::new(lost))
     }
 }

@@ -7,7 +7,7 @@ use exec_server_protocol::{
 };
 
 use crate::calls::MAX_LOSSES;
-use crate::leases::{FilePurpose, Held, NoItems, Target};
+use crate::leases::{FilePurpose, LeaseHandle, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it.
@@ -26,7 +26,7 @@ pub struct NewFile {
 }
 
 #[derive(Debug)]
-struct Handle(Held<NoItems>);
+struct Handle(LeaseHandle<NoItems>);
 
 impl ExecServerClient {
     /// Opens a regular file for reading in blocks. The `handle_id` is chosen here.
@@ -34,11 +34,11 @@ impl ExecServerClient {
         let target = |inbox| Target::File { inbox, purpose: FilePurpose::Read };
         let mut losses = 0;
         loop {
-            let (held, lease) = Held::new(self, NoItems, target);
-            params.handle_id = held.id().to_owned();
-            match self.lease::<rpc::FsOpen>(&params, lease).await?.answer().await {
+            let (handle, lease) = LeaseHandle::new(self, NoItems, target);
+            params.handle_id = handle.id().to_owned();
+            match self.lease::<rpc::FsOpen>(params.clone(), lease).await?.answer().await {
                 Ok(opened) => {
-                    return Ok(OpenFile { handle: Handle(held), metadata: opened.metadata });
+                    return Ok(OpenFile { handle: Handle(handle), metadata: opened.metadata });
                 }
                 // Nothing is left of it, so nothing speaks against another attempt.
                 Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
@@ -53,10 +53,10 @@ impl ExecServerClient {
         mut params: FsCreateParams,
     ) -> Result<NewFile, ExecServerError> {
         let target = |inbox| Target::File { inbox, purpose: FilePurpose::Write };
-        let (held, lease) = Held::new(self, NoItems, target);
-        params.handle_id = held.id().to_owned();
-        let created = self.lease::<rpc::FsCreate>(&params, lease).await?.answer().await?;
-        Ok(NewFile { handle: Handle(held), written: created.size.unwrap_or(0) })
+        let (handle, lease) = LeaseHandle::new(self, NoItems, target);
+        params.handle_id = handle.id().to_owned();
+        let created = self.lease::<rpc::FsCreate>(params, lease).await?.answer().await?;
+        Ok(NewFile { handle: Handle(handle), written: created.size.unwrap_or(0) })
     }
 }
 

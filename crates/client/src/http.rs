@@ -7,7 +7,7 @@ use bytes::Bytes;
 use exec_server_protocol::{HttpRequestParams, HttpResponse, rpc};
 use futures_core::Stream;
 
-use crate::leases::{Held, Pieces, Target};
+use crate::leases::{LeaseHandle, Pieces, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// The body of one response. Dropping it ends the request at the server.
@@ -16,7 +16,7 @@ use crate::{ExecServerClient, ExecServerError};
 /// other side would send next is not known.
 #[derive(Debug)]
 pub struct HttpBody {
-    held: Held<Pieces>,
+    handle: LeaseHandle<Pieces>,
 }
 
 impl ExecServerClient {
@@ -26,11 +26,11 @@ impl ExecServerClient {
         &self,
         mut params: HttpRequestParams,
     ) -> Result<HttpResponse, ExecServerError> {
-        let (held, lease) = Held::new(self, Pieces::default(), Target::Body);
-        params.request_id = held.id().to_owned();
+        let (handle, lease) = LeaseHandle::new(self, Pieces::default(), Target::Body);
+        params.request_id = handle.id().to_owned();
         params.stream_response = false;
-        let response = self.lease::<rpc::HttpRequest>(&params, lease).await?.answer().await?;
-        held.release();
+        let response = self.lease::<rpc::HttpRequest>(params, lease).await?.answer().await?;
+        handle.release();
         Ok(response)
     }
 
@@ -40,19 +40,19 @@ impl ExecServerClient {
         &self,
         mut params: HttpRequestParams,
     ) -> Result<(HttpResponse, HttpBody), ExecServerError> {
-        let (held, lease) = Held::new(self, Pieces::default(), Target::Body);
-        params.request_id = held.id().to_owned();
+        let (handle, lease) = LeaseHandle::new(self, Pieces::default(), Target::Body);
+        params.request_id = handle.id().to_owned();
         params.stream_response = true;
         params.acks = Some(true);
-        let head = self.lease::<rpc::HttpRequest>(&params, lease).await?.answer().await?;
-        Ok((head, HttpBody { held }))
+        let head = self.lease::<rpc::HttpRequest>(params, lease).await?.answer().await?;
+        Ok((head, HttpBody { handle }))
     }
 }
 
 impl HttpBody {
     /// The next piece; `None` at the end, and after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes, ExecServerError>> {
-        self.held.next().await
+        self.handle.next().await
     }
 }
 
@@ -60,6 +60,6 @@ impl Stream for HttpBody {
     type Item = Result<Bytes, ExecServerError>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.held.poll_next(context)
+        self.handle.poll_next(context)
     }
 }

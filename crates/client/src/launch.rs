@@ -8,10 +8,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
 use crate::connector::{Connector, Dialing, PostMortem};
-use crate::{ConnectError, ExecServerLaunchCommand, Lost};
+use crate::{ConnectError, DisconnectReason, ExecServerLaunchCommand};
 
 /// The output of a program that ends is over a moment before its status is known.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct LaunchConnector {
@@ -50,10 +50,12 @@ impl Connector for LaunchConnector {
 
     fn post_mortem(&mut self) -> PostMortem<'_> {
         Box::pin(async move {
-            let Some(LaunchedServer(child)) = &mut self.server else { return Lost::CannotRedial };
-            match tokio::time::timeout(EXIT_PATIENCE, child.wait()).await {
-                Ok(Ok(status)) => Lost::ServerExited { status: status.to_string() },
-                Ok(Err(_)) | Err(_) => Lost::CannotRedial,
+            let Some(LaunchedServer(child)) = &mut self.server else {
+                return DisconnectReason::CannotRedial;
+            };
+            match tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await {
+                Ok(Ok(status)) => DisconnectReason::ServerExited { status: status.to_string() },
+                Ok(Err(_)) | Err(_) => DisconnectReason::CannotRedial,
             }
         })
     }

@@ -30,7 +30,7 @@
 //! What happens when the connection is lost:
 //!
 //! * The client dials again, at once and then with growing, jittered pauses, until [`RecoveryPolicy::deadline`].
-//! * New calls wait. Calls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
+//! * New calls wait. PendingCalls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
 //!   `terminate`, writes by their `writeId`); others fail as [`ExecServerError::Interrupted`], and the client goes on.
 //! * A start whose answer was lost fails as interrupted, and what it may have started is ended.
 //! * Each process is read from where its handle stopped. If output is gone, only that process fails.
@@ -49,27 +49,28 @@ mod error;
 mod events;
 mod files;
 mod http;
+mod in_process;
 mod launch;
 mod leases;
 mod mirror;
 mod notified;
 mod options;
 mod process;
+mod process_state;
 mod processes;
 mod recovery;
 mod search;
-mod tracked;
 mod watch;
 
 pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};
-pub use error::{ConnectError, ExecServerError, Lost, Violation};
+pub use error::{ConnectError, DisconnectReason, ExecServerError, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
 pub use exec_server_transport::{KeepAlive, SignOfLife};
 pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
 pub use leases::Changes;
-pub use mirror::{Gaps, MirrorEvent, Offer, ProcessMirror};
+pub use mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
 pub use options::{
     ExecServerClientConnectOptions, ExecServerLaunchCommand, RemoteExecServerConnectArgs,
 };

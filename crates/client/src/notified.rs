@@ -29,43 +29,54 @@ pub(crate) enum Notified {
 
 impl From<ServerNotification> for Notified {
     fn from(notification: ServerNotification) -> Self {
-        match notification {
-            ServerNotification::ProcessOutput(params) => Self::Process(ProcessNotification {
-                key: key(params.session_id, params.process_id),
-                seq: params.seq,
-                event: MirrorEvent::Output { stream: params.stream, chunk: params.chunk.0 },
-                dropped_bytes: params.dropped_bytes,
-            }),
-            ServerNotification::ProcessExited(params) => Self::Process(ProcessNotification {
-                key: key(params.session_id, params.process_id),
-                seq: params.seq,
-                event: MirrorEvent::Exited {
-                    exit_code: params.exit_code,
-                    sandbox_denied: params.sandbox_denied,
-                    denied: params.denied,
-                    details: params.exit,
-                },
-                dropped_bytes: params.dropped_bytes,
-            }),
-            ServerNotification::ProcessClosed(params) => Self::Process(ProcessNotification {
-                key: key(params.session_id, params.process_id),
-                seq: params.seq,
-                event: MirrorEvent::Closed,
-                dropped_bytes: params.dropped_bytes,
-            }),
+        let event = read_event(&notification);
+        let (observed_session, process_id) = match notification {
+            ServerNotification::ProcessOutput(params) => (params.session_id, params.process_id),
+            ServerNotification::ProcessExited(params) => (params.session_id, params.process_id),
+            ServerNotification::ProcessClosed(params) => (params.session_id, params.process_id),
             ServerNotification::FsChanged(ref params) => {
-                Self::Lease { id: params.watch_id.clone(), notification }
+                return Self::Lease { id: params.watch_id.clone(), notification };
             }
             ServerNotification::FsSearchResults(ref params) => {
-                Self::Lease { id: params.search_id.clone(), notification }
+                return Self::Lease { id: params.search_id.clone(), notification };
             }
             ServerNotification::HttpBodyDelta(ref params) => {
-                Self::Lease { id: params.request_id.clone(), notification }
+                return Self::Lease { id: params.request_id.clone(), notification };
             }
             ServerNotification::CommandExecOutputDelta(_)
-            | ServerNotification::CommandExecExited(_) => Self::Legacy,
+            | ServerNotification::CommandExecExited(_) => return Self::Legacy,
+        };
+        let key = ProcessKey { observed_session, process_id };
+        match event {
+            Some((seq, event, dropped_bytes)) => {
+                Self::Process(ProcessNotification { key, seq, event, dropped_bytes })
+            }
+            None => Self::Legacy,
         }
     }
+}
+
+/// The number and content of a process's event, and the size of the gap before it.
+pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, MirrorEvent, u64)> {
+    Some(match notification {
+        ServerNotification::ProcessOutput(params) => {
+            let (stream, chunk) = (params.stream, params.chunk.0.clone());
+            (params.seq, MirrorEvent::Output { stream, chunk }, params.dropped_bytes)
+        }
+        ServerNotification::ProcessExited(params) => {
+            let event = MirrorEvent::Exited {
+                exit_code: params.exit_code,
+                sandbox_denied: params.sandbox_denied,
+                denied: params.denied.clone(),
+                details: params.exit,
+            };
+            (params.seq, event, params.dropped_bytes)
+        }
+        ServerNotification::ProcessClosed(params) => {
+            (params.seq, MirrorEvent::Closed, params.dropped_bytes)
+        }
+        _ => return None,
+    })
 }
 
 /// The process that a notification names, if that much of it can be read.
@@ -77,7 +88,7 @@ pub(crate) fn read_key(notification: &Notification<'_>) -> Option<ProcessKey> {
         session_id: Option<String>,
     }
     let ProcessName { process_id, session_id } = read(notification)?;
-    Some(key(session_id, process_id))
+    Some(ProcessKey { observed_session: session_id, process_id })
 }
 
 /// The lease that a notification names, if that much of it can be read.
@@ -88,10 +99,6 @@ pub(crate) fn read_lease_id(notification: &Notification<'_>) -> Option<String> {
         id: String,
     }
     read::<LeaseName>(notification).map(|name| name.id)
-}
-
-fn key(observed_session: Option<String>, process_id: String) -> ProcessKey {
-    ProcessKey { observed_session, process_id }
 }
 
 fn read<T: DeserializeOwned>(notification: &Notification<'_>) -> Option<T> {

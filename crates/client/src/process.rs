@@ -16,7 +16,7 @@ use crate::calls::ProcessKey;
 use crate::client::ExecServerClient;
 use crate::events::ProcessEvents;
 use crate::mirror::ProcessMirror;
-use crate::{ExecServerError, call::Waiting};
+use crate::{ExecServerError, call::PendingReply};
 
 /// The largest piece of input in one message.
 const MAX_PIECE: usize = 256 << 10;
@@ -36,7 +36,7 @@ struct Shared {
     client: ExecServerClient,
     key: ProcessKey,
     mirror: ProcessMirror,
-    /// Held while the pieces of one write are sent, so that two writes do not mix.
+    /// LeaseHandle while the pieces of one write are sent, so that two writes do not mix.
     writing: Mutex<()>,
     /// Makes the ids of this handle's writes differ from those of any other handle.
     write_prefix: String,
@@ -198,7 +198,7 @@ impl ExecServerProcess {
     async fn send_piece(
         &self,
         piece: Bytes,
-    ) -> Result<Waiting<rpc::ProcessWrite>, ExecServerError> {
+    ) -> Result<PendingReply<rpc::ProcessWrite>, ExecServerError> {
         let number = self.shared.writes.fetch_add(1, Ordering::Relaxed);
         let mut write_id = self.shared.write_prefix.clone();
         let _ = write!(write_id, "{number}");
@@ -207,7 +207,7 @@ impl ExecServerProcess {
             chunk: Base64Bytes(piece),
             write_id: Some(write_id),
         };
-        self.client().send::<rpc::ProcessWrite>(&params, None).await
+        self.client().send::<rpc::ProcessWrite>(params, None).await
     }
 
     async fn has_terminal(&self) -> Result<bool, ExecServerError> {

@@ -9,9 +9,9 @@ use exec_server_protocol::{ErrorCode, RpcError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::calls::{Answer, Asker, Call, ProcessKey, Question};
+use crate::calls::{Answer, Call, ProcessKey, Question, ReplyTo};
 use crate::notified::ProcessNotification;
-use crate::tracked::{Tracked, Unconfirmed};
+use crate::process_state::{ProcessState, Unconfirmed};
 use crate::{ExecServerError, Violation, catch_up};
 
 /// Output is confirmed this long after it came, if not before for its amount.
@@ -21,11 +21,11 @@ const CATCH_UP_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
-    by_key: HashMap<ProcessKey, Tracked>,
+    by_key: HashMap<ProcessKey, ProcessState>,
     identities: u64,
-    /// Those that may have an errand.
+    /// Those that may have something to send.
     touched: Vec<ProcessKey>,
-    errands: VecDeque<Errand>,
+    outbound: VecDeque<OutboundMessage>,
     /// Whether the server wants output confirmed.
     acks: bool,
     ack_at: Option<Instant>,
@@ -33,7 +33,7 @@ pub(crate) struct Processes {
 
 /// Something to be sent.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) enum OutboundMessage {
     Call(Call),
     Notify(Vec<u8>),
 }
@@ -45,8 +45,8 @@ impl Processes {
 
     /// Fails when the id is taken: the process that has it must keep its events. One that nobody has a handle of any
     /// more may be attached or observed anew.
-    pub(crate) fn track(&mut self, mut process: Tracked) -> Result<(), ExecServerError> {
-        let replaceable = |other: &Tracked| {
+    pub(crate) fn track(&mut self, mut process: ProcessState) -> Result<(), ExecServerError> {
+        let replaceable = |other: &ProcessState| {
             !process.started_here && !other.abandoned && other.mirror.is_without_handle()
         };
         if self.by_key.get(&process.key).is_some_and(|other| !replaceable(other)) {
@@ -103,7 +103,7 @@ impl Processes {
     pub(crate) fn catch_up(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
         for process in self.by_key.values_mut() {
-            calls.push(process.request(CATCH_UP_BYTES, Asker::CatchUp));
+            calls.push(process.request(CATCH_UP_BYTES, ReplyTo::CatchUp));
             // Confirmations may have been lost.
             process.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         }
@@ -123,7 +123,7 @@ impl Processes {
     }
 
     /// The process that a question was about, if it is still that one.
-    fn asked(&mut self, question: &Question) -> Option<&mut Tracked> {
+    fn asked(&mut self, question: &Question) -> Option<&mut ProcessState> {
         let process = self.by_key.get_mut(&question.key)?;
         (process.identity == question.identity).then_some(process)
     }
@@ -158,7 +158,7 @@ impl Processes {
         let Some(process) = self.by_key.get_mut(&key) else { return };
         process.offer(seq, event, dropped_bytes);
         process.stalled = false;
-        if process.has_errand() {
+        if process.has_outbound() {
             self.touched.push(key);
         } else if process.unconfirmed.any {
             self.ack_at.get_or_insert(now + ACK_DELAY);
@@ -190,20 +190,20 @@ impl Processes {
         }
     }
 
-    /// Looks at every process at the next [`Self::poll_errand`].
+    /// Looks at every process at the next [`Self::poll_outbound`].
     pub(crate) fn tend_all(&mut self) {
         self.touched = self.by_key.keys().cloned().collect();
     }
 
     /// What has to be sent now. Only to be asked while calls may go through.
-    pub(crate) fn poll_errand(&mut self) -> Option<Errand> {
+    pub(crate) fn poll_outbound(&mut self) -> Option<OutboundMessage> {
         loop {
-            if let Some(errand) = self.errands.pop_front() {
-                return Some(errand);
+            if let Some(message) = self.outbound.pop_front() {
+                return Some(message);
             }
             let key = self.touched.pop()?;
             if let Some(process) = self.by_key.get_mut(&key) {
-                process.tend(self.acks, &mut self.errands);
+                process.tend(self.acks, &mut self.outbound);
                 // Confirmed, and ended if it had to be: nothing more will come of it.
                 if process.mirror.is_over() {
                     self.by_key.remove(&key);

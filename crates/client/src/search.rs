@@ -6,20 +6,20 @@ use std::task::{Context, Poll, ready};
 use exec_server_protocol::{FsSearchParams, FsSearchResponse, SearchMatch, rpc};
 use futures_core::Stream;
 
-use crate::call::Waiting;
-use crate::leases::{Held, Matches, Target};
+use crate::call::PendingReply;
+use crate::leases::{LeaseHandle, Matches, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// The results of one search. Dropping it cancels the search. It ends with its connection.
 #[derive(Debug)]
 pub struct SearchResults {
-    held: Held<Matches>,
+    handle: LeaseHandle<Matches>,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
 enum Outcome {
-    Awaited(Waiting<rpc::FsSearch>),
+    Awaited(PendingReply<rpc::FsSearch>),
     /// Results may still wait to be taken.
     Known(FsSearchResponse),
     Over(FsSearchResponse),
@@ -33,11 +33,11 @@ impl ExecServerClient {
         &self,
         mut params: FsSearchParams,
     ) -> Result<SearchResults, ExecServerError> {
-        let (held, lease) = Held::new(self, Matches::default(), Target::Search);
-        params.search_id = held.id().to_owned();
-        let waiting = self.lease::<rpc::FsSearch>(&params, lease).await?;
-        let mut search = SearchResults { held, outcome: Outcome::Awaited(waiting) };
-        search.held.ready().await;
+        let (handle, lease) = LeaseHandle::new(self, Matches::default(), Target::Search);
+        params.search_id = handle.id().to_owned();
+        let waiting = self.lease::<rpc::FsSearch>(params, lease).await?;
+        let mut search = SearchResults { handle, outcome: Outcome::Awaited(waiting) };
+        search.handle.ready().await;
         if let Outcome::Awaited(waiting) = &mut search.outcome
             && let Some(answer) = waiting.answer_if_there()
         {
@@ -66,7 +66,7 @@ impl SearchResults {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Vec<SearchMatch>, ExecServerError>>> {
-        match ready!(self.held.poll_next(context)) {
+        match ready!(self.handle.poll_next(context)) {
             Some(Ok(results)) => Poll::Ready(Some(Ok(results))),
             Some(Err(error)) => {
                 self.outcome = Outcome::Failed;

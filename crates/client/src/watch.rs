@@ -9,7 +9,7 @@ use exec_server_protocol::{FsWatchParams, PathUri, rpc};
 use futures_core::Stream;
 
 use crate::calls::MAX_LOSSES;
-use crate::leases::{Changes, Held, PendingChanges, Target};
+use crate::leases::{Changes, LeaseHandle, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// The changes below one path, until this is dropped. It outlives connections: after a loss the next call of
@@ -23,7 +23,7 @@ pub struct WatchEvents {
 /// A watch on one connection.
 #[derive(Debug)]
 struct Established {
-    held: Held<PendingChanges>,
+    handle: LeaseHandle<PendingChanges>,
     path: PathUri,
 }
 
@@ -60,9 +60,9 @@ impl WatchEvents {
     ) -> Poll<Option<Result<Changes, ExecServerError>>> {
         loop {
             match &mut self.state {
-                State::Watching => match ready!(self.watch.held.poll_next(context)) {
+                State::Watching => match ready!(self.watch.handle.poll_next(context)) {
                     Some(Err(ExecServerError::Interrupted { .. })) => {
-                        let client = self.watch.held.client().clone();
+                        let client = self.watch.handle.client().clone();
                         let renewing = establish(client, self.params.clone());
                         self.state = State::Renewing(Box::pin(renewing));
                     }
@@ -93,10 +93,10 @@ async fn establish(
 ) -> Result<Established, ExecServerError> {
     let mut losses = 0;
     loop {
-        let (held, lease) = Held::new(&client, PendingChanges::default(), Target::Watch);
-        params.watch_id = held.id().to_owned();
-        match client.lease::<rpc::FsWatch>(&params, lease).await?.answer().await {
-            Ok(response) => return Ok(Established { held, path: response.path }),
+        let (handle, lease) = LeaseHandle::new(&client, PendingChanges::default(), Target::Watch);
+        params.watch_id = handle.id().to_owned();
+        match client.lease::<rpc::FsWatch>(params.clone(), lease).await?.answer().await {
+            Ok(response) => return Ok(Established { handle, path: response.path }),
             Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
             Err(error) => return Err(error),
         }

@@ -30,8 +30,7 @@ mod write_history_files;
 
 pub use environment::{
     Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,
-    LocalFileSystem, LocalHttpClient, LocalProcess, RemoteFileSystem, RemoteHttpClient,
-    RemoteProcess,
+    LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,
 };
 pub use exec_server_client::{
     Changes, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,

@@ -10,7 +10,7 @@ use exec_server_client::{
 };
 use exec_server_protocol::SessionCloseParams;
 use exec_server_server::{Server, ServerConfig};
-use exec_server_transport::{DialUrlParseError, memory};
+use exec_server_transport::DialUrlParseError;
 
 use crate::cli::client::ServerChoice;
 use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
@@ -174,12 +174,9 @@ impl Target {
             Self::Embedded { origin } => {
                 let paths = ExecServerRuntimePaths::this_program();
                 let server = serve::start(&ServerConfig::default(), &paths)?;
-                let (ours, theirs) = memory();
-                tokio::spawn({
-                    let server = server.clone();
-                    async move { server.serve(theirs).await }
-                });
-                (ExecServerClient::connect_over(ours, options).await, origin, Some(server))
+                let link = server.connect_in_process(&options.client_name);
+                let client = link.map(ExecServerClient::connect_in_process);
+                (client.map_err(ExecServerError::Server), origin, Some(server))
             }
         };
         match client {

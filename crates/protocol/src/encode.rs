@@ -219,16 +219,14 @@ mod tests {
                 let mut text = Vec::new();
                 header.write(&mut text, seq, stream, chunk, dropped);
                 assert_eq!(text.len(), header.len(seq, stream, chunk.len(), dropped));
-                let expected = notification(
-                    &OutputNotification {
-                        process_id: "p\"\n1".into(),
-                        session_id: session.map(str::to_owned),
-                        seq,
-                        stream,
-                        chunk: Base64Bytes::from(chunk.to_vec()),
-                        dropped_bytes: dropped,
-                    },
-                );
+                let expected = notification(&OutputNotification {
+                    process_id: "p\"\n1".into(),
+                    session_id: session.map(str::to_owned),
+                    seq,
+                    stream,
+                    chunk: Base64Bytes::from(chunk.to_vec()),
+                    dropped_bytes: dropped,
+                });
                 assert_eq!(String::from_utf8(text).unwrap(), String::from_utf8(expected).unwrap());
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::{Call, CallResponse, RpcError, ServerNotification};
 
 /// Takes the response of one call, from any thread. It must not block.
-pub type Respond = Box<dyn FnOnce(Result<CallResponse, RpcError>) + Send>;
+pub type Respond = Box<dyn FnOnce(Result<CallResponse, RpcError>) + Send + Sync>;
 
 /// A future that a sink returns through its trait object.
 pub type SinkFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;

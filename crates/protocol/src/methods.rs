@@ -6,20 +6,19 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::envelope::Params;
 use crate::{
-    CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode,
-    ExecParams, ExecResponse, ExecWriteResponse, FsCancelSearchParams, FsCanonicalizeParams,
-    FsCloseParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
-    FsGetMetadataParams, FsGlobParams, FsHandleResponse, FsMetadata, FsOpenParams, FsPathResponse,
-    FsReadBlockParams, FsReadBlockResponse, FsReadDirectoryParams, FsReadDirectoryResponse,
-    FsReadFileParams, FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
-    FsRenameParams, FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams,
-    FsUnwatchParams, FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteBlockParams,
-    FsWriteFileParams, FsWriteFileResponse, HttpCancelParams, HttpRequestParams,
-    HttpResponse, InitializeParams, InitializeResponse, ListParams, ListResponse,
-    ObserveParams, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, RpcError,
-    SessionCloseParams, SessionListResponse, SignalParams, SnapshotResponse, StartParams,
-    StartResponse, TerminateParams, TerminateResponse, WaitParams, WaitResponse, WriteParams,
-    WriteResponse,
+    CloseStdinResponse, Empty, EnvironmentInfo, EnvironmentStatus, ErrorCode, ExecParams,
+    ExecResponse, ExecWriteResponse, FsCancelSearchParams, FsCanonicalizeParams, FsCloseParams,
+    FsCloseResponse, FsCopyParams, FsCreateDirectoryParams, FsCreateParams, FsGetMetadataParams,
+    FsGlobParams, FsHandleResponse, FsMetadata, FsOpenParams, FsPathResponse, FsReadBlockParams,
+    FsReadBlockResponse, FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams,
+    FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
+    FsSearchParams, FsSearchResponse, FsSetPermissionsParams, FsSymlinkParams, FsUnwatchParams,
+    FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteBlockParams, FsWriteFileParams,
+    FsWriteFileResponse, HttpCancelParams, HttpRequestParams, HttpResponse, InitializeParams,
+    InitializeResponse, ListParams, ListResponse, ObserveParams, ProcessIdParams, ReadParams,
+    ReadResponse, ResizeParams, RpcError, SessionCloseParams, SessionListResponse, SignalParams,
+    SnapshotResponse, StartParams, StartResponse, TerminateParams, TerminateResponse, WaitParams,
+    WaitResponse, WriteParams, WriteResponse,
 };
 
 /// The longest `processId`, `writeId` or `clientName`.
@@ -41,7 +40,7 @@ pub enum Scheduling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// Doing it twice is the same as doing it once.
-    Harmless,
+    Idempotent,
     /// Only with a `writeId`, by which the server knows what it has done.
     WithWriteId,
     Never,
@@ -187,48 +186,48 @@ macro_rules! for_each_method {
         $callback! {
             Initialize initialize = "initialize", Ordinary, Never: InitializeParams => InitializeResponse;
             SessionClose session_close = "session/close", Ordinary, Never: SessionCloseParams => Empty;
-            SessionList session_list = "session/list", Ordinary, Harmless: Empty => SessionListResponse;
-            EnvironmentInfo environment_info = "environment/info", Control, Harmless: Empty => EnvironmentInfo;
-            EnvironmentStatus environment_status = "environment/status", Control, Harmless: Empty => EnvironmentStatus;
+            SessionList session_list = "session/list", Ordinary, Idempotent: Empty => SessionListResponse;
+            EnvironmentInfo environment_info = "environment/info", Control, Idempotent: Empty => EnvironmentInfo;
+            EnvironmentStatus environment_status = "environment/status", Control, Idempotent: Empty => EnvironmentStatus;
             ProcessStart process_start = "process/start", Ordinary, Never: StartParams => StartResponse;
-            ProcessRead process_read = "process/read", Waiting, Harmless: ReadParams => ReadResponse;
+            ProcessRead process_read = "process/read", Waiting, Idempotent: ReadParams => ReadResponse;
             ProcessWrite process_write = "process/write", Ordinary, WithWriteId: WriteParams => WriteResponse;
-            ProcessCloseStdin process_close_stdin = "process/closeStdin", Ordinary, Harmless: ProcessIdParams => CloseStdinResponse;
-            ProcessResize process_resize = "process/resize", Ordinary, Harmless: ResizeParams => Empty;
+            ProcessCloseStdin process_close_stdin = "process/closeStdin", Ordinary, Idempotent: ProcessIdParams => CloseStdinResponse;
+            ProcessResize process_resize = "process/resize", Ordinary, Idempotent: ResizeParams => Empty;
             ProcessSignal process_signal = "process/signal", Control, Never: SignalParams => Empty;
-            ProcessTerminate process_terminate = "process/terminate", Control, Harmless: TerminateParams => TerminateResponse;
-            ProcessWait process_wait = "process/wait", Waiting, Harmless: WaitParams => WaitResponse;
-            ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Harmless: ProcessIdParams => SnapshotResponse;
-            ProcessList process_list = "process/list", Ordinary, Harmless: ListParams => ListResponse;
-            ProcessObserve process_observe = "process/observe", Ordinary, Harmless: ObserveParams => Empty;
-            FsReadFile fs_read_file = "fs/readFile", Ordinary, Harmless: FsReadFileParams => FsReadFileResponse;
+            ProcessTerminate process_terminate = "process/terminate", Control, Idempotent: TerminateParams => TerminateResponse;
+            ProcessWait process_wait = "process/wait", Waiting, Idempotent: WaitParams => WaitResponse;
+            ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Idempotent: ProcessIdParams => SnapshotResponse;
+            ProcessList process_list = "process/list", Ordinary, Idempotent: ListParams => ListResponse;
+            ProcessObserve process_observe = "process/observe", Ordinary, Idempotent: ObserveParams => Empty;
+            FsReadFile fs_read_file = "fs/readFile", Ordinary, Idempotent: FsReadFileParams => FsReadFileResponse;
             FsWriteFile fs_write_file = "fs/writeFile", Ordinary, Never: FsWriteFileParams => FsWriteFileResponse;
             FsCreateDirectory fs_create_directory = "fs/createDirectory", Ordinary, Never: FsCreateDirectoryParams => Empty;
-            FsGetMetadata fs_get_metadata = "fs/getMetadata", Ordinary, Harmless: FsGetMetadataParams => FsMetadata;
-            FsCanonicalize fs_canonicalize = "fs/canonicalize", Ordinary, Harmless: FsCanonicalizeParams => FsPathResponse;
-            FsReadDirectory fs_read_directory = "fs/readDirectory", Ordinary, Harmless: FsReadDirectoryParams => FsReadDirectoryResponse;
-            FsWalk fs_walk = "fs/walk", Ordinary, Harmless: FsWalkParams => FsWalkResponse;
-            FsGlob fs_glob = "fs/glob", Ordinary, Harmless: FsGlobParams => FsWalkResponse;
+            FsGetMetadata fs_get_metadata = "fs/getMetadata", Ordinary, Idempotent: FsGetMetadataParams => FsMetadata;
+            FsCanonicalize fs_canonicalize = "fs/canonicalize", Ordinary, Idempotent: FsCanonicalizeParams => FsPathResponse;
+            FsReadDirectory fs_read_directory = "fs/readDirectory", Ordinary, Idempotent: FsReadDirectoryParams => FsReadDirectoryResponse;
+            FsWalk fs_walk = "fs/walk", Ordinary, Idempotent: FsWalkParams => FsWalkResponse;
+            FsGlob fs_glob = "fs/glob", Ordinary, Idempotent: FsGlobParams => FsWalkResponse;
             FsRemove fs_remove = "fs/remove", Ordinary, Never: FsRemoveParams => Empty;
             FsCopy fs_copy = "fs/copy", Ordinary, Never: FsCopyParams => Empty;
             FsRename fs_rename = "fs/rename", Ordinary, Never: FsRenameParams => Empty;
             FsSymlink fs_symlink = "fs/symlink", Ordinary, Never: FsSymlinkParams => Empty;
-            FsReadLink fs_read_link = "fs/readLink", Ordinary, Harmless: FsReadLinkParams => FsReadLinkResponse;
+            FsReadLink fs_read_link = "fs/readLink", Ordinary, Idempotent: FsReadLinkParams => FsReadLinkResponse;
             FsSetPermissions fs_set_permissions = "fs/setPermissions", Ordinary, Never: FsSetPermissionsParams => Empty;
-            FsOpen fs_open = "fs/open", Ordinary, Harmless: FsOpenParams => FsHandleResponse;
-            FsReadBlock fs_read_block = "fs/readBlock", Ordinary, Harmless: FsReadBlockParams => FsReadBlockResponse;
+            FsOpen fs_open = "fs/open", Ordinary, Idempotent: FsOpenParams => FsHandleResponse;
+            FsReadBlock fs_read_block = "fs/readBlock", Ordinary, Idempotent: FsReadBlockParams => FsReadBlockResponse;
             FsCreate fs_create = "fs/create", Ordinary, Never: FsCreateParams => FsHandleResponse;
             FsWriteBlock fs_write_block = "fs/writeBlock", Ordinary, Never: FsWriteBlockParams => Empty;
             FsClose fs_close = "fs/close", Control, Never: FsCloseParams => FsCloseResponse;
             FsWatch fs_watch = "fs/watch", Ordinary, Never: FsWatchParams => FsPathResponse;
-            FsUnwatch fs_unwatch = "fs/unwatch", Control, Harmless: FsUnwatchParams => Empty;
+            FsUnwatch fs_unwatch = "fs/unwatch", Control, Idempotent: FsUnwatchParams => Empty;
             FsSearch fs_search = "fs/search", Ordinary, Never: FsSearchParams => FsSearchResponse;
-            FsCancelSearch fs_cancel_search = "fs/cancelSearch", Control, Harmless: FsCancelSearchParams => Empty;
+            FsCancelSearch fs_cancel_search = "fs/cancelSearch", Control, Idempotent: FsCancelSearchParams => Empty;
             HttpRequest http_request = "http/request", Waiting, Never: HttpRequestParams => HttpResponse;
-            HttpCancel http_cancel = "http/cancel", Control, Harmless: HttpCancelParams => Empty;
+            HttpCancel http_cancel = "http/cancel", Control, Idempotent: HttpCancelParams => Empty;
             CommandExec command_exec = "command/exec", Ordinary, Never: ExecParams => ExecResponse;
             CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId: WriteParams => ExecWriteResponse;
-            CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Harmless: TerminateParams => TerminateResponse;
+            CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Idempotent: TerminateParams => TerminateResponse;
         }
     };
 }
@@ -258,7 +257,7 @@ impl Call {
 
     /// Whether an earlier call that still waits must run before this one, which overtakes it.
     #[must_use]
-    pub fn takes_along(&self, earlier: &Self) -> bool {
+    pub fn must_follow(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::FsClose(close), Self::FsWriteBlock(block)) => close.handle_id == block.handle_id,
             _ => {

@@ -8,7 +8,7 @@ use crate::methods::decode_params;
 use crate::{
     AckParams, BodyDeltaNotification, ChangedNotification, ClosedNotification,
     ExecExitedNotification, ExecOutputDeltaNotification, ExitedNotification, HttpAckParams, Method,
-    Notification, OutputNotification, RpcError, SearchResultsNotification,
+    Notification, OutputNotification, RpcError, SearchResultsNotification, notification,
 };
 
 /// The params of one kind of notification, which know its name.
@@ -115,6 +115,14 @@ macro_rules! server_notifications {
                 }))
             }
 
+            /// The text of the message.
+            #[must_use]
+            pub fn encode(&self) -> Vec<u8> {
+                match self {
+                    $(Self::$variant(params) => notification(params),)*
+                }
+            }
+
             /// What a notification of this name belongs to, readable or not.
             #[must_use]
             pub fn topic(name: &str) -> Option<NotificationTopic> {
@@ -150,7 +158,7 @@ fn unknown(name: &str) -> RpcError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Message, decode, notification};
+    use crate::{Message, decode};
 
     fn parse(text: &str) -> Result<Option<ServerNotification>, serde_json::Error> {
         match decode(text.as_bytes()).unwrap() {
@@ -175,10 +183,7 @@ mod tests {
     fn unknown_names_are_no_errors_and_bad_params_are() {
         assert_eq!(parse(r#"{"method":"future/news","params":{}}"#).unwrap(), None);
         assert!(parse(r#"{"method":"process/closed","params":{}}"#).is_err());
-        assert_eq!(
-            ServerNotification::topic("process/closed"),
-            Some(NotificationTopic::Process)
-        );
+        assert_eq!(ServerNotification::topic("process/closed"), Some(NotificationTopic::Process));
         assert_eq!(ServerNotification::topic("future/news"), None);
     }
 

@@ -5,7 +5,8 @@
 use exec_server_protocol::{
     Base64Bytes, Call, ClientNotification, ClosedNotification, ExecExitedNotification,
     ExecOutputDeltaNotification, ExitedNotification, Message, NotificationHeader,
-    NotificationParams, OutputNotification, OutputStream, PathUri, RequestId, Rpc, decode, notification, response, rpc,
+    NotificationParams, OutputNotification, OutputStream, PathUri, RequestId, Rpc, decode,
+    notification, response, rpc,
 };
 use serde_json::Value;
 

@@ -3,29 +3,29 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crate::connection::{ConnectionHandle, ConnectionId};
+use crate::connection::{ClientConnection, ConnectionId};
 
 /// The connections that are being served.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ClientConnection>>>>,
 }
 
 /// Takes a connection off the list when dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
     id: ConnectionId,
-    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ConnectionHandle>>>>,
+    by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ClientConnection>>>>,
 }
 
 impl Connections {
-    pub(crate) fn register(&self, connection: &Arc<ConnectionHandle>) -> Registered {
+    pub(crate) fn register(&self, connection: &Arc<ClientConnection>) -> Registered {
         let id = connection.id();
         lock(&self.by_id).insert(id, Arc::downgrade(connection));
         Registered { id, by_id: Arc::clone(&self.by_id) }
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<ConnectionHandle>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ClientConnection>> {
         lock(&self.by_id).values().filter_map(Weak::upgrade).collect()
     }
 }
@@ -36,7 +36,7 @@ impl Drop for Registered {
     }
 }
 
-type ById = HashMap<ConnectionId, Weak<ConnectionHandle>>;
+type ById = HashMap<ConnectionId, Weak<ClientConnection>>;
 
 fn lock(by_id: &Mutex<ById>) -> MutexGuard<'_, ById> {
     by_id.lock().expect("no code panics while it holds the connections")

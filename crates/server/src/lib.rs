@@ -1,22 +1,21 @@
 //! Sessions, dispatch and the connection writer.
 //!
-//! [`Server::serve`] is the only entrance for a connection, whatever the transport, and
-//! [`Server::open_session`] the one for this program itself. Below them, `connection` reads, schedules and
-//! writes; `sessions` knows who owns which process; `local` translates between the wire and the machine. Output is never queued here: see `connection::outbox`.
+//! [`Server::serve`] is the entrance for a connection, whatever the transport, and [`Server::connect_in_process`] the one
+//! for a client in the same program. Both bring their calls to the `dispatch`er. `connection` reads, schedules and
+//! writes; `feed` brings the events of processes to clients; `sessions` knows who owns which process; `adapter`
+//! translates between the wire and the machine. Output is never queued here: see `connection::outbox`.
 
+mod active_requests;
+mod adapter;
 mod config;
 mod connection;
 mod connections;
-mod guests;
-mod in_flight;
-mod local;
+mod dispatch;
+mod feed;
+mod in_process;
+mod sandboxed_peers;
 mod server;
 mod sessions;
 
 pub use config::{SandboxCeiling, SandboxLevel, ServerConfig};
-pub use local::{
-    Followed, FollowedEvent, Follower, LocalBody, LocalChanges, LocalFile, LocalFileSystem,
-    LocalHttp, LocalNewFile, LocalProcess, LocalSearch, LocalWatch,
-};
 pub use server::{SandboxUnavailable, Server};
-pub use sessions::LocalSession;

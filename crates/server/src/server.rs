@@ -9,23 +9,26 @@ use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::process::{StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
-use exec_server_protocol::RpcError;
+use exec_server_protocol::{RpcError, ServerLink};
 use exec_server_transport::{Connection, MemoryBudget};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
-use crate::connection::{self, Confirms, ConnectionId, FAREWELL};
+use crate::active_requests::ActiveRequests;
+use crate::adapter::{
+    FileExecutors, FilePool, ManagedProcess, SandboxResolver, StartContext, Started,
+};
+use crate::connection::{self, ConnectionId, FLUSH_TIMEOUT};
 use crate::connections::Connections;
-use crate::guests::Guests;
-use crate::in_flight::InFlight;
-use crate::local::{FilePool, FileWork, LocalProcess, Sandboxes, StartContext, Started};
-use crate::sessions::{Holder, LocalSession, Session, SessionSettings, Sessions};
+use crate::in_process::InProcessLink;
+use crate::sandboxed_peers::SandboxedPeers;
+use crate::sessions::{Session, SessionRegistry};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
 /// keeper was stopped.
-const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Taken for the memory available where the system does not tell.
 const FALLBACK_MEMORY: u64 = 1 << 30;
 /// How long a closed process stays readable while its client is attached.
@@ -42,24 +45,24 @@ pub struct SandboxUnavailable(Arc<SandboxError>);
 /// Serves connections. Clones are the same server.
 #[derive(Debug, Clone)]
 pub struct Server {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
     /// The way to those threads for requests about files.
-    pub(crate) file_work: FileWork,
+    pub(crate) file_executors: FileExecutors,
     /// Apart, because a search waits for its reader.
-    pub(crate) searches: FileWork,
+    pub(crate) searches: FileExecutors,
     pub(crate) http: HttpClient,
     /// Requests that use it, to the end of their bodies.
-    pub(crate) http_requests: InFlight,
-    pub(crate) sandboxes: Arc<Sandboxes>,
-    pub(crate) guests: Arc<Guests>,
-    pub(crate) sessions: Sessions,
+    pub(crate) http_requests: ActiveRequests,
+    pub(crate) sandboxes: Arc<SandboxResolver>,
+    pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
+    pub(crate) sessions: SessionRegistry,
     /// Held while a name is looked up in all sessions and its process added to one.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
@@ -78,25 +81,25 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
         start_spill_thread();
-        let sessions = Sessions::new(config.max_sessions);
+        let sessions = SessionRegistry::new(config.max_sessions);
         let executable = launcher.executable().map(Path::to_owned);
-        let sandboxes = Arc::new(Sandboxes::new(&config, executable));
+        let sandboxes = Arc::new(SandboxResolver::new(&config, executable));
         let files = FilePool::default();
         let memory = MemoryBudget::new(buffered_bytes(config.max_buffered_bytes));
         let protected_variables = ProtectedVariables::new(
             config.http_protected_variables.clone(),
             config.http_allowed_variables.clone(),
         );
-        let shared = Shared {
+        let state = ServerState {
             config,
             launcher,
-            file_work: FileWork::new(files.clone(), Arc::clone(&sandboxes)),
-            searches: FileWork::new(FilePool::default(), Arc::clone(&sandboxes)),
+            file_executors: FileExecutors::new(files.clone(), Arc::clone(&sandboxes)),
+            searches: FileExecutors::new(FilePool::default(), Arc::clone(&sandboxes)),
             files,
             http: HttpClient::default().protecting(protected_variables),
-            http_requests: InFlight::default(),
+            http_requests: ActiveRequests::default(),
             sandboxes,
-            guests: Arc::default(),
+            sandboxed_peers: Arc::default(),
             sessions,
             claiming: Mutex::default(),
             connections: Connections::default(),
@@ -106,14 +109,14 @@ impl Server {
             known_processes: AtomicUsize::new(0),
             forgotten_processes: AtomicUsize::new(0),
         };
-        Self { shared: Arc::new(shared) }
+        Self { state: Arc::new(state) }
     }
 
     /// Whether what the operator requires of every request can be enforced on this machine. A server that cannot must not
     /// serve.
     pub async fn check_sandbox(&self) -> Result<(), SandboxUnavailable> {
-        let sandboxes = Arc::clone(&self.shared.sandboxes);
-        let checked = self.shared.files.compute(move || sandboxes.check_ceiling()).await;
+        let sandboxes = Arc::clone(&self.state.sandboxes);
+        let checked = self.state.files.compute(move || sandboxes.check_ceiling()).await;
         match checked {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(SandboxUnavailable(error)),
@@ -123,69 +126,65 @@ impl Server {
 
     /// Serves a connection to its end.
     pub async fn serve(&self, connection: Connection) {
-        connection::serve(Arc::clone(&self.shared), connection).await;
+        connection::serve(Arc::clone(&self.state), connection).await;
     }
 
-    /// Opens a session of this program itself: the way in for a local environment, without a connection.
-    pub fn open_session(&self, client_name: &str) -> Result<LocalSession, RpcError> {
-        let shared = &self.shared;
-        let holder = shared.next_connection();
-        // Its holder confirms what it has, and is never away.
-        let settings = SessionSettings { confirms: Confirms::ByAck, detached_ttl: Duration::ZERO };
-        let program = Holder::Program(holder);
-        let session = shared.sessions.open(client_name.to_owned(), settings, program)?;
-        Ok(LocalSession::new(Arc::clone(shared), session, holder))
+    /// Opens a session for a client in this program. Must be called within a runtime.
+    pub fn connect_in_process(&self, client_name: &str) -> Result<Arc<dyn ServerLink>, RpcError> {
+        InProcessLink::open(&self.state, client_name)
     }
 
     /// What connections hold of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) now.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
-        self.shared.memory.used()
+        self.state.memory.used()
     }
 
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
     /// well, and the last events to those who listen. Returns when no process is left.
     pub async fn shutdown(&self) {
-        let shared = &self.shared;
-        let grace = shared.config.shutdown_grace_period;
+        let state = &self.state;
+        let grace = state.config.shutdown_grace_period;
         let deadline = Instant::now() + grace;
-        shared.sessions.drain();
-        let last_words = shared.end_processes(grace).await;
+        state.sessions.drain();
+        let last_words = state.end_processes(grace).await;
         let finished = async {
-            shared.http_requests.idle().await;
-            shared.searches.free().idle().await;
+            state.http_requests.idle().await;
+            state.searches.free().idle().await;
         };
         let _ = tokio::time::timeout_at(deadline, finished).await;
         // What is being written is written, and its answers are among the last words.
-        let _ = tokio::time::timeout(grace, shared.files.idle()).await;
-        let connections = shared.connections.all();
+        let _ = tokio::time::timeout(grace, state.files.idle()).await;
+        let connections = state.connections.all();
         let farewell = async {
             for process in &last_words {
                 process.log().wait_closed().await;
             }
             for connection in &connections {
-                connection.outbox().idle().await;
+                if let Some(socket) = connection.socket() {
+                    socket.outbox().idle().await;
+                }
             }
         };
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, farewell).await;
         for connection in connections {
             connection.give_up();
         }
-        for session in shared.sessions.all() {
+        for session in state.sessions.all() {
             session.end();
         }
         // Connections that end leave temporary files to be removed.
-        let _ = tokio::time::timeout(FAREWELL, shared.files.idle()).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
     }
 }
 
-impl Shared {
+impl ServerState {
     pub(crate) fn start_context(&self) -> StartContext<'_> {
         StartContext {
             launcher: &self.launcher,
             config: &self.config,
             sandboxes: &self.sandboxes,
-            guests: &self.guests,
+            sandboxed_peers: &self.sandboxed_peers,
             pool: &self.files,
         }
     }
@@ -195,7 +194,7 @@ impl Shared {
     }
 
     /// Asks every process to end, and kills those that have not after the grace period. Returns them.
-    async fn end_processes(&self, grace: Duration) -> Vec<Arc<LocalProcess>> {
+    async fn end_processes(&self, grace: Duration) -> Vec<Arc<ManagedProcess>> {
         let mut ended = Vec::new();
         // More than one round: a start may have been under way when the first one looked.
         loop {
@@ -206,7 +205,7 @@ impl Shared {
             for process in &alive {
                 process.shut_down(grace);
             }
-            let deadline = Instant::now() + grace + KILL_PATIENCE;
+            let deadline = Instant::now() + grace + KILL_TIMEOUT;
             for process in &alive {
                 if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
                     tracing::error!("a process tree cannot be killed; shutting down without it");
@@ -227,7 +226,7 @@ impl Shared {
         Err(RpcError::invalid_request(message).with_kind("sandboxDenied"))
     }
 
-    fn living_processes(&self) -> Vec<Arc<LocalProcess>> {
+    fn living_processes(&self) -> Vec<Arc<ManagedProcess>> {
         let sessions = self.sessions.all();
         let processes = sessions.iter().flat_map(|session| session.processes());
         processes.filter(|process| !process.is_gone()).collect()
@@ -248,7 +247,7 @@ impl Shared {
             process.abandon();
         }
         let session = Arc::clone(session);
-        let deadline = Instant::now() + KILL_PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         async move {
             for process in processes {
                 if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
@@ -261,16 +260,16 @@ impl Shared {
 
     pub(crate) fn expire_later(self: &Arc<Self>, session: &Arc<Session>, until: Instant) {
         // Weak: a task of the server must not keep the server alive.
-        let shared = Arc::downgrade(self);
+        let state = Arc::downgrade(self);
         let task = self.spawn({
             let session = Arc::clone(session);
             async move {
                 tokio::time::sleep_until(until).await;
                 if session.expire(until)
-                    && let Some(shared) = shared.upgrade()
+                    && let Some(state) = state.upgrade()
                 {
                     tracing::debug!(session = session.id(), "session expired");
-                    shared.end_session(&session).await;
+                    state.end_session(&session).await;
                 }
             }
         });
@@ -279,14 +278,14 @@ impl Shared {
 
     /// Starts a process of a session, if that is its holder's and there is place for one more. With
     /// `claim_name`, no process of any session may have its id.
-    pub(crate) fn admit(
+    pub(crate) fn start_process(
         &self,
         session: &Session,
         holder: ConnectionId,
         process_id: &str,
         claim_name: bool,
         start: impl FnOnce() -> Result<Started, RpcError>,
-    ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
+    ) -> Result<(Arc<ManagedProcess>, StartOutcome), RpcError> {
         self.sessions.check_draining()?;
         let _claiming = claim_name.then(|| self.claiming.lock());
         if claim_name && let Some(other) = self.sessions.find_process(process_id) {
@@ -296,10 +295,10 @@ impl Shared {
     }
 
     /// Cares for a process from its start until it is forgotten.
-    pub(crate) fn look_after(
+    pub(crate) fn supervise(
         self: &Arc<Self>,
         session: Arc<Session>,
-        process: Arc<LocalProcess>,
+        process: Arc<ManagedProcess>,
         outcome: StartOutcome,
         report: impl FnOnce(Result<(), LaunchError>) + Send + 'static,
     ) {
@@ -321,7 +320,9 @@ impl Shared {
         }
         self.forgotten_processes.store(0, Ordering::Relaxed);
         for connection in self.connections.all() {
-            connection.drop_finished_feeds();
+            if let Some(socket) = connection.socket() {
+                socket.drop_finished_feeds();
+            }
         }
         self.reap();
         exec_server_host::return_freed_memory();
@@ -333,7 +334,7 @@ impl Shared {
         while background.try_join_next().is_some() {}
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.reap();
         self.background().spawn(task)
     }
@@ -362,7 +363,7 @@ fn buffered_bytes(configured: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn name_taken(other: &LocalProcess) -> RpcError {
+fn name_taken(other: &ManagedProcess) -> RpcError {
     let (name, running) = (other.id(), !other.is_over());
     let what = if running { "a running process" } else { "a finished process that is kept" };
     let message = format!("the name {name:?} is taken by {what}");
@@ -372,7 +373,7 @@ fn name_taken(other: &LocalProcess) -> RpcError {
 /// From the start of a process until it is forgotten.
 async fn tend(
     session: Arc<Session>,
-    process: Arc<LocalProcess>,
+    process: Arc<ManagedProcess>,
     outcome: StartOutcome,
     report: impl FnOnce(Result<(), LaunchError>),
 ) {
@@ -398,12 +399,12 @@ async fn tend(
 }
 
 /// A process that is looked after; dropped when it is forgotten.
-struct Known(Weak<Shared>);
+struct Known(Weak<ServerState>);
 
 impl Drop for Known {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.process_forgotten();
+        if let Some(state) = self.0.upgrade() {
+            state.process_forgotten();
         }
     }
 }
@@ -417,7 +418,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_is_forgotten_leaves_nothing_behind() {
         let server = Server::new(ServerConfig::default(), Launcher::plain());
-        let shared = Arc::clone(&server.shared);
+        let state = Arc::clone(&server.state);
         let (mut ours, theirs) = memory();
         let _serving = tokio::spawn(async move { server.serve(theirs).await });
         for message in [
@@ -439,7 +440,7 @@ mod tests {
             }
         }
         let process = {
-            let process = shared.sessions.find_process("p").unwrap();
+            let process = state.sessions.find_process("p").unwrap();
             process.log().confirm(u64::MAX);
             process.gone().await;
             while !process.is_over() {
@@ -452,8 +453,8 @@ mod tests {
             tokio::time::advance(CLOSED_RETENTION).await;
         }
         assert_eq!(process.strong_count(), 0);
-        assert_eq!(shared.known_processes.load(Ordering::Relaxed), 0);
-        shared.reap();
-        assert!(shared.background().is_empty());
+        assert_eq!(state.known_processes.load(Ordering::Relaxed), 0);
+        state.reap();
+        assert!(state.background().is_empty());
     }
 }

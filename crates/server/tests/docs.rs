@@ -27,7 +27,7 @@ const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
 const EXAMPLE_HTTP: &str = "127.0.0.1:8080";
 
 /// Fails a test that hangs; nothing is measured with it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn the_examples_happen_as_written() {
@@ -70,7 +70,7 @@ fn the_list_of_protected_variables_is_that_of_the_code() {
     assert_eq!(said, protected);
 }
 
-/// Answers every request as the examples have it. Lives as long as the test.
+/// OutgoingQueue every request as the examples have it. Lives as long as the test.
 fn serve_hello() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -227,7 +227,8 @@ impl Client {
             return Ok(self.early.remove(index).expect("the index was just found"));
         }
         loop {
-            let received = tokio::time::timeout(PATIENCE, self.connection.incoming.recv()).await;
+            let received =
+                tokio::time::timeout(IDLE_TIMEOUT, self.connection.incoming.recv()).await;
             let message: Value = match received {
                 Ok(Some(Received::Message(text))) => {
                     serde_json::from_slice(&text).map_err(|error| error.to_string())?

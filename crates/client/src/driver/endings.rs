@@ -3,9 +3,9 @@
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::calls::Asker;
+use crate::calls::ReplyTo;
 use crate::recovery::{Generation, Over, Refusal};
-use crate::{ConnectError, ConnectionState, ExecServerError, Lost};
+use crate::{ConnectError, ConnectionState, DisconnectReason, ExecServerError};
 
 impl Driver {
     /// The server broke the protocol; what it says next cannot be trusted either.
@@ -39,11 +39,11 @@ impl Driver {
         }
         self.processes.connection_lost();
         for call in self.calls.lose() {
-            if let Asker::Opening(key, _) = &call.asker {
+            if let ReplyTo::Opening(key, _) = &call.reply_to {
                 self.processes.abandon(key);
             }
             let method = call.method.name();
-            call.asker.tell(Err(ExecServerError::Interrupted { method }));
+            call.reply_to.tell(Err(ExecServerError::Interrupted { method }));
         }
         // After their calls: who sees the end of a lease finds the answer.
         self.leases.connection_lost();
@@ -57,7 +57,7 @@ impl Driver {
                 // Whoever made the connection may know more about its end.
                 Some(ExecServerError::ConnectFailed(error)) if self.ended_early(&error) => {
                     match self.connector.post_mortem().await {
-                        Lost::CannotRedial => ExecServerError::ConnectFailed(error),
+                        DisconnectReason::CannotRedial => ExecServerError::ConnectFailed(error),
                         lost => lost.into(),
                     }
                 }
@@ -65,7 +65,7 @@ impl Driver {
             },
             Over::Deadline(deadline) => {
                 let last = last.map_or_else(|| "none".to_owned(), |error| error.to_string());
-                Lost::Deadline { deadline, last }.into()
+                DisconnectReason::Deadline { deadline, last }.into()
             }
             Over::Permanent if !self.connector.can_redial() => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
@@ -73,8 +73,8 @@ impl Driver {
             },
             Over::Permanent => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
-                Some(error) => Lost::Refused(error).into(),
-                None => Lost::CannotRedial.into(),
+                Some(error) => DisconnectReason::Refused(error).into(),
+                None => DisconnectReason::CannotRedial.into(),
             },
         }
     }
@@ -89,7 +89,7 @@ impl Driver {
         self.link = None;
         // Not `try_recv`: a sender that has its place may still be putting its command there.
         while let Some(command) = self.commands.recv().await {
-            command.call.asker.tell(Err(error.clone()));
+            command.call.reply_to.tell(Err(error.clone()));
         }
     }
 
@@ -103,7 +103,7 @@ impl Driver {
             let _ = opened.send(Err(error.clone()));
         }
         for call in self.calls.take_all() {
-            call.asker.tell(Err(error.clone()));
+            call.reply_to.tell(Err(error.clone()));
         }
         self.processes.fail_all(error);
         self.leases.fail_all(error);
@@ -114,7 +114,7 @@ impl Drop for Driver {
     /// Also when the runtime ends or a defect panics: nobody waits for ever.
     fn drop(&mut self) {
         if !self.settled {
-            let error = ExecServerError::from(Lost::TaskStopped);
+            let error = ExecServerError::from(DisconnectReason::TaskStopped);
             self.settle(&error, ConnectionState::Failed(error.clone()));
         }
     }

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use exec_server_protocol::{
-    ErrorCode, Initialized, InitializeParams, InitializeResponse, Method, notification,
+    ErrorCode, InitializeParams, InitializeResponse, Initialized, Method, Rpc as _, notification,
+    rpc,
 };
 use exec_server_transport::Connection;
 use tokio::time::Instant;
 
 use super::{Driver, GrantedSession, Link};
 use crate::call::read_result;
-use crate::calls::{Answer, Asker, Call, Question};
+use crate::calls::{Answer, Call, Question, ReplyTo};
 use crate::recovery::{Generation, Refusal};
 use crate::{ConnectError, ExecServerError, Violation};
 
@@ -33,9 +34,8 @@ impl Driver {
                     acks: Some(true),
                 };
                 self.send(Call::internal(
-                    Method::Initialize,
-                    &params,
-                    Asker::Handshake(generation),
+                    &rpc::Initialize::into_call(params),
+                    ReplyTo::Handshake(generation),
                 ));
             }
             Err(error) => {
@@ -85,7 +85,8 @@ impl Driver {
     /// Asks at once for what each process missed.
     pub(super) fn catch_up(&mut self, generation: Generation) {
         let calls = self.processes.catch_up();
-        let waiting = calls.iter().filter(|call| matches!(call.asker, Asker::CatchUp(_))).count();
+        let waiting =
+            calls.iter().filter(|call| matches!(call.reply_to, ReplyTo::CatchUp(_))).count();
         for call in calls {
             self.send(call);
         }

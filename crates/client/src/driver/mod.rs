@@ -11,20 +11,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_server_protocol::{
     Message, Notification, NotificationTopic, ServerNotification, UNKNOWN_REQUEST_ID,
-    decode_unchecked,
+    decode_unchecked, notification,
 };
 use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::calls::{Answer, Asker, Call, Calls, read_error};
+use crate::calls::{Answer, Call, PendingCalls, ReplyTo, read_error};
 use crate::connector::{Connector, Dialing};
-use crate::leases::{Bell, Lease, Leases};
+use crate::leases::{Lease, LeaseMessage, LeaseWakeups, Leases};
 use crate::notified::{Notified, read_key, read_lease_id};
-use crate::processes::{Errand, Processes};
+use crate::process_state::ProcessState;
+use crate::processes::{OutboundMessage, Processes};
 use crate::recovery::{Action, Generation, Recovery};
-use crate::tracked::Tracked;
 use crate::{
     ConnectError, ConnectionState, ExecServerClientConnectOptions, ExecServerError, Violation,
 };
@@ -45,7 +45,7 @@ pub(crate) struct Command {
 #[derive(Debug)]
 pub(crate) enum Opens {
     /// A process that is started, attached or observed.
-    Process(Tracked),
+    Process(ProcessState),
     Lease(Lease),
 }
 
@@ -57,8 +57,8 @@ pub(crate) struct Shared {
     pub(crate) hang_up: Notify,
     /// Told when a process has room again for what it had to refuse.
     pub(crate) room: Arc<Notify>,
-    /// Rung by those who hold leases.
-    pub(crate) bell: Bell,
+    /// LeaseWoken by those who hold leases.
+    pub(crate) lease_wakeups: LeaseWakeups,
 }
 
 /// What the server gave us.
@@ -80,7 +80,7 @@ pub(crate) struct Driver {
     link: Option<Link>,
     session_id: Option<String>,
     detached_ttl: Option<Duration>,
-    calls: Calls,
+    calls: PendingCalls,
     processes: Processes,
     leases: Leases,
     /// Why the last connection or attempt failed.
@@ -107,7 +107,7 @@ enum Event {
     Ended,
     Written(std::io::Result<()>),
     Room,
-    Rung,
+    LeaseWoken,
     Timeout,
     HangUp,
 }
@@ -134,7 +134,7 @@ impl Driver {
             dialing: None,
             link: None,
             detached_ttl: None,
-            calls: Calls::default(),
+            calls: PendingCalls::default(),
             processes: Processes::default(),
             leases: Leases::default(),
             last_failure: None,
@@ -151,7 +151,7 @@ impl Driver {
                 }
                 self.perform(action);
             }
-            self.run_errands();
+            self.send_outbound();
             match self.next_event().await {
                 Event::HangUp => {
                     self.end_unclaimed_starts();
@@ -184,7 +184,7 @@ impl Driver {
             Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
             (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, Box::new(dialled)),
             () = self.shared.room.notified() => Event::Room,
-            () = self.shared.bell.rung() => Event::Rung,
+            () = self.shared.lease_wakeups.woken() => Event::LeaseWoken,
             () = waiting::sleep_until(timeout) => Event::Timeout,
         }
     }
@@ -200,8 +200,8 @@ impl Driver {
             Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
             Event::Written(Ok(())) => {}
             Event::Room => self.processes.tend_all(),
-            Event::Rung => {
-                for id in self.shared.bell.take_rung() {
+            Event::LeaseWoken => {
+                for id in self.shared.lease_wakeups.take_woken() {
                     self.leases.tend(&id);
                 }
             }
@@ -250,7 +250,7 @@ impl Driver {
     }
 
     fn start_call(&mut self, Command { call, opens }: Command) {
-        if call.asker.is_gone() {
+        if call.reply_to.is_gone() {
             return;
         }
         match opens {
@@ -258,7 +258,7 @@ impl Driver {
             Some(Opens::Lease(lease)) => self.leases.track(lease),
             Some(Opens::Process(process)) => {
                 if let Err(error) = self.processes.track(process) {
-                    return call.asker.tell(Err(error));
+                    return call.reply_to.tell(Err(error));
                 }
             }
         }
@@ -335,27 +335,35 @@ impl Driver {
     }
 
     fn answered(&mut self, call: Call, answer: Answer) {
-        match call.asker {
-            Asker::Handshake(generation) => self.handshake_answered(generation, answer),
-            Asker::CatchUp(question) => self.caught_up(&question, answer),
-            Asker::Pull(question) => self.processes.pulled(&question, answer, Instant::now()),
-            Asker::Opening(key, sender) => self.processes.opened(&key, sender, answer),
-            Asker::Leasing(id, sender) => self.leases.opened(&id, sender, answer),
-            asker @ (Asker::Caller(_) | Asker::Nobody) => asker.tell(answer),
+        match call.reply_to {
+            ReplyTo::Handshake(generation) => self.handshake_answered(generation, answer),
+            ReplyTo::CatchUp(question) => self.caught_up(&question, answer),
+            ReplyTo::Pull(question) => self.processes.pulled(&question, answer, Instant::now()),
+            ReplyTo::Opening(key, sender) => self.processes.opened(&key, sender, answer),
+            ReplyTo::Leasing(id, sender) => {
+                let refused = answer.is_err();
+                self.leases.opened(&id, refused, || drop(sender.send(answer)));
+            }
+            reply_to @ (ReplyTo::Caller(_) | ReplyTo::Nobody) => reply_to.tell(answer),
         }
     }
 
     /// What processes and leases have to say after each event: confirmations, requests for what there was no room for,
     /// and that something is not wanted any more.
-    fn run_errands(&mut self) {
+    fn send_outbound(&mut self) {
         if !self.recovery.is_connected() {
             return;
         }
-        while let Some(errand) = self.processes.poll_errand().or_else(|| self.leases.poll_errand())
-        {
-            match errand {
-                Errand::Call(call) => self.send(call),
-                Errand::Notify(text) => self.push(&text),
+        while let Some(message) = self.processes.poll_outbound() {
+            match message {
+                OutboundMessage::Call(call) => self.send(call),
+                OutboundMessage::Notify(text) => self.push(&text),
+            }
+        }
+        while let Some(message) = self.leases.poll_outbound() {
+            match message {
+                LeaseMessage::GiveUp(call) => self.send(Call::internal(&call, ReplyTo::Nobody)),
+                LeaseMessage::Acknowledge(ack) => self.push(&notification(&ack)),
             }
         }
     }
@@ -367,7 +375,7 @@ impl Driver {
             self.processes.abandon(&key);
         }
         self.processes.tend_all();
-        self.run_errands();
+        self.send_outbound();
     }
 
     fn send(&mut self, call: Call) {

@@ -17,9 +17,30 @@ pub(crate) trait Queue: Debug + Send + 'static {
     fn is_empty(&self) -> bool;
 
     /// Whether the driver has something to send about what was popped.
-    fn has_errand(&self) -> bool {
+    fn has_outbound(&self) -> bool {
         false
     }
+
+    /// Whether a server that waits for its client should wait now.
+    fn is_full(&self) -> bool {
+        !self.is_empty()
+    }
+}
+
+/// An inbox, whatever its items are.
+pub(crate) trait LeaseInbox: Send + Sync {
+    /// The first end is the end.
+    fn end(&self, end: Result<(), ExecServerError>);
+
+    fn is_over(&self) -> bool;
+
+    /// Whether nothing that may still come is wanted: the consumer has gone, or an error has ended it.
+    fn is_given_up(&self) -> bool;
+
+    fn is_full(&self) -> bool;
+
+    /// Told when one of the above may have changed.
+    fn changed(&self) -> &Notify;
 }
 
 /// The queue of something that brings no items.
@@ -41,7 +62,7 @@ impl Queue for NoItems {
 #[derive(Debug)]
 pub(crate) struct Inbox<Q> {
     state: Mutex<State<Q>>,
-    ended: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -59,7 +80,7 @@ struct State<Q> {
 impl<Q: Queue> Inbox<Q> {
     pub(crate) fn new(queue: Q) -> Self {
         let state = State { queue, end: None, told: false, abandoned: false, waker: None };
-        Self { state: Mutex::new(state), ended: Notify::new() }
+        Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// Adds to the queue. What does not fit there is the end.
@@ -81,29 +102,9 @@ impl<Q: Queue> Inbox<Q> {
         look(&mut self.lock().queue)
     }
 
-    /// The first end is the end.
-    pub(crate) fn end(&self, end: Result<(), ExecServerError>) {
-        let mut state = self.lock();
-        if state.end.is_none() {
-            state.end = Some(end);
-            state.wake();
-            drop(state);
-            self.ended.notify_waiters();
-        }
-    }
-
     pub(crate) fn abandon(&self) {
         self.lock().abandoned = true;
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.lock().end.is_some()
-    }
-
-    /// Whether nobody wants what may still come: the consumer has gone, or an error has ended it.
-    pub(crate) fn is_given_up(&self) -> bool {
-        let state = self.lock();
-        state.end.as_ref().map_or(state.abandoned, Result::is_err)
+        self.changed.notify_waiters();
     }
 
     /// The next item; after the last one the error, if there was one, and then nothing.
@@ -113,6 +114,8 @@ impl<Q: Queue> Inbox<Q> {
     ) -> Poll<Option<Result<Q::Item, ExecServerError>>> {
         let mut state = self.lock();
         if let Some(item) = state.queue.pop() {
+            drop(state);
+            self.changed.notify_waiters();
             return Poll::Ready(Some(Ok(item)));
         }
         match &state.end {
@@ -139,24 +142,60 @@ impl<Q: Queue> Inbox<Q> {
         Poll::Pending
     }
 
-    pub(crate) fn has_errand(&self) -> bool {
-        self.lock().queue.has_errand()
+    pub(crate) fn has_outbound(&self) -> bool {
+        self.lock().queue.has_outbound()
     }
 
     /// Resolves at the end, with the error if there was one, however many wait for it.
     pub(crate) async fn over(&self) -> Option<ExecServerError> {
-        let ended = self.ended.notified();
-        tokio::pin!(ended);
-        // Before the look, so that no end falls in between.
-        ended.as_mut().enable();
-        if !self.is_over() {
-            ended.await;
-        }
+        wait_until(self, |inbox| inbox.is_over()).await;
         self.lock().end.clone().and_then(Result::err)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<Q>> {
         self.state.lock().expect("no code panics while it holds an inbox")
+    }
+}
+
+impl<Q: Queue> LeaseInbox for Inbox<Q> {
+    fn end(&self, end: Result<(), ExecServerError>) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+            state.wake();
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().end.is_some()
+    }
+
+    fn is_given_up(&self) -> bool {
+        let state = self.lock();
+        state.end.as_ref().map_or(state.abandoned, Result::is_err)
+    }
+
+    fn is_full(&self) -> bool {
+        self.lock().queue.is_full()
+    }
+
+    fn changed(&self) -> &Notify {
+        &self.changed
+    }
+}
+
+/// Resolves when the inbox is in the wanted state.
+pub(crate) async fn wait_until(inbox: &dyn LeaseInbox, reached: fn(&dyn LeaseInbox) -> bool) {
+    loop {
+        let mut changed = std::pin::pin!(inbox.changed().notified());
+        // Before the look, so that no change falls in between.
+        changed.as_mut().enable();
+        if reached(inbox) {
+            return;
+        }
+        changed.await;
     }
 }
 

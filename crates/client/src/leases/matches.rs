@@ -7,6 +7,8 @@ use exec_server_protocol::{Method, SearchMatch};
 use super::inbox::Queue;
 use crate::ExecServerError;
 
+/// Batches that may wait in the same program, where nothing is sent ahead.
+const MAX_WAITING_BATCHES: usize = 4;
 /// Text of results that may wait. A server ends a search long before that.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
@@ -46,5 +48,9 @@ impl Queue for Matches {
 
     fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= MAX_WAITING_BATCHES
     }
 }

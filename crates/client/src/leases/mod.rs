@@ -4,34 +4,31 @@
 //! Decides and returns what to send; the driver sends it. Ids are never used twice, and a lost connection ends every
 //! lease, so what an old connection still says reaches nobody.
 
-mod bell;
 mod changes;
-mod held;
+mod handle;
 mod inbox;
 mod matches;
 mod pieces;
 #[cfg(test)]
 mod tests;
+mod wakeups;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    FsCancelSearchParams, FsCloseParams, FsUnwatchParams, HttpAckParams, HttpCancelParams, Method,
-    ServerNotification, notification,
+    Call, FsCancelSearchParams, FsCloseParams, FsUnwatchParams, HttpAckParams, HttpCancelParams,
+    Method, ServerNotification,
 };
-use tokio::sync::oneshot;
 
-pub(crate) use bell::Bell;
 pub use changes::Changes;
 pub(crate) use changes::PendingChanges;
-pub(crate) use held::Held;
-pub(crate) use inbox::{Inbox, NoItems};
+pub(crate) use handle::LeaseHandle;
+pub(crate) use inbox::{Inbox, LeaseInbox, NoItems, wait_until};
 pub(crate) use matches::Matches;
 pub(crate) use pieces::Pieces;
+pub(crate) use wakeups::LeaseWakeups;
 
-use crate::calls::{Answer, Asker, Call};
-use crate::processes::Errand;
 use crate::{ExecServerError, Violation};
 use pieces::Taken;
 
@@ -46,8 +43,8 @@ pub(crate) struct Lease {
     stage: Stage,
 }
 
-/// Where the news of a lease go.
-#[derive(Debug)]
+/// Where the notifications of a lease go.
+#[derive(Debug, Clone)]
 pub(crate) enum Target {
     Watch(Arc<Inbox<PendingChanges>>),
     Search(Arc<Inbox<Matches>>),
@@ -70,10 +67,17 @@ enum Stage {
     Open,
 }
 
+/// Something to be sent to the server about a lease.
+#[derive(Debug)]
+pub(crate) enum LeaseMessage {
+    GiveUp(Box<Call>),
+    Acknowledge(HttpAckParams),
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     by_id: HashMap<LeaseId, Lease>,
-    errands: VecDeque<Errand>,
+    outbound: VecDeque<LeaseMessage>,
     /// Whether the server knows acknowledgements.
     acks: bool,
 }
@@ -91,15 +95,14 @@ impl Leases {
         self.by_id.insert(lease.id.clone(), lease);
     }
 
-    /// The call that opens a lease was answered.
-    pub(crate) fn opened(&mut self, id: &LeaseId, sender: oneshot::Sender<Answer>, answer: Answer) {
-        let refused = answer.is_err();
-        // Before the lease ends: who sees the end finds the answer.
-        let _ = sender.send(answer);
+    /// The call that opens a lease was answered. The answer is delivered before the lease ends: who sees the end finds
+    /// the answer.
+    pub(crate) fn opened(&mut self, id: &LeaseId, refused: bool, deliver: impl FnOnce()) {
+        deliver();
         let Some(lease) = self.by_id.get_mut(id) else { return };
         // A search is over when it is answered.
         if refused || matches!(lease.target, Target::Search(_)) {
-            lease.end(Ok(()));
+            lease.target.inbox().end(Ok(()));
             self.by_id.remove(id);
             return;
         }
@@ -111,7 +114,7 @@ impl Leases {
     pub(crate) fn notified(&mut self, id: &str, notification: ServerNotification, text_len: usize) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
-            lease.take(notification, text_len);
+            lease.target.take(notification, text_len);
             self.tend(&id);
         }
     }
@@ -120,7 +123,7 @@ impl Leases {
     pub(crate) fn fail(&mut self, id: &str, violation: Violation) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
-            lease.end(Err(violation.into()));
+            lease.target.inbox().end(Err(violation.into()));
             self.tend(&id);
         }
     }
@@ -132,19 +135,19 @@ impl Leases {
             && let Some(seq) = inbox.tend(Pieces::take_ack)
         {
             let params = HttpAckParams { request_id: id.to_string(), seq };
-            self.errands.push_back(Errand::Notify(notification(&params)));
+            self.outbound.push_back(LeaseMessage::Acknowledge(params));
         }
-        let given_up = lease.is_given_up();
+        let given_up = lease.target.inbox().is_given_up();
         match (lease.stage, &lease.target) {
             (Stage::Open, _) if given_up => {
-                self.errands.push_back(lease.give_up());
+                self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
                 self.by_id.remove(id);
             }
             // A body that came to its end.
-            (Stage::Open, _) if lease.is_over() => drop(self.by_id.remove(id)),
+            (Stage::Open, _) if lease.target.inbox().is_over() => drop(self.by_id.remove(id)),
             // Said again for each result that still comes: the search may not have begun when it was said before.
             (Stage::Opening, Target::Search(_) | Target::Body(_)) if given_up => {
-                self.errands.push_back(lease.give_up());
+                self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
             }
             // Requests may overtake each other: what is being opened is closed when it is open.
             (Stage::Opening | Stage::Open, _) => {}
@@ -152,22 +155,25 @@ impl Leases {
     }
 
     /// What has to be sent now. Only to be asked while calls may go through.
-    pub(crate) fn poll_errand(&mut self) -> Option<Errand> {
-        self.errands.pop_front()
+    pub(crate) fn poll_outbound(&mut self) -> Option<LeaseMessage> {
+        self.outbound.pop_front()
     }
 
     /// The connection is gone, and with it everything that was open there.
     pub(crate) fn connection_lost(&mut self) {
-        self.errands.clear();
+        self.outbound.clear();
         for (_, lease) in self.by_id.drain() {
-            lease.end(Err(ExecServerError::Interrupted { method: lease.method().name() }));
+            lease
+                .target
+                .inbox()
+                .end(Err(ExecServerError::Interrupted { method: lease.method().name() }));
         }
     }
 
     pub(crate) fn fail_all(&mut self, error: &ExecServerError) {
-        self.errands.clear();
+        self.outbound.clear();
         for (_, lease) in self.by_id.drain() {
-            lease.end(Err(error.clone()));
+            lease.target.inbox().end(Err(error.clone()));
         }
     }
 }
@@ -181,52 +187,8 @@ impl Lease {
         &self.id
     }
 
-    /// What a notification of another kind says under this id means nothing.
-    fn take(&self, notification: ServerNotification, text_len: usize) {
-        match (&self.target, notification) {
-            (Target::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {
-                pending.add(changed);
-                Ok(())
-            }),
-            (Target::Search(inbox), ServerNotification::FsSearchResults(results)) => {
-                inbox.put(|matches| matches.add(text_len, results.results));
-            }
-            (Target::Body(inbox), ServerNotification::HttpBodyDelta(delta)) => {
-                let mut taken = Taken::More;
-                inbox.put(|pieces| pieces.add(delta).map(|outcome| taken = outcome));
-                if taken == Taken::Last {
-                    inbox.end(Ok(()));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    pub(crate) fn end(&self, end: Result<(), ExecServerError>) {
-        match &self.target {
-            Target::Watch(inbox) => inbox.end(end),
-            Target::Search(inbox) => inbox.end(end),
-            Target::Body(inbox) => inbox.end(end),
-            Target::File { inbox, .. } => inbox.end(end),
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        match &self.target {
-            Target::Watch(inbox) => inbox.is_over(),
-            Target::Search(inbox) => inbox.is_over(),
-            Target::Body(inbox) => inbox.is_over(),
-            Target::File { inbox, .. } => inbox.is_over(),
-        }
-    }
-
-    fn is_given_up(&self) -> bool {
-        match &self.target {
-            Target::Watch(inbox) => inbox.is_given_up(),
-            Target::Search(inbox) => inbox.is_given_up(),
-            Target::Body(inbox) => inbox.is_given_up(),
-            Target::File { inbox, .. } => inbox.is_given_up(),
-        }
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// What opened it.
@@ -241,33 +203,55 @@ impl Lease {
     }
 
     /// Tells the server that nobody wants it. If the connection is lost before, so is the lease.
-    fn give_up(&self) -> Errand {
+    fn give_up(&self) -> Call {
         let id = self.id.to_string();
-        Errand::Call(match &self.target {
-            Target::Watch(_) => {
-                let params = FsUnwatchParams { watch_id: id };
-                Call::internal(Method::FsUnwatch, &params, Asker::Nobody)
-            }
-            Target::Search(_) => {
-                let params = FsCancelSearchParams { search_id: id };
-                Call::internal(Method::FsCancelSearch, &params, Asker::Nobody)
-            }
-            Target::Body(_) => {
-                let params = HttpCancelParams { request_id: id };
-                Call::internal(Method::HttpCancel, &params, Asker::Nobody)
-            }
+        match &self.target {
+            Target::Watch(_) => Call::FsUnwatch(FsUnwatchParams { watch_id: id }),
+            Target::Search(_) => Call::FsCancelSearch(FsCancelSearchParams { search_id: id }),
+            Target::Body(_) => Call::HttpCancel(HttpCancelParams { request_id: id }),
             Target::File { purpose, .. } => {
                 let keep = *purpose == FilePurpose::Write;
-                let params = FsCloseParams { handle_id: id, discard: false, keep };
-                Call::internal(Method::FsClose, &params, Asker::Nobody)
+                Call::FsClose(FsCloseParams { handle_id: id, discard: false, keep })
             }
-        })
+        }
+    }
+}
+
+impl Target {
+    /// What a notification of another kind says under this id means nothing.
+    pub(crate) fn take(&self, notification: ServerNotification, text_len: usize) {
+        match (self, notification) {
+            (Self::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {
+                pending.add(changed);
+                Ok(())
+            }),
+            (Self::Search(inbox), ServerNotification::FsSearchResults(results)) => {
+                inbox.put(|matches| matches.add(text_len, results.results));
+            }
+            (Self::Body(inbox), ServerNotification::HttpBodyDelta(delta)) => {
+                let mut taken = Taken::More;
+                inbox.put(|pieces| pieces.add(delta).map(|outcome| taken = outcome));
+                if taken == Taken::Last {
+                    inbox.end(Ok(()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn inbox(&self) -> &dyn LeaseInbox {
+        match self {
+            Self::Watch(inbox) => &**inbox,
+            Self::Search(inbox) => &**inbox,
+            Self::Body(inbox) => &**inbox,
+            Self::File { inbox, .. } => &**inbox,
+        }
     }
 }
 
 impl Drop for Lease {
     /// Also when it was never sent: nobody waits for ever.
     fn drop(&mut self) {
-        self.end(Err(ExecServerError::Closed));
+        self.target.inbox().end(Err(ExecServerError::Closed));
     }
 }

@@ -8,6 +8,8 @@ use exec_server_protocol::{BodyDeltaNotification, Method, RpcError};
 use super::inbox::Queue;
 use crate::{ExecServerError, Violation};
 
+/// Pieces that may wait in the same program, where the server waits for room.
+const FULL_BYTES: usize = 1 << 20;
 /// Pieces that may wait when the server has promised to wait for acknowledgements. It keeps 2 MiB under way.
 const MAX_HELD_BACK: usize = 16 << 20;
 /// Pieces that may wait when nobody holds the server back.
@@ -88,7 +90,7 @@ impl Pieces {
 
     /// What has to be acknowledged now.
     pub(crate) fn take_ack(&mut self) -> Option<u64> {
-        if !self.has_errand() {
+        if !self.has_outbound() {
             return None;
         }
         self.acknowledged = self.consumed;
@@ -112,7 +114,11 @@ impl Queue for Pieces {
         self.waiting.is_empty()
     }
 
-    fn has_errand(&self) -> bool {
+    fn is_full(&self) -> bool {
+        self.cost >= FULL_BYTES
+    }
+
+    fn has_outbound(&self) -> bool {
         let pieces = self.consumed - self.acknowledged;
         self.acks && (self.unacknowledged_bytes >= ACK_BYTES || pieces >= ACK_PIECES)
     }
@@ -152,7 +158,7 @@ mod tests {
         for seq in 5..=70 {
             pieces.add(delta(seq, 1)).unwrap();
         }
-        while !pieces.has_errand() {
+        while !pieces.has_outbound() {
             pieces.pop().expect("many tiny pieces are acknowledged too");
         }
         assert_eq!(pieces.take_ack(), Some(67));

@@ -1,9 +1,11 @@
 use std::task::{Context, Poll, Waker};
 
+use exec_server_protocol::{Notification, NotificationParams as _};
 use serde_json::{Value, json};
 
 use super::inbox::Queue;
 use super::*;
+use crate::notified::Notified;
 
 /// What there is for a holder now.
 fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
@@ -20,23 +22,29 @@ fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
 }
 
 /// The methods and params of what is to be sent.
-fn errands(leases: &mut Leases) -> Vec<(String, Value)> {
-    std::iter::from_fn(|| leases.poll_errand())
-        .map(|errand| match errand {
-            Errand::Call(call) => {
-                (call.method.name().to_owned(), serde_json::from_str(call.params.get()).unwrap())
+fn outbound(leases: &mut Leases) -> Vec<(String, Value)> {
+    std::iter::from_fn(|| leases.poll_outbound())
+        .map(|message| match message {
+            LeaseMessage::GiveUp(call) => {
+                let params = serde_json::from_str(call.encode_params().get()).unwrap();
+                (call.method().name().to_owned(), params)
             }
-            Errand::Notify(text) => {
-                let message: Value = serde_json::from_slice(&text).unwrap();
-                (message["method"].as_str().unwrap().to_owned(), message["params"].clone())
+            LeaseMessage::Acknowledge(ack) => {
+                (HttpAckParams::NAME.to_owned(), serde_json::to_value(ack).unwrap())
             }
         })
         .collect()
 }
 
-fn notify(leases: &mut Leases, method: &str, params: &Value) -> Result<IsOurs, Violation> {
-    let params = serde_json::value::to_raw_value(params).unwrap();
-    leases.notified(&Notification { method: method.into(), params: Some(&params) })
+fn notify(leases: &mut Leases, method: &str, params: &Value) {
+    let raw = serde_json::value::to_raw_value(params).unwrap();
+    let text_len = raw.get().len();
+    let notification = Notification { method: method.into(), params: Some(&raw) };
+    let decoded = ServerNotification::decode(&notification).unwrap().unwrap();
+    match Notified::from(decoded) {
+        Notified::Lease { id, notification } => leases.notified(&id, notification, text_len),
+        _ => panic!("{method} is not about a lease"),
+    }
 }
 
 fn track<Q: Queue>(
@@ -50,11 +58,11 @@ fn track<Q: Queue>(
     inbox
 }
 
-fn answer(leases: &mut Leases, id: &str, answer: Result<&str, ExecServerError>) -> Answer {
-    let (sender, mut receiver) = oneshot::channel();
-    let answer = answer.map(|text| RawValue::from_string(text.to_owned()).unwrap());
-    leases.opened(&id.into(), sender, answer);
-    receiver.try_recv().unwrap()
+fn answer(leases: &mut Leases, id: &str, answer: Result<&str, ExecServerError>) -> Result<(), ()> {
+    let (refused, mut delivered) = (answer.is_err(), false);
+    leases.opened(&id.into(), refused, || delivered = true);
+    assert!(delivered);
+    answer.map(drop).map_err(drop)
 }
 
 fn delta(id: &str, seq: u64, done: bool) -> Value {
@@ -74,18 +82,17 @@ fn news_reach_their_holder_also_before_the_answer() {
     let mut leases = Leases::default();
     let one = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     let two = track(&mut leases, "2", PendingChanges::default(), Target::Watch);
-    assert_eq!(notify(&mut leases, "fs/changed", &changed("1")).unwrap(), IsOurs::Yes);
+    notify(&mut leases, "fs/changed", &changed("1"));
     assert_eq!(drain(&one).len(), 1);
     assert_eq!(drain(&two).len(), 0);
     answer(&mut leases, "1", Ok("{}")).unwrap();
-    assert_eq!(notify(&mut leases, "fs/changed", &changed("1")).unwrap(), IsOurs::Yes);
+    notify(&mut leases, "fs/changed", &changed("1"));
     assert_eq!(drain(&one).len(), 1);
-    assert_eq!(notify(&mut leases, "fs/changed", &changed("3")).unwrap(), IsOurs::Yes);
-    assert_eq!(notify(&mut leases, "process/output", &changed("1")).unwrap(), IsOurs::No);
+    notify(&mut leases, "fs/changed", &changed("3"));
     // Right id, wrong kind.
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false)).unwrap();
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false));
     assert_eq!(drain(&one).len(), 0);
-    assert_eq!(errands(&mut leases), []);
+    assert_eq!(outbound(&mut leases), []);
 }
 
 #[test]
@@ -94,7 +101,7 @@ fn what_is_refused_is_forgotten() {
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     assert!(answer(&mut leases, "1", Err(no())).is_err());
     assert!(watch.is_over() && leases.by_id.is_empty());
-    assert_eq!(errands(&mut leases), [], "there is nothing to give up");
+    assert_eq!(outbound(&mut leases), [], "there is nothing to give up");
 }
 
 #[test]
@@ -105,7 +112,7 @@ fn a_lost_connection_ends_everything_after_what_has_come() {
         inbox,
         purpose: FilePurpose::Read,
     });
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false)).unwrap();
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false));
     body.abandon();
     leases.tend(&"1".into());
     leases.connection_lost();
@@ -113,8 +120,8 @@ fn a_lost_connection_ends_everything_after_what_has_come() {
     let told = drain(&body);
     assert!(matches!(&told[..], [Some(Ok(_)), Some(Err(error)), None]
         if error.contains("http/request was interrupted")));
-    assert_eq!(errands(&mut leases), [], "the new connection knows nothing of it");
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, true)).unwrap();
+    assert_eq!(outbound(&mut leases), [], "the new connection knows nothing of it");
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, true));
     assert!(leases.by_id.is_empty());
 }
 
@@ -135,7 +142,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
     write.abandon();
     for id in ["1", "2", "3"] {
         leases.tend(&id.into());
-        assert_eq!(errands(&mut leases), [], "the server might see the end before the beginning");
+        assert_eq!(outbound(&mut leases), [], "the server might see the end before the beginning");
     }
     for id in ["1", "2", "3"] {
         answer(&mut leases, id, Ok("{}")).unwrap();
@@ -145,7 +152,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
         ("fs/close".to_owned(), json!({"handleId": "2"})),
         ("fs/close".to_owned(), json!({"handleId": "3", "keep": true})),
     ];
-    assert_eq!(errands(&mut leases), expected);
+    assert_eq!(outbound(&mut leases), expected);
     assert!(leases.by_id.is_empty());
 }
 
@@ -156,12 +163,12 @@ fn a_search_is_cancelled_as_often_as_it_goes_on() {
     search.abandon();
     leases.tend(&"1".into());
     let cancel = ("fs/cancelSearch".to_owned(), json!({"searchId": "1"}));
-    assert_eq!(errands(&mut leases), std::slice::from_ref(&cancel));
+    assert_eq!(outbound(&mut leases), std::slice::from_ref(&cancel));
     let results = json!({"searchId": "1", "results": []});
-    notify(&mut leases, "fs/searchResults", &results).unwrap();
-    assert_eq!(errands(&mut leases), [cancel]);
+    notify(&mut leases, "fs/searchResults", &results);
+    assert_eq!(outbound(&mut leases), [cancel]);
     answer(&mut leases, "1", Ok("{}")).unwrap();
-    assert_eq!(errands(&mut leases), []);
+    assert_eq!(outbound(&mut leases), []);
     assert!(leases.by_id.is_empty());
 }
 
@@ -170,13 +177,13 @@ fn a_body_ends_with_its_last_piece_and_is_not_cancelled() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
     answer(&mut leases, "1", Ok("{}")).unwrap();
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false)).unwrap();
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, true)).unwrap();
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false));
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, true));
     assert!(leases.by_id.is_empty());
     assert!(matches!(&drain(&body)[..], [Some(Ok(_)), Some(Ok(_)), None]));
     body.abandon();
     leases.tend(&"1".into());
-    assert_eq!(errands(&mut leases), []);
+    assert_eq!(outbound(&mut leases), []);
 }
 
 #[test]
@@ -184,9 +191,9 @@ fn a_body_with_a_hole_fails_and_is_cancelled() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
     answer(&mut leases, "1", Ok("{}")).unwrap();
-    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, false)).unwrap();
+    notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, false));
     assert!(matches!(&drain(&body)[..], [Some(Err(error)), None] if error.contains("piece 2")));
-    assert_eq!(errands(&mut leases), [("http/cancel".to_owned(), json!({"requestId": "1"}))]);
+    assert_eq!(outbound(&mut leases), [("http/cancel".to_owned(), json!({"requestId": "1"}))]);
 }
 
 #[test]
@@ -195,10 +202,9 @@ fn what_cannot_be_read_fails_whoever_it_was_for() {
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     let other = track(&mut leases, "2", PendingChanges::default(), Target::Watch);
     answer(&mut leases, "1", Ok("{}")).unwrap();
-    notify(&mut leases, "fs/changed", &json!({"watchId": "1", "changedPaths": 7})).unwrap();
+    leases.fail("1", Violation::BodyNumbers { expected: 1, got: 2 });
     assert!(watch.is_over() && !other.is_over());
-    assert_eq!(errands(&mut leases), [("fs/unwatch".to_owned(), json!({"watchId": "1"}))]);
-    assert!(notify(&mut leases, "fs/changed", &json!({"changedPaths": []})).is_err());
+    assert_eq!(outbound(&mut leases), [("fs/unwatch".to_owned(), json!({"watchId": "1"}))]);
 }
 
 #[test]
@@ -209,16 +215,16 @@ fn acknowledgements_go_to_those_who_know_them() {
         let body = track(&mut leases, "1", Pieces::default(), Target::Body);
         answer(&mut leases, "1", Ok("{}")).unwrap();
         for seq in 1..=64 {
-            notify(&mut leases, "http/request/bodyDelta", &delta("1", seq, false)).unwrap();
+            notify(&mut leases, "http/request/bodyDelta", &delta("1", seq, false));
         }
         leases.tend(&"1".into());
-        assert_eq!(errands(&mut leases), [], "nothing is consumed yet");
+        assert_eq!(outbound(&mut leases), [], "nothing is consumed yet");
         assert_eq!(drain(&body).len(), 64);
-        assert_eq!(body.has_errand(), acks);
+        assert_eq!(body.has_outbound(), acks);
         leases.tend(&"1".into());
         let ack = ("http/request/ack".to_owned(), json!({"requestId": "1", "seq": 64}));
         let expected = if acks { vec![ack] } else { Vec::new() };
-        assert_eq!(errands(&mut leases), expected);
+        assert_eq!(outbound(&mut leases), expected);
     }
 }
 

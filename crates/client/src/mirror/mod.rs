@@ -7,7 +7,7 @@
 mod state;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -48,7 +48,7 @@ pub enum Offer {
 
 /// Whether a gap in the output is an expected part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gaps {
+pub enum GapPolicy {
     /// The start asked for lossless output, so a gap is the end of the process for this client.
     Fatal,
     /// The start asked to discard, or this mirror came late.
@@ -61,15 +61,27 @@ pub struct ProcessMirror {
     shared: Arc<Shared>,
 }
 
+/// A mirror that is kept by others.
+#[derive(Debug)]
+pub(crate) struct WeakMirror(Weak<Shared>);
+
+impl WeakMirror {
+    pub(crate) fn upgrade(&self) -> Option<ProcessMirror> {
+        self.0.upgrade().map(|shared| ProcessMirror { shared })
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     process_id: String,
-    gaps: Gaps,
+    gaps: GapPolicy,
     state: Mutex<State>,
     /// The next sequence number.
     wake: watch::Sender<u64>,
     /// Told when there is room again after something was refused.
     room: Arc<Notify>,
+    /// Told when the process is given away.
+    unwanted: Notify,
 }
 
 /// Names a subscriber of one mirror.
@@ -79,12 +91,17 @@ pub(crate) struct SubscriberId(u64);
 impl ProcessMirror {
     /// An empty mirror that expects event 1.
     #[must_use]
-    pub fn new(process_id: impl Into<String>, gaps: Gaps) -> Self {
+    pub fn new(process_id: impl Into<String>, gaps: GapPolicy) -> Self {
         Self::telling(process_id.into(), gaps, 1, Arc::default())
     }
 
     /// One that expects event `next` first and tells `room` when there is some again.
-    pub(crate) fn telling(process_id: String, gaps: Gaps, next: u64, room: Arc<Notify>) -> Self {
+    pub(crate) fn telling(
+        process_id: String,
+        gaps: GapPolicy,
+        next: u64,
+        room: Arc<Notify>,
+    ) -> Self {
         let state = State {
             events: VecDeque::new(),
             cost: 0,
@@ -101,7 +118,16 @@ impl ProcessMirror {
             next_subscriber: 0,
         };
         let (wake, _) = watch::channel(next);
-        Self { shared: Arc::new(Shared { process_id, gaps, state: Mutex::new(state), wake, room }) }
+        Self {
+            shared: Arc::new(Shared {
+                process_id,
+                gaps,
+                state: Mutex::new(state),
+                wake,
+                room,
+                unwanted: Notify::new(),
+            }),
+        }
     }
 
     #[must_use]
@@ -136,7 +162,7 @@ impl ProcessMirror {
         if state.is_over() || seq <= state.next {
             return Ok(());
         }
-        if self.shared.gaps == Gaps::Fatal {
+        if self.shared.gaps == GapPolicy::Fatal {
             let process_id = self.shared.process_id.clone();
             return Err(ExecServerError::Gap { process_id, dropped_bytes });
         }
@@ -192,6 +218,32 @@ impl ProcessMirror {
         state.awaits_subscriber = false;
         drop(state);
         self.shared.room.notify_one();
+        self.shared.unwanted.notify_waiters();
+    }
+
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.lock().unwanted
+    }
+
+    /// Resolves when [`Self::give_away`] was called.
+    pub(crate) async fn unwanted(&self) {
+        loop {
+            let mut told = std::pin::pin!(self.shared.unwanted.notified());
+            told.as_mut().enable();
+            if self.is_unwanted() {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakMirror {
+        WeakMirror(Arc::downgrade(&self.shared))
+    }
+
+    /// Takes back what [`Self::lose_handle`] said.
+    pub(crate) fn regain_handle(&self) {
+        self.lock().without_handle = false;
     }
 
     /// Whether [`Self::give_away`] was called, told once.
@@ -360,7 +412,7 @@ mod tests {
 
     #[test]
     fn events_are_taken_in_order_and_once() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let mut early = mirror.subscribe();
         assert_eq!(mirror.offer(2, output(b"b")), Offer::Hole);
         assert_eq!(mirror.offer(1, output(b"a")), Offer::Accepted);
@@ -376,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_a_subscriber_has_not_consumed_is_not_evicted() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let mut slow = mirror.subscribe();
         let chunk = vec![b'x'; 300 << 10];
         let mut seq = 1;
@@ -399,7 +451,7 @@ mod tests {
 
     #[test]
     fn an_exit_that_was_evicted_is_told_all_the_same() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.expect_no_subscriber();
         mirror.offer(1, exited());
         let chunk = vec![b'x'; 300 << 10];
@@ -415,7 +467,7 @@ mod tests {
 
     #[test]
     fn everything_is_kept_for_the_first_subscriber() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let chunk = vec![b'x'; 300 << 10];
         let fits = (1..).take_while(|seq| mirror.offer(*seq, output(&chunk)) == Offer::Accepted);
         assert_eq!(fits.count(), 3);
@@ -426,7 +478,7 @@ mod tests {
 
     #[test]
     fn tiny_events_are_bounded_too() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.expect_no_subscriber();
         for seq in 1..100_000 {
             mirror.offer(seq, output(b"x"));
@@ -436,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_declared_in_its_place_or_fatal() {
-        let mirror = ProcessMirror::new("p", Gaps::Declared);
+        let mirror = ProcessMirror::new("p", GapPolicy::Declared);
         let mut events = mirror.subscribe();
         mirror.offer(1, output(b"a"));
         mirror.skip_to(7, 1000).unwrap();
@@ -445,7 +497,7 @@ mod tests {
         let read = mirror.read(0, u64::MAX).unwrap();
         assert_eq!((read.chunks.len(), read.next_seq, read.dropped_bytes), (2, 8, 1000));
 
-        let strict = ProcessMirror::new("p", Gaps::Fatal);
+        let strict = ProcessMirror::new("p", GapPolicy::Fatal);
         assert!(matches!(
             strict.skip_to(7, 1000),
             Err(ExecServerError::Gap { dropped_bytes: 1000, .. })
@@ -454,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_failure_comes_after_what_is_there() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.offer(1, output(b"a"));
         mirror.fail(ExecServerError::Closed);
         assert_eq!(drain(&mut mirror.subscribe()), ["1:a", "failed: the client was closed", "end"]);
@@ -464,7 +516,7 @@ mod tests {
 
     #[test]
     fn reading_is_bounded_and_knows_what_it_lacks() {
-        let mirror = ProcessMirror::new("p", Gaps::Fatal);
+        let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         for seq in 1..=5 {
             mirror.offer(seq, output(b"12345"));
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_client::{
-    ConnectionState, ExecServerClient, ExecServerError, ExecServerProcess, Lost, Violation,
+    ConnectionState, DisconnectReason, ExecServerClient, ExecServerError, ExecServerProcess,
+    Violation,
 };
 use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{Empty, Method, SignalName};
@@ -52,7 +53,7 @@ fn waiting_calls(client: &ExecServerClient) -> JoinSet<Result<(), ExecServerErro
 }
 
 /// The one loss behind all of the errors.
-fn the_loss(errors: &[ExecServerError]) -> Arc<Lost> {
+fn the_loss(errors: &[ExecServerError]) -> Arc<DisconnectReason> {
     let losses: Vec<_> = errors
         .iter()
         .map(|error| match error {
@@ -86,7 +87,7 @@ async fn a_session_that_expired_is_the_end() {
     proxy.resume();
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
-        Lost::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
+        DisconnectReason::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
         other => panic!("{other}"),
     }
 }
@@ -102,7 +103,7 @@ async fn a_server_that_restarted_is_the_end() {
     let waiting = waiting_calls(&client);
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
-        Lost::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
+        DisconnectReason::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
         other => panic!("{other}"),
     }
 }
@@ -121,7 +122,7 @@ async fn the_deadline_is_the_end() {
     let waiting = waiting_calls(&client);
     let errors = errors(&client, waiting, &processes).await;
     assert!(
-        matches!(*the_loss(&errors), Lost::Deadline { deadline: after, .. } if after == deadline)
+        matches!(*the_loss(&errors), DisconnectReason::Deadline { deadline: after, .. } if after == deadline)
     );
 }
 
@@ -153,7 +154,7 @@ async fn a_connection_that_cannot_be_dialled_again_is_the_end() {
     let processes = two_processes(&client).await;
     serving.abort();
     let errors = errors(&client, waiting_calls(&client), &processes).await;
-    assert!(matches!(*the_loss(&errors), Lost::CannotRedial));
+    assert!(matches!(*the_loss(&errors), DisconnectReason::CannotRedial));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::failures::Failures;
 use super::problem::Problem;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
-use crate::environment::{ExecutorFileSystem as _, FileReader, RemoteFileSystem};
+use crate::environment::{ExecutorFileSystem, FileReader};
 use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
 use crate::remote_path::ServerPath;
@@ -41,8 +41,7 @@ async fn print(
     outputs: &mut Outputs,
 ) -> Result<(), Problem> {
     let Located { client, path } = servers.locate(path).await?;
-    let files = RemoteFileSystem::new(client);
-    let mut reader = open(&files, &path).await?;
+    let mut reader = open(&client, &path).await?;
     let (mut place, mut losses) = (0, 0);
     loop {
         let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
@@ -56,7 +55,7 @@ async fn print(
             // A handle ends with its connection; the file may still be there.
             Err(error) if is_interruption(&error) && losses < MAX_LOSSES => {
                 losses += 1;
-                reader = open_again(&files, &path, &reader).await?.starting_at(place);
+                reader = open_again(&client, &path, &reader).await?.starting_at(place);
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -66,7 +65,7 @@ async fn print(
     }
 }
 
-async fn open(files: &RemoteFileSystem, path: &PathUri) -> Result<FileReader, Problem> {
+async fn open(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<FileReader, Problem> {
     let params = FsOpenParams {
         path: path.clone(),
         handle_id: String::new(),
@@ -79,7 +78,7 @@ async fn open(files: &RemoteFileSystem, path: &PathUri) -> Result<FileReader, Pr
 }
 
 async fn open_again(
-    files: &RemoteFileSystem,
+    files: &dyn ExecutorFileSystem,
     path: &PathUri,
     before: &FileReader,
 ) -> Result<FileReader, Problem> {

@@ -20,12 +20,12 @@ use super::named::Environment;
 
 /// Writes a trait's methods that do the same with what is opened.
 macro_rules! through {
-    ($trait:ident by $open:ident { $($method:ident($params:ty) -> $result:ty;)* }) => {
+    ($trait:ident { $($method:ident($params:ty) -> $result:ty;)* }) => {
         #[async_trait]
         impl $trait for Environment {
             $(
                 async fn $method(&self, params: $params) -> Result<$result, ExecServerError> {
-                    self.$open().await?.$method(params).await
+                    $trait::$method(&self.client().await?, params).await
                 }
             )*
         }
@@ -33,7 +33,7 @@ macro_rules! through {
 }
 
 through! {
-    ExecutorFileSystem by opened_files {
+    ExecutorFileSystem {
         read_file(FsReadFileParams) -> Bytes;
         write_file(FsWriteFileParams) -> FsWriteFileResponse;
         create_directory(FsCreateDirectoryParams) -> ();
@@ -56,7 +56,7 @@ through! {
 }
 
 through! {
-    HttpClient by opened_http {
+    HttpClient {
         request(HttpRequestParams) -> HttpResponse;
         request_streamed(HttpRequestParams) -> (HttpResponse, HttpBody);
     }

@@ -1,4 +1,5 @@
-//! What every environment can do with processes, wherever they run.
+//! What every environment can do with processes, wherever they run. The client does it: over a connection, or in the
+//! same program.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -6,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::{ExecServerError, ProcessEvents};
+use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess, ProcessEvents};
 use exec_server_protocol::{
-    EnvironmentInfo, ReadResponse, SignalName, StartParams, TerminalSize, TerminateMode,
+    Empty, EnvironmentInfo, ReadResponse, SignalName, StartParams, TerminalSize, TerminateMode,
     WriteStatus,
 };
 use tokio::sync::watch;
@@ -62,4 +63,59 @@ pub trait ExecProcess: Debug + Send + Sync {
     /// Whoever holds this and does not read it holds back this process once its log is full. So does a handle that
     /// nobody has subscribed to or read from yet.
     fn subscribe_events(&self) -> ProcessEvents;
+}
+
+#[async_trait]
+impl ExecBackend for ExecServerClient {
+    async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
+        Ok(Arc::new(ExecServerClient::start(self, params).await?))
+    }
+
+    async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
+        self.environment_info(Empty {}).await
+    }
+}
+
+#[async_trait]
+impl ExecProcess for ExecServerProcess {
+    fn process_id(&self) -> &str {
+        ExecServerProcess::process_id(self)
+    }
+
+    async fn read(
+        &self,
+        after_seq: Option<u64>,
+        max_bytes: Option<u64>,
+        wait: Option<Duration>,
+    ) -> Result<ReadResponse, ExecServerError> {
+        ExecServerProcess::read(self, after_seq, max_bytes, wait).await
+    }
+
+    async fn write(&self, chunk: Bytes) -> Result<WriteStatus, ExecServerError> {
+        ExecServerProcess::write(self, chunk).await
+    }
+
+    async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
+        ExecServerProcess::close_stdin(self).await
+    }
+
+    async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
+        ExecServerProcess::resize(self, size).await
+    }
+
+    async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError> {
+        ExecServerProcess::signal(self, signal).await
+    }
+
+    async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError> {
+        ExecServerProcess::terminate(self, mode).await
+    }
+
+    fn subscribe_wake(&self) -> watch::Receiver<u64> {
+        ExecServerProcess::subscribe_wake(self)
+    }
+
+    fn subscribe_events(&self) -> ProcessEvents {
+        ExecServerProcess::subscribe_events(self)
+    }
 }

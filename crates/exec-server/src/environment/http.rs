@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::ExecServerError;
+use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{HttpRequestParams, HttpResponse};
 use futures_core::Stream;
 
@@ -57,5 +57,20 @@ impl Stream for HttpBody {
 impl Debug for HttpBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpBody").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl HttpClient for ExecServerClient {
+    async fn request(&self, params: HttpRequestParams) -> Result<HttpResponse, ExecServerError> {
+        self.http_fetch(params).await
+    }
+
+    async fn request_streamed(
+        &self,
+        params: HttpRequestParams,
+    ) -> Result<(HttpResponse, HttpBody), ExecServerError> {
+        let (head, body) = self.http_stream(params).await?;
+        Ok((head, HttpBody::new(body)))
     }
 }

@@ -35,20 +35,16 @@
 
 mod access;
 mod backend;
+mod client_files;
 mod file;
 mod file_reader;
 mod file_system;
 mod file_writer;
 mod http;
 mod lazy;
-mod local;
-mod local_files;
-mod local_http;
 mod manager;
 mod named;
 mod remote;
-mod remote_files;
-mod remote_http;
 mod sandbox_table;
 
 pub use backend::{ExecBackend, ExecProcess};
@@ -57,12 +53,16 @@ pub use file_reader::FileReader;
 pub use file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
 pub use file_writer::FileWriter;
 pub use http::{HttpBody, HttpClient};
-pub use local::LocalProcess;
-pub use local_files::LocalFileSystem;
-pub use local_http::LocalHttpClient;
 pub use manager::{EnvironmentManager, UnknownEnvironment};
 pub use named::{Environment, LOCAL_ENVIRONMENT_ID};
-pub use remote::{RemoteProcess, RemoteServer};
-pub use remote_files::RemoteFileSystem;
-pub use remote_http::RemoteHttpClient;
+pub use remote::RemoteServer;
 pub use sandbox_table::SandboxTableMistake;
+
+/// A process of this machine. Local and remote processes have one type.
+pub type LocalProcess = exec_server_client::ExecServerProcess;
+/// A process of another machine.
+pub type RemoteProcess = exec_server_client::ExecServerProcess;
+/// The files of this machine. Local and remote files have one type: the client that has access to them.
+pub type LocalFileSystem = exec_server_client::ExecServerClient;
+/// The files of another machine.
+pub type RemoteFileSystem = exec_server_client::ExecServerClient;

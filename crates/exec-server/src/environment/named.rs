@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use exec_server_client::{ExecServerClientConnectOptions, ExecServerError};
+use exec_server_client::{
+    ConnectError, ConnectionState, ExecServerClient, ExecServerClientConnectOptions,
+    ExecServerError,
+};
 use exec_server_protocol::{EnvironmentInfo, StartParams};
 use exec_server_server::ServerConfig;
 
@@ -11,9 +14,9 @@ use super::backend::{ExecBackend, ExecProcess};
 use super::file_system::ExecutorFileSystem;
 use super::http::HttpClient;
 use super::lazy::Lazy;
-use super::local::LocalBackend;
-use super::remote::{RemoteBackend, RemoteServer};
+use super::remote::RemoteServer;
 use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::serve::new_server;
 
 /// The id of the environment that is this machine.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";
@@ -32,19 +35,13 @@ pub struct Environment {
 struct Shared {
     id: String,
     place: Place,
-    opened: Lazy<Opened, ExecServerError>,
+    client: Lazy<ExecServerClient, ExecServerError>,
 }
 
 #[derive(Debug)]
 enum Place {
     Local { runtime_paths: ExecServerRuntimePaths, config: ServerConfig },
     Remote(RemoteServer),
-}
-
-#[derive(Debug, Clone)]
-enum Opened {
-    Local(LocalBackend),
-    Remote(RemoteBackend),
 }
 
 impl Environment {
@@ -66,7 +63,7 @@ impl Environment {
     }
 
     fn new(id: String, place: Place) -> Self {
-        Self { shared: Arc::new(Shared { id, place, opened: Lazy::new() }) }
+        Self { shared: Arc::new(Shared { id, place, client: Lazy::new() }) }
     }
 
     #[must_use]
@@ -95,43 +92,34 @@ impl Environment {
         self
     }
 
-    pub(super) async fn opened_files(
-        &self,
-    ) -> Result<Arc<dyn ExecutorFileSystem>, ExecServerError> {
-        Ok(match self.opened().await? {
-            Opened::Local(backend) => Arc::new(backend.file_system()),
-            Opened::Remote(backend) => Arc::new(backend.file_system()),
-        })
-    }
-
-    pub(super) async fn opened_http(&self) -> Result<Arc<dyn HttpClient>, ExecServerError> {
-        Ok(match self.opened().await? {
-            Opened::Local(backend) => Arc::new(backend.http()),
-            Opened::Remote(backend) => Arc::new(backend.http()),
-        })
-    }
-
-    async fn opened(&self) -> Result<Opened, ExecServerError> {
-        let is_usable = |opened: &Opened| match opened {
-            Opened::Local(_) => true,
-            Opened::Remote(backend) => !backend.is_over(),
+    /// The client of what stands behind it, connected at the first use and again when it is over.
+    pub(super) async fn client(&self) -> Result<ExecServerClient, ExecServerError> {
+        let is_usable = |client: &ExecServerClient| match *client.connection_state().borrow() {
+            ConnectionState::Connected | ConnectionState::Recovering { .. } => true,
+            ConnectionState::Failed(_) | ConnectionState::Closed => false,
         };
-        self.shared.opened.get(is_usable, self.shared.open()).await
+        self.shared.client.get(is_usable, self.shared.connect()).await
     }
 }
 
 impl Shared {
-    async fn open(&self) -> Result<Opened, ExecServerError> {
+    async fn connect(&self) -> Result<ExecServerClient, ExecServerError> {
         match &self.place {
             Place::Local { runtime_paths, config } => {
-                LocalBackend::open(runtime_paths, config.clone()).map(Opened::Local)
+                let launcher = runtime_paths.launcher().map_err(|source| {
+                    let program = "the spawner of processes".to_owned();
+                    ConnectError::Launch { program, source }
+                })?;
+                let server = new_server(config.clone(), launcher);
+                let link = server.connect_in_process("local environment");
+                link.map(ExecServerClient::connect_in_process).map_err(ExecServerError::Server)
             }
             Place::Remote(server) => {
                 let options = ExecServerClientConnectOptions {
                     client_name: format!("environment {}", self.id),
                     ..ExecServerClientConnectOptions::default()
                 };
-                Ok(Opened::Remote(RemoteBackend::new(server.connect(options).await?)))
+                server.connect(options).await
             }
         }
     }
@@ -147,16 +135,10 @@ impl ExecBackend for Environment {
             let terms = self.server().and_then(|server| server.sandbox.as_ref());
             params.sandbox = terms.map(|terms| terms.request(&params.cwd));
         }
-        match self.opened().await? {
-            Opened::Local(backend) => backend.start(params).await,
-            Opened::Remote(backend) => backend.start(params).await,
-        }
+        ExecBackend::start(&self.client().await?, params).await
     }
 
     async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
-        match self.opened().await? {
-            Opened::Local(backend) => backend.info().await,
-            Opened::Remote(backend) => backend.info().await,
-        }
+        self.client().await?.info().await
     }
 }

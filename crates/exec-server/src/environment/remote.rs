@@ -1,28 +1,16 @@
-//! Another machine as an environment: a thin layer over the client.
+//! A server that stands behind an environment, and how to reach it.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use exec_server_client::{
-    ConnectError, ConnectionState, ExecServerClient, ExecServerClientConnectOptions,
-    ExecServerError, ExecServerLaunchCommand, ExecServerProcess, ProcessEvents,
-    RemoteExecServerConnectArgs,
-};
-use exec_server_protocol::{
-    Empty, EnvironmentInfo, ReadResponse, SignalName, StartParams, TerminalSize, TerminateMode,
-    WriteStatus,
+    ConnectError, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+    ExecServerLaunchCommand, RemoteExecServerConnectArgs,
 };
 use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
-use tokio::sync::watch;
 
-use super::backend::{ExecBackend, ExecProcess};
-use super::remote_files::RemoteFileSystem;
-use super::remote_http::RemoteHttpClient;
 use crate::sandbox_terms::SandboxTerms;
 
 /// A server and how to reach it.
@@ -137,103 +125,6 @@ async fn read_token(path: &Path) -> io::Result<String> {
         io::Error::new(error.kind(), message)
     })?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-/// A session on a server.
-#[derive(Debug, Clone)]
-pub(super) struct RemoteBackend {
-    client: ExecServerClient,
-}
-
-/// A process on another machine.
-#[derive(Debug)]
-pub struct RemoteProcess {
-    process: ExecServerProcess,
-}
-
-impl RemoteBackend {
-    pub(super) fn new(client: ExecServerClient) -> Self {
-        Self { client }
-    }
-
-    pub(super) fn file_system(&self) -> RemoteFileSystem {
-        RemoteFileSystem::new(self.client.clone())
-    }
-
-    pub(super) fn http(&self) -> RemoteHttpClient {
-        RemoteHttpClient::new(self.client.clone())
-    }
-
-    /// Whether nothing can be started here any more.
-    pub(super) fn is_over(&self) -> bool {
-        match *self.client.connection_state().borrow() {
-            ConnectionState::Connected | ConnectionState::Recovering { .. } => false,
-            ConnectionState::Failed(_) | ConnectionState::Closed => true,
-        }
-    }
-}
-
-#[async_trait]
-impl ExecBackend for RemoteBackend {
-    async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
-        let process = self.client.start(params).await?;
-        Ok(Arc::new(RemoteProcess { process }))
-    }
-
-    async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
-        self.client.environment_info(Empty {}).await
-    }
-}
-
-/// A process that a client has attached to or observes.
-impl From<ExecServerProcess> for RemoteProcess {
-    fn from(process: ExecServerProcess) -> Self {
-        Self { process }
-    }
-}
-
-#[async_trait]
-impl ExecProcess for RemoteProcess {
-    fn process_id(&self) -> &str {
-        self.process.process_id()
-    }
-
-    async fn read(
-        &self,
-        after_seq: Option<u64>,
-        max_bytes: Option<u64>,
-        wait: Option<Duration>,
-    ) -> Result<ReadResponse, ExecServerError> {
-        self.process.read(after_seq, max_bytes, wait).await
-    }
-
-    async fn write(&self, chunk: Bytes) -> Result<WriteStatus, ExecServerError> {
-        self.process.write(chunk).await
-    }
-
-    async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
-        self.process.close_stdin().await
-    }
-
-    async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
-        self.process.resize(size).await
-    }
-
-    async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError> {
-        self.process.signal(signal).await
-    }
-
-    async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError> {
-        self.process.terminate(mode).await
-    }
-
-    fn subscribe_wake(&self) -> watch::Receiver<u64> {
-        self.process.subscribe_wake()
-    }
-
-    fn subscribe_events(&self) -> ProcessEvents {
-        self.process.subscribe_events()
-    }
 }
 
 #[cfg(test)]

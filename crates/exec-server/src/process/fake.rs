@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::{ExecServerError, Gaps, MirrorEvent, Offer, ProcessEvents, ProcessMirror};
+use exec_server_client::{
+    ExecServerError, GapPolicy, MirrorEvent, Offer, ProcessEvents, ProcessMirror,
+};
 use exec_server_protocol::{
     OutputStream, ReadResponse, SignalName, TerminalSize, TerminateMode, WriteStatus,
 };
@@ -32,7 +34,7 @@ struct Shared {
 impl FakeProcess {
     pub(crate) fn new() -> Self {
         let shared = Shared {
-            mirror: ProcessMirror::new("fake", Gaps::Declared),
+            mirror: ProcessMirror::new("fake", GapPolicy::Declared),
             calls: Mutex::default(),
             noted: watch::Sender::new(()),
             writes: Semaphore::new(Semaphore::MAX_PERMITS),

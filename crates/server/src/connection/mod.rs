@@ -1,18 +1,12 @@
 //! One connection: a reader that decodes and schedules requests, a writer that sends, and the handle by
 //! which the rest of the server knows it.
 
-mod answers;
-mod bodies;
-mod feed;
-mod files;
-mod handle;
-mod handlers;
-mod lanes;
-mod named;
+mod client_connection;
+mod delivery_window;
 mod outbox;
+mod outgoing_queue;
 mod reader;
-mod responder;
-mod window;
+mod scheduler;
 mod writer;
 
 use std::sync::Arc;
@@ -20,14 +14,16 @@ use std::time::Duration;
 
 use exec_server_transport::{CloseCode, Connection, TransportKind};
 
-pub(crate) use feed::{Audience, Confirms};
-pub(crate) use handle::{ConnectionHandle, ConnectionId};
+pub(crate) use client_connection::{ClientConnection, ConnectionId, Reservation};
+pub(crate) use outbox::Outbox;
+pub(crate) use scheduler::RequestPermit;
 
-use crate::server::Shared;
+use crate::dispatch::Dispatcher;
+use crate::server::ServerState;
 use reader::Reader;
 
 /// How long a peer has to take the last answers and events.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Before `initialize` a client has no reason to send more.
 const MAX_FIRST_MESSAGE_BYTES: usize = 1 << 20;
@@ -43,55 +39,57 @@ enum Ending {
 
 /// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
 /// there is nobody to come back.
-pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) {
+pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     let Connection { mut incoming, mut outgoing, prober, kind, peer } = connection;
     let is_socket = matches!(kind, TransportKind::WebSocket | TransportKind::Unix);
-    if is_socket && shared.guests.may_include(peer, &shared.files).await {
+    if is_socket && state.sandboxed_peers.may_include(peer, &state.files).await {
         tracing::warn!("refused a connection that may come from inside a sandbox of this server");
         outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
         return;
     }
-    let memory = shared.memory.share();
+    let memory = state.memory.share();
     incoming.charge_to(&memory);
     incoming.limit_messages(MAX_FIRST_MESSAGE_BYTES);
-    let handle = ConnectionHandle::new(shared.next_connection(), memory.clone(), prober);
-    let handle = Arc::new(handle);
-    let _registered = shared.connections.register(&handle);
-    let log_bytes = shared.config.retained_output_bytes_per_process;
-    let writer = tokio::spawn(writer::write(Arc::clone(handle.outbox()), outgoing, log_bytes));
+    let (id, outbox) = (state.next_connection(), Arc::new(Outbox::new(&memory)));
+    let connection = ClientConnection::over_socket(id, Arc::clone(&outbox), memory.clone(), prober);
+    let connection = Arc::new(connection);
+    let _registered = state.connections.register(&connection);
+    let log_bytes = state.config.retained_output_bytes_per_process;
+    let writer = tokio::spawn(writer::write(Arc::clone(&outbox), outgoing, log_bytes));
 
-    let mut reader = Reader::new(Arc::clone(&shared), Arc::clone(&handle));
+    let dispatcher = Dispatcher::new(Arc::clone(&state), Arc::clone(&connection));
+    let mut reader = Reader::new(dispatcher, Arc::clone(&outbox), &memory);
     let ending = tokio::select! {
         () = reader.run(&mut incoming) => Ending::ByPeer,
-        () = handle.outbox().closed() => Ending::ByPeer,
+        () = outbox.closed() => Ending::ByPeer,
         () = memory.exceeded() => Ending::OverBudget,
     };
     if ending == Ending::OverBudget {
         tracing::warn!("closing the connection that buffers most: max_buffered_bytes is used up");
         incoming.close(CloseCode::Again, "the server's memory for messages is used up");
-        handle.outbox().close();
+        outbox.close();
     } else if kind == TransportKind::Stdio {
         // The peer has said all it had to say, and may still be reading.
-        let grace = shared.config.shutdown_grace_period;
+        let grace = state.config.shutdown_grace_period;
         let _ = tokio::time::timeout(grace, reader.begin_all()).await;
         reader.end_processes();
-        handle.files.cancel_searches();
-        let _ = tokio::time::timeout(grace, shared.files.idle()).await;
-        let _ = tokio::time::timeout(FAREWELL, reader.finish()).await;
+        connection.resources.files.cancel_searches();
+        let _ = tokio::time::timeout(grace, state.files.idle()).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, reader.finish()).await;
     }
     if let Some(session) = reader.into_session() {
         if kind == TransportKind::Stdio {
-            shared.end_session(&session).await;
-        } else if let Some(until) = session.detach(handle.id()) {
-            shared.expire_later(&session, until);
+            state.end_session(&session).await;
+        } else if let Some(until) = session.detach(connection.id()) {
+            state.expire_later(&session, until);
         }
     }
-    handle.lose_session();
-    handle.outbox().close();
-    handle.files.end();
+    connection.lose_session();
+    outbox.close();
+    connection.resources.files.end();
     if kind == TransportKind::Stdio {
         // The program is about to end, and temporary files are to go before it.
-        let _ = tokio::time::timeout(FAREWELL, shared.files.idle()).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
     }
     if ending == Ending::OverBudget {
         // What it still sends is thrown away: a socket closed over unread bytes is reset, and a reset

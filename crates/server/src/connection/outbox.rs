@@ -10,8 +10,8 @@ use exec_server_protocol::MAX_MESSAGE_BYTES;
 use exec_server_transport::{Holding, MemoryShare};
 use tokio::sync::Notify;
 
-use super::answers::{Answers, Events};
-use super::feed::Feed;
+use super::outgoing_queue::{Events, OutgoingQueue};
+use crate::feed::SocketFeed;
 
 /// Unsent answers beyond which ordinary requests wait: the client is not reading.
 const ROOMY_BYTES: usize = 1 << 20;
@@ -22,7 +22,7 @@ const MAX_BYTES: usize = MAX_MESSAGE_BYTES + (16 << 20);
 #[derive(Debug)]
 pub(crate) struct Outbox {
     /// Larger answers cannot be sent.
-    max_answer: usize,
+    max_response: usize,
     state: Mutex<State>,
     /// Wakes the writer.
     filled: Notify,
@@ -34,11 +34,11 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct State {
-    answers: Answers,
+    answers: OutgoingQueue,
     bytes: usize,
     /// The same, of the memory that connections share.
     held: Holding,
-    ready: VecDeque<Arc<Feed>>,
+    ready: VecDeque<Arc<SocketFeed>>,
     /// The writer has given the socket everything it was asked to send.
     idle: bool,
     closed: bool,
@@ -48,7 +48,7 @@ impl Outbox {
     pub(super) fn new(memory: &MemoryShare) -> Self {
         let state = State { held: memory.hold(), ..State::default() };
         Self {
-            max_answer: memory.budget().largest().min(MAX_MESSAGE_BYTES),
+            max_response: memory.budget().largest().min(MAX_MESSAGE_BYTES),
             state: Mutex::new(state),
             filled: Notify::new(),
             drained: Notify::new(),
@@ -56,8 +56,8 @@ impl Outbox {
         }
     }
 
-    pub(super) fn max_answer(&self) -> usize {
-        self.max_answer
+    pub(crate) fn max_response(&self) -> usize {
+        self.max_response
     }
 
     /// Queues an answer, or a notification that is not output. When the client lets too many pile up, the connection is
@@ -67,7 +67,7 @@ impl Outbox {
     }
 
     /// Queues an answer that brings a process's events up to `seq`.
-    pub(super) fn answer_events(&self, message: Vec<u8>, feed: Arc<Feed>, seq: u64) {
+    pub(crate) fn push_events(&self, message: Vec<u8>, feed: Arc<SocketFeed>, seq: u64) {
         self.queue(message, Some((feed, seq)));
     }
 
@@ -93,7 +93,7 @@ impl Outbox {
     }
 
     /// A feed has something to send. Called with its log locked.
-    pub(crate) fn ready(&self, feed: Arc<Feed>) {
+    pub(crate) fn ready(&self, feed: Arc<SocketFeed>) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -154,7 +154,7 @@ impl Outbox {
 
     /// For the writer: the next feed if output may be sent. The answers that wait take the place of `sent` ones, whose memory
     /// is used again.
-    pub(super) fn take(&self, sent: &mut Answers, output: bool) -> Option<Arc<Feed>> {
+    pub(super) fn take(&self, sent: &mut OutgoingQueue, output: bool) -> Option<Arc<SocketFeed>> {
         let mut state = self.lock();
         std::mem::swap(&mut state.answers, sent);
         if output { state.ready.pop_front() } else { None }

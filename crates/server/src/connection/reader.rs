@@ -7,29 +7,24 @@ use exec_server_protocol::{
     Method, Notification, PROTOCOL_VERSION, Request, RpcError, TerminateMode, UNKNOWN_REQUEST_ID,
     decode, error_response, rpc,
 };
-use exec_server_transport::{Incoming, Received};
-use tokio::task::{AbortHandle, JoinSet};
+use exec_server_transport::{Incoming, MemoryShare, Received};
+use tokio::runtime;
+use tokio::task::AbortHandle;
 
-use super::feed::Confirms;
-use super::handle::ConnectionHandle;
-use super::lanes::{Lanes, REQUEST_OVERHEAD, Refused};
-use super::responder::{RequestTexts, Responder};
-use crate::server::Shared;
-use crate::sessions::{Holder, Resume, Session, SessionSettings};
-
-/// Requests of one connection that may wait at once; one more is refused.
-const MAX_WAITING: usize = 4096;
+use super::outbox::Outbox;
+use super::scheduler::{REQUEST_OVERHEAD, Refused, RequestScheduler};
+use crate::dispatch::{Dispatcher, Reply, RequestTexts};
+use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
+use crate::sessions::{Resume, Session, SessionSettings};
 
 pub(super) struct Reader {
-    pub(super) shared: Arc<Shared>,
-    pub(super) connection: Arc<ConnectionHandle>,
+    dispatcher: Dispatcher,
+    outbox: Arc<Outbox>,
     phase: Phase,
-    lanes: Lanes,
+    scheduler: RequestScheduler,
     texts: Arc<RequestTexts>,
-    /// Requests that are being worked on. They end with the connection.
-    pub(super) tasks: JoinSet<()>,
     /// Waits for a client to ask for what it missed.
-    patience: Option<AbortHandle>,
+    catch_up: Option<AbortHandle>,
 }
 
 /// How far the handshake has come.
@@ -41,11 +36,10 @@ enum Phase {
 }
 
 impl Reader {
-    pub(super) fn new(shared: Arc<Shared>, connection: Arc<ConnectionHandle>) -> Self {
-        let lanes = Lanes::new(shared.config.concurrent_requests);
-        let texts = Arc::new(RequestTexts::new(connection.memory().hold()));
-        let (phase, tasks) = (Phase::Fresh, JoinSet::new());
-        Self { shared, connection, phase, lanes, texts, tasks, patience: None }
+    pub(super) fn new(dispatcher: Dispatcher, outbox: Arc<Outbox>, memory: &MemoryShare) -> Self {
+        let scheduler = RequestScheduler::new(dispatcher.state().config.concurrent_requests);
+        let texts = Arc::new(RequestTexts::new(memory.hold()));
+        Self { dispatcher, outbox, phase: Phase::Fresh, scheduler, texts, catch_up: None }
     }
 
     pub(super) fn into_session(self) -> Option<Arc<Session>> {
@@ -57,46 +51,46 @@ impl Reader {
 
     /// Runs until the connection is over.
     pub(super) async fn run(&mut self, incoming: &mut Incoming) {
-        let places = self.lanes.places();
-        let outbox = Arc::clone(self.connection.outbox());
+        let permits = self.scheduler.permits();
+        let outbox = Arc::clone(&self.outbox);
         loop {
             self.run_queued();
-            let queued = self.lanes.has_queued();
+            let queued = self.scheduler.has_queued();
             tokio::select! {
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
                         let was_fresh = self.is_fresh();
                         self.message(&text).await;
                         if was_fresh && !self.is_fresh() {
-                            let largest = self.shared.memory.largest();
+                            let largest = self.dispatcher.state().memory.largest();
                             incoming.limit_messages(largest.min(MAX_MESSAGE_BYTES));
                         }
                     }
                     Some(Received::Malformed(malformed)) => self.refuse(&malformed.to_string()),
                     None => return,
                 },
-                () = places.freed(), if queued => {}
+                () = permits.freed(), if queued => {}
                 () = outbox.room(), if queued && !outbox.has_room() => {
                     // What is queued has nowhere to send its response, so it never begins.
                     if outbox.is_closed() {
                         return;
                     }
                 }
-                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+                () = self.dispatcher.tasks().reap() => {}
             }
         }
     }
 
     /// Nothing more will come: begins what was asked for and waits for a place.
     pub(super) async fn begin_all(&mut self) {
-        let (places, outbox) = (self.lanes.places(), Arc::clone(self.connection.outbox()));
+        let (permits, outbox) = (self.scheduler.permits(), Arc::clone(&self.outbox));
         loop {
             self.run_queued();
-            if !self.lanes.has_queued() || outbox.is_closed() {
+            if !self.scheduler.has_queued() || outbox.is_closed() {
                 return;
             }
             tokio::select! {
-                () = places.freed() => {}
+                () = permits.freed() => {}
                 () = outbox.room(), if !outbox.has_room() => {}
             }
         }
@@ -112,17 +106,17 @@ impl Reader {
 
     /// Lets every answer and last event go out.
     pub(super) async fn finish(&mut self) {
-        if let Some(patience) = self.patience.take() {
-            patience.abort();
-            self.connection.release_feeds().await;
+        if let Some(catch_up) = self.catch_up.take() {
+            catch_up.abort();
+            self.release_held_feeds().await;
         }
         if let Phase::Greeted(session) | Phase::Ready(session) = &self.phase {
             for process in session.processes() {
                 process.log().wait_closed().await;
             }
         }
-        while self.tasks.join_next().await.is_some() {}
-        self.connection.outbox().idle().await;
+        self.dispatcher.tasks().finish().await;
+        self.outbox.idle().await;
     }
 
     async fn message(&mut self, text: &[u8]) {
@@ -136,91 +130,88 @@ impl Reader {
         }
     }
 
-    /// Answers a message that has no id of its own.
+    /// OutgoingQueue a message that has no id of its own.
     fn refuse(&self, why: &str) {
         self.refuse_with(&RpcError::invalid_request(why));
     }
 
     fn refuse_with(&self, error: &RpcError) {
-        self.connection.outbox().push(error_response(&UNKNOWN_REQUEST_ID, error));
+        self.outbox.push(error_response(&UNKNOWN_REQUEST_ID, error));
     }
 
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
         let bytes = bytes + REQUEST_OVERHEAD;
         let text = self.texts.count(bytes);
-        let responder = Responder::new(self.connection.outbox(), request.id, text);
+        let reply = Reply::over_socket(&self.outbox, request.id, text);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
         let decoded = Call::decode(&request.method, request.params);
         let call = match decoded {
             Ok(Call::Initialize(params)) => {
                 let result = self.initialize(params).await;
                 let greeted = result.is_ok();
-                responder.answer::<rpc::Initialize>(result);
+                reply.send::<rpc::Initialize>(result);
                 if greeted {
                     self.release_feeds().await;
                 }
                 return;
             }
             Err(error) if request.method == Method::Initialize.name() => {
-                return responder.fail(&error);
+                return reply.fail(error);
             }
             // Whatever is wrong with it, what is missing first is said first.
             decoded => match self.session().and(decoded) {
                 Ok(call) => call,
-                Err(error) => return responder.fail(&error),
+                Err(error) => return reply.fail(error),
             },
         };
-        match self.lanes.admit(call, responder, bytes) {
+        match self.scheduler.submit(call, reply, bytes) {
             Ok(runnable) => {
-                for (call, responder) in runnable {
-                    self.begin(call, responder);
+                for (call, reply) in runnable {
+                    self.begin(call, reply);
                 }
             }
-            Err(Refused(responder)) => {
+            Err(Refused(reply)) => {
                 let error = RpcError::internal("too many requests are queued on this connection");
-                responder.fail(&error.with_kind("overloaded"));
+                reply.fail(error.with_kind("overloaded"));
             }
         }
     }
 
     fn run_queued(&mut self) {
-        while self.connection.outbox().has_room()
-            && let Some((call, responder)) = self.lanes.next()
+        while self.outbox.has_room()
+            && let Some((call, reply)) = self.scheduler.next()
         {
-            self.begin(call, responder);
+            self.begin(call, reply);
         }
     }
 
-    /// Runs a call of an established session.
-    fn begin(&mut self, call: Call, responder: Responder) {
-        let session = match self.session() {
-            Ok(session) => Arc::clone(session),
-            Err(error) => return responder.fail(&error),
-        };
-        match session.check_attached(self.connection.id()) {
-            Ok(()) => self.handle(&session, call, responder),
-            Err(error) => responder.fail(&error),
+    fn begin(&mut self, call: Call, reply: Reply) {
+        match self.session() {
+            Ok(session) => self.dispatcher.call(session, call, reply),
+            Err(error) => reply.fail(error),
         }
-    }
-
-    /// Works on a request beside the others, unless too many already wait.
-    pub(super) fn work(&mut self, responder: Responder, work: impl Work) {
-        if self.tasks.len() >= MAX_WAITING {
-            let error = RpcError::internal("too many requests wait on this connection");
-            return responder.fail(&error.with_kind("overloaded"));
-        }
-        self.tasks.spawn(work(responder));
     }
 
     fn notification(&mut self, notification: &Notification<'_>) {
         match ClientNotification::decode(notification) {
             Ok(ClientNotification::Initialized(_)) => self.initialized(),
             Ok(ClientNotification::HttpAck(ack)) => match self.session() {
-                Ok(_) => self.connection.bodies.acknowledge(&ack.request_id, ack.seq),
+                Ok(_) => self
+                    .dispatcher
+                    .connection()
+                    .resources
+                    .bodies
+                    .acknowledge(&ack.request_id, ack.seq),
                 Err(error) => self.refuse_with(&error),
             },
             Ok(ClientNotification::ProcessAck(ack)) => match self.session() {
-                Ok(session) => session.acknowledge(self.connection.id(), &ack.process_id, ack.seq),
+                Ok(session) => {
+                    session.acknowledge(
+                        self.dispatcher.connection().id(),
+                        &ack.process_id,
+                        ack.seq,
+                    );
+                }
                 Err(error) => self.refuse_with(&error),
             },
             Err(error) => self.refuse_with(&error),
@@ -259,23 +250,23 @@ impl Reader {
                 "initialize was called before on this connection",
             ));
         }
-        let confirms = match params.acks {
-            Some(true) => Confirms::ByAck,
-            _ => Confirms::ByReceipt,
+        let confirmed_by = match params.acks {
+            Some(true) => ConfirmedBy::Ack,
+            _ => ConfirmedBy::Receipt,
         };
-        let sessions = &self.shared.sessions;
+        let state = self.dispatcher.state();
+        let (sessions, connection) = (&state.sessions, self.dispatcher.connection());
         let session = match params.resume_session_id {
             Some(id) => {
                 let asked = params.detached_ttl_ms.is_some();
-                let ttl = asked.then(|| self.shared.granted_ttl(params.detached_ttl_ms));
-                let resume = Resume { confirms, detached_ttl: ttl };
-                sessions.resume(&id, resume, &self.connection).await?
+                let ttl = asked.then(|| state.granted_ttl(params.detached_ttl_ms));
+                let resume = Resume { confirmed_by, detached_ttl: ttl };
+                sessions.resume(&id, resume, connection).await?
             }
             None => {
-                let detached_ttl = self.shared.granted_ttl(params.detached_ttl_ms);
-                let settings = SessionSettings { confirms, detached_ttl };
-                let holder = Holder::Connection(Arc::clone(&self.connection));
-                sessions.open(params.client_name, settings, holder)?
+                let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
+                let settings = SessionSettings { confirmed_by, detached_ttl };
+                sessions.open(params.client_name, settings, connection)?
             }
         };
         let granted = session.settings().detached_ttl.as_millis();
@@ -294,28 +285,26 @@ impl Reader {
     /// has; to others when they have asked for what they missed, or have had the time to.
     async fn release_feeds(&mut self) {
         let Phase::Greeted(session) = &self.phase else { return };
-        let connection = Arc::clone(&self.connection);
-        match session.settings().confirms {
-            Confirms::ByAck => connection.release_feeds().await,
-            Confirms::ByReceipt => {
-                self.patience = Some(self.tasks.spawn(async move {
-                    tokio::time::sleep(super::feed::CATCH_UP_PATIENCE).await;
-                    connection.release_feeds().await;
-                }));
+        match session.settings().confirmed_by {
+            ConfirmedBy::Ack => self.release_held_feeds().await,
+            ConfirmedBy::Receipt => {
+                let connection = Arc::clone(self.dispatcher.connection());
+                self.catch_up = Some(self.dispatcher.tasks().spawn_on(
+                    &runtime::Handle::current(),
+                    async move {
+                        tokio::time::sleep(CATCH_UP_TIMEOUT).await;
+                        if let Some(socket) = connection.socket() {
+                            socket.release_feeds().await;
+                        }
+                    },
+                ));
             }
         }
     }
-}
 
-/// Work on a request that ends in its answer.
-pub(super) trait Work: FnOnce(Responder) -> Self::Future {
-    type Future: Future<Output = ()> + Send + 'static;
-}
-
-impl<F, R> Work for F
-where
-    F: FnOnce(Responder) -> R,
-    R: Future<Output = ()> + Send + 'static,
-{
-    type Future = R;
+    async fn release_held_feeds(&self) {
+        if let Some(socket) = self.dispatcher.connection().socket() {
+            socket.release_feeds().await;
+        }
+    }
 }

@@ -6,18 +6,18 @@ use std::time::Duration;
 use exec_server_transport::{CloseCode, Outgoing};
 use tokio::time::Instant;
 
-use super::answers::{Answers, Taken};
+use super::delivery_window::DeliveryWindow;
 use super::outbox::Outbox;
-use super::window::Window;
+use super::outgoing_queue::{OutgoingQueue, Taken};
 
 /// How much is gathered for one write to the socket.
 const BATCH_BYTES: usize = 512 << 10;
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs until the outbox is closed or the socket fails.
 pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: usize) {
-    let window = Window::new(&outgoing, log_bytes);
-    let answers = Answers::default();
+    let window = DeliveryWindow::new(&outgoing, log_bytes);
+    let answers = OutgoingQueue::default();
     let mut writer = Writer { outbox, outgoing, window, answers, answer_bytes: 0 };
     while !writer.outbox.is_closed() && writer.step().await {}
     writer.outbox.close();
@@ -27,16 +27,16 @@ pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: us
     }
     // The peer may be one that takes nothing, and then not even a goodbye.
     let goodbye = writer.outgoing.close(CloseCode::Away, "");
-    let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbye).await;
+    let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
 }
 
 struct Writer {
     outbox: Arc<Outbox>,
     outgoing: Outgoing,
-    window: Window,
+    window: DeliveryWindow,
     /// Empty between two steps.
-    answers: Answers,
-    /// Answers in the buffer.
+    answers: OutgoingQueue,
+    /// OutgoingQueue in the buffer.
     answer_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Writer {
         match self.outgoing.buffered() {
             0 if nothing => self.wait().await,
             0 => {
-                // A feed whose news has no words in its vocabulary.
+                // A feed whose news has no words in its dialect.
                 self.window.written();
                 true
             }

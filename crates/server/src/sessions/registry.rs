@@ -8,16 +8,15 @@ use exec_server_protocol::{ErrorCode, RpcError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Holder;
 use super::session::{AttachError, Resume, Session, SessionSettings};
-use crate::connection::ConnectionHandle;
-use crate::local::{LocalProcess, check_name};
+use crate::adapter::{ManagedProcess, check_name};
+use crate::connection::ClientConnection;
 
 /// How long the old connection of a session has to show that it lives.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Sessions {
+pub(crate) struct SessionRegistry {
     limit: usize,
     by_id: Mutex<Table>,
 }
@@ -29,7 +28,7 @@ struct Table {
     draining: bool,
 }
 
-impl Sessions {
+impl SessionRegistry {
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, by_id: Mutex::new(Table::default()) }
     }
@@ -38,7 +37,7 @@ impl Sessions {
         &self,
         client_name: String,
         settings: SessionSettings,
-        holder: Holder,
+        connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         check_name("clientName", &client_name)?;
         let mut table = self.lock();
@@ -48,7 +47,8 @@ impl Sessions {
             return Err(RpcError::invalid_request(message).with_kind("tooManySessions"));
         }
         let id = Uuid::new_v4().to_string();
-        let session = Arc::new(Session::new(id.clone(), client_name, settings, holder));
+        let session =
+            Arc::new(Session::new(id.clone(), client_name, settings, Arc::clone(connection)));
         table.sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }
@@ -59,17 +59,16 @@ impl Sessions {
         &self,
         id: &str,
         resume: Resume,
-        connection: &Arc<ConnectionHandle>,
+        connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
         let session = self.named(id)?;
         let holder = match session.attach(connection, resume, None) {
             Ok(()) => return Ok(session),
             Err(AttachError::Ended) => return Err(unknown(id)),
-            Err(AttachError::Attached(Holder::Program(_))) => return Err(still_attached(id)),
-            Err(AttachError::Attached(Holder::Connection(connection))) => connection,
+            Err(AttachError::Attached(holder)) => holder,
         };
-        if holder.is_alive(PROBE_PATIENCE).await {
+        if holder.is_alive(PROBE_TIMEOUT).await {
             return Err(still_attached(id));
         }
         match session.attach(connection, resume, Some(holder.id())) {
@@ -93,7 +92,7 @@ impl Sessions {
     }
 
     /// A process by its id, whatever session it is in.
-    pub(crate) fn find_process(&self, process_id: &str) -> Option<Arc<LocalProcess>> {
+    pub(crate) fn find_process(&self, process_id: &str) -> Option<Arc<ManagedProcess>> {
         self.all().iter().find_map(|session| session.find(process_id))
     }
 
@@ -116,7 +115,7 @@ impl Sessions {
 }
 
 /// A client that lost its connection has this long to come back, however full the server is.
-const RESPITE: Duration = Duration::from_secs(30);
+const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 
 impl Table {
     /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
@@ -124,7 +123,7 @@ impl Table {
     fn make_place(&mut self) -> bool {
         let now = Instant::now();
         let idle = self.sessions.values().filter_map(|session| {
-            let since = session.idle_since().filter(|since| now >= *since + RESPITE)?;
+            let since = session.idle_since().filter(|since| now >= *since + RECONNECT_GRACE)?;
             Some((since, Arc::clone(session)))
         });
         let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) else { return false };

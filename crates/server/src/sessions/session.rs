@@ -1,8 +1,8 @@
 //! One session: its processes, and whom it is attached to.
 //!
 //! Attachment and processes are under one lock: at every moment each process of an attached session has
-//! exactly one live feed, on the connection that the session is attached to. A session of this program has
-//! no feeds: its holder follows the logs.
+//! exactly one live feed, on the connection that the session is attached to. The events of a client in this program go
+//! to the sink that came with the start.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -13,9 +13,9 @@ use exec_server_protocol::{RpcError, SessionInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Holder;
-use crate::connection::{Audience, Confirms, ConnectionHandle, ConnectionId};
-use crate::local::{LocalProcess, Started, Vocabulary};
+use crate::adapter::{ManagedProcess, NotificationDialect, Started};
+use crate::connection::{ClientConnection, ConnectionId};
+use crate::feed::{ConfirmedBy, FeedReader};
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -30,31 +30,31 @@ struct State {
     settings: SessionSettings,
     /// The task that ends the session when nobody comes back.
     expiry: Option<AbortHandle>,
-    processes: HashMap<String, Arc<LocalProcess>>,
+    processes: HashMap<String, Arc<ManagedProcess>>,
     /// How many of `processes` are not over.
     running: usize,
     /// Those of `processes` that are over, oldest first.
-    finished: VecDeque<Weak<LocalProcess>>,
+    finished: VecDeque<Weak<ManagedProcess>>,
 }
 
 /// What the client and the operator agreed on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionSettings {
     pub(crate) detached_ttl: Duration,
-    pub(crate) confirms: Confirms,
+    pub(crate) confirmed_by: ConfirmedBy,
 }
 
 /// What a client that comes back asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
-    pub(crate) confirms: Confirms,
+    pub(crate) confirmed_by: ConfirmedBy,
     /// `None`: as before.
     pub(crate) detached_ttl: Option<Duration>,
 }
 
 #[derive(Debug)]
 enum Attachment {
-    Attached(Holder),
+    Attached(Arc<ClientConnection>),
     Detached {
         since: Instant,
         until: Instant,
@@ -67,7 +67,7 @@ enum Attachment {
 #[derive(Debug)]
 pub(crate) enum AttachError {
     /// Another has it.
-    Attached(Holder),
+    Attached(Arc<ClientConnection>),
     Ended,
 }
 
@@ -77,10 +77,10 @@ impl Session {
         id: String,
         client_name: String,
         settings: SessionSettings,
-        holder: Holder,
+        connection: Arc<ClientConnection>,
     ) -> Self {
         let state = State {
-            attachment: Attachment::Attached(holder),
+            attachment: Attachment::Attached(connection),
             settings,
             expiry: None,
             processes: HashMap::new(),
@@ -113,21 +113,20 @@ impl Session {
     /// Attaches a detached session, or one whose connection `instead_of` is known to be dead.
     pub(crate) fn attach(
         &self,
-        connection: &Arc<ConnectionHandle>,
-        Resume { confirms, detached_ttl }: Resume,
+        connection: &Arc<ClientConnection>,
+        Resume { confirmed_by, detached_ttl }: Resume,
         instead_of: Option<ConnectionId>,
     ) -> Result<(), AttachError> {
         let mut state = self.lock();
         match &state.attachment {
             Attachment::Ended => return Err(AttachError::Ended),
             Attachment::Attached(other) if Some(other.id()) == instead_of => other.lose_session(),
-            Attachment::Attached(other) => return Err(AttachError::Attached(other.clone())),
+            Attachment::Attached(other) => return Err(AttachError::Attached(Arc::clone(other))),
             Attachment::Detached { .. } => {}
         }
-        let holder = Holder::Connection(Arc::clone(connection));
-        state.attachment = Attachment::Attached(holder);
+        state.attachment = Attachment::Attached(Arc::clone(connection));
         state.stop_expiry();
-        state.settings.confirms = confirms;
+        state.settings.confirmed_by = confirmed_by;
         if let Some(ttl) = detached_ttl {
             state.settings.detached_ttl = ttl;
         }
@@ -136,7 +135,9 @@ impl Session {
                 continue; // The client has all of it, and nothing more will come.
             }
             // Held until the client knows that it has its session back.
-            connection.feed(process, owner(process, confirms), true);
+            if let Some(socket) = connection.socket() {
+                socket.feed(process, owner(process, confirmed_by), true);
+            }
         }
         Ok(())
     }
@@ -197,12 +198,10 @@ impl Session {
     }
 
     /// The connection that it is attached to.
-    pub(crate) fn connection(&self) -> Option<Arc<ConnectionHandle>> {
+    pub(crate) fn connection(&self) -> Option<Arc<ClientConnection>> {
         match &self.lock().attachment {
-            Attachment::Attached(Holder::Connection(connection)) => Some(Arc::clone(connection)),
-            Attachment::Attached(Holder::Program(_))
-            | Attachment::Detached { .. }
-            | Attachment::Ended => None,
+            Attachment::Attached(connection) => Some(Arc::clone(connection)),
+            Attachment::Detached { .. } | Attachment::Ended => None,
         }
     }
 
@@ -218,7 +217,7 @@ impl Session {
         process_id: &str,
         limit: usize,
         start: impl FnOnce() -> Result<Started, RpcError>,
-    ) -> Result<(Arc<LocalProcess>, StartOutcome), RpcError> {
+    ) -> Result<(Arc<ManagedProcess>, StartOutcome), RpcError> {
         let mut state = self.lock();
         state.check_attached(&self.id, holder)?;
         if state.processes.contains_key(process_id) {
@@ -230,28 +229,30 @@ impl Session {
         let process = Arc::new(process);
         state.processes.insert(process_id.to_owned(), Arc::clone(&process));
         state.running += 1;
-        let confirms = state.settings.confirms;
-        if let Attachment::Attached(holder) = &state.attachment {
-            holder.feed(&process, owner(&process, confirms), false);
+        let confirmed_by = state.settings.confirmed_by;
+        if let Attachment::Attached(connection) = &state.attachment
+            && let Some(socket) = connection.socket()
+        {
+            socket.feed(&process, owner(&process, confirmed_by), false);
         }
         Ok((process, outcome))
     }
 
-    pub(crate) fn find(&self, process_id: &str) -> Option<Arc<LocalProcess>> {
+    pub(crate) fn find(&self, process_id: &str) -> Option<Arc<ManagedProcess>> {
         self.lock().processes.get(process_id).cloned()
     }
 
-    pub(crate) fn processes(&self) -> Vec<Arc<LocalProcess>> {
+    pub(crate) fn processes(&self) -> Vec<Arc<ManagedProcess>> {
         self.lock().processes.values().cloned().collect()
     }
 
     /// Forgets a process; a newer one under the same id is not touched.
-    pub(crate) fn forget(&self, process: &Arc<LocalProcess>) {
+    pub(crate) fn forget(&self, process: &Arc<ManagedProcess>) {
         self.lock().forget(process);
     }
 
     /// A process has closed and left nothing running. It stays readable, but others may take its place.
-    pub(crate) fn finished(&self, process: &Arc<LocalProcess>) {
+    pub(crate) fn finished(&self, process: &Arc<ManagedProcess>) {
         let mut state = self.lock();
         let listed = state.processes.get(process.id());
         if listed.is_some_and(|other| Arc::ptr_eq(other, process)) && process.set_over() {
@@ -261,7 +262,7 @@ impl Session {
     }
 
     /// Whether a finished process may be forgotten now: its client is here and has everything.
-    pub(crate) fn has_delivered(&self, process: &LocalProcess) -> bool {
+    pub(crate) fn has_delivered(&self, process: &ManagedProcess) -> bool {
         let attached = matches!(self.lock().attachment, Attachment::Attached(_));
         attached && process.is_delivered()
     }
@@ -332,7 +333,7 @@ impl State {
         Err(RpcError::invalid_request(message).with_kind("tooManyProcesses"))
     }
 
-    fn forget(&mut self, process: &Arc<LocalProcess>) {
+    fn forget(&mut self, process: &Arc<ManagedProcess>) {
         if self.processes.get(process.id()).is_some_and(|other| Arc::ptr_eq(other, process)) {
             self.processes.remove(process.id());
             if !process.is_over() {
@@ -346,14 +347,14 @@ impl State {
     }
 }
 
-/// The v0 vocabulary has no numbers, so nothing of it can be acked.
-fn owner(process: &LocalProcess, confirms: Confirms) -> Audience {
-    match process.vocabulary() {
-        Vocabulary::Current => Audience::Owner { confirms },
-        Vocabulary::Legacy => Audience::Owner { confirms: Confirms::ByReceipt },
+/// The v0 dialect has no numbers, so nothing of it can be acked.
+fn owner(process: &ManagedProcess, confirmed_by: ConfirmedBy) -> FeedReader {
+    match process.dialect() {
+        NotificationDialect::Current => FeedReader::Owner { confirmed_by },
+        NotificationDialect::Legacy => FeedReader::Owner { confirmed_by: ConfirmedBy::Receipt },
     }
 }
 
-fn is_confirmed(process: &LocalProcess) -> bool {
+fn is_confirmed(process: &ManagedProcess) -> bool {
     process.log().confirmed() + 1 == process.log().progress().next_seq
 }

@@ -1,4 +1,4 @@
-//! Answers that could be too large for a message, or too many for a client that does not read.
+//! OutgoingQueue that could be too large for a message, or too many for a client that does not read.
 
 use std::path::{Path, PathBuf};
 

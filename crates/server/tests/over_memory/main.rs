@@ -7,6 +7,5 @@ mod dispatch;
 mod files;
 mod http;
 mod large_answers;
-mod local_session;
 mod other_processes;
 mod sessions;

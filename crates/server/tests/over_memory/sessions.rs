@@ -1,4 +1,4 @@
-//! Sessions outlive their connections, and nothing is lost in between.
+//! SessionRegistry outlive their connections, and nothing is lost in between.
 
 use crate::client::{Client, bytes, server};
 use std::time::Duration;

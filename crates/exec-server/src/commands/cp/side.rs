@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::super::servers::{Servers, absolute, below, own_directory};
 use super::losses::{Advances, Losses};
-use crate::environment::{Environment, ExecutorFileSystem, RemoteFileSystem};
+use crate::environment::{Environment, ExecutorFileSystem};
 use crate::reach::{Origin, Target};
 use crate::remote_path::AnyPath;
 use crate::runtime_paths::ExecServerRuntimePaths;
@@ -84,8 +84,7 @@ impl<'a> Sides<'a> {
                 let name = SideName::Server(there.environment.clone());
                 let side = self.side(&name, || {
                     self.connections.borrow_mut().push(client.connection_state());
-                    let files = Arc::new(RemoteFileSystem::new(client));
-                    Side::new(files, name.clone(), identity_of(&target))
+                    Side::new(Arc::new(client), name.clone(), identity_of(&target))
                 });
                 Place::new(side, &there.path, &absolute)
             }

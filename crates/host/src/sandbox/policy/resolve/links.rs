@@ -19,7 +19,7 @@ use crate::sandbox::policy::{
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Whoever can write where a symlink is can make it lead elsewhere, and with it, when this policy
-/// is resolved the next time, what an entry that passes through it grants or protects. Harmless is
+/// is resolved the next time, what an entry that passes through it grants or protects. Idempotent is
 /// only to grant what is granted without that entry.
 pub(super) fn refuse_replaceable(
     draft: &Draft,

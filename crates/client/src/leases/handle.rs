@@ -1,0 +1,91 @@
+//! The holder's side of a lease.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop;
+
+use super::inbox::{Inbox, LeaseInbox as _, Queue};
+use super::{Lease, LeaseId, Target};
+use crate::{ExecServerClient, ExecServerError};
+
+/// Something at the server that belongs to whoever has this. Dropping it gives it up there, without waiting.
+#[derive(Debug)]
+pub(crate) struct LeaseHandle<Q: Queue> {
+    inbox: Arc<Inbox<Q>>,
+    id: LeaseId,
+    client: ExecServerClient,
+}
+
+impl<Q: Queue> LeaseHandle<Q> {
+    /// Both sides of a new lease.
+    pub(crate) fn new(
+        client: &ExecServerClient,
+        queue: Q,
+        target: impl FnOnce(Arc<Inbox<Q>>) -> Target,
+    ) -> (Self, Lease) {
+        let id = LeaseId::from(client.unique_id());
+        let inbox = Arc::new(Inbox::new(queue));
+        let lease = Lease::new(id.clone(), target(Arc::clone(&inbox)));
+        (Self { inbox, id, client: client.clone() }, lease)
+    }
+
+    /// As the server knows it.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn client(&self) -> &ExecServerClient {
+        &self.client
+    }
+
+    /// The next item, in the end an error if there was one, then nothing. Cancel-safe.
+    pub(crate) async fn next(&self) -> Option<Result<Q::Item, ExecServerError>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    pub(crate) fn poll_next(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Q::Item, ExecServerError>>> {
+        // A server that floods is always ready; whoever reads it must let others run all the same.
+        let budget = ready!(coop::poll_proceed(context));
+        let item = ready!(self.inbox.poll_item(context));
+        budget.made_progress();
+        if self.inbox.has_outbound() {
+            self.client.lease_changed(&self.id);
+        }
+        Poll::Ready(item)
+    }
+
+    /// Resolves when [`Self::next`] would not wait.
+    pub(crate) async fn ready(&self) {
+        std::future::poll_fn(|context| self.inbox.poll_ready(context)).await;
+    }
+
+    /// Says that the server has ended it, so that there is nothing to give up.
+    pub(crate) fn release(self) {
+        self.inbox.end(Ok(()));
+        self.client.lease_changed(&self.id);
+    }
+
+    /// Whether the lease is over, by a lost connection or otherwise.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inbox.is_over()
+    }
+
+    /// Resolves when the lease is over, with the error if there was one.
+    pub(crate) async fn over(&self) -> Option<ExecServerError> {
+        self.inbox.over().await
+    }
+}
+
+impl<Q: Queue> Drop for LeaseHandle<Q> {
+    fn drop(&mut self) {
+        self.inbox.abandon();
+        // What is over has been dealt with.
+        if !self.inbox.is_over() {
+            self.client.lease_changed(&self.id);
+        }
+    }
+}

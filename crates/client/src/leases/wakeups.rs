@@ -1,0 +1,35 @@
+//! How the holders of leases call the driver, without waiting for it.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+use super::LeaseId;
+
+/// Leases that want to be looked at, each once: never more than there are.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseWakeups {
+    woken: Mutex<HashSet<LeaseId>>,
+    notify: Notify,
+}
+
+impl LeaseWakeups {
+    pub(crate) fn wake(&self, id: &LeaseId) {
+        self.lock().insert(id.clone());
+        self.notify.notify_one();
+    }
+
+    pub(crate) fn take_woken(&self) -> HashSet<LeaseId> {
+        std::mem::take(&mut self.lock())
+    }
+
+    /// Resolves when somebody has woken. Cancel-safe.
+    pub(crate) async fn woken(&self) {
+        self.notify.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<LeaseId>> {
+        self.woken.lock().expect("no code panics while it holds the lease_wakeups")
+    }
+}

@@ -1,0 +1,219 @@
+//! One process of a client: what has been announced, taken and confirmed, and what has to be asked for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use exec_server_protocol::{
+    AckParams, Method, ObserveParams, ReadParams, ReadResponse, Rpc as _, TerminateMode,
+    TerminateParams, notification, rpc,
+};
+use serde_json::value::RawValue;
+
+use crate::call::read_result;
+use crate::calls::{Call, ProcessKey, Question, ReplyTo};
+use crate::mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
+use crate::processes::OutboundMessage;
+use crate::{ExecServerError, catch_up};
+
+/// Output is confirmed after this much of it, or a little later.
+const ACK_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct ProcessState {
+    pub(crate) key: ProcessKey,
+    /// Tells it from others that had the same key.
+    pub(crate) identity: u64,
+    pub(crate) mirror: ProcessMirror,
+    /// The last event that the server has announced, taken or not.
+    announced: u64,
+    /// The last read may have been cut short, so there may be more than was announced.
+    unsure: bool,
+    pub(crate) pulling: bool,
+    /// The last read brought nothing; the next one waits a little.
+    pub(crate) stalled: bool,
+    pub(crate) unconfirmed: Unconfirmed,
+    pub(crate) started_here: bool,
+    /// Nobody has a handle, or nobody knows whether its start took effect: if it did, it is to be ended.
+    pub(crate) abandoned: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Unconfirmed {
+    pub(crate) any: bool,
+    /// Whether it is time to confirm.
+    pub(crate) due: bool,
+    pub(crate) bytes: usize,
+}
+
+impl ProcessState {
+    fn new(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        let announced = mirror.next_seq() - 1;
+        let unconfirmed = Unconfirmed::default();
+        Self {
+            key,
+            identity: 0,
+            mirror,
+            announced,
+            unsure: false,
+            pulling: false,
+            stalled: false,
+            unconfirmed,
+            started_here: false,
+            abandoned: false,
+        }
+    }
+
+    pub(crate) fn started(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self { started_here: true, ..Self::new(key, mirror) }
+    }
+
+    pub(crate) fn observed(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self::new(key, mirror)
+    }
+
+    /// One of which the server may have events that it does not send by itself: another client has had them.
+    pub(crate) fn attached(key: ProcessKey, mirror: ProcessMirror) -> Self {
+        Self { unsure: true, ..Self::new(key, mirror) }
+    }
+
+    pub(crate) fn key(&self) -> &ProcessKey {
+        &self.key
+    }
+
+    pub(crate) fn is_observed(&self) -> bool {
+        self.key.observed_session.is_some()
+    }
+
+    fn after(&self) -> u64 {
+        self.mirror.next_seq() - 1
+    }
+
+    /// Brings the events after the last one that is here, at most so many bytes at once.
+    pub(crate) fn request(&self, max_bytes: u64, reply_to: fn(Question) -> ReplyTo) -> Call {
+        let process_id = self.key.process_id.clone();
+        let after = self.after();
+        let reply_to = reply_to(Question { key: self.key.clone(), identity: self.identity, after });
+        let after_seq = Some(after);
+        match &self.key.observed_session {
+            None => {
+                let max_bytes = Some(max_bytes);
+                let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
+                Call::internal(&rpc::ProcessRead::into_call(params), reply_to)
+            }
+            Some(session_id) => {
+                let session_id = session_id.clone();
+                let params = ObserveParams { session_id, process_id, after_seq };
+                Call::internal(&rpc::ProcessObserve::into_call(params), reply_to)
+            }
+        }
+    }
+
+    /// Takes what [`Self::request`] brought.
+    pub(crate) fn take(&mut self, after: u64, result: &RawValue) -> Result<(), ExecServerError> {
+        if self.is_observed() {
+            // The events themselves follow as notifications, from where we are.
+            self.announced = self.after();
+            return Ok(());
+        }
+        let response: ReadResponse = read_result(Method::ProcessRead, result)?;
+        self.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
+        self.announced = self.announced.max(response.next_seq.saturating_sub(1));
+        self.unsure = !response.chunks.is_empty();
+        // The mirror may have moved on since the request; what it has it ignores.
+        let before = self.after();
+        catch_up::apply(&self.mirror, after, response)?;
+        // What was announced and did not come may be a lie, or on its way: no reason to ask as fast as we can.
+        self.stalled = self.after() == before;
+        Ok(())
+    }
+
+    pub(crate) fn offer(&mut self, seq: u64, event: MirrorEvent, dropped_bytes: u64) {
+        let is_last = matches!(event, MirrorEvent::Closed);
+        if is_last && self.mirror.exit().is_none() && !self.is_observed() {
+            // The exit lies in a gap; a read knows it.
+            return self.announced = self.announced.max(seq);
+        }
+        // What an observer was too slow for is gone, unless it was we who had no room.
+        if self.is_observed() && dropped_bytes > 0 && self.announced == self.after() {
+            let _ = self.mirror.skip_to(seq, dropped_bytes);
+        }
+        let bytes = match &event {
+            MirrorEvent::Output { chunk, .. } => chunk.len(),
+            // At once: the server may forget a process that has closed.
+            MirrorEvent::Exited { .. } | MirrorEvent::Closed => ACK_BYTES,
+        };
+        self.announced = self.announced.max(seq);
+        if self.mirror.offer(seq, event) == Offer::Accepted {
+            self.unconfirmed.any = true;
+            self.unconfirmed.bytes += bytes;
+            self.unconfirmed.due |= self.unconfirmed.bytes >= ACK_BYTES;
+        }
+    }
+
+    pub(crate) fn has_outbound(&self) -> bool {
+        self.unconfirmed.due || self.abandoned || self.is_behind()
+    }
+
+    /// Whether the server has announced what is not here.
+    pub(crate) fn is_behind(&self) -> bool {
+        (self.unsure || self.announced > self.after()) && !self.mirror.is_over()
+    }
+
+    pub(crate) fn tend(&mut self, acks: bool, outbound: &mut VecDeque<OutboundMessage>) {
+        if self.unconfirmed.due {
+            self.unconfirmed = Unconfirmed::default();
+            if acks && !self.is_observed() && self.after() > 0 {
+                outbound.push_back(self.confirm());
+            }
+        }
+        let unwanted = self.mirror.take_unwanted() | std::mem::take(&mut self.abandoned);
+        if unwanted && !self.is_observed() {
+            outbound.push_back(OutboundMessage::Call(self.terminate()));
+        }
+        if self.is_behind()
+            && !self.pulling
+            && !self.stalled
+            && let Some(room) = self.mirror.worthwhile_room()
+        {
+            self.pulling = true;
+            outbound.push_back(OutboundMessage::Call(self.request(room as u64, ReplyTo::Pull)));
+        }
+    }
+
+    fn confirm(&self) -> OutboundMessage {
+        let process_id = self.key.process_id.clone();
+        let seq = self.after();
+        if !self.mirror.is_over() {
+            let params = AckParams { process_id, seq };
+            return OutboundMessage::Notify(notification(&params));
+        }
+        // No later confirmation makes up for this one, and without it the server keeps the process as long as the
+        // session. A read confirms too, and is sent again when it is lost.
+        let (after_seq, max_bytes) = (Some(seq), Some(0));
+        let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
+        OutboundMessage::Call(Call {
+            replay: true,
+            ..Call::internal(&rpc::ProcessRead::into_call(params), ReplyTo::Nobody)
+        })
+    }
+
+    /// Goes on for nobody.
+    pub(crate) fn drain(&mut self) {
+        let process_id = self.key.process_id.clone();
+        let next = self.mirror.next_seq();
+        self.mirror = ProcessMirror::telling(process_id, GapPolicy::Declared, next, Arc::default());
+        self.mirror.lose_handle();
+        (self.unsure, self.stalled, self.abandoned) = (true, false, true);
+    }
+
+    fn terminate(&self) -> Call {
+        let params = TerminateParams {
+            process_id: self.key.process_id.clone(),
+            mode: TerminateMode::Force,
+            session_id: None,
+        };
+        // It must arrive: nobody else will end the process.
+        let call = rpc::ProcessTerminate::into_call(params);
+        Call { replay: true, ..Call::internal(&call, ReplyTo::Nobody) }
+    }
+}

@@ -1,0 +1,415 @@
+//! A client in the same program as its server follows the same rules as every other.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use exec_server_client::{
+    ConnectionState, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions,
+    ExecServerError, ExecServerProcess, ProcessEvents,
+};
+use exec_server_host::process::launch::Launcher;
+use exec_server_protocol::{
+    Empty, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams, FsWatchParams,
+    FsWriteFileParams, ListParams, PathUri, SessionCloseParams, StartParams, TerminateMode,
+    WriteStatus,
+};
+use exec_server_server::{Server, ServerConfig};
+use exec_server_transport::memory;
+use serde_json::json;
+
+fn server(config: ServerConfig) -> Server {
+    Server::new(config, Launcher::plain())
+}
+
+fn connect(server: &Server) -> ExecServerClient {
+    ExecServerClient::connect_in_process(server.connect_in_process("local").unwrap())
+}
+
+fn local(config: ServerConfig) -> ExecServerClient {
+    connect(&server(config))
+}
+
+/// A client of the same server that speaks JSON.
+async fn other(server: &Server) -> ExecServerClient {
+    let (ours, theirs) = memory();
+    let server = server.clone();
+    tokio::spawn(async move { server.serve(theirs).await });
+    let options = ExecServerClientConnectOptions::default();
+    ExecServerClient::connect_over(ours, options).await.unwrap()
+}
+
+fn shell(id: &str, script: &str) -> StartParams {
+    let params = json!({
+        "processId": id, "argv": ["/bin/sh", "-c", script], "cwd": "file:///",
+        "env": { "PATH": "/usr/bin:/bin" },
+    });
+    serde_json::from_value(params).unwrap()
+}
+
+/// The output and the exit code.
+async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
+    let (mut output, mut exit_code) = (Vec::new(), None);
+    while let Some(event) = events.next().await {
+        match event {
+            ExecProcessEvent::Output(chunk) => output.extend_from_slice(&chunk.chunk.0),
+            ExecProcessEvent::Exited(exit) => exit_code = Some(exit.exit_code),
+            ExecProcessEvent::Closed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    (output, exit_code)
+}
+
+fn kind(error: &ExecServerError) -> &str {
+    match error {
+        ExecServerError::Server(error) => error.data.as_ref().map_or("", |data| &data.kind),
+        other => panic!("not of the server: {other:?}"),
+    }
+}
+
+fn code(error: &ExecServerError) -> i64 {
+    match error {
+        ExecServerError::Server(error) => error.code,
+        other => panic!("not of the server: {other:?}"),
+    }
+}
+
+fn watch_params(path: &PathUri) -> FsWatchParams {
+    let (path, watch_id) = (path.clone(), String::new());
+    FsWatchParams { path, watch_id, recursive: false, sandbox: None }
+}
+
+fn open_params(path: &PathUri) -> FsOpenParams {
+    FsOpenParams {
+        path: path.clone(),
+        handle_id: String::new(),
+        follow_symlinks: None,
+        details: false,
+        sandbox: None,
+    }
+}
+
+async fn process_ids(client: &ExecServerClient) -> Vec<String> {
+    let listed = client.process_list(ListParams::default()).await.unwrap();
+    listed.processes.into_iter().map(|process| process.process_id).collect()
+}
+
+#[tokio::test]
+async fn each_event_comes_once_and_in_order() {
+    let client = local(ServerConfig::default());
+    let process = client.start(shell("p", "seq 1 1000; exit 3")).await.unwrap();
+    let (output, exit_code) = collect(&mut process.subscribe_events()).await;
+    let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+    assert_eq!((String::from_utf8(output).unwrap(), exit_code), (expected, Some(3)));
+}
+
+#[tokio::test]
+async fn a_reader_that_is_interrupted_all_the_time_loses_nothing() {
+    // Little memory and many events, so that they come from many blocks of the spill file.
+    let config = ServerConfig { retained_output_bytes_per_process: 4096, ..Default::default() };
+    let client = local(config);
+    let script = "while read line; do echo $line; done";
+    let params = StartParams { pipe_stdin: true, ..shell("p", script) };
+    let process = client.start(params).await.unwrap();
+    let mut expected = Vec::new();
+    for number in 0..200 {
+        let line = format!("{number}\n");
+        assert_eq!(process.write(line.clone()).await.unwrap(), WriteStatus::Accepted);
+        expected.extend_from_slice(line.as_bytes());
+    }
+    process.close_stdin().await.unwrap();
+    let (mut events, mut output) = (process.subscribe_events(), Vec::new());
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = events.next() => next,
+            () = std::future::ready(()) => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        match next {
+            Some(ExecProcessEvent::Output(chunk)) => output.extend_from_slice(&chunk.chunk.0),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    assert_eq!(output, expected);
+}
+
+#[tokio::test]
+async fn reading_makes_room_for_a_child_that_blocks() {
+    let config = ServerConfig {
+        retained_output_bytes_per_process: 4096,
+        spill_output_bytes_per_process: 0,
+        ..Default::default()
+    };
+    let client = local(config);
+    let process = client.start(shell("p", "head -c 5000000 /dev/zero")).await.unwrap();
+    let (output, exit_code) = collect(&mut process.subscribe_events()).await;
+    assert_eq!((output.len(), exit_code), (5_000_000, Some(0)));
+}
+
+#[tokio::test]
+async fn the_session_counts_is_listed_and_cannot_be_resumed() {
+    let server = server(ServerConfig { max_sessions: 2, ..ServerConfig::default() });
+    let client = connect(&server);
+    let _process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    let watcher = other(&server).await;
+    let refused = server.connect_in_process("third").unwrap_err();
+    assert_eq!(refused.data.unwrap().kind, "tooManySessions");
+
+    let sessions = watcher.session_list(Empty {}).await.unwrap().sessions;
+    let listed = sessions.iter().find(|session| session.session_id == client.session_id());
+    let listed = listed.unwrap();
+    assert_eq!((listed.client_name.as_str(), listed.attached), ("local", true));
+    assert_eq!(listed.processes, ["p"]);
+
+    let (ours, theirs) = memory();
+    let serving = server.clone();
+    tokio::spawn(async move { serving.serve(theirs).await });
+    let options = ExecServerClientConnectOptions {
+        resume_session_id: Some(client.session_id().to_owned()),
+        ..Default::default()
+    };
+    assert!(ExecServerClient::connect_over(ours, options).await.is_err());
+
+    drop((client, _process));
+    assert!(server.connect_in_process("third").is_ok());
+}
+
+#[tokio::test]
+async fn another_client_may_observe_the_session_and_close_it() {
+    let server = server(ServerConfig::default());
+    let client = connect(&server);
+    let process = client.start(shell("p", "echo up; exec sleep 1000")).await.unwrap();
+    let mut events = process.subscribe_events();
+    let watcher = other(&server).await;
+    let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
+    let first = observed.subscribe_events().next().await.unwrap();
+    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk.0[..] == b"up\n"));
+    let session_id = Some(client.session_id().to_owned());
+    watcher.session_close(SessionCloseParams { session_id }).await.unwrap();
+
+    assert_eq!(collect(&mut events).await, (b"up\n".to_vec(), Some(137)));
+    let refused = client.start(shell("q", "true")).await.unwrap_err();
+    assert_eq!(kind(&refused), "sessionEnded");
+    let refused = client.environment_info(Empty {}).await.unwrap_err();
+    assert_eq!(kind(&refused), "sessionEnded");
+}
+
+#[tokio::test]
+async fn a_client_in_the_program_may_observe_others() {
+    let server = server(ServerConfig::default());
+    let (client, owner) = (connect(&server), other(&server).await);
+    let process = owner.start(shell("p", "echo up; exec sleep 1000")).await.unwrap();
+    let observed = client.observe(owner.session_id(), "p", None).await.unwrap();
+    let mut events = observed.subscribe_events();
+    let first = events.next().await.unwrap();
+    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk.0[..] == b"up\n"));
+    drop(process);
+    owner.close().await.unwrap();
+    assert_eq!(collect(&mut events).await.1, Some(137));
+}
+
+#[tokio::test]
+async fn close_returns_when_nothing_is_left() {
+    let server = server(ServerConfig::default());
+    let client = connect(&server);
+    let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    client.close().await.unwrap();
+    assert!(matches!(*client.connection_state().borrow(), ConnectionState::Closed));
+    let refused = process.terminate(TerminateMode::Force).await.unwrap_err();
+    assert!(matches!(refused, ExecServerError::Closed), "{refused}");
+    let watcher = other(&server).await;
+    let sessions = watcher.session_list(Empty {}).await.unwrap().sessions;
+    assert_eq!(sessions.len(), 1, "only that of the watcher: {sessions:?}");
+}
+
+#[tokio::test]
+async fn dropping_the_client_ends_its_processes_also_outside_the_runtime() {
+    let server = server(ServerConfig::default());
+    let client = connect(&server);
+    let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    let mut events = process.subscribe_events();
+    let watcher = other(&server).await;
+    let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
+    std::thread::spawn(|| drop((client, process))).join().unwrap();
+    let last = events.next().await.unwrap();
+    assert!(matches!(last, ExecProcessEvent::Failed(ExecServerError::Closed)), "{last:?}");
+    assert!(events.next().await.is_none());
+    assert_eq!(collect(&mut observed.subscribe_events()).await.1, Some(137));
+}
+
+#[tokio::test]
+async fn leases_may_be_dropped_outside_the_runtime() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(ServerConfig::default());
+    let client = connect(&server);
+    let path = PathUri::from_path(directory.path()).unwrap();
+    let watch = client.watch(watch_params(&path)).await.unwrap();
+    let file = PathUri::from_path(directory.path().join("file")).unwrap();
+    let new = client.create_file(FsCreateParams::new(file, "")).await.unwrap();
+    let search = client.search(FsSearchParams::new(path, "needle")).await.unwrap();
+    std::thread::spawn(|| drop((watch, new, search))).join().unwrap();
+    server.shutdown().await;
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+async fn is_free(client: &ExecServerClient, id: &str) {
+    while process_ids(client).await.iter().any(|other| other == id) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_dropped_leaves_nothing() {
+    let client = local(ServerConfig::default());
+    for _ in 0..20 {
+        {
+            let mut start = pin!(client.start(shell("p", "exec sleep 1000")));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(start.as_mut().poll(&mut context).is_pending());
+            assert_eq!(process_ids(&client).await, ["p"]);
+        }
+        is_free(&client, "p").await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_dropped_after_it_succeeded_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let flag = directory.path().join("up");
+    let client = local(ServerConfig::default());
+    {
+        let script = format!("> {}; exec sleep 1000", flag.display());
+        let mut start = pin!(client.start(shell("p", &script)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(start.as_mut().poll(&mut context).is_pending());
+        while !flag.exists() {
+            tokio::task::yield_now().await;
+        }
+    }
+    is_free(&client, "p").await;
+}
+
+#[tokio::test]
+async fn limits_and_errors_are_those_of_the_wire() {
+    let config = ServerConfig { max_processes_per_connection: 1, ..ServerConfig::default() };
+    let server = server(config);
+    let client = connect(&server);
+    let long = "x".repeat(1025);
+    assert_eq!(server.connect_in_process(&long).unwrap_err().code, -32602);
+
+    let refused = async |params| client.start(params).await.unwrap_err();
+    assert_eq!(code(&refused(shell(&long, "true")).await), -32602);
+    let argv = vec!["/no/such/program".to_owned()];
+    let missing = refused(StartParams { argv, ..shell("p", "true") }).await;
+    assert_eq!((code(&missing), kind(&missing)), (-32600, "programNotFound"));
+    assert!(process_ids(&client).await.is_empty(), "the id is free again");
+    let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    assert_eq!(kind(&refused(shell("p", "true")).await), "duplicateProcess");
+    assert_eq!(kind(&refused(shell("q", "true")).await), "tooManyProcesses");
+
+    assert_eq!(process.write("x").await.unwrap(), WriteStatus::StdinClosed);
+    assert_eq!(process_ids(&client).await, ["p"]);
+    server.shutdown().await;
+    assert_eq!(kind(&refused(shell("q", "true")).await), "sessionEnded");
+}
+
+#[tokio::test]
+async fn a_finished_process_is_forgotten_once_it_is_consumed() {
+    let client = local(ServerConfig::default());
+    let unread = client.start(shell("unread", "head -c 3000000 /dev/zero")).await.unwrap();
+    let read = client.start(shell("p", "true")).await.unwrap();
+    collect(&mut read.subscribe_events()).await;
+    while unread.subscribe_wake().borrow().to_owned() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // All has happened but the passing of time.
+    tokio::time::pause();
+    while process_ids(&client).await.iter().any(|id| id == "p") {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(process_ids(&client).await, ["unread"]);
+}
+
+#[tokio::test]
+async fn a_process_without_a_handle_runs_on_and_can_be_attached_to() {
+    let client = local(ServerConfig::default());
+    let script = "head -c 3000000 /dev/zero >&2; read x; echo $x";
+    let params = StartParams { pipe_stdin: true, ..shell("p", script) };
+    drop(client.start(params).await.unwrap());
+    let unknown = client.attach("q").await.unwrap_err();
+    assert_eq!(kind(&unknown), "unknownProcess");
+    let process: ExecServerProcess = client.attach("p").await.unwrap();
+    let mut events = process.subscribe_events();
+    process.write("hello\n").await.unwrap();
+    let mut last = Vec::new();
+    while let Some(event) = events.next().await {
+        if let ExecProcessEvent::Output(chunk) = event {
+            last = chunk.chunk.0.to_vec();
+        }
+    }
+    assert_eq!(last, b"hello\n");
+}
+
+#[tokio::test]
+async fn files_are_those_of_the_machine_and_handles_have_no_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = local(ServerConfig::default());
+    let path = PathUri::from_path(directory.path().join("file")).unwrap();
+    let content = vec![b'x'; 3_000_000];
+    client.fs_write_file(FsWriteFileParams::new(path.clone(), content.clone())).await.unwrap();
+    let read = client.fs_read_file(FsReadFileParams::new(path.clone())).await.unwrap();
+    assert_eq!(read.data_base64.0, content);
+
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        open.push(client.open_file(open_params(&path)).await.unwrap());
+    }
+    let block = open[299].read_block(2_999_999, 10).await.unwrap();
+    assert_eq!((&block.chunk.0[..], block.eof), (&b"x"[..], true));
+}
+
+#[tokio::test]
+async fn a_search_waits_for_its_reader() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = "needle in a haystack\n".repeat(1000);
+    for number in 0..50 {
+        std::fs::write(directory.path().join(number.to_string()), &lines).unwrap();
+    }
+    let client = local(ServerConfig::default());
+    let path = PathUri::from_path(directory.path()).unwrap();
+    let mut params = FsSearchParams::new(path, "needle");
+    params.max_matches = Some(100_000);
+    let mut search = client.search(params).await.unwrap();
+    let mut found = 0;
+    while let Some(results) = search.next().await {
+        found += results.unwrap().len();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(found, 50_000);
+    assert!(search.summary().is_some());
+}
+
+#[tokio::test]
+async fn a_watch_tells_until_it_is_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = local(ServerConfig::default());
+    let path = PathUri::from_path(directory.path()).unwrap();
+    let mut watch = client.watch(watch_params(&path)).await.unwrap();
+    for round in 0..3 {
+        let name = format!("file-{round}");
+        std::fs::write(directory.path().join(&name), "x").unwrap();
+        loop {
+            let changes = watch.next().await.unwrap().unwrap();
+            if changes.changes.iter().any(|change| change.path.as_path().ends_with(&name)) {
+                break;
+            }
+        }
+    }
+}

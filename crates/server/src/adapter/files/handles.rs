@@ -1,0 +1,162 @@
+//! Files that stay open between requests. What is here blocks.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+
+use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
+use exec_server_protocol::{
+    ErrorCode, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
+};
+
+use super::errors::to_rpc_error;
+use super::executor::{FileExecutor, PolicyScoped};
+use super::operations::{check_mode, host_condition, symlinks, wire_metadata};
+
+const MAX_RESUME_KEY_BYTES: usize = 64;
+
+pub(crate) fn open(
+    PolicyScoped { params, .. }: &PolicyScoped<FsOpenParams>,
+) -> Result<(OpenFile, FsMetadata), RpcError> {
+    let file = OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks))
+        .map_err(to_rpc_error)?;
+    let metadata = wire_metadata(file.metadata());
+    Ok((file, metadata))
+}
+
+/// Bytes at an offset, and whether they are the last.
+pub(crate) fn read_block(
+    file: &OpenFile,
+    offset: u64,
+    len: usize,
+) -> Result<(Vec<u8>, bool), RpcError> {
+    let block = file.read_block(offset, len).map_err(to_rpc_error)?;
+    Ok((block.bytes, block.eof))
+}
+
+pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
+    match usize::try_from(len) {
+        Ok(len) if len <= MAX_BLOCK_BYTES => Ok(len),
+        _ => Err(RpcError::invalid_request(format!(
+            "a block of {len} bytes exceeds the limit of {MAX_BLOCK_BYTES}"
+        ))),
+    }
+}
+
+/// A file that is being written. Blocks may be written at once; the end waits for those that were asked for before it.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    executor: FileExecutor,
+    written_before: u64,
+    /// Taken at the end.
+    file: RwLock<Option<NewFile>>,
+    expected_blocks: Mutex<usize>,
+    none_expected: Condvar,
+}
+
+/// A block that was asked for and is not written yet.
+#[derive(Debug)]
+pub(crate) struct ExpectedBlock(Arc<Upload>);
+
+impl ExpectedBlock {
+    pub(crate) fn write(self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
+        self.0.write_block(offset, bytes)
+    }
+}
+
+impl Drop for ExpectedBlock {
+    fn drop(&mut self) {
+        let mut expected = self.0.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        *expected -= 1;
+        if *expected == 0 {
+            self.0.none_expected.notify_all();
+        }
+    }
+}
+
+impl Upload {
+    pub(crate) fn create(
+        PolicyScoped { params, executor }: PolicyScoped<FsCreateParams>,
+    ) -> Result<Self, RpcError> {
+        check_mode(&params.path, params.mode)?;
+        check_resume_key(params.resume_key.as_deref())?;
+        let options = NewFileOptions {
+            symlinks: symlinks(params.follow_symlinks),
+            mode: params.mode,
+            condition: host_condition(params.condition()),
+            resume_key: params.resume_key,
+        };
+        let file = NewFile::create(params.path.as_path(), options).map_err(to_rpc_error)?;
+        Ok(Self {
+            executor,
+            written_before: file.written(),
+            file: RwLock::new(Some(file)),
+            expected_blocks: Mutex::new(0),
+            none_expected: Condvar::new(),
+        })
+    }
+
+    /// Where it is written and ended: the policy that it was begun under holds to its end.
+    pub(crate) fn executor(&self) -> &FileExecutor {
+        &self.executor
+    }
+
+    /// How much an earlier attempt with the same key has left.
+    pub(crate) fn written_before(&self) -> u64 {
+        self.written_before
+    }
+
+    /// From now on the end of the upload waits for this block.
+    pub(crate) fn expect_block(self: Arc<Self>) -> ExpectedBlock {
+        *self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        ExpectedBlock(self)
+    }
+
+    fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
+        check_block_len(bytes.len() as u64)?;
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let file = file.as_ref().ok_or_else(closed)?;
+        file.write_block(offset, bytes).map_err(to_rpc_error)
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn commit(&self) -> Result<FsCloseResponse, RpcError> {
+        let written = self.take().ok_or_else(closed)?.commit().map_err(to_rpc_error)?;
+        Ok(FsCloseResponse {
+            committed: true,
+            modified_at_ms: Some(written.modified_at_ms),
+            size: Some(written.size),
+        })
+    }
+
+    pub(crate) fn discard(&self) {
+        if let Some(file) = self.take() {
+            file.discard();
+        }
+    }
+
+    /// Nobody will write more. What has no key by which it could be found again is removed.
+    pub(crate) fn abandon(&self) {
+        drop(self.take());
+    }
+
+    fn take(&self) -> Option<NewFile> {
+        let expected = self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = self.none_expected.wait_while(expected, |expected| *expected > 0);
+        drop(none.unwrap_or_else(PoisonError::into_inner));
+        self.file.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn closed() -> RpcError {
+    RpcError::new(ErrorCode::NotFound, "the file has been closed").with_kind("unknownHandle")
+}
+
+fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {
+    let Some(key) = key else { return Ok(()) };
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if key.is_empty() || key.len() > MAX_RESUME_KEY_BYTES || !key.bytes().all(sound) {
+        return Err(RpcError::invalid_request(format!(
+            "resumeKey: expected 1 to {MAX_RESUME_KEY_BYTES} letters, digits, '-' or '_'"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Whole files, in two steps: what is small is read at once, and what is large waits until there is room for it.
+
+use exec_server_host::fs::{FsError, OpenFile};
+use exec_server_protocol::{BytesResponse, FsReadFileParams, MAX_FILE_BYTES, RpcError};
+
+use super::errors::to_rpc_error;
+use super::executor::PolicyScoped;
+use super::operations::symlinks;
+
+/// What is read without asking whether there is room for the answer.
+const SMALL_BYTES: usize = 64 << 10;
+
+/// What is read at once of the rest.
+const PIECE_BYTES: usize = BytesResponse::UNIT << 16;
+
+/// A file that has been opened and read as far as it is small.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Done(Vec<u8>),
+    Large(LargeFile),
+}
+
+#[derive(Debug)]
+pub(crate) struct LargeFile {
+    file: OpenFile,
+    begun: Vec<u8>,
+}
+
+impl Reading {
+    pub(crate) fn begin(
+        PolicyScoped { params, .. }: &PolicyScoped<FsReadFileParams>,
+    ) -> Result<Self, RpcError> {
+        let file = OpenFile::open(params.path.as_path(), symlinks(params.follow_symlinks))
+            .map_err(to_rpc_error)?;
+        if file.metadata().size > MAX_FILE_BYTES {
+            let path = params.path.as_path().to_owned();
+            return Err(to_rpc_error(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+        }
+        let expected = usize::try_from(file.metadata().size).unwrap_or(SMALL_BYTES);
+        // One more, so that the end is seen by the same read.
+        let mut begun = Vec::with_capacity(expected.min(SMALL_BYTES) + 1);
+        Ok(match file.read_more(&mut begun, SMALL_BYTES).map_err(to_rpc_error)? {
+            true => Self::Done(begun),
+            false => Self::Large(LargeFile { file, begun }),
+        })
+    }
+}
+
+impl LargeFile {
+    /// What the file system says.
+    pub(crate) fn size(&self) -> usize {
+        usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
+    }
+
+    /// How much room it will take, as far as the file system knows.
+    pub(crate) fn expected_bytes(&self) -> usize {
+        let size = self.size();
+        // Files that are made when they are read, as in /proc, have no size.
+        if size > self.begun.len() {
+            size
+        } else {
+            usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX)
+        }
+    }
+
+    /// Gives the content to `take`, from its beginning, in pieces: what is made of them is large, and the pieces need not be.
+    pub(crate) fn finish(
+        self,
+        mut take: impl FnMut(&[u8]) -> Result<(), RpcError>,
+    ) -> Result<(), RpcError> {
+        let max = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
+        let (mut piece, mut offset) = (self.begun, 0);
+        loop {
+            // Every piece but the last is a whole one; the first begins with what was read before.
+            let (from, missing) = (offset + piece.len(), PIECE_BYTES - piece.len());
+            let is_end =
+                self.file.read_from(from as u64, &mut piece, missing).map_err(to_rpc_error)?;
+            offset += piece.len();
+            if offset > max {
+                let path = self.file.path().to_owned();
+                return Err(to_rpc_error(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
+            }
+            take(&piece)?;
+            if is_end {
+                return Ok(());
+            }
+            piece.clear();
+        }
+    }
+}

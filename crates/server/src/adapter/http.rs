@@ -1,0 +1,62 @@
+//! HTTP in the words of the wire. No URL and no value of a header leaves this module but
+//! to the host.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_host::http::{Header, HttpError, Redirects, Request, Response};
+use exec_server_protocol::{
+    ErrorCode, HttpRequestParams, HttpResponse, HttpResponseHeader, MAX_FILE_BYTES, RedirectPolicy,
+    RpcError,
+};
+
+/// The largest body that fits into one message.
+pub(crate) const MAX_BODY_BYTES: usize = MAX_FILE_BYTES as usize;
+
+pub(crate) fn host_request(params: HttpRequestParams) -> Request {
+    let header = |header: exec_server_protocol::HttpRequestHeader| Header {
+        name: header.name,
+        value: header.value,
+        value_env_var: header.value_env_var,
+    };
+    Request {
+        method: params.method,
+        url: params.url,
+        headers: params.headers.into_iter().map(header).collect(),
+        body: params.body_base64.unwrap_or_default().0,
+        timeout: params.timeout_ms.map(Duration::from_millis),
+        redirects: match params.redirect_policy {
+            RedirectPolicy::Follow => Redirects::Follow,
+            RedirectPolicy::Stop => Redirects::Stop,
+        },
+    }
+}
+
+/// The response without its body.
+pub(crate) fn head(response: &Response) -> HttpResponse {
+    let header = |(name, value): &(String, String)| HttpResponseHeader {
+        name: name.clone(),
+        value: value.clone(),
+    };
+    HttpResponse {
+        status: response.status,
+        headers: response.headers.iter().map(header).collect(),
+        body_base64: Bytes::new().into(),
+    }
+}
+
+pub(crate) fn to_rpc_error(request_id: &str, error: &HttpError) -> RpcError {
+    let message = format!("http request {request_id:?}: {error}");
+    match error {
+        HttpError::BadRequest(_) => RpcError::invalid_params(message),
+        HttpError::BodyTooLarge { .. } => {
+            let message = format!("{message}; ask for it with streamResponse");
+            RpcError::new(ErrorCode::InternalError, message).with_kind("bodyTooLarge")
+        }
+        HttpError::NoRoom => RpcError::internal(message).with_kind("overloaded"),
+        HttpError::TimedOut { .. } | HttpError::ConnectTimedOut { .. } => {
+            RpcError::internal(message).with_kind("timedOut")
+        }
+        _ => RpcError::internal(message).with_kind("httpFailed"),
+    }
+}

@@ -1,0 +1,25 @@
+//! Wire types in, host actions out: the only place that knows both vocabularies.
+
+mod environment;
+mod files;
+mod http;
+mod list;
+mod names;
+mod process;
+mod sandbox;
+mod start;
+
+pub(crate) use environment::environment_info;
+pub(crate) use files::{
+    ChangeWatch, FileCall, FileExecutors, FilePool, LargeFile, LargeFileCall, NoThread,
+    PolicyScoped, Reading, Searching, Upload, WatchedChanges, Watches, check_block_len, no_thread,
+    open, read_block,
+};
+pub(crate) use http::{MAX_BODY_BYTES, head, host_request, to_rpc_error as http_rpc_error};
+pub(crate) use list::Counted;
+pub(crate) use names::check_name;
+pub(crate) use process::{
+    ManagedProcess, NotificationDialect, Started, Written, event_notification, wire_stream,
+};
+pub(crate) use sandbox::SandboxResolver;
+pub(crate) use start::{StartContext, start_error};

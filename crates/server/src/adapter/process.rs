@@ -1,0 +1,414 @@
+//! One process as the protocol sees it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use exec_server_host::process::launch::{Command, EndedBy, ExitRecord, PtySize, Signal};
+use exec_server_host::process::{
+    Budget, Cursor, Entry, Event, Log, LogLimits, OfferError, Process, SandboxPlan, StartOutcome,
+    StdinClosed, Stream, Terminate, Ticket,
+};
+use exec_server_host::sandbox::Plan;
+use exec_server_protocol::{
+    Base64Bytes, ClosedNotification, Denial, Enforcement, ExitDetails, ExitedNotification,
+    OutputChunk, OutputNotification, OutputStream, ReadParams, ReadResponse, RpcError,
+    ServerNotification, SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams,
+    WaitResponse, WriteParams, WriteStatus,
+};
+use tokio::sync::oneshot;
+
+use super::names::check_name;
+use super::sandbox::Asked;
+use super::start::{StartContext, planned};
+
+/// The names by which a process's notifications go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotificationDialect {
+    Current,
+    /// `command/exec/…`
+    Legacy,
+}
+
+/// A process of this machine: wire types in, host actions out. The `process_id` in params is how it was found, and is not
+/// looked at again.
+#[derive(Debug)]
+pub(crate) struct ManagedProcess {
+    id: String,
+    pub(super) argv: Vec<String>,
+    dialect: NotificationDialect,
+    pub(super) process: Process,
+    /// Set before a sandboxed program runs.
+    sandbox: Arc<OnceLock<Arc<Plan>>>,
+    /// Closed, with nothing left running; its session keeps count.
+    over: AtomicBool,
+    /// Nobody wants it any more; see [`Self::abandon`].
+    abandoned: AtomicBool,
+    /// The last event that some client's socket is known to have read, acked or not.
+    received: AtomicU64,
+}
+
+/// A process that has been asked for, and the news whether it runs.
+pub(crate) struct Started {
+    pub(crate) process: ManagedProcess,
+    pub(crate) outcome: StartOutcome,
+}
+
+/// What became of a write.
+pub(crate) enum Written {
+    Done(WriteStatus),
+    /// Queued beyond the bound; the answer waits for the child to read.
+    Waiting(Ticket),
+}
+
+/// The most that one `process/read` returns.
+const READ_BUDGET: Budget = Budget { bytes: 16 << 20, events: 50_000 };
+
+impl ManagedProcess {
+    pub(super) fn spawn(
+        context: StartContext<'_>,
+        command: Command,
+        asked: Option<Asked>,
+        limits: LogLimits,
+        timeout_ms: Option<u64>,
+        (id, argv, dialect): (String, Vec<String>, NotificationDialect),
+    ) -> Started {
+        let sandbox = Arc::new(OnceLock::new());
+        let (registered, is_registered) = oneshot::channel::<()>();
+        let plan = asked.map(|asked| {
+            let planned = planned(context, asked, command.cwd.clone(), Arc::clone(&sandbox));
+            let plan = async {
+                let plan = planned.await;
+                let _ = is_registered.await;
+                plan
+            };
+            Box::pin(plan) as SandboxPlan
+        });
+        let is_sandboxed = plan.is_some();
+        let timeout = timeout_ms.map(Duration::from_millis);
+        let launcher = context.launcher.clone();
+        let (process, outcome) = Process::start(launcher, command, plan, limits, timeout);
+        if is_sandboxed {
+            context.sandboxed_peers.register(process.whereabouts());
+        }
+        drop(registered);
+        Started {
+            process: Self {
+                id,
+                argv,
+                dialect,
+                process,
+                sandbox,
+                over: AtomicBool::new(false),
+                abandoned: AtomicBool::new(false),
+                received: AtomicU64::new(0),
+            },
+            outcome,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn dialect(&self) -> NotificationDialect {
+        self.dialect
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        self.process.log()
+    }
+
+    /// What holds it; `None` without a sandbox.
+    pub(crate) fn enforcement(&self) -> Option<Enforcement> {
+        let active = self.sandbox.get()?.enforcement();
+        Some(Enforcement {
+            landlock: active.landlock,
+            seccomp: active.seccomp,
+            pid_namespace: active.pid_namespace,
+            network_namespace: active.network_namespace,
+            bubblewrap: active.bubblewrap,
+        })
+    }
+
+    /// What the sandbox seems to have denied; known from the exit on.
+    pub(crate) fn denial(&self) -> Option<Denial> {
+        let denial = self.process.denial()?.clone();
+        Some(Denial { path: denial.path, call: denial.call })
+    }
+
+    pub(crate) fn note_received(&self, seq: u64) {
+        self.received.fetch_max(seq, Ordering::Relaxed);
+    }
+
+    /// Whether a client has read the last event there is.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let read = self.received.load(Ordering::Relaxed).max(self.log().confirmed());
+        read + 1 >= self.log().progress().next_seq
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// False when it was over before.
+    pub(crate) fn set_over(&self) -> bool {
+        !self.over.swap(true, Ordering::Relaxed)
+    }
+
+    /// Kills a process that nobody will ask for again. Its log holds nothing back for an owner.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.terminate(TerminateMode::Force);
+        self.log().forget_owner();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.process.is_gone()
+    }
+
+    pub(crate) async fn gone(&self) {
+        self.process.gone().await;
+    }
+
+    /// Waits as long as the client asked for something new.
+    pub(crate) async fn wait_for_news(&self, params: &ReadParams) {
+        let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
+        if !wait.is_zero() {
+            let news = self.log().wait_beyond(params.after_seq.unwrap_or(0));
+            let _ = tokio::time::timeout(wait, news).await;
+        }
+    }
+
+    /// Reads what there is.
+    pub(crate) async fn read_now(&self, params: &ReadParams) -> ReadResponse {
+        let after = params.after_seq.unwrap_or(0);
+        let bytes = params.max_bytes.unwrap_or(u64::MAX).min(READ_BUDGET.bytes);
+        let mut cursor = Cursor::after(self.log(), after);
+        let page = cursor.read(self.log(), Budget { bytes, ..READ_BUDGET }).await;
+        let chunks = page.events.into_iter().filter_map(|delivered| match delivered.entry.event {
+            Event::Output { stream, bytes } => Some(OutputChunk {
+                seq: delivered.entry.seq,
+                stream: wire_stream(stream),
+                chunk: Base64Bytes(bytes),
+            }),
+            Event::Exited(_) | Event::Closed => None,
+        });
+        let chunks: Vec<_> = chunks.collect();
+        let next_seq = match chunks.last() {
+            Some(last) if !page.complete => last.seq + 1,
+            _ => page.progress.next_seq,
+        };
+        let exit = page.progress.exit;
+        let denied = self.denial();
+        ReadResponse {
+            chunks,
+            next_seq,
+            exited: exit.is_some(),
+            exit_code: exit.map(|exit| exit.code),
+            closed: page.progress.closed,
+            failure: page.progress.failure,
+            sandbox_denied: denied.is_some(),
+            denied,
+            dropped_bytes: page.dropped,
+            exit: exit.map(|exit| exit_details(&exit)),
+        }
+    }
+
+    /// Takes input at once, in the order of the calls; only the answer may have to wait.
+    pub(crate) fn offer(&self, params: WriteParams) -> Result<Written, RpcError> {
+        let id = &self.id;
+        match params.write_id.as_deref() {
+            Some("") => {
+                return Err(RpcError::invalid_params(format!("process {id:?}: writeId is empty")));
+            }
+            Some(write_id) => check_name("writeId", write_id)?,
+            None => {}
+        }
+        match self.process.offer_input(params.chunk.0, params.write_id.as_deref()) {
+            Ok(ticket) => Ok(match self.process.accepted_now(ticket) {
+                Some(accepted) => Written::Done(write_status(accepted)),
+                None => Written::Waiting(ticket),
+            }),
+            Err(OfferError::Closed) => Ok(Written::Done(WriteStatus::StdinClosed)),
+            Err(error) => Err(stdin_rpc_error(id, error)),
+        }
+    }
+
+    /// Waits until input that was taken is accepted or never will be.
+    pub(crate) async fn accepted(&self, ticket: Ticket) -> WriteStatus {
+        write_status(self.process.accepted(ticket).await)
+    }
+
+    /// Ends the input after what is queued; a terminal gets an end-of-file key.
+    pub(crate) fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
+        match self.process.close_input() {
+            Ok(()) => Ok(WriteStatus::Accepted),
+            Err(OfferError::Closed) => Ok(WriteStatus::StdinClosed),
+            Err(error) => Err(stdin_rpc_error(&self.id, error)),
+        }
+    }
+
+    /// Fails without a terminal.
+    pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
+        if !self.process.tty() {
+            let message = format!("process {:?} has no terminal to resize", self.id);
+            return Err(RpcError::invalid_request(message));
+        }
+        self.process.resize(pty_size(size));
+        Ok(())
+    }
+
+    /// Nothing happens once the process has exited.
+    pub(crate) fn signal(&self, signal: SignalName) {
+        self.process.signal(match signal {
+            SignalName::Interrupt => Signal::Interrupt,
+            SignalName::Terminate => Signal::Terminate,
+            SignalName::Kill => Signal::Kill,
+            SignalName::Hangup => Signal::Hangup,
+            SignalName::Quit => Signal::Quit,
+            SignalName::User1 => Signal::User1,
+            SignalName::User2 => Signal::User2,
+            SignalName::Stop => Signal::Stop,
+            SignalName::Continue => Signal::Continue,
+        });
+    }
+
+    /// Ends the whole tree. Says whether the process itself was running.
+    pub(crate) fn terminate(&self, mode: TerminateMode) -> bool {
+        self.process.terminate(match mode {
+            TerminateMode::Force => Terminate::Force,
+            TerminateMode::Graceful { timeout_ms } => {
+                Terminate::Graceful(Duration::from_millis(timeout_ms))
+            }
+        })
+    }
+
+    /// Ends the whole tree because the server shuts down.
+    pub(crate) fn shut_down(&self, grace: Duration) {
+        self.process.shut_down(Terminate::Graceful(grace));
+    }
+
+    /// Waits for the exit, or as long as the params say.
+    pub(crate) async fn wait(&self, params: &WaitParams) -> WaitResponse {
+        let exited = self.log().wait_exited();
+        match params.timeout_ms {
+            Some(timeout) => {
+                let _ = tokio::time::timeout(Duration::from_millis(timeout), exited).await;
+            }
+            None => exited.await,
+        }
+        let progress = self.log().progress();
+        WaitResponse {
+            exited: progress.exit.is_some(),
+            exit_code: progress.exit.map(|exit| exit.code),
+            signal: progress.exit.and_then(|exit| exit.signal),
+            closed: progress.closed,
+            timed_out: progress.exit.is_some_and(timed_out),
+            server_stopped: progress.exit.is_some_and(server_stopped),
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> SnapshotResponse {
+        let snapshot = self.log().snapshot();
+        SnapshotResponse {
+            stdout: Base64Bytes(snapshot.stdout),
+            stderr: Base64Bytes(snapshot.stderr),
+            terminal: Base64Bytes(snapshot.terminal),
+            truncated: snapshot.truncated,
+            exit_code: snapshot.exit.map(|exit| exit.code),
+            running: snapshot.exit.is_none(),
+        }
+    }
+}
+
+fn stdin_rpc_error(process_id: &str, error: OfferError) -> RpcError {
+    let message = format!("process {process_id:?}: {error}");
+    match error {
+        OfferError::Full { .. } => {
+            let message = format!("{message}; await the answers of earlier writes");
+            RpcError::invalid_request(message).with_kind("stdinFull")
+        }
+        OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
+    }
+}
+
+fn write_status(accepted: Result<(), StdinClosed>) -> WriteStatus {
+    match accepted {
+        Ok(()) => WriteStatus::Accepted,
+        Err(StdinClosed) => WriteStatus::StdinClosed,
+    }
+}
+
+pub(crate) fn wire_stream(stream: Stream) -> OutputStream {
+    match stream {
+        Stream::Stdout => OutputStream::Stdout,
+        Stream::Stderr => OutputStream::Stderr,
+        Stream::Pty => OutputStream::Pty,
+    }
+}
+
+/// An event of the log as an owner, or an observer of a session, is told of it.
+pub(crate) fn event_notification(
+    process: &ManagedProcess,
+    observed_session: Option<&str>,
+    entry: &Entry,
+    dropped_bytes: u64,
+) -> ServerNotification {
+    let (process_id, seq) = (process.id().to_owned(), entry.seq);
+    let session_id = observed_session.map(str::to_owned);
+    match &entry.event {
+        Event::Output { stream, bytes } => {
+            let (stream, chunk) = (wire_stream(*stream), Base64Bytes(bytes.clone()));
+            let output =
+                OutputNotification { process_id, session_id, seq, stream, chunk, dropped_bytes };
+            output.into()
+        }
+        Event::Exited(exit) => {
+            let denied = process.denial();
+            let exited = ExitedNotification {
+                process_id,
+                session_id,
+                seq,
+                exit_code: exit.code,
+                sandbox_denied: denied.is_some(),
+                denied,
+                dropped_bytes,
+                exit: Some(exit_details(exit)),
+            };
+            exited.into()
+        }
+        Event::Closed => ClosedNotification { process_id, session_id, seq, dropped_bytes }.into(),
+    }
+}
+
+fn exit_details(exit: &ExitRecord) -> ExitDetails {
+    ExitDetails {
+        signal: exit.signal,
+        duration_ms: millis(exit.duration),
+        cpu_ms: millis(exit.cpu),
+        max_rss_bytes: exit.max_rss_bytes,
+        timed_out: timed_out(*exit),
+        server_stopped: server_stopped(*exit),
+    }
+}
+
+pub(super) fn timed_out(exit: ExitRecord) -> bool {
+    exit.ended_by == Some(EndedBy::Deadline)
+}
+
+fn server_stopped(exit: ExitRecord) -> bool {
+    exit.ended_by == Some(EndedBy::Shutdown)
+}
+
+pub(super) fn pty_size(size: TerminalSize) -> PtySize {
+    PtySize { rows: size.rows, cols: size.cols }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

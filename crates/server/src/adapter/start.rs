@@ -1,0 +1,284 @@
+//! From the wire's `process/start` to the host's: what is asked for, whether it is permitted, and why it
+//! failed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
+use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
+use exec_server_host::sandbox::{Access, HostNames, Plan, Policy, SandboxError};
+use exec_server_protocol::{
+    EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
+};
+
+use super::files::FilePool;
+use super::names::check_name;
+use super::process::{ManagedProcess, NotificationDialect, Started, pty_size};
+use super::sandbox::{Asked, SandboxResolver, to_rpc_error as sandbox_refusal};
+use crate::ServerConfig;
+use crate::sandboxed_peers::SandboxedPeers;
+
+const DEFAULT_SIZE: PtySize = PtySize { rows: 24, cols: 80 };
+
+/// What a start needs of the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StartContext<'a> {
+    pub(crate) launcher: &'a Launcher,
+    pub(crate) config: &'a ServerConfig,
+    pub(crate) sandboxes: &'a Arc<SandboxResolver>,
+    pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
+    /// For what blocks.
+    pub(crate) pool: &'a FilePool,
+}
+
+impl ManagedProcess {
+    /// Checks what a client asks for and starts it.
+    pub(crate) fn start(
+        context: StartContext<'_>,
+        params: StartParams,
+    ) -> Result<Started, RpcError> {
+        let config = context.config;
+        check_permitted(config, &params)?;
+        let asked = context
+            .sandboxes
+            .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
+            .map_err(|error| error.about(&format!("process {:?}", params.process_id)))?;
+        let env = match &params.env_policy {
+            Some(policy) => environment(policy, &params.env).map_err(|error| {
+                RpcError::invalid_params(format!("process {:?}: {error}", params.process_id))
+            })?,
+            None => pairs(&params.env),
+        };
+        let on_full = match params.on_full {
+            exec_server_protocol::OnFull::Block => OnFull::Block,
+            exec_server_protocol::OnFull::Discard => OnFull::Discard,
+        };
+        let command = Command {
+            argv: params.argv.iter().map(OsString::from).collect(),
+            arg0: params.arg0.map(OsString::from),
+            cwd: params.cwd.into_path(),
+            env,
+            io: match params.tty {
+                true => Io::Pty(params.size.map_or(DEFAULT_SIZE, pty_size)),
+                false => Io::Pipes { stdin: params.pipe_stdin },
+            },
+            kill_on_exit: params.kill_on_exit,
+            sandbox: None,
+        };
+        let limits = LogLimits {
+            memory_bytes: config.retained_output_bytes_per_process,
+            spill_bytes: config.spill_output_bytes_per_process,
+            on_full,
+        };
+        let identity = (params.process_id, params.argv, NotificationDialect::Current);
+        Ok(Self::spawn(context, command, asked, limits, params.timeout_ms, identity))
+    }
+
+    /// Without keepers, for tests of what comes after the start.
+    #[cfg(test)]
+    pub(crate) fn start_plain(config: &ServerConfig, params: StartParams) -> Started {
+        let sandboxes = Arc::new(SandboxResolver::new(config, None));
+        let (launcher, pool) = (&Launcher::plain(), &FilePool::default());
+        let (sandboxes, sandboxed_peers) = (&sandboxes, &Arc::default());
+        let context = StartContext { launcher, config, sandboxes, sandboxed_peers, pool };
+        Self::start(context, params).unwrap()
+    }
+
+    /// The same for the v0 name.
+    pub(crate) fn start_legacy(
+        context: StartContext<'_>,
+        params: ExecParams,
+    ) -> Result<Started, RpcError> {
+        let config = context.config;
+        check_argv(&params.process_id, &params.argv)?;
+        check_mode(config, &params.process_id, ExecMode::Direct)?;
+        let retained = config.retained_output_bytes_per_process;
+        let cap = params.output_bytes_cap.and_then(|cap| usize::try_from(cap).ok());
+        let command = Command {
+            argv: params.argv.iter().map(OsString::from).collect(),
+            arg0: params.arg0.map(OsString::from),
+            cwd: params.cwd.into_path(),
+            env: pairs(&params.env),
+            io: if params.tty { Io::Pty(DEFAULT_SIZE) } else { Io::Pipes { stdin: false } },
+            kill_on_exit: false,
+            sandbox: None,
+        };
+        let limits = LogLimits {
+            memory_bytes: cap.map_or(retained, |cap| cap.min(retained)),
+            spill_bytes: config.spill_output_bytes_per_process,
+            on_full: OnFull::Block,
+        };
+        let identity = (params.process_id, params.argv, NotificationDialect::Legacy);
+        // It cannot ask for a sandbox, and has the ceiling all the same.
+        let asked = context.sandboxes.read(None, None)?;
+        Ok(Self::spawn(context, command, asked, limits, None, identity))
+    }
+}
+
+/// Why a program was not started, in the words and codes of the protocol.
+pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
+    let (code, kind) = match error {
+        LaunchError::WorkingDirectory { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => (ErrorCode::NotFound, "cwdNotFound"),
+            _ => (ErrorCode::InvalidParams, "badCwd"),
+        },
+        LaunchError::NotFound { .. } => (ErrorCode::InvalidRequest, "programNotFound"),
+        LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter { .. } => {
+            (ErrorCode::InvalidRequest, "notExecutable")
+        }
+        LaunchError::NoProgram
+        | LaunchError::ArgumentsTooLong { .. }
+        | LaunchError::NulByte { .. }
+        | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, "badCommand"),
+        LaunchError::Resources { .. } => (ErrorCode::InternalError, "outOfResources"),
+        LaunchError::NoSandbox(error) => {
+            return sandbox_refusal(error).about(&format!("process {process_id:?}"));
+        }
+        LaunchError::Sandbox { .. } | LaunchError::SandboxWithoutKeeper => {
+            (ErrorCode::InvalidRequest, "sandboxUnavailable")
+        }
+        LaunchError::SpawnerUnavailable { .. }
+        | LaunchError::KeeperLost { .. }
+        | LaunchError::Terminated { .. }
+        | LaunchError::Panicked { .. }
+        | LaunchError::Setup { .. } => (ErrorCode::InternalError, "cannotStart"),
+    };
+    RpcError::new(code, format!("process {process_id:?}: {error}")).with_kind(kind)
+}
+
+fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), RpcError> {
+    let id = &params.process_id;
+    check_name("processId", id)?;
+    check_argv(id, &params.argv)?;
+    check_mode(config, id, params.mode)?;
+    if params.mode == ExecMode::Prepared
+        && (params.env_policy.is_some() || params.sandbox.is_some())
+    {
+        return Err(RpcError::invalid_params(format!(
+            "process {id:?}: mode \"prepared\" takes neither envPolicy nor sandbox"
+        )));
+    }
+    if params.size.is_some() && !params.tty {
+        return Err(RpcError::invalid_params(format!("process {id:?}: size needs tty")));
+    }
+    if params.timeout_ms == Some(0) {
+        let message = format!("process {id:?}: timeoutMs must be at least 1");
+        return Err(RpcError::invalid_params(message));
+    }
+    if params.asks_for_managed_network() {
+        return Err(RpcError::invalid_request(format!(
+            "process {id:?}: this server has no managed networking and does not start without it"
+        ))
+        .with_kind("managedNetworkUnavailable"));
+    }
+    Ok(())
+}
+
+/// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
+pub(super) fn planned(
+    context: StartContext<'_>,
+    asked: Asked,
+    cwd: PathBuf,
+    sandbox: Arc<OnceLock<Arc<Plan>>>,
+) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {
+    let sandboxes = Arc::clone(context.sandboxes);
+    let planned = context.pool.compute(move || {
+        let policy = sandboxes.policy(&asked)?;
+        check_cwd(&policy, &cwd)?;
+        let plan = Arc::new(sandboxes.plan(&policy, Some(&cwd))?);
+        let _ = sandbox.set(Arc::clone(&plan));
+        Ok(plan)
+    });
+    // Only a pool that cannot start a thread gives a job up.
+    async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
+}
+
+/// Landlock lets a process enter any directory, and whether it could would tell what is there.
+fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
+    let is_readable = |path: &Path| policy.access(path) >= Access::Read;
+    let allowed = match std::fs::canonicalize(cwd) {
+        Ok(real) => is_readable(&real),
+        Err(_) => policy.access_through(cwd, &HostNames) >= Access::Read,
+    };
+    let refused = || SandboxError::WorkingDirectory { path: cwd.to_owned() };
+    if allowed || !policy.restricts_files() { Ok(()) } else { Err(refused()) }
+}
+
+fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
+    if argv.is_empty() {
+        return Err(RpcError::invalid_params(format!("process {id:?}: argv is empty")));
+    }
+    Ok(())
+}
+
+fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), RpcError> {
+    let (allowed, name) = match mode {
+        ExecMode::Direct => (config.allow_direct_exec, "direct"),
+        ExecMode::Prepared => (config.allow_prepared_exec, "prepared"),
+    };
+    if allowed {
+        return Ok(());
+    }
+    let message = format!("process {id:?}: the operator forbids mode {name:?}");
+    Err(RpcError::invalid_request(message).with_kind("modeForbidden"))
+}
+
+fn environment(
+    policy: &EnvPolicy,
+    on_top: &BTreeMap<String, String>,
+) -> Result<Vec<(OsString, OsString)>, PatternError> {
+    let policy = EnvironmentPolicy {
+        inherit: match policy.inherit {
+            EnvInherit::Core => Inherit::Core,
+            EnvInherit::All => Inherit::All,
+            EnvInherit::None => Inherit::None,
+        },
+        ignore_default_excludes: policy.ignore_default_excludes,
+        exclude: policy.exclude.clone(),
+        set: policy.set.clone(),
+        include_only: policy.include_only.clone(),
+    };
+    let mut environment = policy.apply(std::env::vars_os())?;
+    environment.extend(pairs(on_top));
+    Ok(environment.into_iter().collect())
+}
+
+fn pairs(env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+    env.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_host::sandbox::{
+        DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_working_directory_tells_nothing_about_what_is_outside() {
+        let scene = tempfile::tempdir().unwrap();
+        let root = scene.path().canonicalize().unwrap();
+        for name in ["work", "outside/there"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for (link, target) in [("a", "../outside/there"), ("b", "../outside/gone"), ("c", "gone")] {
+            std::os::unix::fs::symlink(target, root.join("work").join(link)).unwrap();
+        }
+        let path = EntryPath::Path(root.join("work"));
+        let entries = vec![Entry { path, access: Access::Read, skip_missing: false }];
+        let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
+        let declared = DeclaredPolicy { files, network: Network::Restricted };
+        let policy = Policy::resolve(&declared, &Surroundings::default(), &HostNames).unwrap();
+        let is_allowed = |name: &str| check_cwd(&policy, &root.join(name)).is_ok();
+        for name in ["outside/there", "outside/gone", "work/a", "work/b", "work/b/below"] {
+            assert!(!is_allowed(name), "{name}");
+        }
+        for name in ["work", "work/gone", "work/c"] {
+            assert!(is_allowed(name), "{name}");
+        }
+    }
+}

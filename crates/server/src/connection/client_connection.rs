@@ -1,0 +1,347 @@
+//! A client's link to this server as sessions and processes see it: a socket, or the same program.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use exec_server_protocol::RpcError;
+use exec_server_transport::{Holding, MemoryShare, Prober};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::outbox::Outbox;
+use crate::adapter::ManagedProcess;
+use crate::dispatch::Resources;
+use crate::feed::{FeedReader, SocketFeed};
+
+/// Processes of other sessions that one connection may observe.
+const MAX_OBSERVED: usize = 1024;
+
+/// Large responses that are being made at once.
+const RESPONSE_KIB: usize = 8 << 10;
+
+/// Names of directories and trees that are being collected at once, as text. Apart from the rest: this may take long, and hang.
+const NAMES_KIB: usize = 64 << 10;
+
+/// A part of a connection's budget for large responses, given back when dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Reservation {
+    _permit: Option<OwnedSemaphorePermit>,
+    /// A guess until the response is made.
+    memory: Holding,
+}
+
+impl Reservation {
+    /// The response is made, and takes so much.
+    pub(crate) fn set_bytes(&mut self, bytes: usize) {
+        self.memory.set(bytes);
+    }
+}
+
+/// Never reused within a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+#[derive(Debug)]
+pub(crate) struct ClientConnection {
+    id: ConnectionId,
+    /// `None` for a client in this program, whose calls need no flow control.
+    socket: Option<Socket>,
+    pub(crate) resources: Resources,
+}
+
+/// What a connection over a socket has besides: flow control, and feeds that its writer sends.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    outbox: Arc<Outbox>,
+    memory: MemoryShare,
+    prober: Prober,
+    feeds: Mutex<Vec<Arc<SocketFeed>>>,
+    /// Budget for large responses that are being made, in KiB, so that a client that asks for many and reads none costs a
+    /// bounded memory.
+    responses: Arc<Semaphore>,
+    /// The same for responses that are collected from directories.
+    names: Arc<Semaphore>,
+    /// All of that.
+    names_kib: usize,
+}
+
+impl ClientConnection {
+    pub(super) fn over_socket(
+        id: ConnectionId,
+        outbox: Arc<Outbox>,
+        memory: MemoryShare,
+        prober: Prober,
+    ) -> Self {
+        // One connection must not collect more at once than the budget has for a message.
+        let names_kib = NAMES_KIB.min(memory.budget().largest() >> 10);
+        let socket = Socket {
+            outbox,
+            memory,
+            prober,
+            feeds: Mutex::default(),
+            responses: Arc::new(Semaphore::new(RESPONSE_KIB)),
+            names: Arc::new(Semaphore::new(names_kib)),
+            names_kib,
+        };
+        Self { id, socket: Some(socket), resources: Resources::limited() }
+    }
+
+    pub(crate) fn in_process(id: ConnectionId) -> Self {
+        Self { id, socket: None, resources: Resources::unlimited() }
+    }
+
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
+    }
+
+    /// Whether the peer shows a sign of life. A client in this program always does.
+    pub(crate) async fn is_alive(&self, timeout: Duration) -> bool {
+        match &self.socket {
+            Some(socket) => !socket.outbox.is_closed() && socket.prober.probe(timeout).await,
+            None => true,
+        }
+    }
+
+    /// Waits until a large response may be made: hold what is returned until it is handed over.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Reservation {
+        match &self.socket {
+            Some(socket) => socket.reserve(bytes).await,
+            None => Reservation::default(),
+        }
+    }
+
+    /// For a response of any size.
+    pub(crate) async fn reserve_all(&self) -> Reservation {
+        self.reserve(usize::MAX).await
+    }
+
+    /// The same as [`Self::reserve`] if there is budget now.
+    pub(crate) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        match &self.socket {
+            Some(socket) => socket.try_reserve(bytes),
+            None => Some(Reservation::default()),
+        }
+    }
+
+    /// Waits until names that may be so much text may be collected: hold what is returned until they are handed over.
+    pub(crate) async fn reserve_names(&self, bytes: usize) -> Reservation {
+        match &self.socket {
+            Some(socket) => socket.reserve_names(bytes).await,
+            None => Reservation::default(),
+        }
+    }
+
+    /// The same if there is budget now.
+    pub(crate) fn try_reserve_names(&self, bytes: usize) -> Option<Reservation> {
+        match &self.socket {
+            Some(socket) => socket.try_reserve_names(bytes),
+            None => Some(Reservation::default()),
+        }
+    }
+
+    /// The same as [`Self::reserve`] for a response that is made already, and counted.
+    pub(crate) async fn reserve_to_send(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        match &self.socket {
+            Some(socket) => socket.reserve_to_send(bytes).await,
+            None => None,
+        }
+    }
+
+    /// A share of the memory that all connections have together.
+    pub(crate) fn hold_memory(&self) -> Holding {
+        self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
+    }
+
+    /// The session is another connection's now, or has none: nothing of it is sent or confirmed here. A client in this
+    /// program still gets the last events of processes that end with the session.
+    pub(crate) fn lose_session(&self) {
+        if let Some(socket) = &self.socket {
+            socket.retire_own_feeds();
+        }
+    }
+
+    pub(crate) fn give_up(&self) {
+        if let Some(socket) = &self.socket {
+            socket.outbox.close();
+        }
+    }
+}
+
+impl Socket {
+    pub(crate) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    async fn reserve(&self, bytes: usize) -> Reservation {
+        let _permit = self.reserve_to_send(bytes).await;
+        let memory = self.memory_for_response(bytes.min(RESPONSE_KIB << 10)).await;
+        Reservation { _permit, memory }
+    }
+
+    async fn reserve_to_send(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = response_permits(bytes);
+        let permit = Arc::clone(&self.responses).acquire_many_owned(permits).await;
+        self.outbox.room().await;
+        permit.ok()
+    }
+
+    fn try_reserve_to_send(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = response_permits(bytes);
+        let permit = Arc::clone(&self.responses).try_acquire_many_owned(permits).ok()?;
+        self.outbox.has_room().then_some(permit)
+    }
+
+    /// Of the budget that connections share. A size is a guess here, so no response reserves all of it.
+    async fn memory_for_response(&self, bytes: usize) -> Holding {
+        let mut memory = self.memory.hold_guess();
+        tokio::select! {
+            () = memory.grow_to(self.guess(bytes)) => {}
+            () = self.outbox.closed() => {}
+        }
+        memory
+    }
+
+    fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        let permit = self.try_reserve_to_send(bytes)?;
+        self.with_memory(permit, bytes.min(RESPONSE_KIB << 10))
+    }
+
+    fn with_memory(&self, permit: OwnedSemaphorePermit, bytes: usize) -> Option<Reservation> {
+        let mut memory = self.memory.hold_guess();
+        let reserved = memory.try_grow_to(self.guess(bytes));
+        reserved.then_some(Reservation { _permit: Some(permit), memory })
+    }
+
+    fn guess(&self, bytes: usize) -> usize {
+        bytes.min(self.memory.budget().largest() / 4)
+    }
+
+    async fn reserve_names(&self, bytes: usize) -> Reservation {
+        let permits = self.name_permits(bytes);
+        let permit = Arc::clone(&self.names).acquire_many_owned(permits).await;
+        Reservation { _permit: permit.ok(), memory: self.memory_for_response(bytes).await }
+    }
+
+    fn try_reserve_names(&self, bytes: usize) -> Option<Reservation> {
+        let permit =
+            Arc::clone(&self.names).try_acquire_many_owned(self.name_permits(bytes)).ok()?;
+        self.with_memory(permit, bytes)
+    }
+
+    /// Sends a process's events to this connection from now on.
+    pub(crate) fn feed(&self, process: &Arc<ManagedProcess>, reader: FeedReader, held: bool) {
+        let feed = SocketFeed::subscribe(process, &self.outbox, reader, held);
+        self.drop_finished_feeds();
+        self.feeds().push(feed);
+    }
+
+    /// A feed that has sent its last event keeps its process in memory and has no other use.
+    pub(crate) fn drop_finished_feeds(&self) {
+        let mut feeds = self.feeds();
+        let before = feeds.len();
+        feeds.retain(|feed| !feed.finished());
+        if feeds.len() < before / 2 {
+            feeds.shrink_to_fit();
+        }
+    }
+
+    /// The same for a process of another session. Looking again begins anew.
+    pub(crate) fn observe(
+        &self,
+        process: &Arc<ManagedProcess>,
+        session_id: &str,
+        after: u64,
+    ) -> Result<(), RpcError> {
+        {
+            let mut feeds = self.feeds();
+            feeds.retain(|feed| {
+                let again = !feed.is_owner() && Arc::ptr_eq(feed.process(), process);
+                if again {
+                    feed.retire();
+                }
+                !again
+            });
+            if feeds.iter().filter(|feed| !feed.is_owner()).count() >= MAX_OBSERVED {
+                let message = format!("this connection observes {MAX_OBSERVED} processes already");
+                return Err(RpcError::invalid_request(message).with_kind("tooManyObserved"));
+            }
+        }
+        let reader = FeedReader::Observer { session_id: session_id.to_owned(), after };
+        self.feed(process, reader, false);
+        Ok(())
+    }
+
+    /// The feed of a process that this connection's session owns.
+    pub(crate) fn own_feed(&self, process: &Arc<ManagedProcess>) -> Option<Arc<SocketFeed>> {
+        let feeds = self.feeds();
+        let own = |feed: &&Arc<SocketFeed>| feed.is_owner() && Arc::ptr_eq(feed.process(), process);
+        feeds.iter().find(own).cloned()
+    }
+
+    /// Lets every held feed go: the client did not ask for what it missed, so it is just sent.
+    pub(crate) async fn release_feeds(&self) {
+        let feeds = self.feeds().clone();
+        for feed in feeds {
+            feed.release(None).await;
+        }
+    }
+
+    fn retire_own_feeds(&self) {
+        self.feeds().retain(|feed| {
+            if feed.is_owner() {
+                feed.retire();
+            }
+            !feed.is_owner()
+        });
+    }
+
+    fn name_permits(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(1 << 10).min(self.names_kib)).unwrap_or(u32::MAX)
+    }
+
+    fn feeds(&self) -> MutexGuard<'_, Vec<Arc<SocketFeed>>> {
+        self.feeds.lock().expect("no code panics while it holds the feeds")
+    }
+}
+
+fn response_permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 10).clamp(1, RESPONSE_KIB)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_transport::{Connection, MemoryBudget, memory};
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[tokio::test(start_paused = true)]
+    async fn room_for_a_listing_is_no_reason_to_close_its_connection() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let [lists, idle, sends] = [(); 3].map(|()| budget.share());
+        let Connection { prober, .. } = memory().0;
+        let outbox = Arc::new(Outbox::new(&lists));
+        let connection =
+            ClientConnection::over_socket(ConnectionId(1), outbox, lists.clone(), prober);
+        let mut reserved = connection.reserve_names(usize::MAX).await;
+        let mut held = idle.hold();
+        held.set(MIB / 2);
+        let mut message = sends.hold();
+        // The listing is guessed to be larger than what the idle one holds.
+        tokio::select! {
+            () = lists.exceeded() => panic!("a guess has closed its connection"),
+            ((), ()) = async { tokio::join!(message.grow_to(4 * MIB), async {
+                idle.exceeded().await;
+                drop(held);
+            }) } => {}
+        }
+        drop(message);
+        // The listing itself is memory.
+        reserved.set_bytes(9 * MIB);
+        lists.exceeded().await;
+    }
+}

@@ -1,0 +1,425 @@
+//! What each method does: the one entrance for calls, whatever brought them.
+//!
+//! Nothing here blocks: a call that has to wait is handed to [`Dispatcher::spawn`], and work on files to its pool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_protocol::{
+    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ExecParams,
+    ExecResponse, ExecWriteResponse, ListParams, ObserveParams, ReadParams, ResizeParams, RpcError,
+    SandboxType, SessionCloseParams, SessionListResponse, SignalParams, StartParams, StartResponse,
+    Status, TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams,
+    WriteResponse, WriteStatus, rpc,
+};
+
+mod events;
+mod files;
+mod http;
+mod observing;
+mod reply;
+mod resources;
+mod tasks;
+
+use tokio::runtime;
+
+pub(crate) use events::{EventStream, Sent};
+pub(crate) use reply::{Reply, RequestTexts};
+pub(crate) use resources::Resources;
+
+use crate::adapter::{Counted, ManagedProcess, Started, Written, environment_info, start_error};
+use crate::connection::ClientConnection;
+use crate::feed::{FeedReader, feed_in_process};
+use crate::server::ServerState;
+use crate::sessions::Session;
+use tasks::TaskSet;
+
+/// Calls of one socket that may wait at once; one more is refused.
+const MAX_WAITING: usize = 4096;
+
+/// A client that can ask has been let in.
+const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
+
+/// Runs the calls of one client.
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    state: Arc<ServerState>,
+    connection: Arc<ClientConnection>,
+    /// Calls that wait. They end with the connection.
+    tasks: TaskSet,
+    runtime: runtime::Handle,
+}
+
+impl Dispatcher {
+    /// Must be called within a runtime, which then does the waiting.
+    pub(crate) fn new(state: Arc<ServerState>, connection: Arc<ClientConnection>) -> Self {
+        let runtime = runtime::Handle::current();
+        Self { state, connection, tasks: TaskSet::default(), runtime }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<ServerState> {
+        &self.state
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<ClientConnection> {
+        &self.connection
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskSet {
+        &self.tasks
+    }
+
+    /// Runs a call of a session, which must be this connection's.
+    pub(crate) fn call(&self, session: &Arc<Session>, call: Call, reply: Reply) {
+        match session.check_attached(self.connection.id()) {
+            Ok(()) => self.run(session, call, reply),
+            Err(error) => reply.fail(error),
+        }
+    }
+
+    /// Waits beside other calls, unless too many already do.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        reply: Reply,
+        wait: impl FnOnce(Reply) -> F,
+    ) {
+        if self.connection.socket().is_some() && self.tasks.len() >= MAX_WAITING {
+            let error = RpcError::internal("too many requests wait on this connection");
+            return reply.fail(error.with_kind("overloaded"));
+        }
+        self.tasks.spawn_on(&self.runtime, wait(reply));
+    }
+
+    fn run(&self, session: &Arc<Session>, call: Call, to: Reply) {
+        match call {
+            Call::Initialize(_) => to.fail(initialized_before()),
+            Call::SessionClose(params) => self.session_close(session, &params, to),
+            Call::SessionList(_) => to.send::<rpc::SessionList>(Ok(self.session_list())),
+            Call::EnvironmentInfo(_) => to.send::<rpc::EnvironmentInfo>(self.environment_info()),
+            Call::EnvironmentStatus(_) => to.send::<rpc::EnvironmentStatus>(Ok(READY)),
+            Call::ProcessStart(params) => self.start(session, params, to),
+            Call::ProcessRead(params) => self.read(session, params, to),
+            Call::ProcessWrite(params) => self.write(session, params, to),
+            Call::ProcessCloseStdin(params) => {
+                to.send::<rpc::ProcessCloseStdin>(close_stdin(session, &params.process_id));
+            }
+            Call::ProcessResize(params) => {
+                to.send::<rpc::ProcessResize>(resize(session, &params));
+            }
+            Call::ProcessSignal(params) => {
+                to.send::<rpc::ProcessSignal>(self.signal(session, &params));
+            }
+            Call::ProcessTerminate(params) => {
+                to.send::<rpc::ProcessTerminate>(self.terminate(session, &params));
+            }
+            Call::ProcessWait(params) => self.wait(session, params, to),
+            Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, to),
+            Call::ProcessList(params) => self.list(session, &params, to),
+            Call::ProcessObserve(params) => self.observe(&params, to),
+            Call::FsReadFile(params) => self.read_file(params, to),
+            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, to),
+            Call::FsCreateDirectory(params) => self.file_call::<rpc::FsCreateDirectory>(params, to),
+            Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, to),
+            Call::FsCanonicalize(params) => self.file_call::<rpc::FsCanonicalize>(params, to),
+            Call::FsReadDirectory(params) => {
+                self.large_file_call::<rpc::FsReadDirectory>(params, to);
+            }
+            Call::FsWalk(params) => self.large_file_call::<rpc::FsWalk>(params, to),
+            Call::FsGlob(params) => self.large_file_call::<rpc::FsGlob>(params, to),
+            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, to),
+            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, to),
+            Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, to),
+            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(params, to),
+            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(params, to),
+            Call::FsSetPermissions(params) => self.file_call::<rpc::FsSetPermissions>(params, to),
+            Call::FsOpen(params) => self.open_file(params, to),
+            Call::FsReadBlock(params) => self.read_block(&params, to),
+            Call::FsCreate(params) => self.create_file(params, to),
+            Call::FsWriteBlock(params) => self.write_block(params, to),
+            Call::FsClose(params) => self.close_file(&params, to),
+            Call::FsWatch(params) => self.watch(params, to),
+            Call::FsUnwatch(params) => self.unwatch(&params, to),
+            Call::FsSearch(params) => self.search(params, to),
+            Call::FsCancelSearch(params) => self.cancel_search(&params, to),
+            Call::HttpRequest(params) => self.http_request(params, to),
+            Call::HttpCancel(params) => self.http_cancel(&params.request_id, to),
+            Call::CommandExec(params) => self.start_legacy(session, params, to),
+            Call::CommandExecWrite(params) => self.write_legacy(session, params, to),
+            Call::CommandExecTerminate(params) => {
+                to.send::<rpc::CommandExecTerminate>(self.terminate(session, &params));
+            }
+        }
+    }
+
+    fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {
+        environment_info(&self.state.launcher)
+    }
+
+    fn session_list(&self) -> SessionListResponse {
+        let sessions = self.state.sessions.all().iter().map(|session| session.info()).collect();
+        SessionListResponse { sessions }
+    }
+
+    fn session_close(&self, own: &Arc<Session>, params: &SessionCloseParams, reply: Reply) {
+        let session = match self.session_named(own, params.session_id.as_deref()) {
+            Ok(session) => session,
+            Err(error) => return reply.fail(error),
+        };
+        let holder = session.connection();
+        // Ended here and now; a client that hangs up right away has closed the session all the same.
+        let ended = self.state.end_session(&session);
+        // Whoever had it would wait for events that never come.
+        if let Some(holder) = holder.filter(|holder| holder.id() != self.connection.id()) {
+            holder.give_up();
+        }
+        self.spawn(reply, |reply| async move {
+            ended.await;
+            reply.send::<rpc::SessionClose>(Ok(Empty {}));
+        });
+    }
+
+    fn start(&self, session: &Arc<Session>, params: StartParams, reply: Reply) {
+        let (id, claim_name) = (params.process_id.clone(), params.claim_name);
+        let timeout_ms = params.timeout_ms;
+        let state = Arc::clone(&self.state);
+        let start = || ManagedProcess::start(state.start_context(), params);
+        self.start_with(session, (id, claim_name), start, reply, move |process, reply| {
+            let enforcement = process.enforcement();
+            let response = StartResponse {
+                process_id: process.id().to_owned(),
+                sandbox_type: sandbox_type(enforcement.as_ref()),
+                enforcement,
+                timeout_ms,
+            };
+            reply.send::<rpc::ProcessStart>(Ok(response));
+        });
+    }
+
+    fn start_legacy(&self, session: &Arc<Session>, params: ExecParams, reply: Reply) {
+        let id = params.process_id.clone();
+        let state = Arc::clone(&self.state);
+        let start = || ManagedProcess::start_legacy(state.start_context(), params);
+        self.start_with(session, (id, false), start, reply, |process, reply| {
+            let process_id = process.id().to_owned();
+            let (exit_code, stdout, stderr) = (None, None, None);
+            let response = ExecResponse { process_id, running: true, exit_code, stdout, stderr };
+            reply.send::<rpc::CommandExec>(Ok(response));
+        });
+    }
+
+    /// The session's own task answers: it outlives this connection, and so does the clean-up of a
+    /// start that fails.
+    fn start_with(
+        &self,
+        session: &Arc<Session>,
+        (process_id, claim_name): (String, bool),
+        start: impl FnOnce() -> Result<Started, RpcError>,
+        mut reply: Reply,
+        answer: impl FnOnce(&ManagedProcess, Reply) + Send + 'static,
+    ) {
+        let (connection, sink) = (self.connection.id(), reply.take_sink());
+        match self.state.start_process(session, connection, &process_id, claim_name, start) {
+            Err(error) => reply.fail(error),
+            Ok((process, outcome)) => {
+                let started = Arc::clone(&process);
+                if let Some(sink) = sink {
+                    let reader =
+                        FeedReader::Owner { confirmed_by: session.settings().confirmed_by };
+                    self.state.spawn(feed_in_process(Arc::clone(&process), reader, sink));
+                }
+                self.state.supervise(Arc::clone(session), process, outcome, move |outcome| {
+                    match outcome {
+                        Ok(()) => answer(&started, reply),
+                        Err(error) => reply.fail(start_error(&process_id, &error)),
+                    }
+                });
+            }
+        }
+    }
+
+    fn read(&self, session: &Arc<Session>, params: ReadParams, reply: Reply) {
+        let process = match find(session, &params.process_id) {
+            Ok(process) => process,
+            Err(error) => return reply.fail(error),
+        };
+        if let Some(seen) = params.after_seq
+            && seen < process.log().progress().next_seq
+        {
+            session.acknowledge(self.connection.id(), &params.process_id, seen);
+        }
+        let connection = Arc::clone(&self.connection);
+        self.spawn(reply, |reply| async move {
+            process.wait_for_news(&params).await;
+            let _reserved = connection.reserve_all().await;
+            let response = process.read_now(&params).await;
+            let next_seq = response.next_seq;
+            let feed = connection.socket().and_then(|socket| socket.own_feed(&process));
+            match feed {
+                // A place that the log has not reached says nothing about what the client has.
+                Some(feed) if params.after_seq.unwrap_or(0) < next_seq => {
+                    let seq = next_seq - 1;
+                    reply.send_events::<rpc::ProcessRead>(response, Arc::clone(&feed), seq);
+                    feed.release(Some(next_seq)).await;
+                }
+                _ => reply.send::<rpc::ProcessRead>(Ok(response)),
+            }
+        });
+    }
+
+    fn write(&self, session: &Arc<Session>, params: WriteParams, reply: Reply) {
+        let answer = |status, reply: Reply| {
+            reply.send::<rpc::ProcessWrite>(Ok(WriteResponse { status }));
+        };
+        match session.find(&params.process_id) {
+            Some(process) => self.write_with(&process, params, reply, answer),
+            None => answer(WriteStatus::UnknownProcess, reply),
+        }
+    }
+
+    fn write_legacy(&self, session: &Arc<Session>, params: WriteParams, reply: Reply) {
+        let id = params.process_id.clone();
+        let process = match find(session, &id) {
+            Ok(process) => process,
+            Err(error) => return reply.fail(error),
+        };
+        self.write_with(&process, params, reply, move |status, reply| {
+            let closed = || RpcError::invalid_request(format!("process {id:?}: stdin is closed"));
+            reply.send::<rpc::CommandExecWrite>(match status {
+                WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
+                _ => Err(closed()),
+            });
+        });
+    }
+
+    /// The bytes are queued here and now, in the order of the requests; only the answer may wait.
+    fn write_with(
+        &self,
+        process: &Arc<ManagedProcess>,
+        params: WriteParams,
+        mut reply: Reply,
+        answer: impl FnOnce(WriteStatus, Reply) + Send + 'static,
+    ) {
+        match process.offer(params) {
+            Err(error) => reply.fail(error),
+            Ok(Written::Done(status)) => answer(status, reply),
+            Ok(Written::Waiting(ticket)) => {
+                reply.release_permit();
+                let process = Arc::clone(process);
+                self.spawn(reply, |reply| async move {
+                    answer(process.accepted(ticket).await, reply);
+                });
+            }
+        }
+    }
+
+    fn signal(&self, own: &Arc<Session>, params: &SignalParams) -> Result<Empty, RpcError> {
+        let session = self.session_named(own, params.session_id.as_deref())?;
+        if let Some(process) = session.find(&params.process_id) {
+            process.signal(params.signal);
+        }
+        Ok(Empty {})
+    }
+
+    fn terminate(
+        &self,
+        own: &Arc<Session>,
+        params: &TerminateParams,
+    ) -> Result<TerminateResponse, RpcError> {
+        let session = self.session_named(own, params.session_id.as_deref())?;
+        let process = session.find(&params.process_id);
+        let running = process.is_some_and(|process| process.terminate(params.mode));
+        Ok(TerminateResponse { running })
+    }
+
+    fn wait(&self, session: &Arc<Session>, params: WaitParams, reply: Reply) {
+        match find(session, &params.process_id) {
+            Err(error) => reply.fail(error),
+            Ok(process) => self.spawn(reply, |reply| async move {
+                let response = process.wait(&params).await;
+                reply.send::<rpc::ProcessWait>(Ok(response));
+            }),
+        }
+    }
+
+    fn snapshot(&self, session: &Arc<Session>, process_id: &str, reply: Reply) {
+        let connection = Arc::clone(&self.connection);
+        match find(session, process_id) {
+            Err(error) => reply.fail(error),
+            Ok(process) => self.spawn(reply, |reply| async move {
+                let _reserved = connection.reserve_all().await;
+                reply.send::<rpc::ProcessSnapshot>(Ok(process.snapshot()));
+            }),
+        }
+    }
+
+    fn list(&self, own: &Arc<Session>, params: &ListParams, reply: Reply) {
+        let within = params.within_ms.map(Duration::from_millis);
+        let processes = match self.session_named(own, params.session_id.as_deref()) {
+            Ok(session) => session.processes(),
+            Err(error) => return reply.fail(error),
+        };
+        let connection = Arc::clone(&self.connection);
+        self.spawn(reply, |reply| async move {
+            // Whoever does not answer the question holds up nobody's room.
+            let counted = Counted::new(processes).await;
+            let _reserved = connection.reserve_all().await;
+            reply.send::<rpc::ProcessList>(counted.list(within));
+        });
+    }
+
+    fn observe(&self, params: &ObserveParams, mut reply: Reply) {
+        let sink = reply.take_sink();
+        let observed = self.state.sessions.named(&params.session_id).and_then(|session| {
+            let process = find(&session, &params.process_id)?;
+            let after = params.after_seq.unwrap_or(0);
+            if let Some(socket) = self.connection.socket() {
+                socket.observe(&process, &params.session_id, after)?;
+            } else if let Some(sink) = sink {
+                let session_id = params.session_id.clone();
+                let reader = FeedReader::Observer { session_id, after };
+                self.tasks.spawn_on(&self.runtime, feed_in_process(process, reader, sink));
+            }
+            Ok(Empty {})
+        });
+        reply.send::<rpc::ProcessObserve>(observed);
+    }
+
+    fn session_named(
+        &self,
+        own: &Arc<Session>,
+        other: Option<&str>,
+    ) -> Result<Arc<Session>, RpcError> {
+        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.state.sessions.named(id))
+    }
+}
+
+fn initialized_before() -> RpcError {
+    RpcError::invalid_request("initialize was called before")
+}
+
+fn close_stdin(session: &Session, process_id: &str) -> Result<CloseStdinResponse, RpcError> {
+    let process = session.find(process_id);
+    let status = process.map_or(Ok(WriteStatus::UnknownProcess), |process| process.close_stdin());
+    status.map(|status| CloseStdinResponse { status })
+}
+
+fn resize(session: &Session, params: &ResizeParams) -> Result<Empty, RpcError> {
+    let size = TerminalSize { rows: params.rows, cols: params.cols };
+    find(session, &params.process_id)?.resize(size)?;
+    Ok(Empty {})
+}
+
+fn find(session: &Session, process_id: &str) -> Result<Arc<ManagedProcess>, RpcError> {
+    session.find(process_id).ok_or_else(|| {
+        RpcError::invalid_request(format!("process {process_id:?} is not known in this session"))
+            .with_kind("unknownProcess")
+    })
+}
+
+fn sandbox_type(enforcement: Option<&Enforcement>) -> SandboxType {
+    match enforcement {
+        None => SandboxType::None,
+        Some(_) if cfg!(target_os = "macos") => SandboxType::MacosSeatbelt,
+        Some(_) => SandboxType::LinuxSeccomp,
+    }
+}

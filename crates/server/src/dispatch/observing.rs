@@ -1,0 +1,203 @@
+//! `fs/watch` and `fs/search`: what is told before, or long after, the answer.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use exec_server_protocol::{
+    ChangedNotification, Empty, FileChange, FsCancelSearchParams, FsPathResponse, FsSearchParams,
+    FsUnwatchParams, FsWatchParams, PathUri, RpcError, SearchResultsNotification, rpc,
+};
+use tokio::sync::oneshot;
+
+use super::events::{EventStream, Sent};
+use super::files::closed;
+use super::resources::WatchTask;
+use super::{Dispatcher, Reply};
+use crate::adapter::no_thread;
+use crate::adapter::{ChangeWatch, PolicyScoped, Searching, WatchedChanges};
+
+/// How long a search waits for a client that does not read. It has a thread, and there are only so many.
+const READER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Paths in one `fs/changed`, which has each of them twice.
+const MAX_CHANGED_BYTES: usize = 4 << 20;
+
+impl Dispatcher {
+    pub(super) fn watch(&self, params: FsWatchParams, mut reply: Reply) {
+        let Some(events) = reply.events(&self.connection) else {
+            return reply.fail(no_events());
+        };
+        let claim = match self.connection.resources.files.watch_tasks.claim(params.watch_id.clone())
+        {
+            Ok(claim) => claim,
+            Err(error) => return reply.fail(error),
+        };
+        let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+        let runtime = self.runtime.clone();
+        let watch_id = params.watch_id.clone();
+        let watches = Arc::clone(&connection.resources.files.watches);
+        let work = self.state.file_executors.clone();
+        let watch = move |scoped: Result<PolicyScoped<FsWatchParams>, RpcError>| {
+            let (stop, stopped) = oneshot::channel();
+            let (end, ended) = oneshot::channel();
+            let watching = scoped.and_then(|scoped| {
+                let watching = connection.resources.files.watches.watch(scoped)?;
+                let task = WatchTask { stop, ended };
+                claim.fill(task).map_err(|_| closed(&watch_id))?;
+                claim.keep();
+                Ok(watching)
+            });
+            match watching {
+                Err(error) => reply.fail(error),
+                Ok(watching) => {
+                    let path = watching.path().clone();
+                    reply.send::<rpc::FsWatch>(Ok(FsPathResponse { path }));
+                    state.spawn_on(&runtime, async move {
+                        report(watching, watch_id, &events, stopped).await;
+                        // Whoever unwatches waits for it.
+                        drop(end);
+                    });
+                }
+            }
+        };
+        self.state.files.run_or_tell(move |thread| {
+            match thread.map_err(no_thread).and_then(|()| watches.prepare()) {
+                Ok(()) => work.run(params, watch),
+                Err(error) => watch(Err(error)),
+            }
+        });
+    }
+
+    /// What was found until then is told, and the search answered.
+    pub(super) fn cancel_search(&self, params: &FsCancelSearchParams, reply: Reply) {
+        if let Some(cancelled) = self.connection.resources.files.searches.get(&params.search_id) {
+            cancelled.store(true, Ordering::Relaxed);
+        }
+        reply.send::<rpc::FsCancelSearch>(Ok(Empty {}));
+    }
+
+    /// Answered when nothing more will be told.
+    pub(super) fn unwatch(&self, params: &FsUnwatchParams, reply: Reply) {
+        match self.connection.resources.files.watch_tasks.remove(&params.watch_id) {
+            None => reply.send::<rpc::FsUnwatch>(Ok(Empty {})),
+            Some(WatchTask { stop, ended }) => {
+                drop(stop);
+                self.spawn(reply, |reply| async move {
+                    let _ = ended.await;
+                    reply.send::<rpc::FsUnwatch>(Ok(Empty {}));
+                });
+            }
+        }
+    }
+
+    pub(super) fn search(&self, params: FsSearchParams, mut reply: Reply) {
+        let Some(events) = reply.events(&self.connection) else {
+            return reply.fail(no_events());
+        };
+        let search_id = params.search_id.clone();
+        let claimed = self.connection.resources.files.searches.claim(search_id.clone());
+        let claim = match claimed {
+            Ok(claim) => claim,
+            Err(error) => return reply.fail(error),
+        };
+        let cancelled = Arc::new(AtomicBool::new(false));
+        // The name was taken just now.
+        let _ = claim.fill(Arc::clone(&cancelled));
+        let runtime = self.runtime.clone();
+        let timeout = self.connection.socket().map(|_| READER_TIMEOUT);
+        self.state.searches.run(params, move |scoped| {
+            if !reply.is_wanted() {
+                return;
+            }
+            let send = |results| {
+                let found = SearchResultsNotification { search_id: search_id.clone(), results };
+                let sent = runtime.block_on(async {
+                    match timeout {
+                        Some(timeout) => tokio::time::timeout(timeout, events.send(found)).await,
+                        None => Ok(events.send(found).await),
+                    }
+                });
+                match sent {
+                    Ok(Sent::Yes) => ControlFlow::Continue(()),
+                    Ok(Sent::Gone) | Err(_) => ControlFlow::Break(()),
+                }
+            };
+            let ended =
+                scoped.and_then(Searching::new).and_then(|search| search.run(&cancelled, send));
+            drop(claim);
+            reply.send::<rpc::FsSearch>(ended);
+        });
+    }
+}
+
+/// Tells a client what happens below a path, until it unwatches or is gone. A client that does not read gets, later, one
+/// change that says that some were lost.
+async fn report(
+    mut watching: ChangeWatch,
+    watch_id: String,
+    events: &EventStream,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    loop {
+        let changes = tokio::select! {
+            changes = watching.next() => changes,
+            _ = &mut stopped => None,
+        };
+        let Some(WatchedChanges { changes, rescan }) = changes.map(within_bounds) else { return };
+        let changed_paths = changed_paths(&changes);
+        let watch_id = watch_id.clone();
+        let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
+        let sent = tokio::select! {
+            sent = events.send(changed) => sent,
+            _ = &mut stopped => return,
+        };
+        if sent == Sent::Gone {
+            return;
+        }
+    }
+}
+
+fn no_events() -> RpcError {
+    RpcError::internal("the call has nowhere to send its notifications")
+}
+
+/// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.
+fn within_bounds(told: WatchedChanges) -> WatchedChanges {
+    let paths = told.changes.iter().flat_map(|change| change.from.iter().chain([&change.path]));
+    let bytes: usize = paths.map(PathUri::encoded_len).sum();
+    if bytes <= MAX_CHANGED_BYTES {
+        return told;
+    }
+    WatchedChanges { changes: Vec::new(), rescan: true }
+}
+
+fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
+    let mut paths: Vec<_> = changes
+        .iter()
+        .flat_map(|change| change.from.iter().chain([&change.path]))
+        .cloned()
+        .collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exec_server_protocol::ChangeKind;
+
+    #[test]
+    fn changes_that_are_too_much_for_a_message_are_told_as_such() {
+        let change = |len: usize| FileChange {
+            path: format!("/{}", "資".repeat(len)).parse().unwrap(),
+            kind: ChangeKind::Created,
+            from: None,
+        };
+        let few = WatchedChanges { changes: vec![change(1_000); 10], rescan: false };
+        assert_eq!(within_bounds(few.clone()), few);
+        let many = WatchedChanges { changes: vec![change(1_000); 4_096], rescan: false };
+        assert_eq!(within_bounds(many), WatchedChanges { changes: Vec::new(), rescan: true });
+    }
+}

@@ -1,0 +1,304 @@
+//! The duty to answer one request, exactly once.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use exec_server_protocol::{
+    BytesResponse, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId, Respond, Rpc,
+    RpcError, bytes_response, error_response, response, rpc,
+};
+use exec_server_transport::Holding;
+
+use super::events::EventStream;
+use crate::adapter::LargeFile;
+use crate::connection::{ClientConnection, Outbox, RequestPermit};
+use crate::feed::SocketFeed;
+
+/// Dropping it unanswered answers with an internal error: no client waits for ever.
+pub(crate) struct Reply {
+    to: Option<ReplyTo>,
+    permit: Option<RequestPermit>,
+    /// Counts until the request is answered.
+    _text: Option<RequestText>,
+}
+
+enum ReplyTo {
+    /// As text, to the request with this id.
+    Socket { outbox: Arc<Outbox>, id: RequestId },
+    /// As a value.
+    InProcess { respond: Respond, events: Option<Arc<dyn EventSink>> },
+}
+
+impl Reply {
+    pub(crate) fn over_socket(outbox: &Arc<Outbox>, id: RequestId, text: RequestText) -> Self {
+        let outbox = Arc::clone(outbox);
+        Self { to: Some(ReplyTo::Socket { outbox, id }), permit: None, _text: Some(text) }
+    }
+
+    pub(crate) fn in_process(respond: Respond, events: Option<Arc<dyn EventSink>>) -> Self {
+        let to = Some(ReplyTo::InProcess { respond, events });
+        Self { to, permit: None, _text: None }
+    }
+
+    pub(crate) fn with_permit(mut self, permit: RequestPermit) -> Self {
+        self.permit = Some(permit);
+        self
+    }
+
+    /// From here on the request only waits: gives its permit back, unless that is the only one.
+    pub(crate) fn release_permit(&mut self) {
+        self.permit.take_if(|permit| !permit.is_only_one());
+    }
+
+    /// False once the connection is over: work that has not begun is dropped then.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match &self.to {
+            Some(ReplyTo::Socket { outbox, .. }) => !outbox.is_closed(),
+            Some(ReplyTo::InProcess { .. }) => true,
+            None => false,
+        }
+    }
+
+    /// Where the notifications go that the call brings about.
+    pub(crate) fn events(&mut self, connection: &Arc<ClientConnection>) -> Option<EventStream> {
+        match &mut self.to {
+            Some(ReplyTo::Socket { .. }) => Some(EventStream::Socket(Arc::clone(connection))),
+            Some(ReplyTo::InProcess { events, .. }) => events.take().map(EventStream::in_process),
+            None => None,
+        }
+    }
+
+    /// The sink that a client in this program sent with the call.
+    pub(crate) fn take_sink(&mut self) -> Option<Arc<dyn EventSink>> {
+        match &mut self.to {
+            Some(ReplyTo::InProcess { events, .. }) => events.take(),
+            _ => None,
+        }
+    }
+
+    /// Answers with the result of the named method.
+    pub(crate) fn send<M: Rpc>(self, result: Result<M::Response, RpcError>) {
+        self.prepare::<M>(result).send();
+    }
+
+    pub(crate) fn fail(self, error: RpcError) {
+        self.send::<rpc::SessionList>(Err(error));
+    }
+
+    /// Makes the response, to be sent later.
+    pub(crate) fn prepare<M: Rpc>(mut self, result: Result<M::Response, RpcError>) -> Prepared {
+        let response = match self.to.take().expect("a reply is sent once, by value") {
+            ReplyTo::InProcess { respond, .. } => {
+                let result = result.map(M::into_response);
+                PreparedResponse::InProcess(Box::new(move || respond(result)))
+            }
+            ReplyTo::Socket { outbox, id } => {
+                let message = match result {
+                    Ok(result) => {
+                        response(&id, &result).unwrap_or_else(|error| unencodable(&id, &error))
+                    }
+                    Err(error) => error_response(&id, &error),
+                };
+                let message = sendable(&outbox, &id, message);
+                PreparedResponse::Socket { outbox, message }
+            }
+        };
+        Prepared { response, _permit: self.permit.take() }
+    }
+
+    /// Fails if the response cannot have so many bytes, encoded.
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<(), RpcError> {
+        let Some(ReplyTo::Socket { outbox, .. }) = &self.to else { return Ok(()) };
+        let max = outbox.max_response();
+        if bytes.div_ceil(3).saturating_mul(4) > max { Err(too_large(max)) } else { Ok(()) }
+    }
+
+    /// Answers `fs/readFile` with a small file.
+    pub(crate) fn send_file(mut self, content: Vec<u8>) {
+        match self.to.take() {
+            Some(ReplyTo::Socket { outbox, id }) => {
+                let message = bytes_response(&id, "dataBase64", &content, "");
+                outbox.push(sendable(&outbox, &id, message));
+            }
+            to => {
+                self.to = to;
+                let response = FsReadFileResponse { data_base64: content.into() };
+                self.send::<rpc::FsReadFile>(Ok(response));
+            }
+        }
+    }
+
+    /// Answers `fs/readFile` with a file that is read piece by piece, straight into the response.
+    pub(crate) fn send_large_file(mut self, file: LargeFile) {
+        match self.to.take() {
+            Some(ReplyTo::Socket { outbox, id }) => {
+                let max = outbox.max_response();
+                let expected = file.expected_bytes().min(max);
+                let mut response = BytesResponse::new(&id, "dataBase64", expected);
+                let read = file.finish(|piece| {
+                    response.append(piece);
+                    if response.len() > max { Err(too_large(max)) } else { Ok(()) }
+                });
+                outbox.push(match read {
+                    Ok(()) => sendable(&outbox, &id, response.finish("")),
+                    Err(error) => error_response(&id, &error),
+                });
+            }
+            to => {
+                self.to = to;
+                let mut content = Vec::with_capacity(file.expected_bytes());
+                let read = file.finish(|piece| {
+                    content.extend_from_slice(piece);
+                    Ok(())
+                });
+                let response = read.map(|()| FsReadFileResponse { data_base64: content.into() });
+                self.send::<rpc::FsReadFile>(response);
+            }
+        }
+    }
+
+    /// Answers `fs/readBlock`.
+    pub(crate) fn send_block(mut self, bytes: Vec<u8>, eof: bool) {
+        match self.to.take() {
+            Some(ReplyTo::Socket { outbox, id }) => {
+                let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
+                outbox.push(sendable(&outbox, &id, bytes_response(&id, "chunk", &bytes, more)));
+            }
+            to => {
+                self.to = to;
+                self.send::<rpc::FsReadBlock>(Ok(FsReadBlockResponse { chunk: bytes.into(), eof }));
+            }
+        }
+    }
+
+    /// Answers with events of a process up to `seq`, which count as received when the response is.
+    pub(crate) fn send_events<M: Rpc>(
+        mut self,
+        result: M::Response,
+        feed: Arc<SocketFeed>,
+        seq: u64,
+    ) {
+        match self.to.take() {
+            Some(ReplyTo::Socket { outbox, id }) => match response(&id, &result) {
+                Ok(message) if message.len() <= outbox.max_response() => {
+                    outbox.push_events(message, feed, seq);
+                }
+                Ok(message) => outbox.push(sendable(&outbox, &id, message)),
+                Err(error) => outbox.push(unencodable(&id, &error)),
+            },
+            to => {
+                self.to = to;
+                self.send::<M>(Ok(result));
+            }
+        }
+    }
+}
+
+/// A response that is made and not sent. The request keeps its permit.
+pub(crate) struct Prepared {
+    response: PreparedResponse,
+    _permit: Option<RequestPermit>,
+}
+
+enum PreparedResponse {
+    Socket { outbox: Arc<Outbox>, message: Vec<u8> },
+    InProcess(Box<dyn FnOnce() + Send>),
+}
+
+impl Prepared {
+    /// The memory that it takes in the connection's queue.
+    pub(crate) fn len(&self) -> usize {
+        match &self.response {
+            PreparedResponse::Socket { message, .. } => message.len(),
+            PreparedResponse::InProcess(_) => 0,
+        }
+    }
+
+    pub(crate) fn send(self) {
+        match self.response {
+            PreparedResponse::Socket { outbox, message } => outbox.push(message),
+            PreparedResponse::InProcess(respond) => respond(),
+        }
+    }
+}
+
+/// The last resort: no client would take a larger message, or the server has no memory for it, and the
+/// connection has other requests to live for. What may be large has a bound of its own, and a response
+/// that comes to this was missed there.
+fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
+    let (len, max) = (message.len(), outbox.max_response());
+    if len <= max {
+        return message;
+    }
+    tracing::warn!(len, "a response exceeds the largest message; an error is sent instead");
+    error_response(id, &too_large(max))
+}
+
+fn too_large(max: usize) -> RpcError {
+    let message = format!("the answer exceeds the limit of {max} bytes");
+    RpcError::internal(message).with_kind("answerTooLarge")
+}
+
+/// The text of all requests of a connection that were not answered yet, as one: many small requests are as
+/// large as a large one.
+#[derive(Debug, Default)]
+pub(crate) struct RequestTexts(Mutex<(usize, Holding)>);
+
+impl RequestTexts {
+    pub(crate) fn new(held: Holding) -> Self {
+        Self(Mutex::new((0, held)))
+    }
+
+    pub(crate) fn count(self: &Arc<Self>, bytes: usize) -> RequestText {
+        self.add(bytes.cast_signed());
+        RequestText { all: Arc::clone(self), bytes }
+    }
+
+    fn add(&self, bytes: isize) {
+        let (total, held) = &mut *self.lock();
+        *total = total.saturating_add_signed(bytes);
+        held.set(*total);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Holding)> {
+        self.0.lock().expect("no code panics while it counts text")
+    }
+}
+
+/// The text of one request, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct RequestText {
+    all: Arc<RequestTexts>,
+    bytes: usize,
+}
+
+impl Drop for RequestText {
+    fn drop(&mut self) {
+        self.all.add(-self.bytes.cast_signed());
+    }
+}
+
+fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {
+    error_response(id, &RpcError::internal(format!("result of {id}: {error}")))
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = match &self.to {
+            Some(ReplyTo::Socket { id, .. }) => Some(id),
+            Some(ReplyTo::InProcess { .. }) | None => None,
+        };
+        f.debug_struct("Reply").field("id", &id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(to) = self.to.take() {
+            let error = RpcError::internal("the request was abandoned by the server");
+            match to {
+                ReplyTo::Socket { outbox, id } => outbox.push(error_response(&id, &error)),
+                ReplyTo::InProcess { respond, .. } => respond(Err(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The HTTP bodies that are on their way to one connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use exec_server_protocol::{ErrorCode, MAX_NAME_BYTES, RpcError};
+use exec_server_transport::Holding;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::id_table::{Claim, IdRules, IdTable};
+
+const MAX_STREAMS: usize = 1024;
+/// Whole bodies that are being read at once; what has no room is refused.
+const WHOLE_BODIES_KIB: usize = 256 << 10;
+/// Taken at once while a body grows.
+const GROWTH_KIB: u32 = 1 << 10;
+/// What a delta costs besides its content.
+const DELTA_OVERHEAD: usize = 128;
+/// How much of a stream its client may have before it says that it has consumed it.
+const WINDOW_BYTES: usize = 2 << 20;
+
+#[derive(Debug)]
+pub(crate) struct HttpBodies {
+    streams: Arc<IdTable<Arc<HttpStream>>>,
+    requests: Arc<WholeRequests>,
+    whole: Arc<Semaphore>,
+}
+
+/// Requests that are answered with their whole response. Clients in the field give all of theirs one id: only that of a stream must
+/// be its own.
+#[derive(Debug, Default)]
+struct WholeRequests {
+    by_id: Mutex<HashMap<String, Vec<Arc<HttpStream>>>>,
+}
+
+impl WholeRequests {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<HttpStream>>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request for a whole response that can be cancelled until this is dropped.
+#[derive(Debug)]
+pub(crate) struct WholeRequest {
+    id: String,
+    stream: Arc<HttpStream>,
+    requests: Arc<WholeRequests>,
+}
+
+impl WholeRequest {
+    pub(crate) async fn cancelled(&self) {
+        self.stream.cancelled().await;
+    }
+}
+
+impl Drop for WholeRequest {
+    fn drop(&mut self) {
+        let mut requests = self.requests.lock();
+        if let Some(same_id) = requests.get_mut(&self.id) {
+            same_id.retain(|stream| !Arc::ptr_eq(stream, &self.stream));
+            if same_id.is_empty() {
+                requests.remove(&self.id);
+            }
+        }
+        drop(requests);
+        self.stream.ended.send_replace(true);
+    }
+}
+
+/// What the client says about a body while it is sent.
+#[derive(Debug, Default)]
+pub(crate) struct HttpStream {
+    consumed: watch::Sender<u64>,
+    cancelled: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
+}
+
+/// A stream under its name. When it is dropped the name is free, and nothing more is told under it.
+#[derive(Debug)]
+pub(crate) struct OpenStream {
+    stream: Arc<HttpStream>,
+    claim: Option<Claim<Arc<HttpStream>>>,
+}
+
+impl Deref for OpenStream {
+    type Target = HttpStream;
+
+    fn deref(&self) -> &HttpStream {
+        &self.stream
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.claim = None;
+        self.stream.ended.send_replace(true);
+    }
+}
+
+/// Memory for a whole body, taken as it grows.
+#[derive(Debug)]
+pub(crate) struct BodyMemory {
+    whole: Arc<Semaphore>,
+    permits: Option<OwnedSemaphorePermit>,
+    bytes: usize,
+    /// The same, of the memory that connections share.
+    held: Holding,
+}
+
+impl BodyMemory {
+    /// False if other bodies have it all.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
+        if !self.held.try_grow_to(bytes) {
+            return false;
+        }
+        while self.bytes < bytes {
+            let Ok(more) = Arc::clone(&self.whole).try_acquire_many_owned(GROWTH_KIB) else {
+                return false;
+            };
+            match &mut self.permits {
+                Some(permits) => permits.merge(more),
+                None => self.permits = Some(more),
+            }
+            self.bytes += (GROWTH_KIB as usize) << 10;
+        }
+        true
+    }
+}
+
+impl HttpBodies {
+    pub(crate) fn limited() -> Self {
+        Self::with_limits(MAX_STREAMS, WHOLE_BODIES_KIB)
+    }
+
+    pub(crate) fn unlimited() -> Self {
+        Self::with_limits(usize::MAX, Semaphore::MAX_PERMITS)
+    }
+
+    fn with_limits(max_entries: usize, whole_kib: usize) -> Self {
+        let rules = IdRules {
+            member: "requestId",
+            max_bytes: MAX_NAME_BYTES,
+            max_entries,
+            bad_id: ErrorCode::InvalidParams,
+        };
+        let whole = Arc::new(Semaphore::new(whole_kib));
+        Self { streams: IdTable::new(rules), requests: Arc::default(), whole }
+    }
+
+    pub(crate) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
+        let claim = self.streams.claim(request_id)?;
+        let stream = Arc::new(HttpStream::default());
+        // The name was taken just now.
+        let _ = claim.fill(Arc::clone(&stream));
+        Ok(OpenStream { stream, claim: Some(claim) })
+    }
+
+    pub(crate) fn open_whole(&self, request_id: String) -> Result<WholeRequest, RpcError> {
+        if self.streams.get(&request_id).is_some() {
+            let message = format!("requestId {request_id:?} is being streamed on this connection");
+            return Err(RpcError::invalid_params(message).with_kind("duplicateId"));
+        }
+        let stream = Arc::new(HttpStream::default());
+        let mut requests = self.requests.lock();
+        requests.entry(request_id.clone()).or_default().push(Arc::clone(&stream));
+        drop(requests);
+        Ok(WholeRequest { id: request_id, stream, requests: Arc::clone(&self.requests) })
+    }
+
+    pub(crate) fn acknowledge(&self, request_id: &str, seq: u64) {
+        if let Some(stream) = self.streams.get(request_id) {
+            stream.consumed.send_if_modified(|consumed| {
+                let more = seq > *consumed;
+                *consumed = seq.max(*consumed);
+                more
+            });
+        }
+    }
+
+    /// Asks whatever has this id to end. A stream keeps its name until it has.
+    pub(crate) fn cancel(&self, request_id: &str) -> Vec<Arc<HttpStream>> {
+        let mut cancelled = self.requests.lock().get(request_id).cloned().unwrap_or_default();
+        cancelled.extend(self.streams.get(request_id));
+        for stream in &cancelled {
+            stream.cancelled.send_replace(true);
+        }
+        cancelled
+    }
+
+    pub(crate) fn memory(&self, held: Holding) -> BodyMemory {
+        BodyMemory { whole: Arc::clone(&self.whole), permits: None, bytes: 0, held }
+    }
+}
+
+impl HttpStream {
+    pub(crate) async fn cancelled(&self) {
+        // The sender is ours, so it cannot be gone.
+        let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
+    }
+
+    /// Nothing more will be told about it.
+    pub(crate) async fn ended(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+}
+
+/// What of a stream has been sent and not consumed. A client that never says so is held back by its socket alone.
+#[derive(Debug)]
+pub(crate) struct StreamWindow {
+    consumed: Option<watch::Receiver<u64>>,
+    sent: VecDeque<(u64, usize)>,
+    bytes: usize,
+}
+
+impl StreamWindow {
+    pub(crate) fn new(stream: &HttpStream, client_acks: bool) -> Self {
+        let consumed = client_acks.then(|| stream.consumed.subscribe());
+        Self { consumed, sent: VecDeque::new(), bytes: 0 }
+    }
+
+    pub(crate) fn sent(&mut self, seq: u64, bytes: usize) {
+        if self.consumed.is_some() {
+            let bytes = bytes + DELTA_OVERHEAD;
+            self.sent.push_back((seq, bytes));
+            self.bytes += bytes;
+        }
+    }
+
+    /// Waits until the client has consumed enough.
+    pub(crate) async fn open(&mut self) {
+        let Some(consumed) = &mut self.consumed else { return };
+        loop {
+            let seq = *consumed.borrow_and_update();
+            while let Some(&(sent, bytes)) = self.sent.front()
+                && sent <= seq
+            {
+                self.bytes -= bytes;
+                self.sent.pop_front();
+            }
+            if self.bytes < WINDOW_BYTES || consumed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn is_open(window: &mut StreamWindow) -> bool {
+        tokio::select! {
+            biased;
+            () = window.open() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_window_opens_when_its_client_has_consumed() {
+        let bodies = HttpBodies::limited();
+        let stream = bodies.open("r".into()).unwrap();
+        let mut window = StreamWindow::new(&stream, true);
+        window.sent(1, WINDOW_BYTES - 1 - DELTA_OVERHEAD);
+        assert!(is_open(&mut window).await);
+        window.sent(2, 0);
+        assert!(!is_open(&mut window).await);
+        bodies.acknowledge("r", 1);
+        assert!(is_open(&mut window).await);
+        bodies.acknowledge("r", 0);
+        bodies.acknowledge("other", 9);
+        window.sent(3, WINDOW_BYTES);
+        assert!(!is_open(&mut window).await, "an older confirmation changes nothing");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_never_confirms_is_not_waited_for() {
+        let bodies = HttpBodies::limited();
+        let stream = bodies.open("r".into()).unwrap();
+        let mut window = StreamWindow::new(&stream, false);
+        window.sent(1, 10 * WINDOW_BYTES);
+        assert!(is_open(&mut window).await);
+    }
+
+    #[tokio::test]
+    async fn an_id_is_free_again_when_its_stream_is_over() {
+        let bodies = HttpBodies::limited();
+        let stream = bodies.open("r".into()).unwrap();
+        assert_eq!(bodies.open("r".into()).unwrap_err().code, -32602);
+        let cancelled = bodies.cancel("r").remove(0);
+        stream.cancelled().await;
+        assert!(bodies.open("r".into()).is_err(), "it may still tell something");
+        drop(stream);
+        cancelled.ended().await;
+        assert!(bodies.open("r".into()).is_ok());
+        assert!(bodies.cancel("other").is_empty());
+    }
+
+    #[tokio::test]
+    async fn whole_requests_may_share_an_id_but_not_with_a_stream() {
+        let bodies = HttpBodies::limited();
+        let (first, second) = (bodies.open_whole("r".into()), bodies.open_whole("r".into()));
+        let (first, second) = (first.unwrap(), second.unwrap());
+        let cancelled = bodies.cancel("r");
+        assert_eq!(cancelled.len(), 2);
+        first.cancelled().await;
+        second.cancelled().await;
+        drop((first, second));
+        for stream in cancelled {
+            stream.ended().await;
+        }
+        assert!(bodies.requests.lock().is_empty());
+        let _stream = bodies.open("r".into()).unwrap();
+        assert_eq!(bodies.open_whole("r".into()).unwrap_err().code, -32602);
+    }
+
+    #[test]
+    fn bodies_together_have_a_bound() {
+        let bodies = HttpBodies::limited();
+        let (mut first, mut second) =
+            (bodies.memory(Holding::default()), bodies.memory(Holding::default()));
+        assert!(first.grow_to((WHOLE_BODIES_KIB << 10) - 1));
+        assert!(!second.grow_to(1));
+        drop(first);
+        assert!(second.grow_to(1));
+    }
+}

@@ -1,0 +1,180 @@
+//! What a client has given a name on its connection: handles, watches, searches, HTTP bodies. All of it ends with the
+//! connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use exec_server_protocol::{ErrorCode, RpcError};
+
+/// How names of one kind may look, and how many there may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IdRules {
+    /// What the wire calls the name.
+    pub(crate) member: &'static str,
+    pub(crate) max_bytes: usize,
+    pub(crate) max_entries: usize,
+    /// Told to a client that uses one twice, or one that is empty or too long.
+    pub(crate) bad_id: ErrorCode,
+}
+
+#[derive(Debug)]
+pub(crate) struct IdTable<T> {
+    rules: IdRules,
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    entries: HashMap<String, (Ticket, Option<T>)>,
+    next_ticket: Ticket,
+    is_over: bool,
+}
+
+/// Tells apart those that had the same name one after the other.
+type Ticket = u64;
+
+impl<T> IdTable<T> {
+    pub(crate) fn new(rules: IdRules) -> Arc<Self> {
+        let state = State { entries: HashMap::new(), next_ticket: 0, is_over: false };
+        Arc::new(Self { rules, state: Mutex::new(state) })
+    }
+
+    /// Takes a name, before there is anything that has it. Dropping the claim gives the name back.
+    pub(crate) fn claim(self: &Arc<Self>, name: String) -> Result<Claim<T>, RpcError> {
+        self.check_name(&name)?;
+        let IdRules { member, max_entries, bad_id, .. } = self.rules;
+        let mut state = self.lock();
+        if state.is_over {
+            return Err(RpcError::internal("the connection is over"));
+        }
+        if state.entries.contains_key(&name) {
+            let message = format!("{member} {name:?} is in use on this connection");
+            return Err(RpcError::new(bad_id, message).with_kind("duplicateId"));
+        }
+        if state.entries.len() >= max_entries {
+            let message = format!("this connection has {max_entries} of {member} already");
+            return Err(RpcError::invalid_request(message).with_kind("tooManyOpen"));
+        }
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.entries.insert(name.clone(), (ticket, None));
+        drop(state);
+        Ok(Claim { named: Arc::clone(self), name, ticket, kept: false })
+    }
+
+    /// Fails if nothing can have this name.
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), RpcError> {
+        let IdRules { member, max_bytes, bad_id, .. } = self.rules;
+        if (1..=max_bytes).contains(&name.len()) {
+            return Ok(());
+        }
+        let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", name.len());
+        Err(RpcError::new(bad_id, message))
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Option<T> {
+        self.lock().entries.remove(name).and_then(|(_, value)| value)
+    }
+
+    /// The connection is over: gives out all there is, and takes no more.
+    pub(crate) fn end(&self) -> Vec<T> {
+        let mut state = self.lock();
+        state.is_over = true;
+        state.entries.drain().filter_map(|(_, (_, value))| value).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> IdTable<T> {
+    pub(crate) fn get(&self, name: &str) -> Option<T> {
+        self.lock().entries.get(name).and_then(|(_, value)| value.clone())
+    }
+}
+
+/// A name that was taken. Whatever has it loses it when this is dropped, unless it was kept.
+#[derive(Debug)]
+pub(crate) struct Claim<T> {
+    named: Arc<IdTable<T>>,
+    name: String,
+    ticket: Ticket,
+    kept: bool,
+}
+
+impl<T> Claim<T> {
+    /// Puts something under the name; gives it back if the name was taken away meanwhile.
+    pub(crate) fn fill(&self, value: T) -> Result<(), T> {
+        match self.named.lock().entries.get_mut(&self.name) {
+            Some((ticket, slot)) if *ticket == self.ticket => {
+                *slot = Some(value);
+                Ok(())
+            }
+            _ => Err(value),
+        }
+    }
+
+    /// From here on the name lasts until it is removed.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl<T> Drop for Claim<T> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let mut state = self.named.lock();
+        let is_ours = |(ticket, _): &(Ticket, Option<T>)| *ticket == self.ticket;
+        let removed = match state.entries.get(&self.name) {
+            Some(entry) if is_ours(entry) => state.entries.remove(&self.name),
+            _ => None,
+        };
+        drop(state);
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named() -> Arc<IdTable<u32>> {
+        IdTable::new(IdRules {
+            member: "handleId",
+            max_bytes: 4,
+            max_entries: 2,
+            bad_id: ErrorCode::InvalidRequest,
+        })
+    }
+
+    #[test]
+    fn names_are_unique_short_and_few() {
+        let named = named();
+        let first = named.claim("a".into()).unwrap();
+        assert_eq!(named.claim("a".into()).unwrap_err().data.unwrap().kind, "duplicateId");
+        assert_eq!(named.claim("abcde".into()).unwrap_err().code, -32600);
+        assert_eq!(named.claim(String::new()).unwrap_err().code, -32600);
+        let _second = named.claim("b".into()).unwrap();
+        assert_eq!(named.claim("c".into()).unwrap_err().data.unwrap().kind, "tooManyOpen");
+        drop(first);
+        assert!(named.claim("a".into()).is_ok());
+    }
+
+    #[test]
+    fn a_claim_that_lost_its_name_touches_nobody_elses() {
+        let named = named();
+        let old = named.claim("a".into()).unwrap();
+        assert_eq!(named.remove("a"), None);
+        let new = named.claim("a".into()).unwrap();
+        assert_eq!(old.fill(1), Err(1));
+        assert_eq!(new.fill(2), Ok(()));
+        drop(old);
+        assert_eq!(named.get("a"), Some(2));
+        new.keep();
+        assert_eq!(named.end(), [2]);
+        assert!(named.claim("a".into()).is_err());
+    }
+}

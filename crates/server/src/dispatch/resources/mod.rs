@@ -1,0 +1,27 @@
+//! What a client has opened on its connection: file handles, watches, searches, HTTP bodies. All of it ends with the
+//! connection.
+
+mod bodies;
+mod files;
+mod id_table;
+
+pub(crate) use bodies::{HttpBodies, HttpStream, StreamWindow, WholeRequest};
+pub(crate) use files::{FileHandle, Files, WatchTask};
+
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub(crate) files: Files,
+    pub(crate) bodies: HttpBodies,
+}
+
+impl Resources {
+    /// For a client that is not trusted with the server's memory.
+    pub(crate) fn limited() -> Self {
+        Self { files: Files::limited(), bodies: HttpBodies::limited() }
+    }
+
+    /// For the program that the server is part of.
+    pub(crate) fn unlimited() -> Self {
+        Self { files: Files::unlimited(), bodies: HttpBodies::unlimited() }
+    }
+}

@@ -1,0 +1,56 @@
+//! The link of a client in the same program: no JSON, no socket, the same rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_protocol::{Call, EventSink, Respond, RpcError, ServerLink};
+
+use crate::connection::ClientConnection;
+use crate::dispatch::{Dispatcher, Reply};
+use crate::feed::ConfirmedBy;
+use crate::server::ServerState;
+use crate::sessions::{Session, SessionSettings};
+
+/// A session that is attached to its link for as long as that lives: no other client can resume it, and it never expires.
+/// Otherwise it is like every other: counted by `max_sessions`, shown by `session/list`, and open to observers.
+#[derive(Debug)]
+pub(crate) struct InProcessLink {
+    dispatcher: Dispatcher,
+    session: Arc<Session>,
+}
+
+impl InProcessLink {
+    pub(crate) fn open(
+        state: &Arc<ServerState>,
+        client_name: &str,
+    ) -> Result<Arc<dyn ServerLink>, RpcError> {
+        let connection = Arc::new(ClientConnection::in_process(state.next_connection()));
+        let settings =
+            SessionSettings { confirmed_by: ConfirmedBy::Ack, detached_ttl: Duration::ZERO };
+        let session = state.sessions.open(client_name.to_owned(), settings, &connection)?;
+        let dispatcher = Dispatcher::new(Arc::clone(state), connection);
+        Ok(Arc::new(Self { dispatcher, session }))
+    }
+}
+
+impl ServerLink for InProcessLink {
+    fn session_id(&self) -> &str {
+        self.session.id()
+    }
+
+    fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond) {
+        let reply = Reply::in_process(respond, events);
+        match call.check_names() {
+            Ok(()) => self.dispatcher.call(&self.session, call, reply),
+            Err(error) => reply.fail(error),
+        }
+    }
+}
+
+impl Drop for InProcessLink {
+    fn drop(&mut self) {
+        // All but the waiting is done when the future has been made, so no runtime is needed here.
+        drop(self.dispatcher.state().end_session(&self.session));
+        self.dispatcher.connection().resources.files.end();
+    }
+}

@@ -1,0 +1,103 @@
+//! Sandboxed processes of this server that have a network, and so a way to its listener.
+//!
+//! What such a process asked for here would run outside of its sandbox, so its connections are refused, whatever it knows or
+//! proves. A process is registered before its program runs: it may connect in its first moment. One that is gone may have left a
+//! connection with requests in it, so for a while nobody is believed who cannot be found.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use exec_server_host::process::origin::{Lineage, Origin, PeerSocket, trace};
+use exec_server_host::process::{Guest, Whereabouts};
+use exec_server_transport::Peer;
+
+use crate::adapter::FilePool;
+
+/// More than a handshake takes, and waiting for it to be served.
+const MEMORY: Duration = Duration::from_secs(30);
+
+/// A start may hang on its storage, and a child of this server that connects meanwhile is refused.
+const START_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct SandboxedPeers {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    sandboxed: Vec<Whereabouts>,
+    /// When one with a network was last seen alive, or missed.
+    last: Option<Instant>,
+}
+
+impl SandboxedPeers {
+    /// To be called before the program of a sandboxed process runs.
+    pub(crate) fn register(&self, process: Whereabouts) {
+        let mut known = self.lock();
+        known.look();
+        known.sandboxed.push(process);
+    }
+
+    /// Whether a peer may be one of them; `None` is one that has hung up.
+    pub(crate) async fn may_include(&self, peer: Option<Peer>, pool: &FilePool) -> bool {
+        let sandboxed = {
+            let mut known = self.lock();
+            known.look();
+            if known.last.is_none_or(|last| last.elapsed() > MEMORY) {
+                return false;
+            }
+            known.sandboxed.clone()
+        };
+        let peer = match peer {
+            None => return true,
+            Some(Peer::Tcp { remote, local }) => PeerSocket::Tcp { own: remote, other: local },
+            Some(Peer::Unix { socket }) => PeerSocket::Unix { socket },
+        };
+        match pool.compute(move || trace(peer)).await {
+            Some(Origin::Elsewhere) => false,
+            Some(Origin::Here(lineages)) => is_any_below(&lineages, &sandboxed).await,
+            Some(Origin::Unknown) | None => true,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no code panics while it holds the sandboxed_peers")
+    }
+}
+
+impl Known {
+    fn look(&mut self) {
+        if self.sandboxed.iter().any(Whereabouts::has_network) {
+            self.last = Some(Instant::now());
+        }
+        self.sandboxed.retain(|process| !process.is_gone());
+    }
+}
+
+async fn is_any_below(lineages: &[Lineage], sandboxed: &[Whereabouts]) -> bool {
+    let includes = |pid| lineages.iter().any(|lineage| lineage.includes(pid));
+    let mut starting = Vec::new();
+    for process in sandboxed {
+        match process.guest() {
+            Guest::No => {}
+            Guest::KeptBy(keeper) if includes(keeper) => return true,
+            Guest::KeptBy(_) => {}
+            Guest::Somewhere => return true,
+            Guest::Starting => starting.push(process),
+        }
+    }
+    // Whoever is not below this server is of none of its starts, and need not wait for them.
+    if !includes(std::process::id()) {
+        return false;
+    }
+    for process in starting {
+        let _ = tokio::time::timeout(START_TIMEOUT, process.decided()).await;
+        match process.guest() {
+            Guest::No => {}
+            Guest::KeptBy(keeper) if !includes(keeper) => {}
+            Guest::KeptBy(_) | Guest::Starting | Guest::Somewhere => return true,
+        }
+    }
+    false
+}
