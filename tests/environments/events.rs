@@ -1,6 +1,6 @@
 //! What a process reports, and that nothing of it is lost.
 
-use exec_server::protocol::{SignalName, TerminalSize, TerminateMode};
+use exec_server::protocol::{ErrorKind, SignalName, TerminalSize, TerminateMode};
 
 use super::*;
 use crate::support::{program, shell};
@@ -160,7 +160,7 @@ async fn a_slow_subscriber_loses_nothing_and_delays_nobody(backend: Backend) {
 async fn an_id_is_used_once(backend: Backend) {
     let first = start(&backend, &shell("p", "read x; echo $x").with_stdin()).await;
     let error = backend.start(shell("p", "true").typed()).await.unwrap_err();
-    assert_eq!(error.kind(), Some("duplicateProcess"));
+    assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess));
     assert!(error.to_string().contains("process \"p\" already exists in this session"), "{error}");
     first.write("still\n".into()).await.unwrap();
     assert_eq!(first.output().await.unwrap().stdout.complete(), Some(&b"still\n"[..]));
@@ -183,9 +183,9 @@ async fn refusals_are_the_same_everywhere() {
         let mut of_this_site = Vec::new();
         for refused in &starts {
             let error = backend.start(refused.typed()).await.unwrap_err();
-            of_this_site.push((error.to_string(), error.kind().map(str::to_owned)));
+            of_this_site.push((error.to_string(), error.kind().cloned()));
         }
-        assert_eq!(of_this_site[0].1.as_deref(), Some("programNotFound"));
+        assert_eq!(of_this_site[0].1, Some(ErrorKind::ProgramNotFound));
         refusals.push(of_this_site);
     }
     assert_eq!(refusals[0], refusals[1]);

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use exec_server::protocol::{
-    FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsGetMetadataParams, FsGlobParams,
-    FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
-    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWriteFileParams, TreeEntryKind,
-    WalkOptions,
+    ErrorKind, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsGetMetadataParams,
+    FsGlobParams, FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams,
+    FsRenameParams, FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWriteFileParams,
+    TreeEntryKind, WalkOptions,
 };
 use exec_server::{ExecServerError, ExecutorFileSystem as _};
 
@@ -243,7 +243,7 @@ async fn a_condition_that_does_not_hold_is_a_conflict(environment: Environment) 
     let new = FsWriteFileParams { create_new: true, ..FsWriteFileParams::new(uri.clone(), "one") };
     let first = environment.write_file(new.clone()).await.unwrap();
     let error = environment.write_file(new).await.unwrap_err();
-    assert_eq!(error.kind(), Some("conflict"), "{error}");
+    assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{error}");
     assert_eq!(place.read("file"), b"one");
 
     let next = |content: &'static str, like: exec_server::protocol::FsWriteFileResponse| {
@@ -256,7 +256,7 @@ async fn a_condition_that_does_not_hold_is_a_conflict(environment: Environment) 
     let second = environment.write_file(next("second", first)).await.unwrap();
     assert_eq!(second.size, Some(6));
     let error = environment.write_file(next("lost update", first)).await.unwrap_err();
-    assert_eq!(error.kind(), Some("conflict"), "{error}");
+    assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{error}");
     assert_eq!(place.read("file"), b"second");
     environment.write_file(next("third", second)).await.unwrap();
 }

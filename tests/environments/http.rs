@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use exec_server::protocol::{HttpRequestHeader, HttpRequestParams, HttpResponse, RedirectPolicy};
+use exec_server::protocol::{
+    ErrorKind, HttpRequestHeader, HttpRequestParams, HttpResponse, RedirectPolicy,
+};
 use exec_server::{ExecServerError, HttpClient as _, SandboxCeiling, SandboxLevel};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
@@ -47,7 +49,7 @@ async fn an_environment_that_forbids_the_network_opens_and_refuses_requests() {
         environment.request_streamed(web.get("/")).await.unwrap_err(),
     ] {
         let ExecServerError::Server(error) = &error else { panic!("{error}") };
-        assert_eq!(error.data.as_ref().unwrap().kind, "sandboxDenied", "{error}");
+        assert_eq!(error.kind(), Some(&ErrorKind::SandboxDenied), "{error}");
     }
     environment.info().await.unwrap();
 }

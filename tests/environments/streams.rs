@@ -2,7 +2,8 @@
 
 use exec_server::ExecutorFileSystem as _;
 use exec_server::protocol::{
-    FsCreateParams, FsOpenParams, FsReadDirectoryParams, FsReadFileParams, MAX_BLOCK_BYTES,
+    ErrorKind, FsCreateParams, FsOpenParams, FsReadDirectoryParams, FsReadFileParams,
+    MAX_BLOCK_BYTES,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -130,12 +131,12 @@ async fn a_commit_is_refused_when_somebody_else_was_faster(environment: Environm
     let error = writer.shutdown().await.unwrap_err();
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let source: &exec_server::ExecServerError = source.expect("the reason is kept");
-    assert_eq!(source.kind(), Some("conflict"), "{error}");
+    assert_eq!(source.kind(), Some(&ErrorKind::Conflict), "{error}");
     drop(writer);
     until_only(&environment, &place, &["file"]).await;
     assert_eq!(place.read("file"), b"theirs");
     let error = environment.create(params).await.unwrap_err();
-    assert_eq!(error.kind(), Some("conflict"), "{error}");
+    assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{error}");
 }
 
 /// More than may be open at once.

@@ -176,6 +176,8 @@ pub(crate) fn read_error(error: &RawValue) -> RpcError {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_protocol::ErrorKind;
+
     use super::*;
 
     fn call(method: Method, replay: bool) -> (Call, oneshot::Receiver<Answer>) {
@@ -221,7 +223,7 @@ mod tests {
     fn errors_of_any_server_are_read() {
         let read = |text: &str| read_error(&RawValue::from_string(text.into()).unwrap());
         let ours = read(r#"{"code":-32600,"message":"no","data":{"kind":"unknownProcess"}}"#);
-        assert_eq!(ours.data.unwrap().kind, "unknownProcess");
+        assert_eq!(ours.kind(), Some(&ErrorKind::UnknownProcess));
         assert_eq!(read(r#"{"code":-1,"message":"no","data":[1]}"#).message, "no");
         assert_eq!(read("7").code, -32603);
     }

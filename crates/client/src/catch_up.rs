@@ -3,7 +3,7 @@
 //! The answer has the chunks with their numbers; that the process has exited and closed it only says. Their numbers
 //! are the ones that are missing.
 
-use exec_server_protocol::{ReadResponse, RpcError};
+use exec_server_protocol::{ErrorKind, ReadResponse, RpcError};
 
 use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation};
@@ -65,7 +65,9 @@ pub(crate) fn apply(
         }
     }
     if let Some(failure) = response.failure {
-        mirror.fail(ExecServerError::Server(RpcError::internal(failure).with_kind("processLost")));
+        mirror.fail(ExecServerError::Server(
+            RpcError::internal(failure).with_kind(ErrorKind::ProcessLost),
+        ));
     }
     Ok(())
 }

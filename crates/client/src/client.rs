@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
-    ObserveParams, OnFull, ReadParams, Rpc, RpcError, SandboxRequest, SandboxType, ServerLink,
-    SessionCloseParams, StartParams, StartResponse, TerminateMode, TerminateParams,
+    ErrorKind, ObserveParams, OnFull, ReadParams, Rpc, RpcError, SandboxRequest, SandboxType,
+    ServerLink, SessionCloseParams, StartParams, StartResponse, TerminateMode, TerminateParams,
     for_each_method, rpc,
 };
 use exec_server_transport::Connection;
@@ -257,7 +257,9 @@ impl ExecServerClient {
         let key = ProcessKey { observed_session: None, process_id: process_id.to_owned() };
         let mirror = link.find_mirror(&key).ok_or_else(|| {
             let message = format!("process {process_id:?} is not known, or has a handle already");
-            ExecServerError::Server(RpcError::invalid_request(message).with_kind("unknownProcess"))
+            ExecServerError::Server(
+                RpcError::invalid_request(message).with_kind(ErrorKind::UnknownProcess),
+            )
         })?;
         mirror.regain_handle();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))

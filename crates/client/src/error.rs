@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_protocol::RpcError;
+use exec_server_protocol::{ErrorKind, RpcError};
 use exec_server_transport::DialError;
 
 /// Why a call, a process or a connection failed. Clones are cheap: one loss is told to many.
@@ -116,11 +116,11 @@ impl Violation {
 }
 
 impl ExecServerError {
-    /// The stable word of a server's error.
+    /// The kind of a server's error.
     #[must_use]
-    pub fn kind(&self) -> Option<&str> {
+    pub fn kind(&self) -> Option<&ErrorKind> {
         match self {
-            Self::Server(error) => error.data.as_ref().map(|data| data.kind.as_str()),
+            Self::Server(error) => error.kind(),
             _ => None,
         }
     }

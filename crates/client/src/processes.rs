@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorCode, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ impl Processes {
                 Some(_) => format!("process {:?} is observed already", process.key.process_id),
             };
             let error = RpcError::new(ErrorCode::InvalidRequest, message);
-            return Err(ExecServerError::Server(error.with_kind("duplicateProcess")));
+            return Err(ExecServerError::Server(error.with_kind(ErrorKind::DuplicateProcess)));
         }
         self.identities += 1;
         process.identity = self.identities;

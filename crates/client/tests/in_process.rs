@@ -12,9 +12,9 @@ use exec_server_client::{
 };
 use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{
-    Empty, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams, FsWatchParams,
-    FsWriteFileParams, ListParams, PathUri, SessionCloseParams, StartParams, TerminateMode,
-    WriteStatus,
+    Empty, ErrorKind, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams,
+    FsWatchParams, FsWriteFileParams, ListParams, PathUri, SessionCloseParams, StartParams,
+    TerminateMode, WriteStatus,
 };
 use exec_server_server::{Server, ServerConfig};
 use exec_server_transport::memory;
@@ -65,7 +65,7 @@ async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
 
 fn kind(error: &ExecServerError) -> &str {
     match error {
-        ExecServerError::Server(error) => error.data.as_ref().map_or("", |data| &data.kind),
+        ExecServerError::Server(error) => error.kind().map_or("", ErrorKind::as_str),
         other => panic!("not of the server: {other:?}"),
     }
 }
@@ -160,7 +160,7 @@ async fn the_session_counts_is_listed_and_cannot_be_resumed() {
     let _process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     let watcher = other(&server).await;
     let refused = server.connect_in_process("third").unwrap_err();
-    assert_eq!(refused.data.unwrap().kind, "tooManySessions");
+    assert_eq!(refused.kind(), Some(&ErrorKind::TooManySessions));
 
     let sessions = watcher.session_list(Empty {}).await.unwrap().sessions;
     let listed = sessions.iter().find(|session| session.session_id == client.session_id());

@@ -6,9 +6,10 @@ use std::fmt;
 use std::time::Duration;
 
 use exec_server_client::{
-    ConnectionState, ExecServerClient, ExecServerClientConnectOptions, ExecServerError, Lost,
+    ConnectionState, DisconnectReason, ExecServerClient, ExecServerClientConnectOptions,
+    ExecServerError,
 };
-use exec_server_protocol::SessionCloseParams;
+use exec_server_protocol::{ErrorKind, SessionCloseParams};
 use exec_server_server::{Server, ServerConfig};
 use exec_server_transport::DialUrlParseError;
 
@@ -268,10 +269,10 @@ async fn soon_after<T>(hurry: impl Future<Output = T>) {
 fn is_unknown_session(error: &ExecServerError) -> bool {
     let refusal = match error {
         ExecServerError::Disconnected(lost) => match &**lost {
-            Lost::Refused(refusal) => refusal,
+            DisconnectReason::Refused(refusal) => refusal,
             _ => error,
         },
         _ => error,
     };
-    matches!(refusal.kind(), Some("unknownSession" | "sessionEnded"))
+    matches!(refusal.kind(), Some(ErrorKind::UnknownSession | ErrorKind::SessionEnded))
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{ErrorKind, PathUri};
+
 /// What kind of failure a peer is told about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
@@ -42,11 +44,26 @@ pub struct RpcError {
     pub data: Option<ErrorData>,
 }
 
-/// Machine-readable detail of an error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Machine-readable detail of an error (ours).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ErrorData {
-    /// A stable word for programs to branch on.
-    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ErrorKind>,
+    /// What the error is about, if it is one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
+    /// The message without its subject, for clients that name the subject in their own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What an error is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Subject {
+    Process(String),
+    Request(String),
+    Path(PathUri),
 }
 
 impl RpcError {
@@ -66,18 +83,36 @@ impl RpcError {
         Self::new(ErrorCode::InternalError, message)
     }
 
-    /// Says what the error is about.
+    /// Puts a process or an HTTP request in front of the message; what the message said before is the reason.
     #[must_use]
-    pub fn about(mut self, subject: &str) -> Self {
-        self.message = one_line(format!("{subject}: {}", self.message));
+    pub fn about(mut self, subject: Subject) -> Self {
+        let reason = std::mem::take(&mut self.message);
+        let named = match &subject {
+            Subject::Process(id) => format!("process {id:?}"),
+            Subject::Request(id) => format!("http request {id:?}"),
+            Subject::Path(path) => path.as_path().display().to_string(),
+        };
+        self.message = one_line(format!("{named}: {reason}"));
+        self.with_subject(subject, reason)
+    }
+
+    /// Says what a message is about that names it already, and what is left of it without the name.
+    #[must_use]
+    pub fn with_subject(mut self, subject: Subject, reason: impl Into<String>) -> Self {
+        let data = self.data.get_or_insert_default();
+        (data.subject, data.reason) = (Some(subject), Some(one_line(reason.into())));
         self
     }
 
-    /// Adds the stable word that programs branch on.
     #[must_use]
-    pub fn with_kind(mut self, kind: &str) -> Self {
-        self.data = Some(ErrorData { kind: kind.to_owned() });
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.data.get_or_insert_default().kind = Some(kind);
         self
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> Option<&ErrorKind> {
+        self.data.as_ref()?.kind.as_ref()
     }
 }
 

@@ -10,6 +10,7 @@ mod encode;
 mod envelope;
 mod environment;
 mod error;
+mod error_kind;
 mod fs;
 mod http;
 mod legacy;
@@ -37,7 +38,8 @@ pub use envelope::{
 pub use environment::{
     Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,
 };
-pub use error::{ErrorCode, ErrorData, RpcError};
+pub use error::{ErrorCode, ErrorData, RpcError, Subject};
+pub use error_kind::ErrorKind;
 pub use fs::{
     ChangeKind, ChangedNotification, DirectoryEntry, FileChange, FsCancelSearchParams,
     FsCanonicalizeParams, FsCloseParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,

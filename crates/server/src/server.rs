@@ -9,7 +9,7 @@ use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::process::{StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
-use exec_server_protocol::{RpcError, ServerLink};
+use exec_server_protocol::{ErrorKind, RpcError, ServerLink};
 use exec_server_transport::{Connection, MemoryBudget};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
@@ -223,7 +223,7 @@ impl ServerState {
             return Ok(());
         }
         let message = "the operator's sandbox allows no network (`sandbox.network`)";
-        Err(RpcError::invalid_request(message).with_kind("sandboxDenied"))
+        Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
     }
 
     fn living_processes(&self) -> Vec<Arc<ManagedProcess>> {
@@ -367,7 +367,7 @@ fn name_taken(other: &ManagedProcess) -> RpcError {
     let (name, running) = (other.id(), !other.is_over());
     let what = if running { "a running process" } else { "a finished process that is kept" };
     let message = format!("the name {name:?} is taken by {what}");
-    RpcError::invalid_request(message).with_kind("nameTaken")
+    RpcError::invalid_request(message).with_kind(ErrorKind::NameTaken)
 }
 
 /// From the start of a process until it is forgotten.

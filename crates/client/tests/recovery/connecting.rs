@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exec_server_client::{ConnectError, ExecServerClient, ExecServerError};
-use exec_server_protocol::ErrorCode;
+use exec_server_protocol::{ErrorCode, ErrorKind};
 use exec_server_transport::{DialError, Listener, ListenerOptions, memory};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -68,7 +68,7 @@ async fn the_server_refuses_the_session() {
     let mut unknown = args(&server.url());
     unknown.options.resume_session_id = Some("nobody's".into());
     let error = ExecServerClient::connect_websocket(unknown).await.unwrap_err();
-    assert_eq!(error.kind(), Some("unknownSession"), "{error}");
+    assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession), "{error}");
     let mut nameless = args(&server.url());
     nameless.options.client_name = "x".repeat(5000);
     match ExecServerClient::connect_websocket(nameless).await.unwrap_err() {
@@ -79,7 +79,7 @@ async fn the_server_refuses_the_session() {
     let mut taken = args(&server.url());
     taken.options.resume_session_id = Some(holder.session_id().to_owned());
     let error = ExecServerClient::connect_websocket(taken).await.unwrap_err();
-    assert_eq!(error.kind(), Some("sessionAttached"), "{error}");
+    assert_eq!(error.kind(), Some(&ErrorKind::SessionAttached), "{error}");
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn another_client_takes_a_session_up() {
 
     let second = connect_once_free(again).await;
     let unknown = second.attach("nobody").await.unwrap_err();
-    assert_eq!(unknown.kind(), Some("unknownProcess"), "{unknown}");
+    assert_eq!(unknown.kind(), Some(&ErrorKind::UnknownProcess), "{unknown}");
     let process = second.attach("p").await.unwrap();
     process.write("four\n").await.unwrap();
     process.close_stdin().await.unwrap();

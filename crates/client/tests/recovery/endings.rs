@@ -8,7 +8,7 @@ use exec_server_client::{
     Violation,
 };
 use exec_server_host::process::launch::Launcher;
-use exec_server_protocol::{Empty, Method, SignalName};
+use exec_server_protocol::{Empty, ErrorKind, Method, SignalName};
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::{Cut, FaultProxy};
 use exec_server_transport::memory;
@@ -87,7 +87,9 @@ async fn a_session_that_expired_is_the_end() {
     proxy.resume();
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
-        DisconnectReason::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
+        DisconnectReason::Refused(error) => {
+            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession))
+        }
         other => panic!("{other}"),
     }
 }
@@ -103,7 +105,9 @@ async fn a_server_that_restarted_is_the_end() {
     let waiting = waiting_calls(&client);
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
-        DisconnectReason::Refused(error) => assert_eq!(error.kind(), Some("unknownSession")),
+        DisconnectReason::Refused(error) => {
+            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession))
+        }
         other => panic!("{other}"),
     }
 }

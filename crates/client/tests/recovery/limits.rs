@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use exec_server_client::{ConnectionState, ExecServerError};
-use exec_server_protocol::{Base64Bytes, ListParams, SessionCloseParams, WaitParams, WriteParams};
+use exec_server_protocol::{
+    Base64Bytes, ErrorKind, ListParams, SessionCloseParams, WaitParams, WriteParams,
+};
 
 use crate::support::{TestServer, connect, failure, shell, wait_for, with_stdin};
 
@@ -49,7 +51,7 @@ async fn a_process_without_handles_may_be_attached_and_observed_again() {
     let other = connect(&server.url()).await;
     let handle = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
     let error = owner.attach("p").await.unwrap_err();
-    assert_eq!(error.kind(), Some("duplicateProcess"), "there is a handle");
+    assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "there is a handle");
     drop(handle);
     for _ in 0..3 {
         let attached = owner.attach("p").await.unwrap();
@@ -80,7 +82,7 @@ async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
     // The client gives the id free once it has seen the end; the server then says that it knows the process.
     loop {
         let error = client.start(shell("p", "true")).await.unwrap_err();
-        assert_eq!(error.kind(), Some("duplicateProcess"));
+        assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess));
         if client.attach("p").await.is_ok() {
             break;
         }

@@ -1,7 +1,7 @@
 //! Processes of another session: everything can be seen, nothing can be written.
 
 use exec_server_client::ExecServerError;
-use exec_server_protocol::{OnFull, SignalName, TerminalSize, TerminateMode};
+use exec_server_protocol::{ErrorKind, OnFull, SignalName, TerminalSize, TerminateMode};
 use exec_server_test_support::Cut;
 
 use crate::support::{
@@ -79,9 +79,9 @@ async fn what_is_observed_must_exist_and_ends_with_its_session() {
     let owner = connect(&server.url()).await;
     let observer = connect(&server.url()).await;
     let unknown = observer.observe(owner.session_id(), "p", None).await.unwrap_err();
-    assert_eq!(unknown.kind(), Some("unknownProcess"), "{unknown}");
+    assert_eq!(unknown.kind(), Some(&ErrorKind::UnknownProcess), "{unknown}");
     let unknown = observer.observe("nobody's", "p", None).await.unwrap_err();
-    assert_eq!(unknown.kind(), Some("unknownSession"), "{unknown}");
+    assert_eq!(unknown.kind(), Some(&ErrorKind::UnknownSession), "{unknown}");
     owner.start(shell("p", "exec sleep 100000")).await.unwrap();
     let observed = observer.observe(owner.session_id(), "p", None).await.unwrap();
     owner.close().await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exec_server_client::{ExecProcessEvent, ExecServerError};
 use exec_server_protocol::{
-    ListParams, Method, OnFull, OutputStream, SignalName, TerminalSize, WaitParams,
+    ErrorKind, ListParams, Method, OnFull, OutputStream, SignalName, TerminalSize, WaitParams,
 };
 use exec_server_test_support::Cut;
 
@@ -65,13 +65,17 @@ async fn an_id_that_is_taken_stays_with_its_process() {
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
     for _ in 0..2 {
         let error = client.start(shell("p", "echo other")).await.unwrap_err();
-        assert_eq!(error.kind(), Some("duplicateProcess"), "{error}");
+        assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "{error}");
     }
     process.write("mine\n").await.unwrap();
     process.close_stdin().await.unwrap();
     assert_eq!(follow(&process).await.stdout, b"mine\n");
     let error = client.start(shell("p", "echo other")).await.unwrap_err();
-    assert_eq!(error.kind(), Some("duplicateProcess"), "closed, and still readable: {error}");
+    assert_eq!(
+        error.kind(),
+        Some(&ErrorKind::DuplicateProcess),
+        "closed, and still readable: {error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use exec_server_client::{ExecServerClient, ExecServerError};
-use exec_server_protocol::{Empty, ListParams, Method};
+use exec_server_protocol::{Empty, ErrorKind, ListParams, Method};
 
 use crate::support::{TestServer, connect, follow, is_running, shell, wait_for, wait_until_gone};
 use crate::tap::{Fate, Tap};
@@ -110,7 +110,7 @@ async fn an_attachment_that_is_dropped_changes_nothing() {
         // The driver may not have seen yet that nobody waits for the first attempt.
         match client.attach("p").await {
             Ok(process) => break process,
-            Err(error) => assert_eq!(error.kind(), Some("duplicateProcess"), "{error}"),
+            Err(error) => assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "{error}"),
         }
     };
     wait_for(&mut process.subscribe_events(), "up").await;

@@ -9,7 +9,9 @@ use exec_server_client::{
     ExecServerError, ExecServerProcess, ProcessEvents, RecoveryPolicy, RemoteExecServerConnectArgs,
 };
 use exec_server_host::process::launch::Launcher;
-use exec_server_protocol::{Empty, ListParams, OutputStream, PathUri, SessionInfo, StartParams};
+use exec_server_protocol::{
+    Empty, ErrorKind, ListParams, OutputStream, PathUri, SessionInfo, StartParams,
+};
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::FaultProxy;
 use exec_server_transport::{Listener, ListenerOptions};
@@ -204,7 +206,7 @@ pub(crate) async fn connect_once_free(args: RemoteExecServerConnectArgs) -> Exec
     loop {
         match ExecServerClient::connect_websocket(args.clone()).await {
             Ok(client) => return client,
-            Err(error) => assert_eq!(error.kind(), Some("sessionAttached"), "{error}"),
+            Err(error) => assert_eq!(error.kind(), Some(&ErrorKind::SessionAttached), "{error}"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
 use exec_server_client::ExecServerClientConnectOptions;
+use exec_server_protocol::ErrorKind;
 
 use super::listing::{self, Listed};
 use super::run::{input_failed, options};
@@ -32,7 +33,9 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
     };
     // Never closed: that would end the process. Dropping it leaves the session to itself again.
     let reached = match target.connect(options).await {
-        Err(ReachError::Connect { source, .. }) if source.kind() == Some("sessionAttached") => {
+        Err(ReachError::Connect { source, .. })
+            if source.kind() == Some(&ErrorKind::SessionAttached) =>
+        {
             return Err(in_use());
         }
         reached => reached?,

@@ -21,9 +21,6 @@ use crate::foreground::Outputs;
 use crate::program::say;
 use crate::terminal::printable;
 
-/// What servers call one, before its number.
-const REQUEST: &str = "http request";
-
 pub(super) async fn run(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
     let Some(limit) = request.timeout else { return perform(servers, request).await };
     // The server's own limit ends with the head: a body that is streamed may go on for ever.
@@ -66,7 +63,7 @@ async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpRe
         },
         ..HttpRequestParams::new(request.method.clone(), request.url.clone())
     };
-    let answer = client.http_stream(params).await.map_err(|error| without_id(REQUEST, error));
+    let answer = client.http_stream(params).await.map_err(without_id);
     answer.map_err(|error| match error {
         ExecServerError::Server(error) if error.code == ErrorCode::InvalidParams.value() => {
             Mistake(naming_url(&error.message, &request.url)).into()
@@ -114,7 +111,7 @@ async fn deliver(
             error = outputs.failed() => return Err(Problem::Output(error)),
         };
         let Some(piece) = piece else { break };
-        let piece = piece.map_err(|error| without_id(REQUEST, error));
+        let piece = piece.map_err(without_id);
         let piece = piece.context("the response broke off")?;
         match &mut file {
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exec_server_client::{ExecServerClient, ExecServerError};
-use exec_server_protocol::{Empty, ListParams, ProcessSummary, SessionInfo};
+use exec_server_protocol::{Empty, ErrorKind, ListParams, ProcessSummary, SessionInfo};
 use thiserror::Error;
 
 /// How much of a session's id is shown: enough to tell sessions apart, and to type.
@@ -59,7 +59,7 @@ pub(crate) async fn list_within(
                     .map(|process| Listed { session: session.clone(), process }),
             ),
             // It ended while we were asking.
-            Err(error) if error.kind() == Some("unknownSession") => {}
+            Err(error) if error.kind() == Some(&ErrorKind::UnknownSession) => {}
             Err(error) => return Err(error),
         }
     }

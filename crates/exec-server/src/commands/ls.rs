@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
-    DirectoryEntry, FsGetMetadataParams, FsMetadata, FsReadDirectoryParams, FsReadLinkParams,
-    FsReadLinkResponse, PathUri, SpecialFile,
+    DirectoryEntry, ErrorKind, FsGetMetadataParams, FsMetadata, FsReadDirectoryParams,
+    FsReadLinkParams, FsReadLinkResponse, PathUri, SpecialFile,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::R
         }
         Err(error) => {
             let dangling = match error.kind() {
-                Some("notFound") => symlink(&client, &path).await,
+                Some(ErrorKind::NotFound) => symlink(&client, &path).await,
                 _ => None,
             };
             vec![Row { name, ..dangling.ok_or_else(|| without_path(&path, error))? }]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions, ExecServerError};
-use exec_server_protocol::{OnFull, TerminalSize};
+use exec_server_protocol::{ErrorKind, OnFull, TerminalSize};
 use serde_json::json;
 
 use super::listing;
@@ -220,7 +220,7 @@ async fn start_detached(
     // An answer of the server leaves no doubt.
     may_run.set(!matches!(started, Err(ExecServerError::Server(_))));
     match started {
-        Err(error) if error.kind() == Some("nameTaken") => return Err(name_taken(name)),
+        Err(error) if error.kind() == Some(&ErrorKind::NameTaken) => return Err(name_taken(name)),
         Err(ExecServerError::Interrupted { .. }) => {
             anyhow::bail!("cannot start {program}: the connection was lost meanwhile");
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
-    EnvPolicy, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri, SandboxRequest,
-    StartParams, TerminalSize,
+    EnvPolicy, ErrorKind, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri,
+    SandboxRequest, StartParams, TerminalSize,
 };
 use uuid::Uuid;
 
@@ -122,7 +122,7 @@ async fn find(directory: &PathUri, client: &ExecServerClient) -> anyhow::Result<
     let path = directory.clone();
     let params = FsGetMetadataParams { path, follow_symlinks: None, sandbox: None };
     match client.fs_get_metadata(params).await {
-        Err(error) if error.kind() == Some("notFound") => {
+        Err(error) if error.kind() == Some(&ErrorKind::NotFound) => {
             anyhow::bail!("--writable {}: no such directory", directory.as_path().display())
         }
         // Whether it can be written is for the server to say.
@@ -158,10 +158,10 @@ pub(crate) fn words(command: &[OsString]) -> anyhow::Result<Vec<String>> {
 /// Says why a command could not be started. The code is a shell's where the command is to blame.
 pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Result<ExitStatus> {
     let status = match error.kind() {
-        Some("programNotFound") => ExitStatus::NOT_FOUND,
-        Some("notExecutable") => ExitStatus::NOT_EXECUTABLE,
+        Some(ErrorKind::ProgramNotFound) => ExitStatus::NOT_FOUND,
+        Some(ErrorKind::NotExecutable) => ExitStatus::NOT_EXECUTABLE,
         _ => {
-            let error = anyhow::Error::new(without_id("process", error));
+            let error = anyhow::Error::new(without_id(error));
             return Err(error.context(format!("cannot start {program}")));
         }
     };

@@ -1,10 +1,9 @@
-//! What failed, in the words of whoever typed the command: without what servers say for programs only, and without what
-//! was said already.
+//! Errors for people: in one line, without numbers that are for programs, and without what was said already.
 
 use std::path::{Path, PathBuf};
 
 use exec_server_client::ExecServerError;
-use exec_server_protocol::PathUri;
+use exec_server_protocol::{ErrorData, PathUri, Subject};
 
 /// The whole chain of causes. Our own errors name their cause already: it is not said twice.
 pub(super) fn one_line(error: &anyhow::Error) -> String {
@@ -62,45 +61,28 @@ fn without_errno(text: &str) -> String {
     words
 }
 
-/// Servers call what they were asked for by the id that we made up.
-pub(super) fn without_id(what: &str, error: ExecServerError) -> ExecServerError {
-    with_message(error, |message| {
-        let named = message.strip_prefix(what)?.strip_prefix(" \"")?;
-        named.split_once("\": ").map(|(_, cause)| cause)
-    })
-}
-
-/// Servers name the path that failed. If it is the very one that they were asked about, our caller names it as it was
-/// written.
+/// The reason alone, if the error is about the path that the caller names itself, as the user wrote it. An older server
+/// does not say what an error is about; then the path is named twice.
 pub(super) fn without_path(path: &PathUri, error: ExecServerError) -> ExecServerError {
-    with_message(error, |message| Some(reason(message, path.as_path())))
+    without_subject(error, |subject| *subject == Subject::Path(path.clone()))
 }
 
-/// What a line says about `path`, if it begins by naming that.
-pub(super) fn reason<'a>(line: &'a str, path: &Path) -> &'a str {
-    let path = path.display().to_string();
-    if let Some(is) = line.strip_prefix(&path).and_then(|rest| rest.strip_prefix(' ')) {
-        return is;
-    }
-    match line.strip_prefix("cannot ").and_then(|what| what.split_once(&format!(" {path}: "))) {
-        Some((action, cause)) if !action.contains('/') => cause,
-        _ => line,
-    }
+/// The reason alone, if the error is about a process or a request: its id was made up by this program.
+pub(super) fn without_id(error: ExecServerError) -> ExecServerError {
+    without_subject(error, |subject| matches!(subject, Subject::Process(_) | Subject::Request(_)))
 }
 
-fn with_message(
+fn without_subject(
     error: ExecServerError,
-    shorten: impl FnOnce(&str) -> Option<&str>,
+    is_named: impl FnOnce(&Subject) -> bool,
 ) -> ExecServerError {
-    match error {
-        ExecServerError::Server(mut error) => {
-            if let Some(shorter) = shorten(&error.message).map(str::to_owned) {
-                error.message = shorter;
-            }
-            ExecServerError::Server(error)
-        }
-        other => other,
+    let ExecServerError::Server(mut error) = error else { return error };
+    if let Some(ErrorData { subject: Some(subject), reason: Some(reason), .. }) = &error.data
+        && is_named(subject)
+    {
+        error.message = reason.clone();
     }
+    ExecServerError::Server(error)
 }
 
 #[cfg(test)]
@@ -145,24 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn what_we_called_it_is_not_told() {
-        let said = |what, message| said(without_id(what, server(message)));
-        assert_eq!(said("http request", "http request \"1\": no route"), "no route");
-        assert_eq!(said("http request", "http request refused"), "http request refused");
-        assert_eq!(said("process", "process \"a1d0\": glob \"x\": no"), "glob \"x\": no");
-    }
-
-    #[test]
-    fn only_the_path_itself_is_left_out() {
-        for (message, expected) in [
-            ("cannot open /a/b: no", "no"),
-            ("/a/b is a directory, not a file", "is a directory, not a file"),
-            ("cannot remove /a/b/c: no", "cannot remove /a/b/c: no"),
-            ("cannot open /x /a/b: no", "cannot open /x /a/b: no"),
-            ("/a/bc is a directory", "/a/bc is a directory"),
-        ] {
-            let path = PathUri::from_path("/a/b").unwrap();
-            assert_eq!(said(without_path(&path, server(message))), expected);
-        }
+    fn only_what_the_caller_names_is_left_out() {
+        let path = |path: &str| PathUri::from_path(path).unwrap();
+        let about = |subject: &str| {
+            let subject = Subject::Path(path(subject));
+            let error = RpcError::internal("cannot open /a/b: no").with_subject(subject, "no");
+            ExecServerError::Server(error)
+        };
+        assert_eq!(said(without_path(&path("/a/b"), about("/a/b"))), "no");
+        assert_eq!(said(without_path(&path("/a/b"), about("/a"))), "cannot open /a/b: no");
+        let of_an_older_server = without_path(&path("/a/b"), server("cannot open /a/b: no"));
+        assert_eq!(said(of_an_older_server), "cannot open /a/b: no");
+        let error = RpcError::internal("no route").about(Subject::Request("1".to_owned()));
+        assert_eq!(error.message, "http request \"1\": no route");
+        assert_eq!(said(without_id(ExecServerError::Server(error))), "no route");
     }
 }

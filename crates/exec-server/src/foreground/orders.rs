@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess};
-use exec_server_protocol::{TerminateMode, WaitParams};
+use exec_server_protocol::{ErrorKind, TerminateMode, WaitParams};
 use tokio::sync::mpsc;
 
 use super::signals::{Forwarded, Received};
@@ -88,7 +88,10 @@ where
 async fn has_exited(client: &ExecServerClient, process: &ExecServerProcess) -> bool {
     let process_id = process.process_id().to_owned();
     let answer = client.process_wait(WaitParams { process_id, timeout_ms: Some(0) }).await;
-    answer.map_or_else(|error| error.kind() == Some("unknownProcess"), |answer| answer.exited)
+    answer.map_or_else(
+        |error| error.kind() == Some(&ErrorKind::UnknownProcess),
+        |answer| answer.exited,
+    )
 }
 
 pub(super) fn graceful() -> TerminateMode {

@@ -9,39 +9,59 @@ use rustix::io::Errno;
 use super::confinement::Need;
 use super::kind::FileKind;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum FsError {
     /// The kernel's own answer.
-    #[error("cannot {action} {path}: {source}", path = .path.display())]
-    Os { action: &'static str, path: PathBuf, source: io::Error },
+    Os {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     /// The caller allows no symlinks.
-    #[error("{path} leads through a symlink, which this request does not allow", path = .path.display())]
-    Symlink { path: PathBuf },
-    #[error("{path} is {found}, not {wanted}", path = .path.display())]
-    WrongKind { path: PathBuf, found: FileKind, wanted: &'static str },
+    Symlink {
+        path: PathBuf,
+    },
+    WrongKind {
+        path: PathBuf,
+        found: FileKind,
+        wanted: &'static str,
+    },
     /// It ends in a slash or a dot.
-    #[error("{path} is the name of a directory, and something else was meant", path = .path.display())]
-    NamesDirectory { path: PathBuf },
-    #[error("{path} is larger than {max} bytes", path = .path.display())]
-    TooLarge { path: PathBuf, max: u64 },
-    #[error("{path} has more than {max} entries", path = .path.display())]
-    TooManyEntries { path: PathBuf, max: usize },
+    NamesDirectory {
+        path: PathBuf,
+    },
+    TooLarge {
+        path: PathBuf,
+        max: u64,
+    },
+    TooManyEntries {
+        path: PathBuf,
+        max: usize,
+    },
     /// The file is not what the caller believes it to be; nothing was changed.
-    #[error("{path} {is}", path = .path.display())]
-    Conflict { path: PathBuf, is: String },
+    Conflict {
+        path: PathBuf,
+        is: String,
+    },
     /// What was asked for makes no sense for this path.
-    #[error("{path} {why}", path = .path.display())]
-    Unsuitable { path: PathBuf, why: &'static str },
+    Unsuitable {
+        path: PathBuf,
+        why: &'static str,
+    },
     /// Opening it would have to wait for the holder of the lease.
-    #[error("{path} is leased by another process", path = .path.display())]
-    Leased { path: PathBuf },
+    Leased {
+        path: PathBuf,
+    },
     /// The kernel's, for one user, which all programs share.
-    #[error("no more can be watched: a limit is reached ({limit})")]
-    NoWatches { limit: &'static str },
+    NoWatches {
+        limit: &'static str,
+    },
     /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
-    /// Existing clients look for the words "Permission denied".
-    #[error("cannot {action} {extent}{path}: Permission denied by the sandbox", path = .path.display())]
-    Denied { path: PathBuf, extent: Extent, action: &'static str },
+    Denied {
+        path: PathBuf,
+        extent: Extent,
+        action: &'static str,
+    },
 }
 
 /// What of a path is meant.
@@ -60,7 +80,77 @@ impl fmt::Display for Extent {
     }
 }
 
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.reason();
+        match self {
+            Self::Os { action, path, .. } => {
+                write!(f, "cannot {action} {}: {reason}", path.display())
+            }
+            Self::Denied { path, extent, action } => {
+                write!(f, "cannot {action} {extent}{}: {reason}", path.display())
+            }
+            other => match other.path() {
+                Some(path) => write!(f, "{} {reason}", path.display()),
+                None => f.write_str(&reason),
+            },
+        }
+    }
+}
+
+impl std::error::Error for FsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
 impl FsError {
+    /// The path that failed.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Os { path, .. }
+            | Self::Symlink { path }
+            | Self::WrongKind { path, .. }
+            | Self::NamesDirectory { path }
+            | Self::TooLarge { path, .. }
+            | Self::TooManyEntries { path, .. }
+            | Self::Conflict { path, .. }
+            | Self::Unsuitable { path, .. }
+            | Self::Leased { path }
+            | Self::Denied { path, .. } => Some(path),
+            Self::NoWatches { .. } => None,
+        }
+    }
+
+    /// Why it failed, without the path.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Os { source, .. } => source.to_string(),
+            Self::Symlink { .. } => {
+                "leads through a symlink, which this request does not allow".to_owned()
+            }
+            Self::WrongKind { found, wanted, .. } => format!("is {found}, not {wanted}"),
+            Self::NamesDirectory { .. } => {
+                "is the name of a directory, and something else was meant".to_owned()
+            }
+            Self::TooLarge { max, .. } => format!("is larger than {max} bytes"),
+            Self::TooManyEntries { max, .. } => format!("has more than {max} entries"),
+            Self::Conflict { is, .. } => is.clone(),
+            Self::Unsuitable { why, .. } => (*why).to_owned(),
+            Self::Leased { .. } => "is leased by another process".to_owned(),
+            Self::NoWatches { limit } => {
+                format!("no more can be watched: a limit is reached ({limit})")
+            }
+            // Existing clients look for the words "Permission denied".
+            Self::Denied { .. } => "Permission denied by the sandbox".to_owned(),
+        }
+    }
+
     /// For `map_err`: the kernel refused to do `action` to `path`.
     pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_server_host::http::{Header, HttpError, Redirects, Request, Response};
 use exec_server_protocol::{
-    ErrorCode, HttpRequestParams, HttpResponse, HttpResponseHeader, MAX_FILE_BYTES, RedirectPolicy,
-    RpcError,
+    ErrorCode, ErrorKind, HttpRequestParams, HttpResponse, HttpResponseHeader, MAX_FILE_BYTES,
+    RedirectPolicy, RpcError, Subject,
 };
 
 /// The largest body that fits into one message.
@@ -46,17 +46,18 @@ pub(crate) fn head(response: &Response) -> HttpResponse {
 }
 
 pub(crate) fn to_rpc_error(request_id: &str, error: &HttpError) -> RpcError {
-    let message = format!("http request {request_id:?}: {error}");
-    match error {
+    let message = error.to_string();
+    let told = match error {
         HttpError::BadRequest(_) => RpcError::invalid_params(message),
         HttpError::BodyTooLarge { .. } => {
             let message = format!("{message}; ask for it with streamResponse");
-            RpcError::new(ErrorCode::InternalError, message).with_kind("bodyTooLarge")
+            RpcError::new(ErrorCode::InternalError, message).with_kind(ErrorKind::BodyTooLarge)
         }
-        HttpError::NoRoom => RpcError::internal(message).with_kind("overloaded"),
+        HttpError::NoRoom => RpcError::internal(message).with_kind(ErrorKind::Overloaded),
         HttpError::TimedOut { .. } | HttpError::ConnectTimedOut { .. } => {
-            RpcError::internal(message).with_kind("timedOut")
+            RpcError::internal(message).with_kind(ErrorKind::TimedOut)
         }
-        _ => RpcError::internal(message).with_kind("httpFailed"),
-    }
+        _ => RpcError::internal(message).with_kind(ErrorKind::HttpFailed),
+    };
+    told.about(Subject::Request(request_id.to_owned()))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use exec_server_protocol::{ListResponse, ProcessSummary, RpcError};
+use exec_server_protocol::{ErrorKind, ListResponse, ProcessSummary, RpcError};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ impl Counted {
             let message = format!(
                 "the arguments of these processes take {bytes} bytes; a list has {MAX_ARGV_BYTES}"
             );
-            return Err(RpcError::internal(message).with_kind("answerTooLarge"));
+            return Err(RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge));
         }
         let summary = |(process, descendants): &(Arc<ManagedProcess>, u64)| ProcessSummary {
             first_seq_within: within.map(|within| process.first_seq_within(within)),

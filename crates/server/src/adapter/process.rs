@@ -11,10 +11,10 @@ use exec_server_host::process::{
 };
 use exec_server_host::sandbox::Plan;
 use exec_server_protocol::{
-    Base64Bytes, ClosedNotification, Denial, Enforcement, ExitDetails, ExitedNotification,
-    OutputChunk, OutputNotification, OutputStream, ReadParams, ReadResponse, RpcError,
-    ServerNotification, SignalName, SnapshotResponse, TerminalSize, TerminateMode, WaitParams,
-    WaitResponse, WriteParams, WriteStatus,
+    Base64Bytes, ClosedNotification, Denial, Enforcement, ErrorKind, ExitDetails,
+    ExitedNotification, OutputChunk, OutputNotification, OutputStream, ReadParams, ReadResponse,
+    RpcError, ServerNotification, SignalName, SnapshotResponse, Subject, TerminalSize,
+    TerminateMode, WaitParams, WaitResponse, WriteParams, WriteStatus,
 };
 use tokio::sync::oneshot;
 
@@ -224,7 +224,8 @@ impl ManagedProcess {
         let id = &self.id;
         match params.write_id.as_deref() {
             Some("") => {
-                return Err(RpcError::invalid_params(format!("process {id:?}: writeId is empty")));
+                let subject = Subject::Process(id.clone());
+                return Err(RpcError::invalid_params("writeId is empty").about(subject));
             }
             Some(write_id) => check_name("writeId", write_id)?,
             None => {}
@@ -327,14 +328,15 @@ impl ManagedProcess {
 }
 
 fn stdin_rpc_error(process_id: &str, error: OfferError) -> RpcError {
-    let message = format!("process {process_id:?}: {error}");
-    match error {
+    let message = error.to_string();
+    let told = match error {
         OfferError::Full { .. } => {
             let message = format!("{message}; await the answers of earlier writes");
-            RpcError::invalid_request(message).with_kind("stdinFull")
+            RpcError::invalid_request(message).with_kind(ErrorKind::StdinFull)
         }
         OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
-    }
+    };
+    told.about(Subject::Process(process_id.to_owned()))
 }
 
 fn write_status(accepted: Result<(), StdinClosed>) -> WriteStatus {

@@ -11,7 +11,8 @@ use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtyS
 use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
 use exec_server_host::sandbox::{Access, HostNames, Plan, Policy, SandboxError};
 use exec_server_protocol::{
-    EnvInherit, EnvPolicy, ErrorCode, ExecMode, ExecParams, RpcError, StartParams,
+    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ExecMode, ExecParams, RpcError, StartParams,
+    Subject,
 };
 
 use super::files::FilePool;
@@ -45,10 +46,11 @@ impl ManagedProcess {
         let asked = context
             .sandboxes
             .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
-            .map_err(|error| error.about(&format!("process {:?}", params.process_id)))?;
+            .map_err(|error| error.about(Subject::Process(params.process_id.clone())))?;
         let env = match &params.env_policy {
             Some(policy) => environment(policy, &params.env).map_err(|error| {
-                RpcError::invalid_params(format!("process {:?}: {error}", params.process_id))
+                let subject = Subject::Process(params.process_id.clone());
+                RpcError::invalid_params(error.to_string()).about(subject)
             })?,
             None => pairs(&params.env),
         };
@@ -122,57 +124,58 @@ impl ManagedProcess {
 pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
     let (code, kind) = match error {
         LaunchError::WorkingDirectory { source, .. } => match source.kind() {
-            io::ErrorKind::NotFound => (ErrorCode::NotFound, "cwdNotFound"),
-            _ => (ErrorCode::InvalidParams, "badCwd"),
+            io::ErrorKind::NotFound => (ErrorCode::NotFound, ErrorKind::CwdNotFound),
+            _ => (ErrorCode::InvalidParams, ErrorKind::BadCwd),
         },
-        LaunchError::NotFound { .. } => (ErrorCode::InvalidRequest, "programNotFound"),
+        LaunchError::NotFound { .. } => (ErrorCode::InvalidRequest, ErrorKind::ProgramNotFound),
         LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter { .. } => {
-            (ErrorCode::InvalidRequest, "notExecutable")
+            (ErrorCode::InvalidRequest, ErrorKind::NotExecutable)
         }
         LaunchError::NoProgram
         | LaunchError::ArgumentsTooLong { .. }
         | LaunchError::NulByte { .. }
-        | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, "badCommand"),
-        LaunchError::Resources { .. } => (ErrorCode::InternalError, "outOfResources"),
+        | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, ErrorKind::BadCommand),
+        LaunchError::Resources { .. } => (ErrorCode::InternalError, ErrorKind::OutOfResources),
         LaunchError::NoSandbox(error) => {
-            return sandbox_refusal(error).about(&format!("process {process_id:?}"));
+            return sandbox_refusal(error).about(Subject::Process(process_id.to_owned()));
         }
         LaunchError::Sandbox { .. } | LaunchError::SandboxWithoutKeeper => {
-            (ErrorCode::InvalidRequest, "sandboxUnavailable")
+            (ErrorCode::InvalidRequest, ErrorKind::SandboxUnavailable)
         }
         LaunchError::SpawnerUnavailable { .. }
         | LaunchError::KeeperLost { .. }
         | LaunchError::Terminated { .. }
         | LaunchError::Panicked { .. }
-        | LaunchError::Setup { .. } => (ErrorCode::InternalError, "cannotStart"),
+        | LaunchError::Setup { .. } => (ErrorCode::InternalError, ErrorKind::CannotStart),
     };
-    RpcError::new(code, format!("process {process_id:?}: {error}")).with_kind(kind)
+    RpcError::new(code, error.to_string())
+        .with_kind(kind)
+        .about(Subject::Process(process_id.to_owned()))
 }
 
 fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), RpcError> {
     let id = &params.process_id;
+    let subject = || Subject::Process(id.clone());
     check_name("processId", id)?;
     check_argv(id, &params.argv)?;
     check_mode(config, id, params.mode)?;
     if params.mode == ExecMode::Prepared
         && (params.env_policy.is_some() || params.sandbox.is_some())
     {
-        return Err(RpcError::invalid_params(format!(
-            "process {id:?}: mode \"prepared\" takes neither envPolicy nor sandbox"
-        )));
+        let message = "mode \"prepared\" takes neither envPolicy nor sandbox";
+        return Err(RpcError::invalid_params(message).about(subject()));
     }
     if params.size.is_some() && !params.tty {
-        return Err(RpcError::invalid_params(format!("process {id:?}: size needs tty")));
+        return Err(RpcError::invalid_params("size needs tty").about(subject()));
     }
     if params.timeout_ms == Some(0) {
-        let message = format!("process {id:?}: timeoutMs must be at least 1");
-        return Err(RpcError::invalid_params(message));
+        return Err(RpcError::invalid_params("timeoutMs must be at least 1").about(subject()));
     }
     if params.asks_for_managed_network() {
-        return Err(RpcError::invalid_request(format!(
-            "process {id:?}: this server has no managed networking and does not start without it"
-        ))
-        .with_kind("managedNetworkUnavailable"));
+        let message = "this server has no managed networking and does not start without it";
+        return Err(RpcError::invalid_request(message)
+            .with_kind(ErrorKind::ManagedNetworkUnavailable)
+            .about(subject()));
     }
     Ok(())
 }
@@ -209,7 +212,8 @@ fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
 
 fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
     if argv.is_empty() {
-        return Err(RpcError::invalid_params(format!("process {id:?}: argv is empty")));
+        let subject = Subject::Process(id.to_owned());
+        return Err(RpcError::invalid_params("argv is empty").about(subject));
     }
     Ok(())
 }
@@ -222,8 +226,8 @@ fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), Rpc
     if allowed {
         return Ok(());
     }
-    let message = format!("process {id:?}: the operator forbids mode {name:?}");
-    Err(RpcError::invalid_request(message).with_kind("modeForbidden"))
+    let error = RpcError::invalid_request(format!("the operator forbids mode {name:?}"));
+    Err(error.with_kind(ErrorKind::ModeForbidden).about(Subject::Process(id.to_owned())))
 }
 
 fn environment(

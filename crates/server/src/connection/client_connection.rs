@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_protocol::RpcError;
+use exec_server_protocol::{ErrorKind, RpcError};
 use exec_server_transport::{Holding, MemoryShare, Prober};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -266,7 +266,9 @@ impl Socket {
             });
             if feeds.iter().filter(|feed| !feed.is_owner()).count() >= MAX_OBSERVED {
                 let message = format!("this connection observes {MAX_OBSERVED} processes already");
-                return Err(RpcError::invalid_request(message).with_kind("tooManyObserved"));
+                return Err(
+                    RpcError::invalid_request(message).with_kind(ErrorKind::TooManyObserved)
+                );
             }
         }
         let reader = FeedReader::Observer { session_id: session_id.to_owned(), after };

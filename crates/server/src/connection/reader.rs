@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    Call, ClientNotification, InitializeParams, InitializeResponse, MAX_MESSAGE_BYTES, Message,
-    Method, Notification, PROTOCOL_VERSION, Request, RpcError, TerminateMode, UNKNOWN_REQUEST_ID,
-    decode, error_response, rpc,
+    Call, ClientNotification, ErrorKind, InitializeParams, InitializeResponse, MAX_MESSAGE_BYTES,
+    Message, Method, Notification, PROTOCOL_VERSION, Request, RpcError, TerminateMode,
+    UNKNOWN_REQUEST_ID, decode, error_response, rpc,
 };
 use exec_server_transport::{Incoming, MemoryShare, Received};
 use tokio::runtime;
@@ -172,7 +172,7 @@ impl Reader {
             }
             Err(Refused(reply)) => {
                 let error = RpcError::internal("too many requests are queued on this connection");
-                reply.fail(error.with_kind("overloaded"));
+                reply.fail(error.with_kind(ErrorKind::Overloaded));
             }
         }
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use exec_server_host::http::{HttpError, Response};
-use exec_server_protocol::{BodyDeltaNotification, Empty, HttpRequestParams, RpcError, rpc};
+use exec_server_protocol::{
+    BodyDeltaNotification, Empty, ErrorKind, HttpRequestParams, RpcError, Subject, rpc,
+};
 use tokio::sync::oneshot;
 
 use super::events::{EventStream, Sent};
@@ -22,7 +24,7 @@ impl Dispatcher {
         // Before the check: a server that drains sees it, or it sees that the server does.
         let under_way = self.state.http_requests.begin();
         if let Err(error) = self.state.check_http() {
-            return reply.fail(error.about(&format!("http request {:?}", params.request_id)));
+            return reply.fail(error.about(Subject::Request(params.request_id.clone())));
         }
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         if !params.stream_response {
@@ -128,7 +130,8 @@ async fn answer_streamed(
 }
 
 fn cancelled(id: &str) -> RpcError {
-    RpcError::invalid_request(format!("http request {id:?} was cancelled")).with_kind("cancelled")
+    RpcError::invalid_request(format!("http request {id:?} was cancelled"))
+        .with_kind(ErrorKind::Cancelled)
 }
 
 async fn send_body(

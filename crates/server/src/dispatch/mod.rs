@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{
-    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ExecParams,
-    ExecResponse, ExecWriteResponse, ListParams, ObserveParams, ReadParams, ResizeParams, RpcError,
-    SandboxType, SessionCloseParams, SessionListResponse, SignalParams, StartParams, StartResponse,
-    Status, TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams,
-    WriteResponse, WriteStatus, rpc,
+    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ErrorKind,
+    ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams, ReadParams,
+    ResizeParams, RpcError, SandboxType, SessionCloseParams, SessionListResponse, SignalParams,
+    StartParams, StartResponse, Status, Subject, TerminalSize, TerminateParams, TerminateResponse,
+    WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
 
 mod events;
@@ -85,7 +85,7 @@ impl Dispatcher {
     ) {
         if self.connection.socket().is_some() && self.tasks.len() >= MAX_WAITING {
             let error = RpcError::internal("too many requests wait on this connection");
-            return reply.fail(error.with_kind("overloaded"));
+            return reply.fail(error.with_kind(ErrorKind::Overloaded));
         }
         self.tasks.spawn_on(&self.runtime, wait(reply));
     }
@@ -283,7 +283,8 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         self.write_with(&process, params, reply, move |status, reply| {
-            let closed = || RpcError::invalid_request(format!("process {id:?}: stdin is closed"));
+            let subject = Subject::Process(id);
+            let closed = || RpcError::invalid_request("stdin is closed").about(subject);
             reply.send::<rpc::CommandExecWrite>(match status {
                 WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
                 _ => Err(closed()),
@@ -412,7 +413,7 @@ fn resize(session: &Session, params: &ResizeParams) -> Result<Empty, RpcError> {
 fn find(session: &Session, process_id: &str) -> Result<Arc<ManagedProcess>, RpcError> {
     session.find(process_id).ok_or_else(|| {
         RpcError::invalid_request(format!("process {process_id:?} is not known in this session"))
-            .with_kind("unknownProcess")
+            .with_kind(ErrorKind::UnknownProcess)
     })
 }
 

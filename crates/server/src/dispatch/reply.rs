@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::{
-    BytesResponse, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId, Respond, Rpc,
-    RpcError, bytes_response, error_response, response, rpc,
+    BytesResponse, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId,
+    Respond, Rpc, RpcError, bytes_response, error_response, response, rpc,
 };
 use exec_server_transport::Holding;
 
@@ -235,7 +235,7 @@ fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
 
 fn too_large(max: usize) -> RpcError {
     let message = format!("the answer exceeds the limit of {max} bytes");
-    RpcError::internal(message).with_kind("answerTooLarge")
+    RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge)
 }
 
 /// The text of all requests of a connection that were not answered yet, as one: many small requests are as

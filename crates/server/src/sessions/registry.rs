@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorCode, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -44,7 +44,7 @@ impl SessionRegistry {
         table.check_draining()?;
         if table.sessions.len() >= self.limit && !table.make_place() {
             let message = format!("the server has {} sessions already", self.limit);
-            return Err(RpcError::invalid_request(message).with_kind("tooManySessions"));
+            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManySessions));
         }
         let id = Uuid::new_v4().to_string();
         let session =
@@ -134,7 +134,7 @@ impl Table {
     fn check_draining(&self) -> Result<(), RpcError> {
         if self.draining {
             let error = RpcError::invalid_request("the server is shutting down");
-            return Err(error.with_kind("shuttingDown"));
+            return Err(error.with_kind(ErrorKind::ShuttingDown));
         }
         Ok(())
     }
@@ -142,10 +142,10 @@ impl Table {
 
 fn unknown(id: &str) -> RpcError {
     RpcError::invalid_request(format!("session {id:?} is unknown or has expired"))
-        .with_kind("unknownSession")
+        .with_kind(ErrorKind::UnknownSession)
 }
 
 fn still_attached(id: &str) -> RpcError {
     let message = format!("session {id:?} is still attached to another client");
-    RpcError::new(ErrorCode::SessionAttached, message).with_kind("sessionAttached")
+    RpcError::new(ErrorCode::SessionAttached, message).with_kind(ErrorKind::SessionAttached)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
-use exec_server_protocol::{RpcError, SessionInfo};
+use exec_server_protocol::{ErrorKind, RpcError, SessionInfo, Subject};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -222,7 +222,7 @@ impl Session {
         state.check_attached(&self.id, holder)?;
         if state.processes.contains_key(process_id) {
             let message = format!("process {process_id:?} already exists in this session");
-            return Err(RpcError::invalid_request(message).with_kind("duplicateProcess"));
+            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::DuplicateProcess));
         }
         state.make_place(process_id, limit)?;
         let Started { process, outcome } = start()?;
@@ -302,10 +302,10 @@ impl State {
         match &self.attachment {
             Attachment::Attached(current) if current.id() == holder => Ok(()),
             Attachment::Ended => Err(RpcError::invalid_request(format!("session {id} has ended"))
-                .with_kind("sessionEnded")),
+                .with_kind(ErrorKind::SessionEnded)),
             Attachment::Attached(_) | Attachment::Detached { .. } => {
                 let message = format!("session {id} has moved to another connection");
-                Err(RpcError::invalid_request(message).with_kind("sessionMoved"))
+                Err(RpcError::invalid_request(message).with_kind(ErrorKind::SessionMoved))
             }
         }
     }
@@ -329,8 +329,9 @@ impl State {
         }
         let what = if full { "finished processes that nobody has read" } else { "processes" };
         let count = if full { MAX_FINISHED } else { limit };
-        let message = format!("process {process_id:?}: the session has {count} {what} already");
-        Err(RpcError::invalid_request(message).with_kind("tooManyProcesses"))
+        let error = RpcError::invalid_request(format!("the session has {count} {what} already"));
+        let subject = Subject::Process(process_id.to_owned());
+        Err(error.with_kind(ErrorKind::TooManyProcesses).about(subject))
     }
 
     fn forget(&mut self, process: &Arc<ManagedProcess>) {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    FsCreateDirectoryParams, FsGetMetadataParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
-    FsSetPermissionsParams, FsSymlinkParams, PathUri,
+    ErrorKind, FsCreateDirectoryParams, FsGetMetadataParams, FsReadLinkParams, FsRemoveParams,
+    FsRenameParams, FsSetPermissionsParams, FsSymlinkParams, PathUri,
 };
 use futures_util::{StreamExt as _, stream};
 
@@ -185,7 +185,7 @@ pub(super) async fn link(
 ) -> Result<(), ExecServerError> {
     let target = from.files.read_link(read_link(source)).await?;
     match to.insist(async || to.files.symlink(symlink(path, &target)).await).await {
-        Err(error) if error.kind() == Some("conflict") => {
+        Err(error) if error.kind() == Some(&ErrorKind::Conflict) => {
             if to.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
                 return Ok(());
             }
@@ -205,7 +205,7 @@ async fn replace_by_link(
     let temporary = PathUri::from_path(parent.join(name)).expect("a name below an absolute path");
     match side.insist(async || side.files.symlink(symlink(&temporary, target)).await).await {
         // The name is new each time: a lost call has made it.
-        Err(error) if error.kind() != Some("conflict") => return Err(error),
+        Err(error) if error.kind() != Some(&ErrorKind::Conflict) => return Err(error),
         _ => {}
     }
     let rename = || FsRenameParams {

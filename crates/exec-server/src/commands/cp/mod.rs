@@ -22,7 +22,7 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use exec_server_client::{ExecServerError, Violation};
 use exec_server_protocol::{
-    FsCanonicalizeParams, FsCopyParams, FsGetMetadataParams, FsMetadata, PathUri,
+    ErrorKind, FsCanonicalizeParams, FsCopyParams, FsGetMetadataParams, FsMetadata, PathUri,
 };
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
@@ -35,7 +35,7 @@ use self::transfer::{Job, Links, Transfer};
 use self::tree::Tree;
 use self::unfinished::Note;
 use super::servers::Servers;
-use super::wording::{one_line, reason, without_path};
+use super::wording::{one_line, without_path};
 use crate::cli::files::Cp;
 use crate::exit_code::ExitStatus;
 use crate::outage;
@@ -113,7 +113,7 @@ impl<'a> Copying<'a> {
         let place = sides.locate(&cp.destination).await?;
         let found = match look(&place.side, &place.path).await {
             Ok(found) => Some(found),
-            Err(error) if error.kind() == Some("notFound") => None,
+            Err(error) if error.kind() == Some(&ErrorKind::NotFound) => None,
             Err(error) => {
                 let error = anyhow::Error::new(without_path(&place.path, error));
                 return Err(error.context(place.show()));
@@ -333,8 +333,11 @@ impl<'a> Copying<'a> {
     }
 
     fn tell_of(&self, side: &Side, path: &PathUri, error: impl Into<anyhow::Error>) {
-        let error = error.into();
-        let line = format!("{}: {}", side.show(path), reason(&one_line(&error), path.as_path()));
+        let error = match error.into().downcast() {
+            Ok(error) => anyhow::Error::new(without_path(path, error)),
+            Err(error) => error,
+        };
+        let line = format!("{}: {}", side.show(path), one_line(&error));
         self.tell(&error, &line);
     }
 
@@ -375,7 +378,7 @@ async fn look(side: &Side, path: &PathUri) -> Result<FsMetadata, ExecServerError
 }
 
 async fn is_missing(side: &Side, path: &PathUri) -> bool {
-    matches!(look(side, path).await, Err(error) if error.kind() == Some("notFound"))
+    matches!(look(side, path).await, Err(error) if error.kind() == Some(&ErrorKind::NotFound))
 }
 
 async fn canonical(side: &Side, path: &PathUri) -> Result<PathUri, ExecServerError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    FsCreateParams, FsGetMetadataParams, FsMetadata, FsOpenParams, FsReadFileParams,
+    ErrorKind, FsCreateParams, FsGetMetadataParams, FsMetadata, FsOpenParams, FsReadFileParams,
     FsWriteFileParams, MAX_BLOCK_BYTES, PathUri,
 };
 use futures_util::{StreamExt as _, stream};
@@ -109,7 +109,8 @@ impl<'a> Transfer<'a> {
         if job.size <= SMALL {
             match self.copy_whole(job).await {
                 // It has grown meanwhile.
-                Err(CopyError::Source(error)) if error.kind() == Some("fileTooLarge") => {}
+                Err(CopyError::Source(error)) if error.kind() == Some(&ErrorKind::FileTooLarge) => {
+                }
                 outcome => return outcome,
             }
         }
@@ -221,7 +222,9 @@ impl<'a> Transfer<'a> {
                 ..FsCreateParams::new(job.target.clone(), "")
             };
             match self.to.files.create(params).await {
-                Err(error) if error.kind() == Some("conflict") && Instant::now() < deadline => {
+                Err(error)
+                    if error.kind() == Some(&ErrorKind::Conflict) && Instant::now() < deadline =>
+                {
                     sleep(RELEASE_INTERVAL).await;
                 }
                 outcome => return outcome.map_err(CopyError::Target),
@@ -342,7 +345,7 @@ async fn look_again(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
         Ok(now) if !is_rewritten(before, &now) => Ok(()),
         Ok(_) => Err(CopyError::Changed),
         // What was opened was read to its end, whatever has become of its name.
-        Err(error) if error.kind() == Some("notFound") => Ok(()),
+        Err(error) if error.kind() == Some(&ErrorKind::NotFound) => Ok(()),
         Err(error) => Err(CopyError::Source(error)),
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    ErrorCode, ErrorData, FsGetMetadataParams, FsSearchParams, FsSearchResponse, OutputStream,
+    ErrorCode, ErrorKind, FsGetMetadataParams, FsSearchParams, FsSearchResponse, OutputStream,
     PathUri,
 };
 
@@ -56,10 +56,8 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
 /// Or of a glob: no path is to blame, and the next would fail for the same reason.
 fn is_of_the_pattern(error: &anyhow::Error) -> bool {
     let Some(ExecServerError::Server(error)) = error.downcast_ref() else { return false };
-    let is_bad_pattern = |data: &ErrorData| data.kind == "badPattern";
-    // Servers of before said so by the code.
-    error.data.as_ref().is_some_and(is_bad_pattern)
-        || error.code == ErrorCode::InvalidParams.value()
+    // Older servers said so by the code.
+    error.kind() == Some(&ErrorKind::BadPattern) || error.code == ErrorCode::InvalidParams.value()
 }
 
 async fn search(

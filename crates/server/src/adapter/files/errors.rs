@@ -1,7 +1,7 @@
 //! What clients are told about operations on files that failed.
 
 use exec_server_host::fs::FsError;
-use exec_server_protocol::{ErrorCode, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, PathUri, RpcError, Subject};
 use std::io;
 
 use super::pool::NoThread;
@@ -9,24 +9,34 @@ use super::pool::NoThread;
 /// A later attempt may succeed.
 pub(crate) fn no_thread(_: NoThread) -> RpcError {
     let message = "the server cannot start a thread for work on files; try again later";
-    RpcError::internal(message).with_kind("outOfResources")
+    RpcError::internal(message).with_kind(ErrorKind::OutOfResources)
 }
 
 pub(super) fn to_rpc_error(error: FsError) -> RpcError {
+    let subject = error.path().and_then(PathUri::from_path).map(Subject::Path);
+    let reason = error.reason();
+    let told = coded(error);
+    match subject {
+        Some(subject) => told.with_subject(subject, reason),
+        None => told,
+    }
+}
+
+fn coded(error: FsError) -> RpcError {
     let message = error.to_string();
-    let kinded = |code, kind: &str| RpcError::new(code, message.clone()).with_kind(kind);
+    let kinded = |code, kind| RpcError::new(code, message.clone()).with_kind(kind);
     if error.is_out_of_resources() {
-        return kinded(ErrorCode::InternalError, "outOfResources");
+        return kinded(ErrorCode::InternalError, ErrorKind::OutOfResources);
     }
     match error {
         FsError::Os { source, .. } => match source.kind() {
-            io::ErrorKind::NotFound => kinded(ErrorCode::NotFound, "notFound"),
+            io::ErrorKind::NotFound => kinded(ErrorCode::NotFound, ErrorKind::NotFound),
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                kinded(ErrorCode::InvalidRequest, "permissionDenied")
+                kinded(ErrorCode::InvalidRequest, ErrorKind::PermissionDenied)
             }
-            io::ErrorKind::AlreadyExists => kinded(ErrorCode::InvalidRequest, "conflict"),
+            io::ErrorKind::AlreadyExists => kinded(ErrorCode::InvalidRequest, ErrorKind::Conflict),
             io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
-                kinded(ErrorCode::InvalidRequest, "wrongFileKind")
+                kinded(ErrorCode::InvalidRequest, ErrorKind::WrongFileKind)
             }
             io::ErrorKind::DirectoryNotEmpty
             | io::ErrorKind::ResourceBusy
@@ -35,31 +45,35 @@ pub(super) fn to_rpc_error(error: FsError) -> RpcError {
             | io::ErrorKind::CrossesDevices
             | io::ErrorKind::ExecutableFileBusy => RpcError::invalid_request(message),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                kinded(ErrorCode::InternalError, "storageFull")
+                kinded(ErrorCode::InternalError, ErrorKind::StorageFull)
             }
             // Not for want of room: to free some would not help.
-            io::ErrorKind::FileTooLarge => kinded(ErrorCode::InvalidRequest, "fileSizeLimit"),
+            io::ErrorKind::FileTooLarge => {
+                kinded(ErrorCode::InvalidRequest, ErrorKind::FileSizeLimit)
+            }
             _ => RpcError::internal(message),
         },
-        FsError::Symlink { .. } => kinded(ErrorCode::InvalidRequest, "symlink"),
+        FsError::Symlink { .. } => kinded(ErrorCode::InvalidRequest, ErrorKind::Symlink),
         FsError::WrongKind { .. } | FsError::NamesDirectory { .. } => {
-            kinded(ErrorCode::InvalidRequest, "wrongFileKind")
+            kinded(ErrorCode::InvalidRequest, ErrorKind::WrongFileKind)
         }
         FsError::TooLarge { .. } => {
             let message = format!("{message}; read it in blocks with fs/open");
-            RpcError::invalid_request(message).with_kind("fileTooLarge")
+            RpcError::invalid_request(message).with_kind(ErrorKind::FileTooLarge)
         }
-        FsError::TooManyEntries { .. } => kinded(ErrorCode::InvalidRequest, "tooManyEntries"),
-        FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, "conflict"),
+        FsError::TooManyEntries { .. } => {
+            kinded(ErrorCode::InvalidRequest, ErrorKind::TooManyEntries)
+        }
+        FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, ErrorKind::Conflict),
         FsError::Unsuitable { .. } | FsError::Leased { .. } => RpcError::invalid_request(message),
-        FsError::NoWatches { .. } => kinded(ErrorCode::InternalError, "outOfResources"),
-        FsError::Denied { .. } => kinded(ErrorCode::InvalidRequest, "sandboxDenied"),
+        FsError::NoWatches { .. } => kinded(ErrorCode::InternalError, ErrorKind::OutOfResources),
+        FsError::Denied { .. } => kinded(ErrorCode::InvalidRequest, ErrorKind::SandboxDenied),
     }
 }
 
 /// Of names or of text. No path is to blame.
 pub(super) fn bad_pattern(why: &str) -> RpcError {
-    RpcError::invalid_request(why).with_kind("badPattern")
+    RpcError::invalid_request(why).with_kind(ErrorKind::BadPattern)
 }
 
 #[cfg(test)]
@@ -71,21 +85,21 @@ mod tests {
         let told = |number| {
             let source = io::Error::from_raw_os_error(number);
             let error = to_rpc_error(FsError::Os { action: "open", path: "/x".into(), source });
-            (error.code, error.data.map(|data| data.kind))
+            (error.code, error.kind().cloned())
         };
-        let kinded = |code, kind: &str| (code, Some(kind.to_owned()));
+        let kinded = |code, kind| (code, Some(kind));
         // ENOTDIR, EISDIR, EMFILE, ENFILE, ENOMEM, EBUSY, ENOTEMPTY, EIO, ENOENT
         for number in [20, 21] {
-            assert_eq!(told(number), kinded(-32600, "wrongFileKind"));
+            assert_eq!(told(number), kinded(-32600, ErrorKind::WrongFileKind));
         }
         for number in [24, 23, 12] {
-            assert_eq!(told(number), kinded(-32603, "outOfResources"));
+            assert_eq!(told(number), kinded(-32603, ErrorKind::OutOfResources));
         }
         for number in [16, 39] {
             assert_eq!(told(number), (-32600, None));
         }
         assert_eq!(told(5), (-32603, None));
-        assert_eq!(told(2), kinded(-32004, "notFound"));
+        assert_eq!(told(2), kinded(-32004, ErrorKind::NotFound));
     }
 
     #[test]
@@ -93,7 +107,7 @@ mod tests {
         let refused =
             to_rpc_error(FsError::NoWatches { limit: "sysctl fs.inotify.max_user_watches" });
         assert_eq!(refused.code, ErrorCode::InternalError.value());
-        assert_eq!(refused.data.as_ref().unwrap().kind, "outOfResources");
+        assert_eq!(refused.kind(), Some(&ErrorKind::OutOfResources));
         assert!(refused.message.contains("fs.inotify.max_user_watches"), "{refused:?}");
     }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
 use exec_server_protocol::{
-    ErrorCode, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, MAX_BLOCK_BYTES, RpcError,
+    ErrorCode, ErrorKind, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams,
+    MAX_BLOCK_BYTES, RpcError,
 };
 
 use super::errors::to_rpc_error;
@@ -147,7 +148,8 @@ impl Upload {
 }
 
 fn closed() -> RpcError {
-    RpcError::new(ErrorCode::NotFound, "the file has been closed").with_kind("unknownHandle")
+    RpcError::new(ErrorCode::NotFound, "the file has been closed")
+        .with_kind(ErrorKind::UnknownHandle)
 }
 
 fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {

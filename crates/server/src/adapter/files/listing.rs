@@ -5,8 +5,9 @@ use std::num::NonZeroUsize;
 
 use exec_server_host::fs::{self, Entry, EntryTypes, FileKind, FsError, Stop, glob};
 use exec_server_protocol::{
-    DirectoryEntry, FsGlobParams, FsReadDirectoryParams, FsReadDirectoryResponse, FsWalkParams,
-    FsWalkResponse, PathUri, RpcError, TreeEntry, TreeEntryKind, TreeError, WalkOptions, rpc,
+    DirectoryEntry, ErrorKind, FsGlobParams, FsReadDirectoryParams, FsReadDirectoryResponse,
+    FsWalkParams, FsWalkResponse, PathUri, RpcError, TreeEntry, TreeEntryKind, TreeError,
+    WalkOptions, rpc,
 };
 
 use super::errors::{bad_pattern, to_rpc_error};
@@ -61,7 +62,7 @@ impl FileCall for rpc::FsReadDirectory {
                     "the names in {path} take more than {} MiB; ask for pages, with limit",
                     MAX_LISTING_BYTES >> 20
                 );
-                Err(RpcError::invalid_request(message).with_kind("tooManyEntries"))
+                Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyEntries))
             }
         }
     }

@@ -13,7 +13,7 @@ use exec_server_host::sandbox::{
     Capabilities, DeclaredPolicy, EntryPath, HostNames, LinkTrust, Network, Plan, Policy,
     SandboxError, Surroundings, WriteHistory, WrittenRoots,
 };
-use exec_server_protocol::{ErrorCode, RpcError, SandboxRequest};
+use exec_server_protocol::{ErrorCode, ErrorKind, RpcError, SandboxRequest};
 
 use crate::{SandboxCeiling, SandboxLevel, ServerConfig};
 use recent::Recent;
@@ -72,7 +72,7 @@ impl SandboxResolver {
             None => None,
             Some(sandbox) => {
                 let invalid = |error: &dyn std::error::Error| {
-                    RpcError::invalid_params(error.to_string()).with_kind("badSandbox")
+                    RpcError::invalid_params(error.to_string()).with_kind(ErrorKind::BadSandbox)
                 };
                 let sandbox = sandbox.parse().map_err(|error| invalid(&error))?;
                 Some(wire::read(sandbox, cwd).map_err(|error| invalid(&error))?)
@@ -234,13 +234,15 @@ impl SandboxResolver {
 pub(crate) fn to_rpc_error(error: &SandboxError) -> RpcError {
     match error {
         SandboxError::Policy(error) => {
-            RpcError::invalid_params(error.to_string()).with_kind("badSandbox")
+            RpcError::invalid_params(error.to_string()).with_kind(ErrorKind::BadSandbox)
         }
         SandboxError::WorkingDirectory { .. } => {
-            RpcError::invalid_request(error.to_string()).with_kind("sandboxDenied")
+            RpcError::invalid_request(error.to_string()).with_kind(ErrorKind::SandboxDenied)
         }
-        SandboxError::NoThread => RpcError::internal(error.to_string()).with_kind("outOfResources"),
-        _ => RpcError::invalid_request(error.to_string()).with_kind("sandboxUnavailable"),
+        SandboxError::NoThread => {
+            RpcError::internal(error.to_string()).with_kind(ErrorKind::OutOfResources)
+        }
+        _ => RpcError::invalid_request(error.to_string()).with_kind(ErrorKind::SandboxUnavailable),
     }
 }
 
@@ -393,6 +395,6 @@ mod tests {
             ..SandboxCeiling::default()
         });
         let error = sandboxes.check_ceiling().unwrap_err();
-        assert_eq!(to_rpc_error(&error).data.unwrap().kind, "sandboxUnavailable");
+        assert_eq!(to_rpc_error(&error).kind(), Some(&ErrorKind::SandboxUnavailable));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exec_server_protocol::{ErrorCode, MAX_NAME_BYTES, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, MAX_NAME_BYTES, RpcError};
 use exec_server_transport::Holding;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -159,7 +159,7 @@ impl HttpBodies {
     pub(crate) fn open_whole(&self, request_id: String) -> Result<WholeRequest, RpcError> {
         if self.streams.get(&request_id).is_some() {
             let message = format!("requestId {request_id:?} is being streamed on this connection");
-            return Err(RpcError::invalid_params(message).with_kind("duplicateId"));
+            return Err(RpcError::invalid_params(message).with_kind(ErrorKind::DuplicateId));
         }
         let stream = Arc::new(HttpStream::default());
         let mut requests = self.requests.lock();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::{OpenFile, Stop};
-use exec_server_protocol::{ErrorCode, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, RpcError};
+use exec_server_protocol::{
+    ErrorCode, ErrorKind, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, RpcError,
+};
 use tokio::sync::oneshot;
 
 use super::id_table::{IdRules, IdTable};
@@ -83,7 +85,7 @@ impl Files {
     fn unknown(&self, id: &str) -> RpcError {
         self.handles.check_name(id).err().unwrap_or_else(|| {
             let message = format!("handleId {id:?} is not open on this connection");
-            RpcError::new(ErrorCode::NotFound, message).with_kind("unknownHandle")
+            RpcError::new(ErrorCode::NotFound, message).with_kind(ErrorKind::UnknownHandle)
         })
     }
 

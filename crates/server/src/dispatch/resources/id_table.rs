@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exec_server_protocol::{ErrorCode, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 
 /// How names of one kind may look, and how many there may be.
 #[derive(Debug, Clone, Copy)]
@@ -49,11 +49,11 @@ impl<T> IdTable<T> {
         }
         if state.entries.contains_key(&name) {
             let message = format!("{member} {name:?} is in use on this connection");
-            return Err(RpcError::new(bad_id, message).with_kind("duplicateId"));
+            return Err(RpcError::new(bad_id, message).with_kind(ErrorKind::DuplicateId));
         }
         if state.entries.len() >= max_entries {
             let message = format!("this connection has {max_entries} of {member} already");
-            return Err(RpcError::invalid_request(message).with_kind("tooManyOpen"));
+            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -154,11 +154,11 @@ mod tests {
     fn names_are_unique_short_and_few() {
         let named = named();
         let first = named.claim("a".into()).unwrap();
-        assert_eq!(named.claim("a".into()).unwrap_err().data.unwrap().kind, "duplicateId");
+        assert_eq!(named.claim("a".into()).unwrap_err().kind(), Some(&ErrorKind::DuplicateId));
         assert_eq!(named.claim("abcde".into()).unwrap_err().code, -32600);
         assert_eq!(named.claim(String::new()).unwrap_err().code, -32600);
         let _second = named.claim("b".into()).unwrap();
-        assert_eq!(named.claim("c".into()).unwrap_err().data.unwrap().kind, "tooManyOpen");
+        assert_eq!(named.claim("c".into()).unwrap_err().kind(), Some(&ErrorKind::TooManyOpen));
         drop(first);
         assert!(named.claim("a".into()).is_ok());
     }

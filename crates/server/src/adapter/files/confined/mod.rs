@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use exec_server_host::fs::{Confinement, ConfinementError};
 use exec_server_host::sandbox::Policy;
-use exec_server_protocol::RpcError;
+use exec_server_protocol::{ErrorKind, RpcError};
 
 use super::errors::no_thread;
 use super::pool::NoThread;
@@ -315,7 +315,7 @@ impl Shared {
 }
 
 fn unavailable(error: &dyn std::error::Error) -> RpcError {
-    RpcError::invalid_request(error.to_string()).with_kind("sandboxUnavailable")
+    RpcError::invalid_request(error.to_string()).with_kind(ErrorKind::SandboxUnavailable)
 }
 
 impl fmt::Debug for Shared {
@@ -540,7 +540,7 @@ mod tests {
             let (sender, receiver) = sync_channel(1);
             pools.run(&policy, move |kept| sender.send(kept).unwrap());
             let error = receiver.recv().unwrap().unwrap_err();
-            assert_eq!(error.data.unwrap().kind, "sandboxUnavailable");
+            assert_eq!(error.kind(), Some(&ErrorKind::SandboxUnavailable));
         }
         std::fs::remove_file(&directory).unwrap();
         std::fs::create_dir(&directory).unwrap();
