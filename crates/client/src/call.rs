@@ -103,9 +103,9 @@ pub(crate) fn prepare<R: Rpc>(
 /// Decodes an answer.
 pub(crate) fn read_result<T: DeserializeOwned>(
     method: Method,
-    result: &RawValue,
+    result: &[u8],
 ) -> Result<T, ExecServerError> {
-    serde_json::from_str(result.get())
+    serde_json::from_slice(result)
         .map_err(|source| Violation::Result { method: method.name(), source }.into())
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use exec_server_protocol::{Method, RequestId, RpcError, request};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -10,8 +11,8 @@ use crate::ExecServerError;
 use crate::leases::LeaseId;
 use crate::recovery::Generation;
 
-/// An answer as text; whoever asked decodes it.
-pub(crate) type Answer = Result<Box<RawValue>, ExecServerError>;
+/// A response as text, a part of the message that brought it. The caller decodes it.
+pub(crate) type Answer = Result<Bytes, ExecServerError>;
 
 /// A request, and who wants to know.
 #[derive(Debug)]

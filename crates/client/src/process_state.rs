@@ -7,7 +7,6 @@ use exec_server_protocol::{
     AckParams, Method, ObserveParams, ReadParams, ReadResponse, Rpc as _, TerminateMode,
     TerminateParams, notification, rpc,
 };
-use serde_json::value::RawValue;
 
 use crate::call::read_result;
 use crate::calls::{Call, ProcessKey, Question, ReplyTo};
@@ -84,7 +83,7 @@ impl ProcessState {
         self.key.observed_session.is_some()
     }
 
-    fn after(&self) -> u64 {
+    pub(crate) fn after(&self) -> u64 {
         self.mirror.next_seq() - 1
     }
 
@@ -109,7 +108,7 @@ impl ProcessState {
     }
 
     /// Takes what [`Self::request`] brought.
-    pub(crate) fn take(&mut self, after: u64, result: &RawValue) -> Result<(), ExecServerError> {
+    pub(crate) fn take(&mut self, after: u64, result: &[u8]) -> Result<(), ExecServerError> {
         if self.is_observed() {
             // The events themselves follow as notifications, from where we are.
             self.announced = self.after();

@@ -2,7 +2,7 @@
 //!
 //! Decides and returns what to send; the driver sends it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
@@ -18,6 +18,10 @@ use crate::{ExecServerError, Violation, catch_up};
 const ACK_DELAY: Duration = Duration::from_millis(100);
 /// The first read after a reconnect only has to show that nothing is missing; the rest follows by itself.
 const CATCH_UP_BYTES: u64 = 64 << 10;
+/// Positions in the first message of a connection, for which servers allow 1 MiB.
+const MAX_POSITIONS_BYTES: usize = 512 << 10;
+/// What a position takes beside the id.
+const POSITION_BYTES: usize = 32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
@@ -99,11 +103,22 @@ impl Processes {
         }
     }
 
-    /// One question for each process, and the end of those that nobody wants.
-    pub(crate) fn catch_up(&mut self) -> Vec<Call> {
+    /// The last event that is here of each process of this session; `None` where that is too much for a first message.
+    pub(crate) fn positions(&self) -> Option<BTreeMap<String, u64>> {
+        let own = self.by_key.values().filter(|process| !process.is_observed());
+        let positions: BTreeMap<_, _> =
+            own.map(|process| (process.key().process_id.clone(), process.after())).collect();
+        let bytes: usize = positions.keys().map(|id| id.len() + POSITION_BYTES).sum();
+        (bytes <= MAX_POSITIONS_BYTES).then_some(positions)
+    }
+
+    /// One question for each process that is not among `known`: the server sends the events of those by itself.
+    pub(crate) fn catch_up(&mut self, known: &BTreeMap<String, u64>) -> Vec<Call> {
         let mut calls = Vec::new();
         for process in self.by_key.values_mut() {
-            calls.push(process.request(CATCH_UP_BYTES, ReplyTo::CatchUp));
+            if process.is_observed() || !known.contains_key(&process.key().process_id) {
+                calls.push(process.request(CATCH_UP_BYTES, ReplyTo::CatchUp));
+            }
             // Confirmations may have been lost.
             process.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         }

@@ -1,5 +1,7 @@
 //! Handshake and sessions.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::nullable;
@@ -24,6 +26,10 @@ pub struct InitializeParams {
     /// Whether this client confirms output with `process/ack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
+    /// With `resumeSessionId` and `acks`: the last event that the client has of each process. The events after it
+    /// follow by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +43,9 @@ pub struct InitializeResponse {
     /// As granted; present when the client asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
+    /// The last event of each process that the client named and the session has; present when the client asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ pub struct ServerConfig {
     pub shutdown_grace_period: Duration,
     /// Processes of one session that may run at once.
     pub max_processes_per_connection: usize,
-    /// SessionRegistry, attached and detached, that the server keeps at once.
+    /// Sessions, attached and detached, that the server keeps at once.
     pub max_sessions: usize,
     /// Bytes of each process's log kept in memory.
     pub retained_output_bytes_per_process: usize,

@@ -23,8 +23,7 @@ impl Driver {
     ) {
         match dialled {
             Ok(Connection { incoming, outgoing, .. }) => {
-                self.link =
-                    Some(Link { generation, incoming, outgoing, deaf_until: None, catching_up: 0 });
+                self.link = Some(Link::new(generation, incoming, outgoing));
                 let ttl = self.options.detached_ttl;
                 let params = InitializeParams {
                     client_name: self.options.client_name.clone(),
@@ -32,6 +31,7 @@ impl Driver {
                     detached_ttl_ms: ttl
                         .map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
                     acks: Some(true),
+                    positions: self.session_id.as_ref().and_then(|_| self.processes.positions()),
                 };
                 self.send(Call::internal(
                     &rpc::Initialize::into_call(params),
@@ -65,6 +65,9 @@ impl Driver {
                 self.processes.confirm_output(response.acks == Some(true));
                 // Who grants one kind of acknowledgement knows the other. Others may break off at such a notification.
                 self.leases.acknowledge(response.acks == Some(true));
+                if let Some(link) = &mut self.link {
+                    link.known_events = response.positions.unwrap_or_default();
+                }
                 self.push(&notification(&Initialized {}));
                 self.recovery.handle_initialized(generation, Instant::now());
             }
@@ -82,9 +85,10 @@ impl Driver {
         }
     }
 
-    /// Asks at once for what each process missed.
+    /// Asks at once for what each process missed, unless the server sends it by itself.
     pub(super) fn catch_up(&mut self, generation: Generation) {
-        let calls = self.processes.catch_up();
+        let known = self.link.as_mut().map(|link| std::mem::take(&mut link.known_events));
+        let calls = self.processes.catch_up(&known.unwrap_or_default());
         let waiting =
             calls.iter().filter(|call| matches!(call.reply_to, ReplyTo::CatchUp(_))).count();
         for call in calls {

@@ -5,6 +5,7 @@ mod endings;
 mod handshake;
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use exec_server_protocol::{
     decode_unchecked, notification,
 };
 use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
-use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -95,8 +95,17 @@ struct Link {
     outgoing: Outgoing,
     /// The peer takes nothing more. What it has said is still read, and then, or at this moment, it is over.
     deaf_until: Option<Instant>,
+    /// Processes whose events the server sends from where this client stands, and the last that it has.
+    known_events: BTreeMap<String, u64>,
     /// Catch-up calls that are not answered yet.
     catching_up: usize,
+}
+
+impl Link {
+    fn new(generation: Generation, incoming: Incoming, outgoing: Outgoing) -> Self {
+        let known_events = BTreeMap::new();
+        Self { generation, incoming, outgoing, deaf_until: None, known_events, catching_up: 0 }
+    }
 }
 
 enum Event {
@@ -271,7 +280,8 @@ impl Driver {
                 Some(call) => {
                     let answer = match (result, error) {
                         (_, Some(error)) => Err(ExecServerError::Server(read_error(error))),
-                        (result, None) => Ok(result.unwrap_or(RawValue::NULL).to_owned()),
+                        (Some(result), None) => Ok(message.slice_ref(result.get().as_bytes())),
+                        (None, None) => Ok(Bytes::from_static(b"null")),
                     };
                     self.answered(call, answer);
                 }

@@ -137,6 +137,13 @@ impl ManagedProcess {
         Some(Denial { path: denial.path, call: denial.call })
     }
 
+    /// The client has everything up to `seq`. A number that the log has not reached says nothing.
+    pub(crate) fn confirm(&self, seq: u64) {
+        if seq < self.log().progress().next_seq {
+            self.log().confirm(seq);
+        }
+    }
+
     pub(crate) fn note_received(&self, seq: u64) {
         self.received.fetch_max(seq, Ordering::Relaxed);
     }

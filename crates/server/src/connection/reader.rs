@@ -1,5 +1,6 @@
 //! Decodes what a client sends, and runs it when its turn comes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exec_server_protocol::{
@@ -260,8 +261,12 @@ impl Reader {
             Some(id) => {
                 let asked = params.detached_ttl_ms.is_some();
                 let ttl = asked.then(|| state.granted_ttl(params.detached_ttl_ms));
-                let resume = Resume { confirmed_by, detached_ttl: ttl };
-                sessions.resume(&id, resume, connection).await?
+                let positions = match confirmed_by {
+                    ConfirmedBy::Ack => params.positions.clone().unwrap_or_default(),
+                    ConfirmedBy::Receipt => BTreeMap::new(),
+                };
+                let resume = Resume { confirmed_by, detached_ttl: ttl, positions };
+                sessions.resume(&id, &resume, connection).await?
             }
             None => {
                 let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
@@ -276,6 +281,7 @@ impl Reader {
             protocol_version: PROTOCOL_VERSION.to_owned(),
             detached_ttl_ms: params.detached_ttl_ms.map(|_| granted_ms),
             acks: params.acks,
+            positions: params.positions.map(|positions| session.last_events(positions.keys())),
         };
         self.phase = Phase::Greeted(session);
         Ok(response)

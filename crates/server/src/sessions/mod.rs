@@ -1,4 +1,4 @@
-//! SessionRegistry: who owns processes, and whose they are now.
+//! Sessions: who owns processes, and whose they are now.
 
 mod registry;
 mod session;

@@ -58,7 +58,7 @@ impl SessionRegistry {
     pub(crate) async fn resume(
         &self,
         id: &str,
-        resume: Resume,
+        resume: &Resume,
         connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;

@@ -4,7 +4,7 @@
 //! exactly one live feed, on the connection that the session is attached to. The events of a client in this program go
 //! to the sink that came with the start.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -45,11 +45,13 @@ pub(crate) struct SessionSettings {
 }
 
 /// What a client that comes back asks for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Resume {
     pub(crate) confirmed_by: ConfirmedBy,
     /// `None`: as before.
     pub(crate) detached_ttl: Option<Duration>,
+    /// The last event that the client has of some of its processes.
+    pub(crate) positions: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,7 @@ impl Session {
     pub(crate) fn attach(
         &self,
         connection: &Arc<ClientConnection>,
-        Resume { confirmed_by, detached_ttl }: Resume,
+        &Resume { confirmed_by, detached_ttl, ref positions }: &Resume,
         instead_of: Option<ConnectionId>,
     ) -> Result<(), AttachError> {
         let mut state = self.lock();
@@ -131,6 +133,9 @@ impl Session {
             state.settings.detached_ttl = ttl;
         }
         for process in state.processes.values() {
+            if let Some(seq) = positions.get(process.id()) {
+                process.confirm(*seq);
+            }
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has all of it, and nothing more will come.
             }
@@ -279,6 +284,18 @@ impl Session {
         {
             process.log().confirm(seq);
         }
+    }
+
+    /// The last event of each of these processes that the session has.
+    pub(crate) fn last_events<'a>(
+        &self,
+        process_ids: impl IntoIterator<Item = &'a String>,
+    ) -> BTreeMap<String, u64> {
+        let state = self.lock();
+        let known = process_ids.into_iter().filter_map(|id| state.processes.get(id));
+        known
+            .map(|process| (process.id().to_owned(), process.log().progress().next_seq - 1))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

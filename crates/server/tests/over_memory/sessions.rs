@@ -1,4 +1,4 @@
-//! SessionRegistry outlive their connections, and nothing is lost in between.
+//! Sessions outlive their connections, and nothing is lost in between.
 
 use crate::client::{Client, bytes, server};
 use std::time::Duration;
@@ -63,6 +63,32 @@ async fn a_client_that_acks_gets_every_unconfirmed_event_again() {
         client.call("process/read", json!({ "processId": "p", "afterSeq": 0 })).await.unwrap();
     assert_eq!(read["exitCode"], 3);
     assert_eq!(read["nextSeq"], last + 1);
+}
+
+#[tokio::test]
+async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({ "acks": true })).await;
+    for id in ["behind", "level", "ahead"] {
+        client.start(id, "echo a; echo b >&2; exit 3", json!({})).await;
+    }
+    client.cut().await;
+    for id in ["behind", "level", "ahead"] {
+        wait_for_exit(&server, &session, id).await;
+    }
+    let mut client = Client::connect(&server);
+    let resume = json!({
+        "resumeSessionId": session, "acks": true,
+        "positions": { "behind": 1, "level": 4, "ahead": 1_000, "gone": 2 },
+    });
+    let greeting = client.call("initialize", resume).await.unwrap();
+    client.notify("initialized", json!({})).await;
+    assert_eq!(greeting["positions"], json!({ "behind": 4, "level": 4, "ahead": 4 }));
+    let (behind, _) = follow(&mut client, "behind", 1).await;
+    assert_eq!(behind.len(), 2, "only the second line: {behind:?}");
+    // A position that the log has not reached confirms nothing.
+    let (ahead, _) = follow(&mut client, "ahead", 0).await;
+    assert_eq!(ahead.len(), 4);
 }
 
 #[tokio::test]
