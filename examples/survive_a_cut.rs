@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
             _ = cuts.tick() => network.cut(Cut::MidFrameRst).await,
             event = events.next() => match event {
                 Some(ExecProcessEvent::Output(chunk)) => {
-                    print!("{}", String::from_utf8_lossy(&chunk.chunk.0));
+                    print!("{}", String::from_utf8_lossy(&chunk.chunk));
                 }
                 Some(ExecProcessEvent::Failed(error)) => return Err(error.into()),
                 Some(_) => {}

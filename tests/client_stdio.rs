@@ -40,7 +40,7 @@ async fn wait_for(events: &mut ProcessEvents, marker: &str) -> String {
     while !seen.contains(marker) {
         match events.next().await {
             Some(ExecProcessEvent::Output(output)) => {
-                seen.push_str(std::str::from_utf8(&output.chunk.0).unwrap());
+                seen.push_str(std::str::from_utf8(&output.chunk).unwrap());
             }
             other => panic!("{other:?} after {seen:?}"),
         }

@@ -84,7 +84,7 @@ async fn reads_go_through_the_whole_output(backend: Backend) {
         assert_eq!((read.dropped_bytes, &read.failure), (0, &None));
         for chunk in &read.chunks {
             assert!(chunk.seq > after);
-            output.extend_from_slice(&chunk.chunk.0);
+            output.extend_from_slice(&chunk.chunk);
         }
         after = read.next_seq - 1;
         if read.closed && read.chunks.is_empty() {

@@ -197,7 +197,7 @@ impl Story {
                     OutputStream::Stderr => &mut self.stderr,
                     OutputStream::Pty => &mut self.terminal,
                 };
-                stream.extend_from_slice(&output.chunk.0);
+                stream.extend_from_slice(&output.chunk);
             }
             ExecProcessEvent::Gap { dropped_bytes } => self.lost += dropped_bytes,
             ExecProcessEvent::Exited(exit) => {
@@ -220,7 +220,7 @@ async fn until_written(events: &mut ProcessEvents, text: &str) -> String {
     while !written.contains(text) {
         match events.next().await {
             Some(ExecProcessEvent::Output(output)) => {
-                written.push_str(&String::from_utf8_lossy(&output.chunk.0));
+                written.push_str(&String::from_utf8_lossy(&output.chunk));
             }
             Some(ExecProcessEvent::Gap { .. }) => {}
             other => panic!("{other:?} after {written:?}"),

@@ -68,11 +68,11 @@ async fn an_open_file_stays_what_it_was(environment: Environment) {
     place.write("other", "new");
     std::fs::rename(place.path("other"), place.path("file")).unwrap();
     let block = file.read_block(4, MAX_BLOCK_BYTES).await.unwrap();
-    assert_eq!((&*block.chunk.0, block.eof), (&b"content"[..], true));
+    assert_eq!((&block.chunk[..], block.eof), (&b"content"[..], true));
     let block = file.read_block(0, 3).await.unwrap();
-    assert_eq!((&*block.chunk.0, block.eof), (&b"old"[..], false));
+    assert_eq!((&block.chunk[..], block.eof), (&b"old"[..], false));
     let block = file.read_block(1 << 40, 3).await.unwrap();
-    assert_eq!((block.chunk.0.len(), block.eof), (0, true));
+    assert_eq!((block.chunk.len(), block.eof), (0, true));
     file.read_block(0, MAX_BLOCK_BYTES + 1).await.unwrap_err();
 }
 
@@ -145,6 +145,6 @@ async fn many_handles_come_and_go(environment: Environment) {
     place.write("file", "x");
     for _ in 0..300 {
         let file = environment.open(opening(place.uri("file"))).await.unwrap();
-        assert_eq!(&*file.read_block(0, 1).await.unwrap().chunk.0, b"x");
+        assert_eq!(&*file.read_block(0, 1).await.unwrap().chunk.into_bytes(), b"x");
     }
 }

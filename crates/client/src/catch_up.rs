@@ -44,7 +44,7 @@ pub(crate) fn apply(
                 expected = chunk.seq;
             }
         }
-        let event = MirrorEvent::Output { stream: chunk.stream, chunk: chunk.chunk.0 };
+        let event = MirrorEvent::Output { stream: chunk.stream, chunk: chunk.chunk.into_bytes() };
         if mirror.offer(chunk.seq, event) == Offer::Full {
             return Ok(()); // The rest is read once there is room.
         }

@@ -97,7 +97,12 @@ impl Drop for HangUp<'_> {
 }
 
 impl ExecServerClient {
-    /// Connects to a server that listens on a WebSocket.
+    /// Connects to a server at `ws://HOST:PORT[/PATH]` or `unix:///PATH`. Sessions show the client's name.
+    pub async fn connect(url: &str, client_name: &str) -> Result<Self, ExecServerError> {
+        Self::connect_websocket(RemoteExecServerConnectArgs::new(url, client_name)).await
+    }
+
+    /// The same with options and a bearer token.
     pub async fn connect_websocket(
         args: RemoteExecServerConnectArgs,
     ) -> Result<Self, ExecServerError> {

@@ -4,19 +4,18 @@
 //! calls wait, processes go on at the server, and a handle's events continue where they stopped, in order and each once.
 //!
 //! ```no_run
-//! use exec_server_client::{ExecProcessEvent, ExecServerClient, RemoteExecServerConnectArgs};
+//! use exec_server_client::{ExecProcessEvent, ExecServerClient};
 //! use exec_server_protocol::{PathUri, StartParams};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let args = RemoteExecServerConnectArgs::new("ws://127.0.0.1:7777", "first example");
-//! let client = ExecServerClient::connect_websocket(args).await?;
+//! let client = ExecServerClient::connect("ws://127.0.0.1:7777", "first example").await?;
 //!
 //! let cwd = PathUri::from_path("/tmp").ok_or("not absolute")?;
 //! let process = client.start(StartParams::new("greeting", ["/bin/echo", "hello"], cwd)).await?;
 //! let mut events = process.subscribe_events();
 //! while let Some(event) = events.next().await {
 //!     match event {
-//!         ExecProcessEvent::Output(chunk) => print!("{}", String::from_utf8_lossy(&chunk.chunk.0)),
+//!         ExecProcessEvent::Output(chunk) => print!("{}", String::from_utf8_lossy(&chunk.chunk)),
 //!         ExecProcessEvent::Exited(exit) => println!("exit code {}", exit.exit_code),
 //!         ExecProcessEvent::Failed(error) => return Err(error.into()),
 //!         ExecProcessEvent::Gap { .. } | ExecProcessEvent::Closed { .. } => {}

@@ -60,7 +60,7 @@ impl From<ServerNotification> for Notified {
 pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, MirrorEvent, u64)> {
     Some(match notification {
         ServerNotification::ProcessOutput(params) => {
-            let (stream, chunk) = (params.stream, params.chunk.0.clone());
+            let (stream, chunk) = (params.stream, params.chunk.clone().into_bytes());
             (params.seq, MirrorEvent::Output { stream, chunk }, params.dropped_bytes)
         }
         ServerNotification::ProcessExited(params) => {

@@ -204,7 +204,7 @@ impl ExecServerProcess {
         let _ = write!(write_id, "{number}");
         let params = WriteParams {
             process_id: self.process_id().to_owned(),
-            chunk: Base64Bytes(piece),
+            chunk: Base64Bytes::from(piece),
             write_id: Some(write_id),
         };
         self.client().send::<rpc::ProcessWrite>(params, None).await

@@ -54,7 +54,7 @@ async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
     let (mut output, mut exit_code) = (Vec::new(), None);
     while let Some(event) = events.next().await {
         match event {
-            ExecProcessEvent::Output(chunk) => output.extend_from_slice(&chunk.chunk.0),
+            ExecProcessEvent::Output(chunk) => output.extend_from_slice(&chunk.chunk),
             ExecProcessEvent::Exited(exit) => exit_code = Some(exit.exit_code),
             ExecProcessEvent::Closed { .. } => {}
             other => panic!("{other:?}"),
@@ -132,7 +132,7 @@ async fn a_reader_that_is_interrupted_all_the_time_loses_nothing() {
             }
         };
         match next {
-            Some(ExecProcessEvent::Output(chunk)) => output.extend_from_slice(&chunk.chunk.0),
+            Some(ExecProcessEvent::Output(chunk)) => output.extend_from_slice(&chunk.chunk),
             Some(_) => {}
             None => break,
         }
@@ -190,7 +190,7 @@ async fn another_client_may_observe_the_session_and_close_it() {
     let watcher = other(&server).await;
     let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
     let first = observed.subscribe_events().next().await.unwrap();
-    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk.0[..] == b"up\n"));
+    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk[..] == b"up\n"));
     let session_id = Some(client.session_id().to_owned());
     watcher.session_close(SessionCloseParams { session_id }).await.unwrap();
 
@@ -209,7 +209,7 @@ async fn a_client_in_the_program_may_observe_others() {
     let observed = client.observe(owner.session_id(), "p", None).await.unwrap();
     let mut events = observed.subscribe_events();
     let first = events.next().await.unwrap();
-    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk.0[..] == b"up\n"));
+    assert!(matches!(first, ExecProcessEvent::Output(chunk) if &chunk.chunk[..] == b"up\n"));
     drop(process);
     owner.close().await.unwrap();
     assert_eq!(collect(&mut events).await.1, Some(137));
@@ -353,7 +353,7 @@ async fn a_process_without_a_handle_runs_on_and_can_be_attached_to() {
         if let ExecProcessEvent::Output(chunk) = event
             && chunk.stream == OutputStream::Stdout
         {
-            stdout.extend_from_slice(&chunk.chunk.0);
+            stdout.extend_from_slice(&chunk.chunk);
         }
     }
     assert_eq!(stdout, b"hello\n");
@@ -367,14 +367,14 @@ async fn files_are_those_of_the_machine_and_handles_have_no_limit() {
     let content = vec![b'x'; 3_000_000];
     client.fs_write_file(FsWriteFileParams::new(path.clone(), content.clone())).await.unwrap();
     let read = client.fs_read_file(FsReadFileParams::new(path.clone())).await.unwrap();
-    assert!(read.data_base64.0 == content);
+    assert!(read.data_base64[..] == content);
 
     let mut open = Vec::new();
     for _ in 0..300 {
         open.push(client.open_file(open_params(&path)).await.unwrap());
     }
     let block = open[299].read_block(2_999_999, 10).await.unwrap();
-    assert_eq!((&block.chunk.0[..], block.eof), (&b"x"[..], true));
+    assert_eq!((&block.chunk[..], block.eof), (&b"x"[..], true));
 }
 
 #[tokio::test]

@@ -33,9 +33,10 @@ pub use environment::{
     LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,
 };
 pub use exec_server_client::{
-    Changes, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
-    ExecServerLaunchCommand, ExecServerProcess, ProcessEvents, ProcessExit,
-    RemoteExecServerConnectArgs,
+    Changes, ConnectError, ConnectionState, Connector, DisconnectReason, ExecProcessEvent,
+    ExecServerClient, ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
+    ExecServerProcess, KeepAlive, ProcessEvents, ProcessExit, RecoveryPolicy,
+    RemoteExecServerConnectArgs, SearchResults, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
@@ -46,3 +47,13 @@ pub use program::main;
 pub use runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
 pub use sandbox_terms::{DenialMistake, SandboxTerms};
 pub use serve::{ServeError, run_main};
+
+/// Compiles the examples of the guides.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/client.md")]
+    mod client {}
+
+    #[doc = include_str!("../../../docs/environments.md")]
+    mod environments {}
+}

@@ -1,15 +1,31 @@
 //! Raw bytes as they travel inside JSON.
 
 use std::fmt;
+use std::ops::Deref;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::spare;
 
-/// Bytes that are standard, padded base64 on the wire.
+/// Bytes that are standard, padded base64 on the wire. They are used as [`Bytes`]; only their `Debug` differs.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Base64Bytes(pub Bytes);
+pub struct Base64Bytes(Bytes);
+
+impl Base64Bytes {
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+impl Deref for Base64Bytes {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.0
+    }
+}
 
 impl fmt::Debug for Base64Bytes {
     /// Says how much, never what: output and input are not for logs.

@@ -66,7 +66,7 @@ impl Pieces {
             return Err(Violation::BodyNumbers { expected: self.next, got: seq }.into());
         }
         self.next += 1;
-        let cost = delta_base64.0.len() + PIECE_OVERHEAD;
+        let cost = delta_base64.len() + PIECE_OVERHEAD;
         match self.acks {
             true if self.cost + cost > MAX_HELD_BACK => {
                 return Err(Violation::NotHeldBack { limit: MAX_HELD_BACK }.into());
@@ -77,9 +77,9 @@ impl Pieces {
             }
             _ => {}
         }
-        if !delta_base64.0.is_empty() {
+        if !delta_base64.is_empty() {
             self.cost += cost;
-            self.waiting.push_back((seq, delta_base64.0));
+            self.waiting.push_back((seq, delta_base64.into_bytes()));
         }
         match error {
             Some(error) => Err(ExecServerError::Server(RpcError::internal(error))),

@@ -393,7 +393,7 @@ mod tests {
         while let Poll::Ready(event) = events.poll_next_event(&mut context) {
             found.push(match event {
                 Some(ExecProcessEvent::Output(chunk)) => {
-                    format!("{}:{}", chunk.seq, String::from_utf8_lossy(&chunk.chunk.0))
+                    format!("{}:{}", chunk.seq, String::from_utf8_lossy(&chunk.chunk))
                 }
                 Some(ExecProcessEvent::Gap { dropped_bytes }) => format!("gap {dropped_bytes}"),
                 Some(ExecProcessEvent::Exited(exit)) => {

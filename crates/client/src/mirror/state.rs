@@ -229,5 +229,5 @@ impl Entry {
 }
 
 fn output_chunk(seq: u64, stream: OutputStream, chunk: &Bytes) -> OutputChunk {
-    OutputChunk { seq, stream, chunk: Base64Bytes(chunk.clone()) }
+    OutputChunk { seq, stream, chunk: Base64Bytes::from(chunk.clone()) }
 }

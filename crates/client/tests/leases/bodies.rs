@@ -27,7 +27,7 @@ async fn begun(client: &ExecServerClient, peer: &mut Peer) -> (HttpBody, String)
 }
 
 fn piece(request_id: &str, seq: u64, bytes: impl Into<Bytes>) -> Value {
-    let delta = Base64Bytes(bytes.into());
+    let delta = Base64Bytes::from(bytes.into());
     json!({"requestId": request_id, "seq": seq, "deltaBase64": delta, "done": false})
 }
 
@@ -183,7 +183,7 @@ async fn a_whole_response_is_not_cancelled_unless_nobody_waits_for_it() {
         peer.answer(&id, &json!({"status": 204, "headers": [], "bodyBase64": "aGk="})).await;
     };
     let (response, ()) = tokio::join!(client.http_fetch(get()), serving);
-    assert_eq!(&*response.unwrap().body_base64.0, b"hi");
+    assert_eq!(&response.unwrap().body_base64[..], b"hi");
     peer.round_trip(&client).await;
 
     let params = tokio::select! {

@@ -69,7 +69,7 @@ async fn reads_are_sent_again() {
         assert_eq!(client.process_read(read.clone()).await.unwrap().chunks.len(), 1);
         assert!(tap.has_sprung());
         tap.set_trap(Method::ProcessSnapshot, fate);
-        assert_eq!(&*client.process_snapshot(id()).await.unwrap().stdout.0, b"out\n");
+        assert_eq!(&client.process_snapshot(id()).await.unwrap().stdout[..], b"out\n");
         assert!(tap.has_sprung());
         tap.set_trap(Method::ProcessList, fate);
         assert_eq!(client.process_list(ListParams::default()).await.unwrap().processes.len(), 1);

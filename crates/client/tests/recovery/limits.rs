@@ -21,7 +21,7 @@ async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
     let error = client.start(many_values).await.unwrap_err();
     assert!(matches!(error, ExecServerError::TooLarge { method: "process/start", .. }), "{error}");
 
-    let chunk = Base64Bytes(vec![0; 50 << 20].into());
+    let chunk = Base64Bytes::from(vec![0; 50 << 20]);
     let params = WriteParams { process_id: "p".into(), chunk, write_id: Some("w".into()) };
     let error = client.process_write(params).await.unwrap_err();
     assert!(matches!(error, ExecServerError::TooLarge { method: "process/write", .. }), "{error}");

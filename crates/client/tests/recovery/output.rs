@@ -142,7 +142,7 @@ async fn confirm(client: &exec_server_client::ExecServerClient, seen: &mut u64) 
     };
     let response = client.process_read(params).await.unwrap();
     *seen = response.next_seq - 1;
-    response.chunks.iter().flat_map(|chunk| chunk.chunk.0.to_vec()).collect()
+    response.chunks.iter().flat_map(|chunk| chunk.chunk.to_vec()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,7 +159,7 @@ async fn old_output_is_read_from_the_server() {
     while output.len() < numbers(LINES).len() {
         let response = process.read(after, Some(256 << 10), None).await.unwrap();
         assert_eq!(response.dropped_bytes, 0);
-        output.extend(response.chunks.iter().flat_map(|chunk| chunk.chunk.0.to_vec()));
+        output.extend(response.chunks.iter().flat_map(|chunk| chunk.chunk.to_vec()));
         after = Some(response.next_seq - 1);
     }
     assert!(output == numbers(LINES).as_bytes());
@@ -168,5 +168,5 @@ async fn old_output_is_read_from_the_server() {
     let (news, ()) = tokio::join!(process.read(after, None, wait), async {
         process.write("news\n").await.unwrap();
     });
-    assert_eq!(&*news.unwrap().chunks[0].chunk.0, b"news\n");
+    assert_eq!(&news.unwrap().chunks[0].chunk[..], b"news\n");
 }

@@ -128,9 +128,9 @@ pub(crate) async fn finish(mut events: ProcessEvents) -> Transcript {
                 assert!(chunk.seq > last_seq, "an event twice");
                 last_seq = chunk.seq;
                 match chunk.stream {
-                    OutputStream::Stderr => transcript.stderr.extend_from_slice(&chunk.chunk.0),
+                    OutputStream::Stderr => transcript.stderr.extend_from_slice(&chunk.chunk),
                     OutputStream::Stdout | OutputStream::Pty => {
-                        transcript.stdout.extend_from_slice(&chunk.chunk.0);
+                        transcript.stdout.extend_from_slice(&chunk.chunk);
                     }
                 }
             }
@@ -148,7 +148,7 @@ pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8
     let mut seen = Vec::new();
     while !seen.windows(marker.len()).any(|window| window == marker.as_bytes()) {
         match events.next().await {
-            Some(ExecProcessEvent::Output(chunk)) => seen.extend_from_slice(&chunk.chunk.0),
+            Some(ExecProcessEvent::Output(chunk)) => seen.extend_from_slice(&chunk.chunk),
             Some(ExecProcessEvent::Gap { .. }) => {}
             other => panic!("{other:?} before {marker:?}; seen {}", String::from_utf8_lossy(&seen)),
         }

@@ -95,7 +95,9 @@ impl Printer {
     async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> io::Result<()> {
         if let Some(tail) = &mut self.tail {
             match event {
-                ExecProcessEvent::Output(output) => tail.push(output.stream, output.chunk.0),
+                ExecProcessEvent::Output(output) => {
+                    tail.push(output.stream, output.chunk.into_bytes())
+                }
                 ExecProcessEvent::Gap { dropped_bytes } => tail.forget_before_gap(dropped_bytes),
                 _ => {}
             }
@@ -189,7 +191,9 @@ fn newlines_in(bytes: &[u8]) -> usize {
 
 async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> io::Result<()> {
     match event {
-        ExecProcessEvent::Output(output) => outputs.write(output.stream, output.chunk.0).await,
+        ExecProcessEvent::Output(output) => {
+            outputs.write(output.stream, output.chunk.into_bytes()).await
+        }
         ExecProcessEvent::Gap { dropped_bytes } => {
             writeln!(io::stderr(), "[{dropped_bytes} bytes left out]")
         }
@@ -264,7 +268,7 @@ mod tests {
 
     #[test]
     fn events_are_lines_of_json() {
-        let chunk = Base64Bytes("hi\n".into());
+        let chunk = Base64Bytes::from("hi\n");
         let output = OutputChunk { seq: 1, stream: OutputStream::Stderr, chunk };
         let line = as_json(&ExecProcessEvent::Output(output));
         assert_eq!(line.matches('\n').count(), 1);

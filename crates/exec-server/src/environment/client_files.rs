@@ -21,7 +21,7 @@ use super::file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, Ope
 #[async_trait]
 impl ExecutorFileSystem for ExecServerClient {
     async fn read_file(&self, params: FsReadFileParams) -> Result<Bytes, ExecServerError> {
-        Ok(self.fs_read_file(params).await?.data_base64.0)
+        Ok(self.fs_read_file(params).await?.data_base64.into_bytes())
     }
 
     async fn write_file(

@@ -97,16 +97,16 @@ impl FileReader {
                 if eof {
                     self.pieces.end();
                     self.blocks.clear();
-                } else if chunk.0.is_empty() {
+                } else if chunk.is_empty() {
                     // Asking again could go on for ever, and the file is not whole.
                     self.pieces.fail(Violation::EmptyBlock.into());
                     self.blocks.clear();
-                } else if chunk.0.len() < MAX_BLOCK_BYTES {
+                } else if chunk.len() < MAX_BLOCK_BYTES {
                     // What was asked for ahead does not follow on this.
                     self.blocks.clear();
-                    self.ahead = offset + chunk.0.len() as u64;
+                    self.ahead = offset + chunk.len() as u64;
                 }
-                self.pieces.put(chunk.0);
+                self.pieces.put(chunk.into_bytes());
             }
             Err(error) => {
                 self.pieces.fail(error);

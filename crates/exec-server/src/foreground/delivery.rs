@@ -27,7 +27,7 @@ pub(super) async fn deliver(
         match event {
             Some(ExecProcessEvent::Output(output)) => {
                 is_blocked.set(true);
-                let written = outputs.write(output.stream, output.chunk.0).await;
+                let written = outputs.write(output.stream, output.chunk.into_bytes()).await;
                 is_blocked.set(false);
                 if let Err(error) = written {
                     return Ending::OutputFailed(error);

@@ -84,9 +84,9 @@ impl dyn ExecProcess + '_ {
         while let Some(event) = events.next().await {
             match event {
                 ExecProcessEvent::Output(output) => match output.stream {
-                    OutputStream::Stdout => stdout.push(&output.chunk.0),
-                    OutputStream::Stderr => stderr.push(&output.chunk.0),
-                    OutputStream::Pty => terminal.push(&output.chunk.0),
+                    OutputStream::Stdout => stdout.push(&output.chunk),
+                    OutputStream::Stderr => stderr.push(&output.chunk),
+                    OutputStream::Pty => terminal.push(&output.chunk),
                 },
                 ExecProcessEvent::Gap { dropped_bytes } => missed_bytes += dropped_bytes,
                 ExecProcessEvent::Exited(exited) => exit = Some(exited),

@@ -58,11 +58,11 @@ impl StdoutReader {
         while self.pieces.is_wanting() {
             match ready!(self.events.poll_next_event(context)) {
                 Some(ExecProcessEvent::Output(output)) if output.stream == self.stream => {
-                    self.pieces.put(output.chunk.0);
+                    self.pieces.put(output.chunk.into_bytes());
                 }
                 Some(ExecProcessEvent::Output(output)) => {
                     if let Some(others) = &mut self.others {
-                        others.push(&output.chunk.0);
+                        others.push(&output.chunk);
                     }
                 }
                 Some(ExecProcessEvent::Gap { dropped_bytes }) => {

@@ -96,7 +96,7 @@ impl OutputWindows {
 
     fn take(&mut self, event: Option<ExecProcessEvent>) {
         match event {
-            Some(ExecProcessEvent::Output(output)) => self.collected.push(&output.chunk.0),
+            Some(ExecProcessEvent::Output(output)) => self.collected.push(&output.chunk),
             Some(ExecProcessEvent::Gap { dropped_bytes }) => self.collected.skip(dropped_bytes),
             Some(ExecProcessEvent::Exited(exit)) => self.exit = Some(exit),
             Some(ExecProcessEvent::Failed(error)) => self.over = Some(WindowEnd::Failed(error)),

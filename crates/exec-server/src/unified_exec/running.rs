@@ -129,7 +129,7 @@ impl RunningCommand {
         loop {
             match events.next().await {
                 Some(ExecProcessEvent::Output(output)) => {
-                    self.append(&output.chunk.0);
+                    self.append(&output.chunk);
                     left_out = self.report(output, left_out, reports);
                 }
                 Some(ExecProcessEvent::Gap { dropped_bytes }) => {
@@ -148,7 +148,7 @@ impl RunningCommand {
     /// Returns what has now been left out.
     fn report(&self, output: OutputChunk, left_out_bytes: u64, reports: &Reports) -> u64 {
         let OutputChunk { stream, chunk, .. } = output;
-        let chunk: Bytes = chunk.0;
+        let chunk: Bytes = chunk.into_bytes();
         let len = chunk.len() as u64;
         let id = self.shared.id;
         let delta = UnifiedExecEvent::OutputDelta { id, stream, chunk, left_out_bytes };

@@ -155,7 +155,7 @@ fn from_the_wire(
 ) -> Result<OsString, LinkTargetError> {
     let target = match (text, bytes) {
         (Some(text), None) => OsString::from(text),
-        (None, Some(bytes)) => OsString::from_vec(bytes.0.to_vec()),
+        (None, Some(bytes)) => OsString::from_vec(bytes.to_vec()),
         _ => return Err(LinkTargetError::NotOne),
     };
     if target.is_empty() || target.as_bytes().contains(&0) {

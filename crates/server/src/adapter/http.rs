@@ -23,7 +23,7 @@ pub(crate) fn host_request(params: HttpRequestParams) -> Request {
         method: params.method,
         url: params.url,
         headers: params.headers.into_iter().map(header).collect(),
-        body: params.body_base64.unwrap_or_default().0,
+        body: params.body_base64.unwrap_or_default().into_bytes(),
         timeout: params.timeout_ms.map(Duration::from_millis),
         redirects: match params.redirect_policy {
             RedirectPolicy::Follow => Redirects::Follow,

@@ -201,7 +201,7 @@ impl ManagedProcess {
             Event::Output { stream, bytes } => Some(OutputChunk {
                 seq: delivered.entry.seq,
                 stream: wire_stream(stream),
-                chunk: Base64Bytes(bytes),
+                chunk: Base64Bytes::from(bytes),
             }),
             Event::Exited(_) | Event::Closed => None,
         });
@@ -237,7 +237,7 @@ impl ManagedProcess {
             Some(write_id) => check_name("writeId", write_id)?,
             None => {}
         }
-        match self.process.offer_input(params.chunk.0, params.write_id.as_deref()) {
+        match self.process.offer_input(params.chunk.into_bytes(), params.write_id.as_deref()) {
             Ok(ticket) => Ok(match self.process.accepted_now(ticket) {
                 Some(accepted) => Written::Done(write_status(accepted)),
                 None => Written::Waiting(ticket),
@@ -324,9 +324,9 @@ impl ManagedProcess {
     pub(crate) fn snapshot(&self) -> SnapshotResponse {
         let snapshot = self.log().snapshot();
         SnapshotResponse {
-            stdout: Base64Bytes(snapshot.stdout),
-            stderr: Base64Bytes(snapshot.stderr),
-            terminal: Base64Bytes(snapshot.terminal),
+            stdout: Base64Bytes::from(snapshot.stdout),
+            stderr: Base64Bytes::from(snapshot.stderr),
+            terminal: Base64Bytes::from(snapshot.terminal),
             truncated: snapshot.truncated,
             exit_code: snapshot.exit.map(|exit| exit.code),
             running: snapshot.exit.is_none(),
@@ -372,7 +372,7 @@ pub(crate) fn event_notification(
     let session_id = observed_session.map(str::to_owned);
     match &entry.event {
         Event::Output { stream, bytes } => {
-            let (stream, chunk) = (wire_stream(*stream), Base64Bytes(bytes.clone()));
+            let (stream, chunk) = (wire_stream(*stream), Base64Bytes::from(bytes.clone()));
             let output =
                 OutputNotification { process_id, session_id, seq, stream, chunk, dropped_bytes };
             output.into()

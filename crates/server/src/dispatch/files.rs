@@ -190,7 +190,7 @@ impl Dispatcher {
                 let executor = upload.executor().clone();
                 let block = upload.expect_block();
                 executor.run(move |kept| {
-                    let written = kept.and_then(|()| block.write(params.offset, &params.chunk.0));
+                    let written = kept.and_then(|()| block.write(params.offset, &params.chunk));
                     reply.send::<rpc::FsWriteBlock>(written.map(|()| Empty {}));
                 });
             }

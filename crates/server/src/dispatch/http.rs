@@ -82,7 +82,7 @@ async fn answer_whole(
         let mut whole = head(&response);
         let body = response.bytes_within(MAX_BODY_BYTES, &mut |bytes| memory.grow_to(bytes)).await;
         whole.body_base64 = body?.into();
-        let reserved = connection.reserve(whole.body_base64.0.len()).await;
+        let reserved = connection.reserve(whole.body_base64.len()).await;
         Ok((whole, reserved))
     };
     let fetched = tokio::select! {

@@ -154,5 +154,5 @@ impl Client {
 
 /// Bytes of a base64 chunk.
 pub(crate) fn bytes(chunk: &Value) -> Vec<u8> {
-    serde_json::from_value::<exec_server_protocol::Base64Bytes>(chunk.clone()).unwrap().0.to_vec()
+    serde_json::from_value::<exec_server_protocol::Base64Bytes>(chunk.clone()).unwrap().to_vec()
 }

@@ -214,7 +214,7 @@ mod tests {
         let metadata: FsMetadata = ask(&mut worker, Request::Metadata { path: &a });
         assert_eq!((metadata.size, metadata.is_file), (8, true));
         let read: FsReadFileResponse = ask(&mut worker, Request::ReadFile { path: &a });
-        assert_eq!(read.data_base64.0, &b"a needle"[..]);
+        assert_eq!(read.data_base64.into_bytes(), &b"a needle"[..]);
 
         let _: serde_json::Value = ask(&mut worker, Request::Create { path: &b });
         let _: serde_json::Value =
@@ -224,7 +224,7 @@ mod tests {
         let _: serde_json::Value = ask(&mut worker, Request::Open { path: &b });
         let block: FsReadBlockResponse =
             ask(&mut worker, Request::ReadBlock { offset: 1, len: 10 });
-        assert_eq!(block.chunk.0, &b"bc"[..]);
+        assert_eq!(block.chunk.into_bytes(), &b"bc"[..]);
 
         let tree: FsWalkResponse = ask(&mut worker, Request::Walk { path: root });
         let mut paths: Vec<_> = tree.entries.iter().map(|entry| entry.path.as_path()).collect();

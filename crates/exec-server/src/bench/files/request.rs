@@ -185,10 +185,10 @@ mod tests {
             match (request, call) {
                 (Request::WriteFile { content, .. }, Call::FsWriteFile(params)) => {
                     assert_eq!(params.path.as_path().to_str(), Some("/a"));
-                    assert_eq!(params.data_base64.0, content);
+                    assert_eq!(params.data_base64.into_bytes(), content);
                 }
                 (Request::WriteBlock { chunk, offset }, Call::FsWriteBlock(params)) => {
-                    assert_eq!((&params.chunk.0[..], params.offset), (chunk, offset));
+                    assert_eq!((&params.chunk[..], params.offset), (chunk, offset));
                 }
                 _ => {}
             }

@@ -33,7 +33,7 @@ pub(super) async fn key_of(
     let found = file.metadata();
     let read = |offset| file.read_block(offset, SAMPLE as usize);
     let samples = try_join_all(sample_offsets(found.size).map(read)).await?;
-    Ok(key(side, path, found, samples.iter().map(|sample| &sample.chunk.0[..])))
+    Ok(key(side, path, found, samples.iter().map(|sample| &sample.chunk[..])))
 }
 
 fn sample_offsets(size: u64) -> [u64; 3] {

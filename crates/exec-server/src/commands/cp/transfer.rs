@@ -291,7 +291,7 @@ impl<'a> Transfer<'a> {
         while place < end {
             let asked = usize::try_from(end - place).unwrap_or(MAX_BLOCK_BYTES);
             let read = file.read_block(place, asked).await.map_err(CopyError::Source)?;
-            let bytes = read.chunk.0;
+            let bytes = read.chunk.into_bytes();
             let got = bytes.len();
             if got > asked || (got == 0 && !read.eof) {
                 return Err(CopyError::OddBlock { asked, got });

@@ -36,8 +36,8 @@ impl FileCall for rpc::FsWriteFile {
             mode: params.mode,
             condition: host_condition(condition),
         };
-        let written = fs::write_file(params.path.as_path(), &params.data_base64.0, &options);
-        recycle(params.data_base64.0);
+        let written = fs::write_file(params.path.as_path(), &params.data_base64, &options);
+        recycle(params.data_base64.into_bytes());
         let written = written.map_err(to_rpc_error)?;
         Ok(match condition.is_none() {
             true => FsWriteFileResponse::default(),
