@@ -5,7 +5,6 @@
 //! An embedder whose `main` begins with [`run_spawner_if_asked`] gets process trees that really die;
 //! one that cannot do that passes [`ExecServerRuntimePaths::without_helpers`] and gets process groups.
 
-mod bench;
 mod cli;
 mod commands;
 mod config;

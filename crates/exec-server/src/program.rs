@@ -3,11 +3,13 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use exec_server_bench as bench;
+
 use crate::cli::{self, Command};
 use crate::config::{self, Configuration, Flags};
 use crate::runtime_paths::run_spawner_if_asked;
 use crate::terminal::printable_lines;
-use crate::{bench, commands, logging, serve};
+use crate::{commands, logging, serve};
 
 use cli::USAGE_ERROR;
 

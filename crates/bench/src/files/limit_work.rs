@@ -186,7 +186,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::bench::files::request::Request;
+    use crate::files::request::Request;
 
     fn ask<T: DeserializeOwned>(worker: &mut Worker, request: Request<'_>) -> T {
         let mut text = Vec::new();

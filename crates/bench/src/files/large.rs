@@ -6,12 +6,12 @@ use super::MINIMAL_SERVER;
 use super::fixture::{Fixture, noise};
 use super::request::Request;
 use super::sides::{Sides, Timings};
-use crate::bench::Scale;
-use crate::bench::report::{Limit, Row, Target, Unit};
+use crate::Scale;
+use crate::report::{Limit, Row, Target, Unit};
 
 const BYTES: usize = 32 << 20;
 
-pub(in crate::bench) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     let content = noise(BYTES);
     let path = fixture.file("read", &content)?;

@@ -8,8 +8,8 @@ use std::thread;
 
 use super::limit_work::Worker;
 use super::request::PlainRequest;
-use crate::bench::server::BenchServer;
-use crate::bench::websocket::{Frame, MASK_BYTES, TEXT, append_header};
+use crate::server::BenchServer;
+use crate::websocket::{Frame, MASK_BYTES, TEXT, append_header};
 
 /// The first argument that asks this executable to be the minimal server.
 const FILE_SERVER_ARG: &str = "__bench-file-server";
@@ -23,7 +23,7 @@ pub(super) fn start() -> anyhow::Result<BenchServer> {
 }
 
 /// Returns `None` unless this process was started to be the minimal server; then it serves until it is killed.
-pub(in crate::bench) fn serve_files_if_asked() -> Option<ExitCode> {
+pub(crate) fn serve_files_if_asked() -> Option<ExitCode> {
     std::env::args_os().nth(1).filter(|argument| argument == FILE_SERVER_ARG)?;
     Some(if listen().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

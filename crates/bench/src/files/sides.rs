@@ -2,10 +2,10 @@
 
 use super::client::{Dialect, FilesClient};
 use super::limit_server;
-use crate::bench::client::Client;
-use crate::bench::samples::Samples;
-use crate::bench::server::BenchServer;
-use crate::bench::websocket::{Nagle, WebSocket};
+use crate::client::Client;
+use crate::samples::Samples;
+use crate::server::BenchServer;
+use crate::websocket::{Nagle, WebSocket};
 
 #[derive(Debug)]
 pub(super) struct Sides {

@@ -108,12 +108,12 @@ const MEASUREMENTS: [(&str, Measure); 15] = [
 
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it
 /// does and returns how that ended.
-pub(crate) fn take_part_if_asked() -> Option<ExitCode> {
+pub fn take_part_if_asked() -> Option<ExitCode> {
     writer::write_blocks_if_asked().or_else(files::serve_files_if_asked)
 }
 
 /// Measures everything, or only what has `only` in its name, and prints a table or JSON.
-pub(crate) fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
+pub fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(cfg!(target_os = "linux"), "bench reads /proc, which only Linux has");
     let wanted: Vec<_> = MEASUREMENTS.iter().filter(|(name, _)| name.contains(only)).collect();
     if wanted.is_empty() {

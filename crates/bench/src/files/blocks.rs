@@ -8,13 +8,13 @@ use super::client::FilesClient;
 use super::fixture::{Fixture, noise};
 use super::request::Request;
 use super::sides::{Sides, Timings};
-use crate::bench::Scale;
-use crate::bench::report::{Limit, Row, Unit};
+use crate::Scale;
+use crate::report::{Limit, Row, Unit};
 
 const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const DEPTH: usize = 4;
 
-pub(in crate::bench) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     let block = noise(MAX_BLOCK_BYTES);
     let bytes = scale.stream_bytes;

@@ -6,15 +6,15 @@ use super::MINIMAL_SERVER;
 use super::fixture::{Fixture, Tree};
 use super::request::Request;
 use super::sides::Sides;
-use crate::bench::Scale;
-use crate::bench::report::{Limit, Row, Target, Unit};
+use crate::Scale;
+use crate::report::{Limit, Row, Target, Unit};
 
 const WALKED: Tree = Tree { directories: 200, files_each: 99 };
 const SEARCHED: Tree = Tree { directories: 20, files_each: 80 };
 const SEARCHED_FILE_BYTES: usize = 64 << 10;
 const WANTED: &str = "needle";
 
-pub(in crate::bench) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     fixture.tree(WALKED, b"")?;
     let entries = WALKED.entries();
@@ -35,7 +35,7 @@ pub(in crate::bench) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
 }
 
 /// The limit does less: it looks for the text only, and knows neither lines nor ignored files.
-pub(in crate::bench) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     fixture.tree(SEARCHED, &searched_text())?;
     let files = SEARCHED.directories * SEARCHED.files_each;

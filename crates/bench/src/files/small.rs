@@ -7,8 +7,8 @@ use super::client::Answer;
 use super::fixture::{Fixture, noise};
 use super::request::Request;
 use super::sides::Sides;
-use crate::bench::Scale;
-use crate::bench::report::{Limit, Row, Target, Unit};
+use crate::Scale;
+use crate::report::{Limit, Row, Target, Unit};
 
 const BYTES: usize = 1 << 10;
 const DEPTH: usize = 32;
@@ -17,7 +17,7 @@ const FILES: usize = 128;
 /// Requests that are timed together when many are under way.
 const SLICE: usize = 500;
 
-pub(in crate::bench) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     let content = noise(BYTES);
     let paths = (0..FILES)

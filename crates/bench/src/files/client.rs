@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::request::Request;
-use crate::bench::websocket::WebSocket;
+use crate::websocket::WebSocket;
 
 #[derive(Debug)]
 pub(super) struct FilesClient {
