@@ -9,24 +9,15 @@ mod cli;
 mod commands;
 mod config;
 pub mod environment;
-mod exit_code;
 mod foreground;
-mod logging;
-mod outage;
-mod pieces;
 pub mod process;
 mod program;
-mod reach;
-mod remote_path;
-mod runtime_file;
-mod runtime_paths;
-mod sandbox_terms;
-mod serve;
-mod server_url;
+mod target;
 mod terminal;
 pub mod unified_exec;
-mod write_history_files;
 
+pub use environment::runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
+pub use environment::sandbox_terms::{DenialMistake, SandboxTerms};
 pub use environment::{
     Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,
     LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,
@@ -43,9 +34,7 @@ pub use exec_server_transport::{
     Connection, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl,
 };
 pub use program::main;
-pub use runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
-pub use sandbox_terms::{DenialMistake, SandboxTerms};
-pub use serve::{ServeError, run_main};
+pub use program::serve::{ServeError, run_main};
 
 /// Compiles the examples of the guides.
 #[cfg(doctest)]

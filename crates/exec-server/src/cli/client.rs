@@ -13,7 +13,7 @@ use super::http::{self, Request};
 use super::sandbox::{self, SandboxChoice};
 use super::signal::parse_signal;
 use super::{CONFIG_FILE, config_argument, switch};
-use crate::server_url::ServerUrl;
+use crate::target::server_url::ServerUrl;
 
 /// A command of a client, and how it finds its server.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use exec_server_protocol::FsSearchParams;
 
 use super::client::client_command;
 use super::switch;
-use crate::remote_path::{AnyPath, PathError, ServerPath};
+use crate::target::remote_path::{AnyPath, PathError, ServerPath};
 
 #[derive(Debug)]
 pub(crate) enum FileAction {

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use exec_server_server::SandboxLevel;
 
 use super::switch;
-use crate::sandbox_terms::{DenialMistake, SandboxTerms};
+use crate::environment::sandbox_terms::{DenialMistake, SandboxTerms};
 
 /// What the command line says about the sandbox.
 #[derive(Debug, PartialEq, Eq)]

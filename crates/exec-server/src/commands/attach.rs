@@ -9,10 +9,10 @@ use exec_server_protocol::ErrorKind;
 use super::listing::{self, Listed};
 use super::run::{input_failed, options};
 use crate::cli::client::ServerChoice;
-use crate::exit_code::ExitStatus;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::program::exit_code::ExitStatus;
 use crate::program::{say, tell};
-use crate::reach::{ReachError, Target};
+use crate::target::{ReachError, Target};
 
 const CLIENT_NAME: &str = "exec-server attach";
 

@@ -12,9 +12,9 @@ use super::problem::Problem;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::environment::{ExecutorFileSystem, FileReader};
-use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
-use crate::remote_path::ServerPath;
+use crate::program::exit_code::ExitStatus;
+use crate::target::remote_path::ServerPath;
 
 /// Losses of the connection in a row without a byte in between.
 const MAX_LOSSES: usize = 5;

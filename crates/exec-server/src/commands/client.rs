@@ -18,9 +18,9 @@ use super::{
 };
 use crate::cli::client::{Action, ClientCommand, ServerChoice};
 use crate::cli::files::FileAction;
-use crate::exit_code::ExitStatus;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::reach::{ReachError, Target};
+use crate::target::{ReachError, Target};
 use crate::terminal::json_line;
 
 pub(crate) fn main(command: &ClientCommand) -> ExitCode {

@@ -18,7 +18,7 @@ use super::listing::{self, Listed};
 use super::run::options;
 use crate::cli;
 use crate::cli::client::{ServerChoice, is_plain_name};
-use crate::reach::{Target, environment_ids};
+use crate::target::{Target, environment_ids};
 
 /// Set by the scripts. Its value is the name of the shell.
 const VARIABLE: &str = "EXEC_SERVER_COMPLETE";

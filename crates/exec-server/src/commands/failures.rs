@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::wording::one_line;
-use crate::exit_code::ExitStatus;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::escaped;
 

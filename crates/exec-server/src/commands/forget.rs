@@ -6,7 +6,7 @@ use exec_server_protocol::SessionCloseParams;
 use super::listing::Listed;
 use super::run::DETACHED_CLIENT_NAME;
 use super::wording::one_line;
-use crate::exit_code::ExitStatus;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
 

@@ -16,8 +16,8 @@ use super::problem::Problem;
 use super::servers::Servers;
 use super::wording::{Mistake, without_id};
 use crate::cli::http::{Body, Request};
-use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
 

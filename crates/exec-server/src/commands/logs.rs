@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::listing::Listed;
 use crate::cli::client::Logs;
-use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
+use crate::program::exit_code::ExitStatus;
 use crate::terminal::json_line;
 
 /// Prints what there is now; with `follow`, to the end of the process.

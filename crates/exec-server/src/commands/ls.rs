@@ -17,8 +17,8 @@ use super::failures::Failures;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::Ls;
-use crate::exit_code::ExitStatus;
-use crate::remote_path::ServerPath;
+use crate::program::exit_code::ExitStatus;
+use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, json_line};
 
 /// Symlinks whose targets are asked for at once.

@@ -5,8 +5,8 @@ use exec_server_protocol::FsCreateDirectoryParams;
 use super::failures::Failures;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
-use crate::exit_code::ExitStatus;
-use crate::remote_path::ServerPath;
+use crate::program::exit_code::ExitStatus;
+use crate::target::remote_path::ServerPath;
 
 pub(super) async fn run(
     servers: &Servers<'_>,

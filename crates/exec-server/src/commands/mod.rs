@@ -31,7 +31,7 @@ mod wording;
 
 use std::io::{self, Write};
 
-use crate::exit_code::ExitStatus;
+use crate::program::exit_code::ExitStatus;
 
 /// Writes all of it, unless the reader has seen enough, as in `exec-server config | head -1`.
 pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {

@@ -13,10 +13,10 @@ use serde_json::json;
 use super::listing;
 use super::starting::{Wanted, generated_name, not_started, words};
 use crate::cli::client::{Detach, Run, ServerChoice};
-use crate::exit_code::ExitStatus;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::reach::{Reached, Target};
+use crate::target::{Reached, Target};
 use crate::terminal::json_line;
 
 /// For a terminal that nobody sits at.

@@ -14,10 +14,10 @@ use exec_server_protocol::{Empty, PathUri};
 
 use super::run::options;
 use crate::cli::client::ServerChoice;
-use crate::exit_code::ExitStatus;
 use crate::foreground::Signals;
-use crate::reach::{Reached, Target};
-use crate::remote_path::ServerPath;
+use crate::program::exit_code::ExitStatus;
+use crate::target::remote_path::ServerPath;
+use crate::target::{Reached, Target};
 
 pub(super) struct Servers<'a> {
     choice: &'a ServerChoice,

@@ -10,9 +10,9 @@ use super::run::{in_foreground, options, size};
 use super::starting::{Wanted, generated_name, words};
 use crate::cli::client::ServerChoice;
 use crate::cli::sandbox::SandboxChoice;
-use crate::exit_code::ExitStatus;
 use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
-use crate::reach::Target;
+use crate::program::exit_code::ExitStatus;
+use crate::target::Target;
 
 pub(crate) async fn run(
     choice: &ServerChoice,

@@ -17,10 +17,10 @@ use super::servers::absolute;
 use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxChoice, SandboxFlags};
-use crate::exit_code::ExitStatus;
+use crate::environment::sandbox_terms::SandboxTerms;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::reach::Target;
-use crate::sandbox_terms::SandboxTerms;
+use crate::target::Target;
 
 /// What is wanted, in the words of the command line.
 #[derive(Debug)]

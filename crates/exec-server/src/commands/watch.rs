@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::servers::{Located, Servers};
 use super::wording::as_written;
-use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
-use crate::remote_path::ServerPath;
+use crate::program::exit_code::ExitStatus;
+use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, escaped, json_line};
 
 pub(super) async fn run(

@@ -10,7 +10,7 @@ use thiserror::Error;
 use toml::de::DeValue;
 
 use super::Settings;
-use crate::logging::LogFormat;
+use crate::program::logging::LogFormat;
 
 /// The way to one field of the settings.
 pub(super) struct Field<T> {

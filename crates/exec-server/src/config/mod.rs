@@ -18,7 +18,7 @@ pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
 use exec_server_server::ServerConfig;
 use exec_server_transport::DEFAULT_LISTEN_URL;
 
-use crate::logging::LogFormat;
+use crate::program::logging::LogFormat;
 
 /// The value of every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     /// Whether commands of the same user find this server by themselves.
     pub(crate) discoverable: bool,
     pub(crate) server: ServerConfig,
-    /// A filter that [`crate::logging::parse_filter`] accepts.
+    /// A filter that [`crate::program::logging::parse_filter`] accepts.
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
 }

@@ -16,8 +16,8 @@ use super::table::{
     ENVIRONMENTS_VARIABLE, Group, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS,
     SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
 };
-use crate::server_url::ServerUrl;
-use crate::write_history_files::HISTORY_VARIABLE;
+use crate::program::write_history_files::HISTORY_VARIABLE;
+use crate::target::server_url::ServerUrl;
 
 /// What variables about sandboxes have after our prefix.
 const SANDBOX_VARIABLES: &str = "SANDBOX";

@@ -6,7 +6,7 @@ use super::kind::{Field, Kind};
 use exec_server_host::http::ProtectedVariables;
 use exec_server_transport::ListenUrl;
 
-use crate::logging::parse_filter;
+use crate::program::logging::parse_filter;
 
 /// The prefix of every variable of ours.
 pub(super) const VARIABLE_PREFIX: &str = "EXEC_SERVER_";

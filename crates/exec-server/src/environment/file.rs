@@ -293,7 +293,7 @@ mod tests {
     use exec_server_server::SandboxLevel;
 
     use super::*;
-    use crate::sandbox_terms::SandboxTerms;
+    use crate::environment::sandbox_terms::SandboxTerms;
 
     fn read(text: &str) -> Result<EnvironmentsFile, String> {
         let directory = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use exec_server_protocol::{FsMetadata, FsReadBlockResponse, MAX_BLOCK_BYTES};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::file_system::OpenFile;
-use crate::pieces::Pieces;
+use crate::process::pieces::Pieces;
 
 /// Blocks that are fetched before they are asked for.
 const BLOCKS_AHEAD: usize = 4;

@@ -7,7 +7,7 @@ use exec_server_transport::DialUrlParseError;
 use super::file::{EnvironmentsFile, EnvironmentsFileError};
 use super::named::Environment;
 use super::remote::RemoteServer;
-use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
 /// The id of an environment that is only known by its URL.
 const URL_ENVIRONMENT_ID: &str = "remote";

@@ -45,7 +45,9 @@ mod lazy;
 mod manager;
 mod named;
 mod remote;
+pub(crate) mod runtime_paths;
 mod sandbox_table;
+pub(crate) mod sandbox_terms;
 
 pub use backend::{ExecBackend, ExecProcess};
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};

@@ -15,8 +15,8 @@ use super::file_system::ExecutorFileSystem;
 use super::http::HttpClient;
 use super::lazy::Lazy;
 use super::remote::RemoteServer;
-use crate::runtime_paths::ExecServerRuntimePaths;
-use crate::serve::new_server;
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
+use crate::program::serve::new_server;
 
 /// The id of the environment that is this machine.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";

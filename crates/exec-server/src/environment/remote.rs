@@ -11,7 +11,7 @@ use exec_server_client::{
 };
 use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
 
-use crate::sandbox_terms::SandboxTerms;
+use crate::environment::sandbox_terms::SandboxTerms;
 
 /// A server and how to reach it.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use exec_server_server::SandboxLevel;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::sandbox_terms::{DenialMistake, SandboxTerms};
+use crate::environment::sandbox_terms::{DenialMistake, SandboxTerms};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -22,7 +22,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::outage;
+use crate::terminal::outage;
 use crate::terminal::{self, RawMode, printable_lines};
 use delivery::deliver;
 use input::InputEnd;

@@ -5,6 +5,7 @@
 
 mod collect;
 mod head_tail;
+pub(crate) mod pieces;
 mod reader;
 mod window;
 mod writer;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::head_tail::{CollectedOutput, HeadTail};
 use crate::ExecProcess;
-use crate::pieces::Pieces;
+use crate::process::pieces::Pieces;
 
 /// Reads one stream of a process, from the start of what is retained to its end.
 ///

@@ -1,9 +1,10 @@
-//! The terminal that a person sits at: its modes, its size, and what they type to us rather than to the program.
-//! Knows nothing of servers or processes.
+//! The terminal that a person sits at: its modes, its size, the keys that are meant for the command rather than for the
+//! process, and messages about a lost connection. Sends nothing to a server.
 
 mod colour;
 mod escape;
 mod names;
+pub(crate) mod outage;
 mod raw_mode;
 mod untrusted;
 

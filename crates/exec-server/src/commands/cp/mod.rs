@@ -37,8 +37,8 @@ use self::unfinished::Note;
 use super::servers::Servers;
 use super::wording::{one_line, without_path};
 use crate::cli::files::Cp;
-use crate::exit_code::ExitStatus;
-use crate::outage;
+use crate::program::exit_code::ExitStatus;
+use crate::terminal::outage;
 
 /// Files and symlinks that are copied at once.
 const AT_ONCE: usize = 16;

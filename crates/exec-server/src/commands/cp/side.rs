@@ -16,10 +16,10 @@ use tokio::sync::watch;
 
 use super::super::servers::{Servers, absolute, below, own_directory};
 use super::losses::{Advances, Losses};
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::environment::{Environment, ExecutorFileSystem};
-use crate::reach::{Origin, Target};
-use crate::remote_path::AnyPath;
-use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::target::remote_path::AnyPath;
+use crate::target::{Origin, Target};
 use crate::terminal::escaped;
 
 #[derive(Debug)]

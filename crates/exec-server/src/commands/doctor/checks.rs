@@ -10,7 +10,7 @@ use exec_server_host::process::launch::{Command, Io, Launched, PtySize, Teardown
 use exec_server_host::sandbox::Plan;
 use serde::Serialize;
 
-use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
 /// One thing that was tried.
 #[derive(Debug, Serialize)]

@@ -11,7 +11,7 @@ use exec_server_host::sandbox::{
 use serde::Serialize;
 
 use super::checks::{Check, check, confined};
-use crate::runtime_paths::ExecServerRuntimePaths;
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
 #[derive(Debug, Serialize)]
 pub(super) struct SandboxReport {

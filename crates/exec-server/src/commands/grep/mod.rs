@@ -17,10 +17,10 @@ use super::problem::Problem;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::{Grep, GrepOutput};
-use crate::exit_code::ExitStatus;
 use crate::foreground::Outputs;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::remote_path::ServerPath;
+use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, Paint};
 use print::{Printer, Root};
 

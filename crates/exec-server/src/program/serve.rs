@@ -16,9 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::config::Settings;
-use crate::runtime_file::{RuntimeFile, believed_directories};
-use crate::runtime_paths::ExecServerRuntimePaths;
-use crate::write_history_files::write_history_files;
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
+use crate::program::write_history_files::write_history_files;
+use crate::target::runtime_file::{RuntimeFile, believed_directories};
 
 /// How long connections have to say goodbye at the end.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);

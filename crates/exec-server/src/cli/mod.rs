@@ -19,7 +19,7 @@ use clap_complete::Shell;
 use client::ClientCommand;
 
 use crate::config::{CONFIG_VARIABLE, Flags, SERVER_URL_VARIABLE, SETTINGS, Setting, Settings};
-use crate::exit_code::ExitStatus;
+use crate::program::exit_code::ExitStatus;
 
 /// What the program was asked to do.
 #[derive(Debug)]

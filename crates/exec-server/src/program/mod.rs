@@ -1,15 +1,20 @@
 //! The `exec-server` program from its arguments to its exit code.
 
+pub(crate) mod exit_code;
+pub(crate) mod logging;
+pub(crate) mod serve;
+pub(crate) mod write_history_files;
+
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use exec_server_bench as bench;
 
 use crate::cli::{self, Command};
+use crate::commands;
 use crate::config::{self, Configuration, Flags};
-use crate::runtime_paths::run_spawner_if_asked;
+use crate::environment::runtime_paths::run_spawner_if_asked;
 use crate::terminal::printable_lines;
-use crate::{commands, logging, serve};
 
 use cli::USAGE_ERROR;
 

@@ -2,6 +2,10 @@
 //! `EXEC_SERVER_URL`, the configuration file, the default of `environments.toml`, the running server of this user;
 //! else a server of our own, in this process, for as long as we last.
 
+pub(crate) mod remote_path;
+pub(crate) mod runtime_file;
+pub(crate) mod server_url;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -15,15 +19,14 @@ use exec_server_transport::DialUrlParseError;
 
 use crate::cli::client::ServerChoice;
 use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
+use crate::environment::runtime_paths::ExecServerRuntimePaths;
+use crate::environment::sandbox_terms::SandboxTerms;
 use crate::environment::{
     Environment, EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
 };
-use crate::outage;
 use crate::program::say;
-use crate::runtime_file;
-use crate::runtime_paths::ExecServerRuntimePaths;
-use crate::sandbox_terms::SandboxTerms;
-use crate::serve::{self, ServeError};
+use crate::program::serve::{self, ServeError};
+use crate::terminal::outage;
 
 /// How long the end of a session may take before we go without waiting for it.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(6);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use exec_server_host::home_directory_of;
 
-use crate::runtime_file::{our_uid, runtime_directories};
+use crate::target::runtime_file::{our_uid, runtime_directories};
 
 /// Names the only directory to use, for tests and for images that are not to be changed.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
