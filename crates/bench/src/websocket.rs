@@ -15,8 +15,8 @@ pub(super) enum Nagle {
     Off,
 }
 
-/// A server that says nothing for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that sends nothing for this long hangs.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_BYTES: usize = 1 << 20;
 /// What is larger is sent with a call of its own rather than copied behind its header.
 const COPIED_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ impl WebSocket {
     pub(super) fn connect(address: &str, nagle: Nagle) -> anyhow::Result<Self> {
         let socket = TcpStream::connect(address).context("cannot connect to the server")?;
         socket.set_nodelay(nagle == Nagle::Off)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(READ_TIMEOUT))?;
         let mut connection = Self::over(socket);
         connection.upgrade(address).context("the server refused the connection")?;
         Ok(connection)

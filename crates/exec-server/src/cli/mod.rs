@@ -102,7 +102,7 @@ pub(crate) fn exit_code(
         ["run", "shell", "attach", "wait"].iter().any(|name| command == *name)
     });
     match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
-        USAGE_ERROR if ends_as_a_process => ExitStatus::OUR_FAILURE.into(),
+        USAGE_ERROR if ends_as_a_process => ExitStatus::CLIENT_FAILURE.into(),
         code => code.into(),
     }
 }
@@ -388,17 +388,17 @@ mod tests {
         };
         for command in ["run", "shell", "attach", "wait"] {
             let line = format!("exec-server {command} --no-such-flag");
-            assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
+            assert_eq!(code(&line), ExitStatus::CLIENT_FAILURE.into(), "{line}");
             assert_eq!(code(&format!("exec-server {command} --help")), ExitCode::SUCCESS);
             let line = format!("exec-server --config c.toml {command} --no-such-flag");
-            assert_eq!(code(&line), ExitStatus::OUR_FAILURE.into(), "{line}");
+            assert_eq!(code(&line), ExitStatus::CLIENT_FAILURE.into(), "{line}");
         }
         for command in ["ps", "logs", "kill", "forget", "cp", "grep", "http", "doctor"] {
             let line = format!("exec-server {command} --no-such-flag");
             assert_eq!(code(&line), USAGE_ERROR.into(), "{line}");
         }
         let line = "exec-server wait --connect nowhere a";
-        assert_eq!(code(line), ExitStatus::OUR_FAILURE.into());
+        assert_eq!(code(line), ExitStatus::CLIENT_FAILURE.into());
     }
 
     #[test]

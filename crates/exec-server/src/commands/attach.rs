@@ -12,7 +12,7 @@ use crate::cli::client::ServerChoice;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::program::exit_code::ExitStatus;
 use crate::program::{say, tell};
-use crate::target::{ReachError, Target};
+use crate::target::{Target, TargetError};
 
 const CLIENT_NAME: &str = "exec-server attach";
 
@@ -32,15 +32,15 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
         ..options(CLIENT_NAME)
     };
     // Never closed: that would end the process. Dropping it leaves the session to itself again.
-    let reached = match target.connect(options).await {
-        Err(ReachError::Connect { source, .. })
+    let session = match target.connect(options).await {
+        Err(TargetError::Connect { source, .. })
             if source.kind() == Some(&ErrorKind::SessionAttached) =>
         {
             return Err(in_use());
         }
-        reached => reached?,
+        session => session?,
     };
-    let client = &reached.client;
+    let client = &session.client;
     let process =
         client.attach(listed.name()).await.with_context(|| format!("cannot attach to {name:?}"))?;
     let events = process.subscribe_events();
@@ -82,9 +82,9 @@ pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<Exi
 }
 
 async fn look_up(target: &Target, name: &str) -> anyhow::Result<Listed> {
-    let reached = target.connect(options(CLIENT_NAME)).await?;
-    let listed = listing::list(&reached.client).await;
-    reached.close().await;
+    let session = target.connect(options(CLIENT_NAME)).await?;
+    let listed = listing::list(&session.client).await;
+    session.close().await;
     let listed = listed.context("cannot list what the server runs")?;
     Ok(listing::find(&listed, name)?.clone())
 }

@@ -12,7 +12,7 @@ use super::listing::{self, Listed};
 use super::run::options;
 use super::servers::Servers;
 use super::wait::Waited;
-use super::wording::{Mistake, one_line};
+use super::wording::{UsageError, one_line};
 use super::{
     attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
 };
@@ -20,7 +20,7 @@ use crate::cli::client::{Action, ClientCommand, ServerChoice};
 use crate::cli::files::FileAction;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::target::{ReachError, Target};
+use crate::target::{Target, TargetError};
 use crate::terminal::json_line;
 
 pub(crate) fn main(command: &ClientCommand) -> ExitCode {
@@ -37,23 +37,23 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     let status = outcome.unwrap_or_else(|error| {
         say(&one_line(&error));
         match failure_of(&command.action) {
-            ExitStatus::FAILURE if is_mistake(&error) => ExitStatus::MISTAKE,
+            ExitStatus::FAILURE if is_usage_error(&error) => ExitStatus::USAGE_ERROR,
             failure => failure,
         }
     });
     status.into()
 }
 
-/// Something has to be written otherwise, on the command line or in a file that it relies on.
-fn is_mistake(error: &anyhow::Error) -> bool {
-    error.is::<Mistake>() || error.downcast_ref().is_some_and(ReachError::is_mistake)
+/// The command line is wrong, or a file that it relies on.
+fn is_usage_error(error: &anyhow::Error) -> bool {
+    error.is::<UsageError>() || error.downcast_ref().is_some_and(TargetError::is_usage_error)
 }
 
 /// Where the exit code is a process's, ours must be told from it.
 fn failure_of(action: &Action) -> ExitStatus {
     match action {
         Action::Run(_) | Action::Shell { .. } | Action::Attach { .. } | Action::Wait { .. } => {
-            ExitStatus::OUR_FAILURE
+            ExitStatus::CLIENT_FAILURE
         }
         Action::Files(FileAction::Grep(_)) => ExitStatus::NOT_ALL_SEARCHED,
         Action::Ps { .. }
@@ -161,14 +161,14 @@ async fn with_listing_within(
     within: Option<Duration>,
     act: impl AsyncFnOnce(&ExecServerClient, Vec<Listed>) -> anyhow::Result<ExitStatus>,
 ) -> anyhow::Result<ExitStatus> {
-    let reached = Target::lasting(server)?.connect(options(client_name)).await?;
-    let listed = listing::list_within(&reached.client, within).await;
+    let session = Target::lasting(server)?.connect(options(client_name)).await?;
+    let listed = listing::list_within(&session.client, within).await;
     let listed = listed.context("cannot list what the server runs");
     let outcome = match listed {
-        Ok(listed) => act(&reached.client, listed).await,
+        Ok(listed) => act(&session.client, listed).await,
         Err(error) => Err(error),
     };
-    reached.close().await;
+    session.close().await;
     outcome
 }
 

@@ -135,7 +135,7 @@ fn paths(
     let ids = ids.map(|id| CompletionCandidate::new(format!("{id}:")));
     // With nothing to go by, bash would show environments instead of files.
     let mut found: Vec<_> = if is_bash && word.is_empty() { Vec::new() } else { ids.collect() };
-    if !is_bash && (is_here || Target::find(choice).is_ok_and(|target| target.is_ours())) {
+    if !is_bash && (is_here || Target::find(choice).is_ok_and(|target| target.shares_files())) {
         found.extend(PathCompleter::any().complete(word));
     }
     found
@@ -157,9 +157,9 @@ fn listed(choice: &ServerChoice) -> Option<Vec<Listed>> {
     let target = Target::lasting(choice).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let listing = async {
-        let reached = target.connect(options("exec-server completions")).await.ok()?;
-        let listed = listing::list(&reached.client).await.ok();
-        reached.close().await;
+        let session = target.connect(options("exec-server completions")).await.ok()?;
+        let listed = listing::list(&session.client).await.ok();
+        session.close().await;
         listed
     };
     runtime.block_on(async { tokio::time::timeout(LISTING_TIMEOUT, listing).await.ok()? })

@@ -17,9 +17,9 @@ pub(crate) async fn all(
     listed: &[Listed],
 ) -> anyhow::Result<ExitStatus> {
     let mut status = ExitStatus::SUCCESS;
-    let is_ours = |one: &&Listed| one.session.client_name == DETACHED_CLIENT_NAME;
+    let is_detached = |one: &&Listed| one.session.client_name == DETACHED_CLIENT_NAME;
     let is_left = |one: &&Listed| !is_alive(one) && !one.session.attached;
-    for finished in listed.iter().filter(is_ours).filter(is_left) {
+    for finished in listed.iter().filter(is_detached).filter(is_left) {
         match run(client, finished, false).await {
             Ok(()) => {
                 let line = format!("{}\n", printable(finished.name()));

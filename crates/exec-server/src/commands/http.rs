@@ -14,7 +14,7 @@ use exec_server_protocol::{
 use super::download::Download;
 use super::problem::Problem;
 use super::servers::Servers;
-use super::wording::{Mistake, without_id};
+use super::wording::{UsageError, without_id};
 use crate::cli::http::{Body, Request};
 use crate::foreground::Outputs;
 use crate::program::exit_code::ExitStatus;
@@ -66,7 +66,7 @@ async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpRe
     let answer = client.http_stream(params).await.map_err(without_id);
     answer.map_err(|error| match error {
         ExecServerError::Server(error) if error.code == ErrorCode::InvalidParams.value() => {
-            Mistake(naming_url(&error.message, &request.url)).into()
+            UsageError(naming_url(&error.message, &request.url)).into()
         }
         error => error.into(),
     })

@@ -11,12 +11,12 @@ use exec_server_protocol::{ErrorKind, OnFull, TerminalSize};
 use serde_json::json;
 
 use super::listing;
-use super::starting::{Wanted, generated_name, not_started, words};
+use super::starting::{StartSpec, generated_name, not_started, words};
 use crate::cli::client::{Detach, Run, ServerChoice};
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
-use crate::target::{Reached, Target};
+use crate::target::{Target, TargetSession};
 use crate::terminal::json_line;
 
 /// For a terminal that nobody sits at.
@@ -32,11 +32,11 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
     let target = Target::find(choice)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let connecting = target.connect(options("exec-server run"));
-    let reached = match signals.until_asked_to_end(connecting).await {
-        Ok(reached) => reached?,
+    let session = match signals.until_asked_to_end(connecting).await {
+        Ok(session) => session?,
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
-    let wanted = Wanted {
+    let spec = StartSpec {
         process_id: run.name.clone().unwrap_or_else(generated_name),
         argv: words(&run.command)?,
         arg0: None,
@@ -62,32 +62,32 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         tells_denials: run.verbose || io::stderr().is_terminal(),
         timeout: run.timeout,
     };
-    in_foreground(&target, reached, wanted, foreground, signals).await
+    in_foreground(&target, session, spec, foreground, signals).await
 }
 
 /// Starts, stays and cleans up: whatever the ending, nothing of the session is left that is not said to be.
 pub(super) async fn in_foreground(
     target: &Target,
-    reached: Reached,
-    wanted: Wanted<'_>,
+    session: TargetSession,
+    spec: StartSpec<'_>,
     foreground: Foreground,
     mut signals: Signals,
 ) -> anyhow::Result<ExitStatus> {
-    let client = &reached.client;
-    let program = wanted.argv.first().cloned().unwrap_or_default();
+    let client = &session.client;
+    let program = spec.argv.first().cloned().unwrap_or_default();
     let starting = async {
-        let params = wanted.params(target, client).await.map_err(Err)?;
+        let params = spec.params(target, client).await.map_err(Err)?;
         client.start(params).await.map_err(|error| not_started(&program, error))
     };
     let process = match signals.until_asked_to_end(starting).await {
         Ok(Ok(process)) => process,
         Ok(Err(outcome)) => {
-            reached.close_before(signals.asked_to_end()).await;
+            session.close_before(signals.asked_to_end()).await;
             return outcome;
         }
         Err(number) => {
             // It may be running by now.
-            reached.close_before(ready(())).await;
+            session.close_before(ready(())).await;
             return Ok(ExitStatus::of_signal(number));
         }
     };
@@ -95,13 +95,13 @@ pub(super) async fn in_foreground(
     let ending = foreground.stay(client, &process, events, &mut signals).await;
     match &ending {
         Ok(Ending::GaveUp { .. }) => {}
-        Ok(Ending::Left | Ending::Signalled { .. }) => reached.close_before(ready(())).await,
+        Ok(Ending::Left | Ending::Signalled { .. }) => session.close_before(ready(())).await,
         Ok(Ending::InputFailed(_) | Ending::OutputFailed(_)) => {
             // As SIGPIPE would, if less abruptly; whoever is in a hurry gets the abrupt end.
             let _ = signals.until_asked_to_end(foreground::end(client, &process)).await;
-            reached.close_before(signals.asked_to_end()).await;
+            session.close_before(signals.asked_to_end()).await;
         }
-        _ => reached.close_before(signals.asked_to_end()).await,
+        _ => session.close_before(signals.asked_to_end()).await,
     }
     match ending.context("cannot attach to the process")? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
@@ -149,13 +149,13 @@ async fn run_detached(
     let options =
         ExecServerClientConnectOptions { detached_ttl: Some(ttl), ..options(DETACHED_CLIENT_NAME) };
     let mut signals = Signals::new().context("cannot listen for signals")?;
-    let reached = match signals.until_asked_to_end(target.connect(options)).await {
-        Ok(reached) => reached?,
+    let session = match signals.until_asked_to_end(target.connect(options)).await {
+        Ok(session) => session?,
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
     let name = run.name.clone().unwrap_or_else(generated_name);
     let may_run = Cell::new(false);
-    let starting = start_detached(&target, &reached.client, run, detach, &name, &may_run);
+    let starting = start_detached(&target, &session.client, run, detach, &name, &may_run);
     let (outcome, is_signalled) = match signals.until_asked_to_end(starting).await {
         // Hanging up leaves the session to itself; closing it would end the command.
         Ok(Ok(None)) => return Ok(ExitStatus::SUCCESS),
@@ -168,7 +168,7 @@ async fn run_detached(
             signals.asked_to_end().await;
         }
     };
-    if !reached.close_when_back(hurry).await && may_run.get() {
+    if !session.close_when_back(hurry).await && may_run.get() {
         say(&format!(
             "the server could not be told to end {name:?}, which may be running; look with exec-server ps, and end it \
              with exec-server forget -f {name}"
@@ -200,7 +200,7 @@ async fn start_detached(
     }
     let argv = words(&run.command)?;
     let program = argv.first().cloned().unwrap_or_default();
-    let wanted = Wanted {
+    let spec = StartSpec {
         process_id: name.to_owned(),
         argv,
         arg0: None,
@@ -214,7 +214,7 @@ async fn start_detached(
         timeout: run.timeout,
         claim_name: true,
     };
-    let params = wanted.params(target, client).await?;
+    let params = spec.params(target, client).await?;
     may_run.set(true);
     let started = client.start_unread(params).await;
     // An answer of the server leaves no doubt.

@@ -17,7 +17,7 @@ use crate::cli::client::ServerChoice;
 use crate::foreground::Signals;
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
-use crate::target::{Reached, Target};
+use crate::target::{Target, TargetSession};
 
 pub(super) struct Servers<'a> {
     choice: &'a ServerChoice,
@@ -29,7 +29,7 @@ struct Known {
     /// `None`: the one that the command line or the configuration chooses.
     environment: Option<String>,
     target: Rc<Target>,
-    reached: Reached,
+    session: TargetSession,
 }
 
 /// A path on a server.
@@ -54,7 +54,7 @@ impl<'a> Servers<'a> {
             Ok(outcome) => {
                 let closing = async {
                     for known in servers.known.take() {
-                        known.reached.close().await;
+                        known.session.close().await;
                     }
                 };
                 let _ = signals.until_asked_to_end(closing).await;
@@ -63,7 +63,7 @@ impl<'a> Servers<'a> {
             Err(number) => {
                 // While the work still holds its files: a connection that ends leaves what can be resumed.
                 for known in servers.known.take() {
-                    known.reached.close_before(ready(())).await;
+                    known.session.close_before(ready(())).await;
                 }
                 Ok(ExitStatus::of_signal(number))
             }
@@ -105,16 +105,16 @@ impl<'a> Servers<'a> {
     ) -> anyhow::Result<(Rc<Target>, ExecServerClient)> {
         let known = self.known.borrow().iter().find_map(|known| {
             let is_it = known.environment.as_deref() == environment;
-            is_it.then(|| (Rc::clone(&known.target), known.reached.client.clone()))
+            is_it.then(|| (Rc::clone(&known.target), known.session.client.clone()))
         });
         if let Some(known) = known {
             return Ok(known);
         }
         let target = Rc::new(self.target(environment)?);
-        let reached = target.connect(options(&self.client_name)).await?;
-        let found = (Rc::clone(&target), reached.client.clone());
+        let session = target.connect(options(&self.client_name)).await?;
+        let found = (Rc::clone(&target), session.client.clone());
         let environment = environment.map(str::to_owned);
-        self.known.borrow_mut().push(Known { environment, target, reached });
+        self.known.borrow_mut().push(Known { environment, target, session });
         Ok(found)
     }
 }
@@ -128,7 +128,7 @@ pub(super) async fn absolute(
     if let Some(absolute) = PathUri::from_path(path) {
         return Ok(absolute);
     }
-    let base = if target.is_ours() {
+    let base = if target.shares_files() {
         own_directory()?
     } else {
         let info = client.environment_info(Empty {}).await;

@@ -7,7 +7,7 @@ use exec_server_client::ExecServerClient;
 use exec_server_protocol::{Empty, OnFull};
 
 use super::run::{in_foreground, options, size};
-use super::starting::{Wanted, generated_name, words};
+use super::starting::{StartSpec, generated_name, words};
 use crate::cli::client::ServerChoice;
 use crate::cli::sandbox::SandboxChoice;
 use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
@@ -23,16 +23,16 @@ pub(crate) async fn run(
     let target = Target::find(choice)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let prepared = signals.until_asked_to_end(async {
-        let reached = target.connect(options("exec-server shell")).await?;
-        let program = program(&reached.client, command).await?;
-        anyhow::Ok((reached, program))
+        let session = target.connect(options("exec-server shell")).await?;
+        let program = program(&session.client, command).await?;
+        anyhow::Ok((session, program))
     });
-    let (reached, (argv, arg0)) = match prepared.await {
+    let (session, (argv, arg0)) = match prepared.await {
         Ok(prepared) => prepared?,
         // Nothing runs yet.
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
-    let wanted = Wanted {
+    let spec = StartSpec {
         process_id: generated_name(),
         argv,
         arg0,
@@ -54,7 +54,7 @@ pub(crate) async fn run(
         tells_denials: true,
         timeout: None,
     };
-    in_foreground(&target, reached, wanted, foreground, signals).await
+    in_foreground(&target, session, spec, foreground, signals).await
 }
 
 /// The command line, and the name under which it is started if that is another.

@@ -22,15 +22,15 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::Target;
 
-/// What is wanted, in the words of the command line.
+/// The process to start, in the words of the command line.
 #[derive(Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct StartSpec<'a> {
     pub(crate) process_id: String,
     pub(crate) argv: Vec<String>,
     pub(crate) arg0: Option<String>,
     pub(crate) cwd: Option<&'a OsStr>,
     pub(crate) variables: &'a [Variable],
-    /// Also where ours could be passed.
+    /// Use the server's environment even where the command's own could be passed.
     pub(crate) server_env: bool,
     pub(crate) stdin: bool,
     pub(crate) terminal: Option<TerminalSize>,
@@ -41,16 +41,16 @@ pub(crate) struct Wanted<'a> {
     pub(crate) claim_name: bool,
 }
 
-impl Wanted<'_> {
+impl StartSpec<'_> {
     pub(crate) async fn params(
         self,
         target: &Target,
         client: &ExecServerClient,
     ) -> anyhow::Result<StartParams> {
         let cwd = absolute(self.cwd.map_or(Path::new(""), Path::new), target, client).await?;
-        // A server of the same user on the same machine is no reason for an environment other than ours. Any other has one of its
-        // own, and gets none of our secrets.
-        let passes_ours = target.is_ours() && !self.server_env;
+        // A server of the same user on the same machine gets the environment of this command. Any other server uses its
+        // own, and gets no secrets of this machine.
+        let passes_ours = target.shares_files() && !self.server_env;
         let mut env = if passes_ours { our_environment() } else { BTreeMap::new() };
         let env_policy = (!passes_ours).then(EnvPolicy::default);
         if self.terminal.is_some() {

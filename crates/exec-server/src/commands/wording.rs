@@ -17,10 +17,10 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
     line.replace(['\n', '\r'], " ")
 }
 
-/// Something has to be written otherwise on the command line.
+/// The command line is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Mistake(pub(super) String);
+pub(super) struct UsageError(pub(super) String);
 
 /// A path of a server, named as the user wrote the directory that it is in.
 pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {

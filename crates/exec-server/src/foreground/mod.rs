@@ -30,7 +30,7 @@ use orders::{KILL_AFTER, Order, graceful, perform};
 use signals::Received;
 
 /// How long a process may take to be gone after its KILL.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// What Ctrl-C sends.
 const INTERRUPT: u8 = 2;
 /// Orders to the process that wait for the connection. Full: the newest is dropped.
@@ -144,8 +144,8 @@ impl Foreground {
         };
         let performing = perform(client, process, queue, &is_blocked);
         let tell = |text: &str| show(&format!("exec-server: {text}\n"));
-        let remarking = outage::remark(client.connection_state(), tell);
-        tokio::pin!(output, input, performing, remarking);
+        let outages = outage::report(client.connection_state(), tell);
+        tokio::pin!(output, input, performing, outages);
         let mut input_ended = false;
         let mut limit = TimeLimit::new(self.timeout);
         let unseen = || match process.has_deadline() {
@@ -191,7 +191,7 @@ impl Foreground {
                     continue;
                 }
                 number = &mut performing => return Ok(Ending::Signalled { number }),
-                never = &mut remarking => match never {},
+                never = &mut outages => match never {},
             };
             follow(received, raw_mode.as_ref());
             if let Some(ending) = self.on_signal.ending(received, is_away()) {
@@ -249,7 +249,7 @@ impl TimeLimit {
 
     fn grant_last_moment(&mut self) {
         self.is_over = true;
-        self.deadline = Some(Instant::now() + KILL_AFTER + END_PATIENCE);
+        self.deadline = Some(Instant::now() + KILL_AFTER + END_TIMEOUT);
     }
 }
 
@@ -258,14 +258,14 @@ impl OnSignal {
     fn ending(self, received: Received, is_away: bool) -> Option<Ending> {
         let Received::Forward(signal) = received else { return None };
         let number = signal.number;
-        let is_ours = match self {
+        let ends_command = match self {
             Self::Forward => false,
             Self::ForwardButHangup => signal.name == SignalName::Hangup,
             Self::Leave => true,
         };
         match signal.asks_to_end {
             true if is_away => Some(Ending::GaveUp { number }),
-            true if is_ours => Some(Ending::Signalled { number }),
+            true if ends_command => Some(Ending::Signalled { number }),
             _ => None,
         }
     }
@@ -284,7 +284,7 @@ pub(crate) async fn end(client: &ExecServerClient, process: &ExecServerProcess) 
             () = async { while events.next().await.is_some() {} } => {}
         }
     };
-    let _ = tokio::time::timeout(KILL_AFTER + END_PATIENCE, gone).await;
+    let _ = tokio::time::timeout(KILL_AFTER + END_TIMEOUT, gone).await;
 }
 
 pub(crate) fn terminal_size() -> Option<TerminalSize> {

@@ -53,7 +53,7 @@ pub(super) async fn perform(
                     return signal.number;
                 }
                 was_asked_to_end |= signal.asks_to_end;
-                let sent = insist(|| process.signal(signal.name)).await;
+                let sent = retry_interrupted(|| process.signal(signal.name)).await;
                 if signal.asks_to_end && matches!(sent, Err(ExecServerError::Server(_))) {
                     return signal.number;
                 }
@@ -64,16 +64,16 @@ pub(super) async fn perform(
                 }
             }
             Order::Terminate => {
-                let _ = insist(|| process.terminate(graceful())).await;
+                let _ = retry_interrupted(|| process.terminate(graceful())).await;
             }
         }
     }
     std::future::pending().await
 }
 
-/// Again after a cut, which may have taken the order along: rather twice than never. The next call waits until the
-/// connection is back.
-async fn insist<T, F>(order: impl Fn() -> F) -> Result<T, ExecServerError>
+/// Repeats an order that a lost connection interrupted, because it may not have arrived: sending it twice is harmless.
+/// The next call waits until the connection is back.
+async fn retry_interrupted<T, F>(order: impl Fn() -> F) -> Result<T, ExecServerError>
 where
     F: Future<Output = Result<T, ExecServerError>>,
 {

@@ -20,8 +20,8 @@ use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::write_history_files::write_history_files;
 use crate::target::runtime_file::{RuntimeFile, believed_directories};
 
-/// How long connections have to say goodbye at the end.
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long connections have to close at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a server could not run.
 #[derive(Debug, thiserror::Error)]
@@ -202,8 +202,8 @@ async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) 
     listener.readiness().drain();
     let code = shut_down(server, signals).await;
     if code == ExitCode::SUCCESS {
-        let goodbyes = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(GOODBYE_PATIENCE, goodbyes).await;
+        let closed = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
     code
 }

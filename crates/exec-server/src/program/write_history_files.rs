@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use exec_server_host::home_directory_of;
 
-use crate::target::runtime_file::{our_uid, runtime_directories};
+use crate::target::runtime_file::{own_uid, runtime_directories};
 
 /// Names the only directory to use, for tests and for images that are not to be changed.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
@@ -23,7 +23,7 @@ pub(crate) fn write_history_files() -> Vec<PathBuf> {
 }
 
 fn usual_directories() -> Vec<PathBuf> {
-    let uid = our_uid();
+    let uid = own_uid();
     let homes = [std::env::home_dir(), home_directory_of(uid)];
     let mut directories = state_directories(std::env::var_os(STATE_VARIABLE), homes, uid);
     directories.extend(runtime_directories());
@@ -33,12 +33,12 @@ fn usual_directories() -> Vec<PathBuf> {
 /// `su` and `sudo` may leave the variables of another user behind, where nothing of this user
 /// belongs.
 fn state_directories(xdg: Option<OsString>, homes: [Option<PathBuf>; 2], uid: u32) -> Vec<PathBuf> {
-    let is_ours = |path: &PathBuf| {
+    let belongs_to_user = |path: &PathBuf| {
         let existing = path.ancestors().find_map(|above| rustix::fs::stat(above).ok());
         path.is_absolute() && existing.is_some_and(|stat| stat.st_uid == uid)
     };
-    let from_variable = xdg.map(PathBuf::from).filter(is_ours);
-    let homes = homes.into_iter().flatten().filter(|home| home.is_dir() && is_ours(home));
+    let from_variable = xdg.map(PathBuf::from).filter(belongs_to_user);
+    let homes = homes.into_iter().flatten().filter(|home| home.is_dir() && belongs_to_user(home));
     let from_homes = homes.map(|home| home.join(".local/state"));
     let mut directories = Vec::new();
     for state in from_variable.into_iter().chain(from_homes) {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn they_are_in_what_belongs_to_the_user() {
-        let uid = our_uid();
+        let uid = own_uid();
         let ours = tempfile::tempdir().unwrap();
         let (xdg, home, real) = (ours.path().join("xdg"), ours.path(), ours.path().join("real"));
         std::fs::create_dir(&real).unwrap();
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn the_home_directory_that_the_system_knows_is_among_them() {
-        let Some(home) = home_directory_of(our_uid()).filter(|home| home.is_dir()) else { return };
+        let Some(home) = home_directory_of(own_uid()).filter(|home| home.is_dir()) else { return };
         let of_home = home.join(".local/state/exec-server");
         let directories = usual_directories();
         let owner = rustix::fs::stat(&home).unwrap().st_uid;
-        assert_eq!(directories.contains(&of_home), owner == our_uid(), "{directories:?}");
+        assert_eq!(directories.contains(&of_home), owner == own_uid(), "{directories:?}");
         // Servers that have no other directory in common still have this one.
         assert!(directories.contains(runtime_directories().last().unwrap()), "{directories:?}");
     }

@@ -1,6 +1,6 @@
-//! Which server a command works on, and how it gets there. The first that is named wins: `--connect`, `--on`,
-//! `EXEC_SERVER_URL`, the configuration file, the default of `environments.toml`, the running server of this user;
-//! else a server of our own, in this process, for as long as we last.
+//! Which server a command uses, and the session there. Checked in this order: `--connect`, `--on`, `EXEC_SERVER_URL`,
+//! the configuration file, the default of `environments.toml`, the running server of this user. Otherwise the command
+//! embeds a server, which ends with it.
 
 pub(crate) mod remote_path;
 pub(crate) mod runtime_file;
@@ -28,30 +28,30 @@ use crate::program::say;
 use crate::program::serve::{self, ServeError};
 use crate::terminal::outage;
 
-/// How long the end of a session may take before we go without waiting for it.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(6);
-/// The same for whoever is in a hurry: enough for the request to be on its way.
-const HURRIED_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a command waits for its session to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
+/// The same after a signal: long enough to send the request.
+const HURRIED_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Where a command does its work.
+/// The server that a command uses.
 #[derive(Debug)]
 pub(crate) enum Target {
     Server { server: Box<RemoteServer>, origin: Origin },
     Embedded { origin: Origin },
 }
 
-/// Who said so.
+/// Where the choice of the target comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
     Environment { id: String },
     Configured(Source),
     RuntimeFile,
-    Nobody,
+    Embedded,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReachError {
+pub(crate) enum TargetError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -69,14 +69,14 @@ pub(crate) enum ReachError {
     )]
     NothingOutlives { id: String },
     #[error("{origin}: {source}")]
-    Connect { origin: Origin, source: ExecServerError },
+    Connect { origin: Box<Origin>, source: ExecServerError },
     #[error(transparent)]
     Embedded(#[from] ServeError),
 }
 
-impl ReachError {
-    /// Of whoever wrote the command line or a file, as opposed to a failure of a machine.
-    pub(crate) fn is_mistake(&self) -> bool {
+impl TargetError {
+    /// The command line or a file is wrong, as opposed to a failure of a machine.
+    pub(crate) fn is_usage_error(&self) -> bool {
         match self {
             Self::Config(_)
             | Self::Environments(_)
@@ -91,10 +91,10 @@ impl ReachError {
 }
 
 impl Target {
-    pub(crate) fn find(choice: &ServerChoice) -> Result<Self, ReachError> {
+    pub(crate) fn find(choice: &ServerChoice) -> Result<Self, TargetError> {
         let flags = Flags { config_file: choice.config_file.clone(), ..Flags::default() };
         let load = || config::load(&flags, std::env::vars_os());
-        // One that was named is read, needed or not: a mistake does not wait for its day.
+        // A file that the command line names is always read, so that an error in it shows at once.
         if flags.config_file.is_some() {
             load()?;
         }
@@ -108,36 +108,36 @@ impl Target {
             return Self::at(url.as_written(), Origin::Configured(source));
         }
         let default = user_environments()?.default().clone();
-        // Else it is this machine, where a server may be running.
+        // An environment without a server is this machine, where a server may be running.
         if default.server().is_some() {
             return Ok(Self::of(&default));
         }
         match runtime_file::running_server() {
             Some(running) => Self::at(&running.url, Origin::RuntimeFile),
-            None => Ok(Self::Embedded { origin: Origin::Nobody }),
+            None => Ok(Self::Embedded { origin: Origin::Embedded }),
         }
     }
 
-    /// For commands about what outlives a client.
-    pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, ReachError> {
+    /// For commands about processes that outlive a client.
+    pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, TargetError> {
         let target = Self::find(choice)?;
         match &target {
             Self::Server { server, .. } if server.url().is_some() => Ok(target),
             Self::Server { origin, .. } | Self::Embedded { origin } => Err(match origin {
-                Origin::Environment { id } => ReachError::NothingOutlives { id: id.clone() },
-                _ => ReachError::NoServer,
+                Origin::Environment { id } => TargetError::NothingOutlives { id: id.clone() },
+                _ => TargetError::NoServer,
             }),
         }
     }
 
-    fn at(url: &str, origin: Origin) -> Result<Self, ReachError> {
+    fn at(url: &str, origin: Origin) -> Result<Self, TargetError> {
         match RemoteServer::at(url) {
             Ok(server) => Ok(Self::Server { server: Box::new(server), origin }),
-            Err(source) => Err(ReachError::Url { origin, source }),
+            Err(source) => Err(TargetError::Url { origin, source }),
         }
     }
 
-    pub(crate) fn environment(id: &str) -> Result<Self, ReachError> {
+    pub(crate) fn environment(id: &str) -> Result<Self, TargetError> {
         Ok(Self::of(user_environments()?.get(id)?))
     }
 
@@ -149,7 +149,7 @@ impl Target {
         }
     }
 
-    /// What a process gets whose command line says nothing about a sandbox.
+    /// The sandbox of a process whose command line names none.
     pub(crate) fn default_sandbox(&self) -> Option<&SandboxTerms> {
         match self {
             Self::Server { server, .. } => server.sandbox.as_ref(),
@@ -161,8 +161,8 @@ impl Target {
         matches!(self, Self::Embedded { .. })
     }
 
-    /// Whether the server has our files and our user, so that our directory means the same to it.
-    pub(crate) fn is_ours(&self) -> bool {
+    /// Whether the server has the files and the user of this command, so that a local directory means the same there.
+    pub(crate) fn shares_files(&self) -> bool {
         match self {
             Self::Server { origin, .. } => *origin == Origin::RuntimeFile,
             Self::Embedded { .. } => true,
@@ -172,7 +172,7 @@ impl Target {
     pub(crate) async fn connect(
         &self,
         options: ExecServerClientConnectOptions,
-    ) -> Result<Reached, ReachError> {
+    ) -> Result<TargetSession, TargetError> {
         let (client, origin, embedded) = match self {
             Self::Server { server, origin } => (server.connect(options).await, origin, None),
             Self::Embedded { origin } => {
@@ -184,13 +184,13 @@ impl Target {
             }
         };
         match client {
-            Ok(client) => Ok(Reached { client, embedded }),
-            Err(source) => Err(ReachError::Connect { origin: origin.clone(), source }),
+            Ok(client) => Ok(TargetSession { client, embedded }),
+            Err(source) => Err(TargetError::Connect { origin: Box::new(origin.clone()), source }),
         }
     }
 }
 
-/// Those that `--on` accepts; none if their file has a mistake.
+/// The ids that `--on` accepts; none if `environments.toml` is invalid.
 pub(crate) fn environment_ids() -> Vec<String> {
     let environments = user_environments();
     environments.map_or_else(|_| Vec::new(), |all| all.ids().map(str::to_owned).collect())
@@ -207,27 +207,27 @@ impl fmt::Display for Origin {
             Self::Environment { id } => write!(f, "environment {id:?}"),
             Self::Configured(source) => source.fmt(f),
             Self::RuntimeFile => f.write_str("the running server of this user"),
-            Self::Nobody => f.write_str("a server in this process"),
+            Self::Embedded => f.write_str("a server in this process"),
         }
     }
 }
 
-/// A session on the server that a command works on.
+/// A session on the server that a command uses.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) struct TargetSession {
     pub(crate) client: ExecServerClient,
     embedded: Option<Server>,
 }
 
-impl Reached {
-    /// Ends the session and everything in it, and waits for that, within reason. If the connection is away it is
-    /// left to the server, which ends it in its own time.
+impl TargetSession {
+    /// Ends the session and everything in it, and waits for that, up to a timeout. If the connection is lost, the
+    /// server ends the session when it expires.
     pub(crate) async fn close(self) {
         self.close_before(std::future::pending::<()>()).await;
     }
 
-    /// Ends the session also if the connection is away: waits until it is back, as long as the client tries to get it
-    /// back, or until soon after `hurry`. Returns whether the session has ended.
+    /// Ends the session even if the connection is lost: waits until the client has reconnected or given up, or until
+    /// soon after `hurry`. Returns whether the session has ended.
     pub(crate) async fn close_when_back<T>(self, hurry: impl Future<Output = T>) -> bool {
         let closing = async {
             loop {
@@ -243,18 +243,19 @@ impl Reached {
         tokio::select! {
             is_closed = closing => is_closed,
             () = soon_after(hurry) => false,
-            never = outage::remark(self.client.connection_state(), say) => match never {},
+            never = outage::report(self.client.connection_state(), say) => match never {},
         }
     }
 
-    /// The same as `close`, soon after `hurry`. A server of our own is still waited for: nobody else would end what it runs.
+    /// Like `close`, but returns soon after `hurry`. An embedded server is still waited for: nothing else would end its
+    /// processes.
     pub(crate) async fn close_before<T>(self, hurry: impl Future<Output = T>) {
         if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
             return;
         }
         let is_closed = tokio::select! {
             closed = self.client.close() => closed.is_ok(),
-            () = tokio::time::sleep(CLOSE_PATIENCE) => false,
+            () = tokio::time::sleep(CLOSE_TIMEOUT) => false,
             () = soon_after(hurry) => false,
         };
         if let (Some(server), false) = (self.embedded, is_closed) {
@@ -265,7 +266,7 @@ impl Reached {
 
 async fn soon_after<T>(hurry: impl Future<Output = T>) {
     hurry.await;
-    tokio::time::sleep(HURRIED_CLOSE_PATIENCE).await;
+    tokio::time::sleep(HURRIED_CLOSE_TIMEOUT).await;
 }
 
 /// The server is there and does not have the session any more.

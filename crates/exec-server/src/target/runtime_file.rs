@@ -87,7 +87,7 @@ pub(crate) fn believed_directories() -> Vec<PathBuf> {
 
 /// The same, as they are.
 pub(crate) fn runtime_directories() -> Vec<PathBuf> {
-    directories_for(std::env::var_os(VARIABLE), our_uid())
+    directories_for(std::env::var_os(VARIABLE), own_uid())
 }
 
 fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
@@ -178,7 +178,7 @@ fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
         Err(error) => return Err(io_error(path, error)),
     };
     let stat = rustix::fs::fstat(&directory).map_err(|error| io_error(path, error))?;
-    if stat.st_uid != our_uid() {
+    if stat.st_uid != own_uid() {
         return Err(RuntimeFileError::Foreign { path: path_buf() });
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -194,16 +194,16 @@ fn runtime_directory() -> PathBuf {
 }
 
 /// Where a command of this user looks, with the variable and without. `su` and `sudo` may leave the variable of another
-/// user behind: a directory that is not ours does not count.
+/// user behind: a directory of another user does not count.
 fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
-    let is_ours = |path: &PathBuf| {
+    let belongs_to_user = |path: &PathBuf| {
         rustix::fs::stat(path).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_uid == uid
         })
     };
-    let variable = xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(is_ours);
+    let variable = xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(belongs_to_user);
     // In /tmp every user can be first, and only root has a better place without being given one.
-    let of_root = (uid == 0).then(|| PathBuf::from("/run")).filter(is_ours);
+    let of_root = (uid == 0).then(|| PathBuf::from("/run")).filter(belongs_to_user);
     let of_root = of_root.filter(|run| rustix::fs::access(run, Access::WRITE_OK).is_ok());
     let otherwise = of_root.map_or_else(
         || PathBuf::from(format!("/tmp/exec-server-{uid}")),
@@ -212,7 +212,7 @@ fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
     variable.map(|directory| directory.join("exec-server")).into_iter().chain([otherwise]).collect()
 }
 
-pub(crate) fn our_uid() -> u32 {
+pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn the_runtime_directory_of_another_user_is_not_ours() {
-        let uid = our_uid();
+        let uid = own_uid();
         let ours = tempfile::tempdir().unwrap();
         let path = ours.path().to_owned();
         let other = 4_000_000;

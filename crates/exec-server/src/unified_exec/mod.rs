@@ -31,7 +31,7 @@ use crate::ExecBackend;
 use crate::process::DEFAULT_OUTPUT_BOUND;
 
 /// Thirty years stand for any longer time: a sum near the end of the clock would overflow, here or in a timer.
-const FAR_AWAY: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// What calls may ask for, and how much is kept for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl UnifiedExec {
     fn deadline(&self, yield_time: Duration) -> Instant {
         let UnifiedExecLimits { min_yield_time, max_yield_time, .. } = self.limits;
         let yield_time = yield_time.max(min_yield_time).min(max_yield_time);
-        Instant::now() + yield_time.min(FAR_AWAY)
+        Instant::now() + yield_time.min(MAX_WAIT)
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -1,4 +1,4 @@
-//! Directories and symlinks of a tree, made on the side where they are to be.
+//! Directories and symlinks of a tree, made on the endpoint that they are copied to.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use exec_server_protocol::{
 };
 use futures_util::{StreamExt as _, stream};
 
-use super::side::Side;
+use super::endpoint::Endpoint;
 use super::transfer::{Links, PRESERVED_MODE};
 use super::tree::Node;
 
@@ -49,7 +49,7 @@ pub(super) struct Directories {
 impl Directories {
     /// Problems are told with the path that was to be made.
     pub(super) async fn make(
-        side: &Side,
+        endpoint: &Endpoint,
         root: &PathUri,
         nodes: &[Node],
         existing: Existing,
@@ -64,7 +64,7 @@ impl Directories {
             let mut made = stream::iter(possible)
                 .map(async |node| {
                     let path = below(root, &node.relative);
-                    let outcome = make(side, &path, node.mode, Links::Refused, existing).await;
+                    let outcome = make(endpoint, &path, node.mode, Links::Refused, existing).await;
                     (node, path, outcome)
                 })
                 .buffered(AT_ONCE);
@@ -90,26 +90,30 @@ impl Directories {
 /// Makes a directory with its permissions, before there is anything in it: nobody is to see what is put there who may
 /// not see it in the end.
 pub(super) async fn make(
-    side: &Side,
+    endpoint: &Endpoint,
     path: &PathUri,
     mode: Option<u32>,
     links: Links,
     existing: Existing,
 ) -> Result<Option<Closed>, ExecServerError> {
-    let is_new = create(side, path, links).await?;
+    let is_new = create(endpoint, path, links).await?;
     let Some(mode) = mode
         .filter(|_| is_new || existing == Existing::OfThisCopy)
         .map(|mode| mode & PRESERVED_MODE)
     else {
         return Ok(None);
     };
-    set_mode(side, path, mode | FILLABLE, links).await?;
+    set_mode(endpoint, path, mode | FILLABLE, links).await?;
     let is_final = mode & FILLABLE == FILLABLE;
     Ok((!is_final).then(|| Closed { path: path.clone(), mode }))
 }
 
 /// Says whether it was not there before.
-async fn create(side: &Side, path: &PathUri, links: Links) -> Result<bool, ExecServerError> {
+async fn create(
+    endpoint: &Endpoint,
+    path: &PathUri,
+    links: Links,
+) -> Result<bool, ExecServerError> {
     let was_interrupted = Cell::new(false);
     let act = async || {
         let params = FsCreateDirectoryParams {
@@ -118,18 +122,18 @@ async fn create(side: &Side, path: &PathUri, links: Links) -> Result<bool, ExecS
             follow_symlinks: links.on_the_wire(),
             sandbox: None,
         };
-        let outcome = side.files.create_directory(params).await;
+        let outcome = endpoint.files.create_directory(params).await;
         if let Err(ExecServerError::Interrupted { .. }) = outcome {
             was_interrupted.set(true);
         }
         outcome
     };
-    match side.insist(act).await {
+    match endpoint.retry_interrupted(act).await {
         Ok(()) => Ok(true),
         Err(error) => {
             let follow_symlinks = links.on_the_wire();
             let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
-            match side.files.metadata(params).await {
+            match endpoint.files.metadata(params).await {
                 // After a lost call it is most likely what that call has made.
                 Ok(found) if found.is_directory => Ok(was_interrupted.get()),
                 _ => Err(error),
@@ -139,7 +143,7 @@ async fn create(side: &Side, path: &PathUri, links: Links) -> Result<bool, ExecS
 }
 
 async fn set_mode(
-    side: &Side,
+    endpoint: &Endpoint,
     path: &PathUri,
     mode: u32,
     links: Links,
@@ -150,12 +154,12 @@ async fn set_mode(
         follow_symlinks: links.on_the_wire(),
         sandbox: None,
     };
-    side.insist(async || side.files.set_permissions(params()).await).await
+    endpoint.retry_interrupted(async || endpoint.files.set_permissions(params()).await).await
 }
 
 /// Closes directories that are filled, those below first: what is above may not let us through afterwards.
 pub(super) async fn close(
-    side: &Side,
+    endpoint: &Endpoint,
     mut directories: Vec<Closed>,
     mut tell: impl FnMut(&PathUri, ExecServerError),
 ) {
@@ -164,7 +168,7 @@ pub(super) async fn close(
     for level in directories.chunk_by(|a, b| depth(a) == depth(b)) {
         let mut closed = stream::iter(level)
             .map(async |closed| {
-                (closed, set_mode(side, &closed.path, closed.mode, Links::Refused).await)
+                (closed, set_mode(endpoint, &closed.path, closed.mode, Links::Refused).await)
             })
             .buffer_unordered(AT_ONCE);
         while let Some((closed, outcome)) = closed.next().await {
@@ -175,16 +179,16 @@ pub(super) async fn close(
     }
 }
 
-/// Makes a symlink what it is on the other side. Another one of the same name, or a file, gives way in one step; a
+/// Copies a symlink to the other endpoint. Another one of the same name, or a file, gives way in one step; a
 /// directory does not.
 pub(super) async fn link(
-    from: &Side,
+    from: &Endpoint,
     source: &PathUri,
-    to: &Side,
+    to: &Endpoint,
     path: &PathUri,
 ) -> Result<(), ExecServerError> {
     let target = from.files.read_link(read_link(source)).await?;
-    match to.insist(async || to.files.symlink(symlink(path, &target)).await).await {
+    match to.retry_interrupted(async || to.files.symlink(symlink(path, &target)).await).await {
         Err(error) if error.kind() == Some(&ErrorKind::Conflict) => {
             if to.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
                 return Ok(());
@@ -196,14 +200,17 @@ pub(super) async fn link(
 }
 
 async fn replace_by_link(
-    side: &Side,
+    endpoint: &Endpoint,
     path: &PathUri,
     target: &OsStr,
 ) -> Result<(), ExecServerError> {
     let name = format!(".exec-server-{}.tmp", uuid::Uuid::new_v4().simple());
     let parent = path.as_path().parent().unwrap_or(path.as_path());
     let temporary = PathUri::from_path(parent.join(name)).expect("a name below an absolute path");
-    match side.insist(async || side.files.symlink(symlink(&temporary, target)).await).await {
+    match endpoint
+        .retry_interrupted(async || endpoint.files.symlink(symlink(&temporary, target)).await)
+        .await
+    {
         // The name is new each time: a lost call has made it.
         Err(error) if error.kind() != Some(&ErrorKind::Conflict) => return Err(error),
         _ => {}
@@ -215,10 +222,10 @@ async fn replace_by_link(
         follow_symlinks: Links::Refused.on_the_wire(),
         sandbox: None,
     };
-    let renamed = side.insist(async || side.files.rename(rename()).await).await;
+    let renamed = endpoint.retry_interrupted(async || endpoint.files.rename(rename()).await).await;
     let Err(error) = renamed else { return Ok(()) };
     // A lost call may have done it.
-    if side.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
+    if endpoint.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
         return Ok(());
     }
     let remove = FsRemoveParams {
@@ -229,7 +236,7 @@ async fn replace_by_link(
         follow_symlinks: None,
         sandbox: None,
     };
-    let _ = side.files.remove(remove).await;
+    let _ = endpoint.files.remove(remove).await;
     Err(error)
 }
 

@@ -6,10 +6,10 @@
 mod bar;
 mod destination;
 mod directories;
+mod endpoint;
 mod losses;
 mod progress;
 mod resume;
-mod side;
 mod transfer;
 mod tree;
 mod unfinished;
@@ -29,8 +29,8 @@ use futures_util::{StreamExt as _, stream};
 
 use self::destination::Destination;
 use self::directories::{Closed, Directories, Existing, below};
+use self::endpoint::{Endpoint, EndpointPath, Endpoints};
 use self::progress::{Progress, add};
-use self::side::{Place, Side, Sides};
 use self::transfer::{Job, Links, Transfer};
 use self::tree::Tree;
 use self::unfinished::Note;
@@ -50,17 +50,17 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
         false => "interrupted; run the same command again to go on where it stopped",
     });
     let copying = async {
-        let sides = Sides::new(servers);
-        let mut copy = Copying::begin(&sides, cp, &progress).await?;
+        let endpoints = Endpoints::new(servers);
+        let mut copy = Copying::begin(&endpoints, cp, &progress).await?;
         for source in &cp.sources {
             if copy.is_lost() {
                 copy.leave_out(1);
                 continue;
             }
-            match sides.locate(source).await {
+            match endpoints.locate(source).await {
                 Ok(place) => {
                     if let Err(error) = copy.add(&place).await {
-                        copy.tell_of(&place.side, &place.path, error);
+                        copy.tell_of(&place.endpoint, &place.path, error);
                     }
                 }
                 Err(error) => copy.tell(&error, &one_line(&error)),
@@ -68,7 +68,7 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
         }
         tokio::select! {
             () = copy.perform() => anyhow::Ok(()),
-            never = remark_outages(&sides, &progress) => match never {},
+            never = report_outages(&endpoints, &progress) => match never {},
         }
     };
     let outcome = progress.draw_during(copying).await;
@@ -83,9 +83,9 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
 }
 
 /// Of either machine. Never returns, also if there is no connection.
-async fn remark_outages(sides: &Sides<'_>, progress: &Progress) -> Infallible {
+async fn report_outages(endpoints: &Endpoints<'_>, progress: &Progress) -> Infallible {
     let tell = |text: &str| progress.warn(text);
-    join_all(sides.connections().into_iter().map(|state| outage::remark(state, tell))).await;
+    join_all(endpoints.connections().into_iter().map(|state| outage::report(state, tell))).await;
     std::future::pending().await
 }
 
@@ -93,12 +93,12 @@ async fn remark_outages(sides: &Sides<'_>, progress: &Progress) -> Infallible {
 struct Copying<'a> {
     cp: &'a Cp,
     progress: &'a Progress,
-    to: Rc<Side>,
+    to: Rc<Endpoint>,
     destination: Destination,
     /// Every path that is written. Two sources must not become one.
     targets: HashSet<PathUri>,
     files: Vec<Job>,
-    symlinks: Vec<(Rc<Side>, PathUri, PathUri)>,
+    symlinks: Vec<(Rc<Endpoint>, PathUri, PathUri)>,
     to_close: Vec<Closed>,
     /// While the one directory is made that gets a new name.
     note: Option<Note>,
@@ -109,9 +109,13 @@ struct Copying<'a> {
 }
 
 impl<'a> Copying<'a> {
-    async fn begin(sides: &Sides<'_>, cp: &'a Cp, progress: &'a Progress) -> anyhow::Result<Self> {
-        let place = sides.locate(&cp.destination).await?;
-        let found = match look(&place.side, &place.path).await {
+    async fn begin(
+        endpoints: &Endpoints<'_>,
+        cp: &'a Cp,
+        progress: &'a Progress,
+    ) -> anyhow::Result<Self> {
+        let place = endpoints.locate(&cp.destination).await?;
+        let found = match metadata_of(&place.endpoint, &place.path).await {
             Ok(found) => Some(found),
             Err(error) if error.kind() == Some(&ErrorKind::NotFound) => None,
             Err(error) => {
@@ -126,7 +130,7 @@ impl<'a> Copying<'a> {
             cp,
             progress,
             destination,
-            to: place.side,
+            to: place.endpoint,
             targets: HashSet::new(),
             files: Vec::new(),
             symlinks: Vec::new(),
@@ -138,8 +142,8 @@ impl<'a> Copying<'a> {
     }
 
     /// Finds out what a source is. What can be done by one call is done.
-    async fn add(&mut self, source: &Place) -> anyhow::Result<()> {
-        let found = look(&source.side, &source.path).await?;
+    async fn add(&mut self, source: &EndpointPath) -> anyhow::Result<()> {
+        let found = metadata_of(&source.endpoint, &source.path).await?;
         anyhow::ensure!(!found.is_directory || self.cp.recursive, "is a directory; use -r");
         anyhow::ensure!(
             found.is_directory || found.is_file,
@@ -157,7 +161,7 @@ impl<'a> Copying<'a> {
         anyhow::ensure!(is_only, "another source has this name already");
         // A server would leave the permissions of directories alone that it was interrupted in filling.
         let goes_on = self.note.is_some() && matches!(self.destination, Destination::Into(_));
-        let is_there = source.side.is(&self.to) && !goes_on;
+        let is_there = source.endpoint.is(&self.to) && !goes_on;
         let is_new = self.note.is_some() || (is_there && is_missing(&self.to, &target).await);
         if is_there {
             match self.copy_there(source, &found, target.clone()).await {
@@ -171,7 +175,7 @@ impl<'a> Copying<'a> {
             return self.add_tree(source, &found, target, existing).await;
         }
         self.add_file(Job {
-            from: Rc::clone(&source.side),
+            from: Rc::clone(&source.endpoint),
             source: source.path.clone(),
             target,
             size: found.size,
@@ -182,7 +186,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Where a directory goes that gets a new name, or got it from a copy that was interrupted.
-    async fn begin_unfinished(&mut self, source: &Place) -> anyhow::Result<Option<PathUri>> {
+    async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
         let Some(note) = Note::of(source, &path).filter(|_| self.cp.sources.len() == 1) else {
             return Ok(None);
@@ -200,7 +204,7 @@ impl<'a> Copying<'a> {
     /// Both are on one machine, which needs no help from us.
     async fn copy_there(
         &self,
-        source: &Place,
+        source: &EndpointPath,
         found: &FsMetadata,
         target: PathUri,
     ) -> Result<(), ExecServerError> {
@@ -226,7 +230,7 @@ impl<'a> Copying<'a> {
             // Not twice: directories that exist would keep the permissions they have while they are filled.
             return self.to.files.copy(params).await;
         }
-        self.to.insist(async || self.to.files.copy(params.clone()).await).await?;
+        self.to.retry_interrupted(async || self.to.files.copy(params.clone()).await).await?;
         add(&counts.files, 1);
         add(&counts.bytes, found.size);
         Ok(())
@@ -234,12 +238,12 @@ impl<'a> Copying<'a> {
 
     async fn add_tree(
         &mut self,
-        source: &Place,
+        source: &EndpointPath,
         found: &FsMetadata,
         target: PathUri,
         existing: Existing,
     ) -> anyhow::Result<()> {
-        let (from, counts) = (&source.side, &self.progress.counts);
+        let (from, counts) = (&source.endpoint, &self.progress.counts);
         // From here on no symlink leads anywhere: neither out of the one tree nor out of the other.
         let source_root = canonical(from, &source.path).await?;
         let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
@@ -299,7 +303,7 @@ impl<'a> Copying<'a> {
             }
         });
         files.await;
-        let make_link = async |(from, source, target): &(Rc<Side>, PathUri, PathUri)| {
+        let make_link = async |(from, source, target): &(Rc<Endpoint>, PathUri, PathUri)| {
             if self.is_lost() {
                 return self.leave_out(1);
             }
@@ -332,12 +336,12 @@ impl<'a> Copying<'a> {
         }
     }
 
-    fn tell_of(&self, side: &Side, path: &PathUri, error: impl Into<anyhow::Error>) {
+    fn tell_of(&self, endpoint: &Endpoint, path: &PathUri, error: impl Into<anyhow::Error>) {
         let error = match error.into().downcast() {
             Ok(error) => anyhow::Error::new(without_path(path, error)),
             Err(error) => error,
         };
-        let line = format!("{}: {}", side.show(path), one_line(&error));
+        let line = format!("{}: {}", endpoint.show(path), one_line(&error));
         self.tell(&error, &line);
     }
 
@@ -372,17 +376,17 @@ fn is_loss(error: &anyhow::Error) -> bool {
     })
 }
 
-async fn look(side: &Side, path: &PathUri) -> Result<FsMetadata, ExecServerError> {
+async fn metadata_of(endpoint: &Endpoint, path: &PathUri) -> Result<FsMetadata, ExecServerError> {
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
-    side.files.metadata(params).await
+    endpoint.files.metadata(params).await
 }
 
-async fn is_missing(side: &Side, path: &PathUri) -> bool {
-    matches!(look(side, path).await, Err(error) if error.kind() == Some(&ErrorKind::NotFound))
+async fn is_missing(endpoint: &Endpoint, path: &PathUri) -> bool {
+    matches!(metadata_of(endpoint, path).await, Err(error) if error.kind() == Some(&ErrorKind::NotFound))
 }
 
-async fn canonical(side: &Side, path: &PathUri) -> Result<PathUri, ExecServerError> {
-    side.files.canonicalize(FsCanonicalizeParams { path: path.clone(), sandbox: None }).await
+async fn canonical(endpoint: &Endpoint, path: &PathUri) -> Result<PathUri, ExecServerError> {
+    endpoint.files.canonicalize(FsCanonicalizeParams { path: path.clone(), sandbox: None }).await
 }
 
 #[cfg(test)]

@@ -24,16 +24,16 @@ const MAX_VANISHED: usize = 5;
 /// Of the content: at the beginning, in the middle, and at the end.
 const SAMPLE: u64 = 16 << 10;
 
-/// Of a file that was opened at `path` of a side.
+/// Of a file that was opened at `path` of an endpoint.
 pub(super) async fn key_of(
-    side: &str,
+    endpoint: &str,
     path: &PathUri,
     file: &dyn OpenFile,
 ) -> Result<String, ExecServerError> {
     let found = file.metadata();
     let read = |offset| file.read_block(offset, SAMPLE as usize);
     let samples = try_join_all(sample_offsets(found.size).map(read)).await?;
-    Ok(key(side, path, found, samples.iter().map(|sample| &sample.chunk[..])))
+    Ok(key(endpoint, path, found, samples.iter().map(|sample| &sample.chunk[..])))
 }
 
 fn sample_offsets(size: u64) -> [u64; 3] {
@@ -41,12 +41,12 @@ fn sample_offsets(size: u64) -> [u64; 3] {
 }
 
 fn key<'a>(
-    side: &str,
+    endpoint: &str,
     path: &PathUri,
     found: &FsMetadata,
     samples: impl Iterator<Item = &'a [u8]>,
 ) -> String {
-    let mut digest = digest_of(side, &[path]);
+    let mut digest = digest_of(endpoint, &[path]);
     digest.update(found.size.to_le_bytes());
     digest.update(found.modified_at_ms.to_le_bytes());
     digest.update(found.created_at_ms.to_le_bytes());
@@ -57,16 +57,16 @@ fn key<'a>(
     word(digest)
 }
 
-/// A word for these paths, of which the first is on this side.
-pub(super) fn word_of(side: &str, paths: &[&PathUri]) -> String {
-    word(digest_of(side, paths))
+/// A word for these paths, the first of which is on this endpoint.
+pub(super) fn word_of(endpoint: &str, paths: &[&PathUri]) -> String {
+    word(digest_of(endpoint, paths))
 }
 
-/// The side and each path end where a NUL byte is, which none of them can have.
-fn digest_of(side: &str, paths: &[&PathUri]) -> Sha256 {
+/// The endpoint and each path end where a NUL byte is, which none of them can have.
+fn digest_of(endpoint: &str, paths: &[&PathUri]) -> Sha256 {
     use std::os::unix::ffi::OsStrExt as _;
     let mut digest = Sha256::new();
-    digest.update(side.as_bytes());
+    digest.update(endpoint.as_bytes());
     digest.update([0]);
     for path in paths {
         digest.update(path.as_path().as_os_str().as_bytes());
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn another_source_has_another_key() {
-        let key = |side: &str, path: &str, found: FsMetadata, samples: &[&[u8]]| {
-            super::key(side, &path.parse().unwrap(), &found, samples.iter().copied())
+        let key = |endpoint: &str, path: &str, found: FsMetadata, samples: &[&[u8]]| {
+            super::key(endpoint, &path.parse().unwrap(), &found, samples.iter().copied())
         };
         let found = file(1, 2, 3);
         let one = key("", "/a", found, &[b"x", b"y"]);

@@ -1,4 +1,4 @@
-//! One file from one side to the other.
+//! One file from one endpoint to the other.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::bar::size;
+use super::endpoint::Endpoint;
 use super::losses::Losses;
 use super::progress::{FileProgress, Progress, add};
 use super::resume::{self, Copied, Draft, WINDOW};
-use super::side::Side;
 use crate::environment::{NewFile, OpenFile};
 
 /// A file up to this size is read and written in one message each.
 const SMALL: u64 = 256 << 10;
 /// Blocks and small files of all files together that are held at once.
 const HELD_BLOCKS: usize = 16;
-/// How long somebody else may hold what was written before. A server needs a moment to notice that the connection is
-/// gone on which we held it ourselves.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long another writer may hold the partial file. The server needs a moment to notice that the previous connection
+/// of this command is gone.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Permission bits that are preserved. The others give rights on the strength of who owns the file, and that changes.
@@ -34,7 +34,7 @@ pub(super) const PRESERVED_MODE: u32 = 0o777;
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) from: Rc<Side>,
+    pub(super) from: Rc<Endpoint>,
     pub(super) source: PathUri,
     pub(super) target: PathUri,
     pub(super) size: u64,
@@ -58,7 +58,7 @@ impl Links {
 }
 
 pub(super) struct Transfer<'a> {
-    to: Rc<Side>,
+    to: Rc<Endpoint>,
     progress: &'a Progress,
     ignores_leftovers: bool,
     held: Semaphore,
@@ -100,7 +100,7 @@ impl CopyError {
 }
 
 impl<'a> Transfer<'a> {
-    pub(super) fn new(to: Rc<Side>, progress: &'a Progress, ignores_leftovers: bool) -> Self {
+    pub(super) fn new(to: Rc<Endpoint>, progress: &'a Progress, ignores_leftovers: bool) -> Self {
         Self { to, progress, ignores_leftovers, held: Semaphore::new(HELD_BLOCKS) }
     }
 
@@ -134,7 +134,7 @@ impl<'a> Transfer<'a> {
                 })
                 .await
         };
-        self.to.insist(write).await.map_err(CopyError::Target)?;
+        self.to.retry_interrupted(write).await.map_err(CopyError::Target)?;
         add(&self.progress.counts.transferred, len);
         FileProgress::new(&self.progress.counts).reached(len);
         Ok(())
@@ -198,7 +198,7 @@ impl<'a> Transfer<'a> {
             error = new.lost() => Err(CopyError::Target(error)),
         };
         let copied = match copied {
-            Ok(()) => look_again(job, &found).await,
+            Ok(()) => check_unchanged(job, &found).await,
             failed => failed,
         };
         match copied {
@@ -213,7 +213,7 @@ impl<'a> Transfer<'a> {
     }
 
     async fn create(&self, job: &Job, key: &str) -> Result<Box<dyn NewFile>, CopyError> {
-        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let params = FsCreateParams {
                 mode: job.mode.map(|mode| mode & PRESERVED_MODE),
@@ -332,7 +332,7 @@ async fn open(job: &Job) -> Result<Box<dyn OpenFile>, ExecServerError> {
 }
 
 /// A file that is written to while it is read would become a mixture of what it was and what it is.
-async fn look_again(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
+async fn check_unchanged(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
     if before.size == 0 {
         return Ok(());
     }
@@ -395,10 +395,10 @@ mod tests {
     async fn copy_odd(then: &[u8], eof: bool) -> Result<(), CopyError> {
         let directory = tempfile::tempdir().unwrap();
         let target = PathUri::from_path(directory.path().join("copy")).unwrap();
-        let side = Rc::new(Side::here());
-        let new = side.files.create(FsCreateParams::new(target, "")).await.unwrap();
+        let endpoint = Rc::new(Endpoint::here());
+        let new = endpoint.files.create(FsCreateParams::new(target, "")).await.unwrap();
         let progress = Progress::new(true, false);
-        let transfer = Transfer::new(side, &progress, false);
+        let transfer = Transfer::new(endpoint, &progress, false);
         let chunk = bytes::Bytes::copy_from_slice(then).into();
         let odd = Odd { metadata: file(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
         let size = 5 * MAX_BLOCK_BYTES as u64;

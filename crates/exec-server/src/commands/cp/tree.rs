@@ -6,7 +6,7 @@ use exec_server_client::ExecServerError;
 use exec_server_protocol::{DirectoryEntry, FsReadDirectoryParams, PathUri};
 use futures_util::{StreamExt as _, stream};
 
-use super::side::Side;
+use super::endpoint::Endpoint;
 
 /// Directories that are read at once.
 const AT_ONCE: usize = 8;
@@ -58,7 +58,11 @@ pub(super) struct Node {
 }
 
 impl Tree {
-    pub(super) async fn list(side: &Side, root: &PathUri, mut on_found: impl FnMut(usize)) -> Self {
+    pub(super) async fn list(
+        endpoint: &Endpoint,
+        root: &PathUri,
+        mut on_found: impl FnMut(usize),
+    ) -> Self {
         let mut tree = Self::default();
         let mut level = vec![root.clone()];
         while !level.is_empty() {
@@ -66,7 +70,7 @@ impl Tree {
                 .map(async |path| {
                     let whole = FsReadDirectoryParams::new(path.clone());
                     let params = FsReadDirectoryParams { details: true, ..whole };
-                    (path, side.files.read_directory(params).await)
+                    (path, endpoint.files.read_directory(params).await)
                 })
                 .buffer_unordered(AT_ONCE);
             while let Some((path, entries)) = listings.next().await {
@@ -126,7 +130,7 @@ impl Tree {
     }
 }
 
-/// From the root: where an entry will be written on the other side. So it is not taken from a server that may name `..`
+/// From the root: where an entry will be written on the other endpoint. So it is not taken from a server that may name `..`
 /// in it: only a name directly in the directory that was listed counts.
 fn relative_path(root: &PathUri, directory: &PathUri, entry: &DirectoryEntry) -> Option<PathBuf> {
     let name = entry.path.as_path().file_name()?;

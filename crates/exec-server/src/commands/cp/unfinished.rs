@@ -9,10 +9,10 @@ use bytes::Bytes;
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{FsReadFileParams, FsRemoveParams, FsWriteFileParams, PathUri};
 
+use super::endpoint::{Endpoint, EndpointPath};
 use super::resume;
-use super::side::{Place, Side};
 use super::transfer::Links;
-use super::{is_missing, look};
+use super::{is_missing, metadata_of};
 
 #[derive(Debug)]
 pub(super) struct Note {
@@ -22,9 +22,9 @@ pub(super) struct Note {
 
 impl Note {
     /// Of a copy of `source` that `directory` names. A root has no place beside it, and always exists.
-    pub(super) fn of(source: &Place, directory: &PathUri) -> Option<Self> {
+    pub(super) fn of(source: &EndpointPath, directory: &PathUri) -> Option<Self> {
         let parent = directory.as_path().parent()?;
-        let word = resume::word_of(&source.side.identity, &[&source.path, directory]);
+        let word = resume::word_of(&source.endpoint.identity, &[&source.path, directory]);
         let path = PathUri::from_path(parent.join(format!(".exec-server-cp-{word}.tmp")))?;
         Some(Self { path, directory: directory.clone() })
     }
@@ -34,30 +34,30 @@ impl Note {
     }
 
     /// Before the directory is made: it may be of any birth.
-    pub(super) async fn write(&self, side: &Side) -> Result<(), ExecServerError> {
-        self.put(side, Bytes::new()).await
+    pub(super) async fn write(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
+        self.put(endpoint, Bytes::new()).await
     }
 
     /// Since the directory is there: no other one of its name is meant.
-    pub(super) async fn bind(&self, side: &Side) -> Result<(), ExecServerError> {
-        let birth = self.birth(side).await?;
-        self.put(side, birth).await
+    pub(super) async fn bind(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
+        let birth = self.birth(endpoint).await?;
+        self.put(endpoint, birth).await
     }
 
     /// Whether the directory is what an interrupted copy has made.
-    pub(super) async fn is_about_it(&self, side: &Side) -> Result<bool, ExecServerError> {
+    pub(super) async fn is_about_it(&self, endpoint: &Endpoint) -> Result<bool, ExecServerError> {
         let mut params = FsReadFileParams::new(self.path.clone());
         params.follow_symlinks = Links::Refused.on_the_wire();
-        let content = match side.files.read_file(params).await {
+        let content = match endpoint.files.read_file(params).await {
             Ok(content) => content,
             // There is none, or it is nothing that was written here.
             Err(ExecServerError::Server(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-        Ok(content.is_empty() || content == self.birth(side).await?)
+        Ok(content.is_empty() || content == self.birth(endpoint).await?)
     }
 
-    pub(super) async fn remove(&self, side: &Side) -> Result<(), ExecServerError> {
+    pub(super) async fn remove(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
         let params = || FsRemoveParams {
             path: self.path.clone(),
             recursive: Some(false),
@@ -65,24 +65,27 @@ impl Note {
             follow_symlinks: None,
             sandbox: None,
         };
-        side.insist(async || side.files.remove(params()).await).await
+        endpoint.retry_interrupted(async || endpoint.files.remove(params()).await).await
     }
 
     /// Whether there is a directory that the note could be about.
-    pub(super) async fn has_directory(&self, side: &Side) -> bool {
-        !is_missing(side, &self.directory).await
+    pub(super) async fn has_directory(&self, endpoint: &Endpoint) -> bool {
+        !is_missing(endpoint, &self.directory).await
     }
 
-    async fn birth(&self, side: &Side) -> Result<Bytes, ExecServerError> {
-        Ok(look(side, &self.directory).await?.created_at_ms.to_string().into())
+    async fn birth(&self, endpoint: &Endpoint) -> Result<Bytes, ExecServerError> {
+        Ok(metadata_of(endpoint, &self.directory).await?.created_at_ms.to_string().into())
     }
 
-    async fn put(&self, side: &Side, content: Bytes) -> Result<(), ExecServerError> {
+    async fn put(&self, endpoint: &Endpoint, content: Bytes) -> Result<(), ExecServerError> {
         let params = || FsWriteFileParams {
             atomic: true,
             follow_symlinks: Links::Refused.on_the_wire(),
             ..FsWriteFileParams::new(self.path.clone(), content.clone())
         };
-        side.insist(async || side.files.write_file(params()).await).await.map(drop)
+        endpoint
+            .retry_interrupted(async || endpoint.files.write_file(params()).await)
+            .await
+            .map(drop)
     }
 }

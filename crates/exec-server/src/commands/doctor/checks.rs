@@ -21,7 +21,7 @@ pub(super) struct Check {
     pub(super) detail: String,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the server needs in order to run processes at all.
 pub(super) async fn checks() -> Vec<Check> {
@@ -50,9 +50,9 @@ pub(super) async fn check(
     gives: &str,
     attempt: impl Future<Output = anyhow::Result<()>>,
 ) -> Check {
-    let outcome = match tokio::time::timeout(PATIENCE, attempt).await {
+    let outcome = match tokio::time::timeout(CHECK_TIMEOUT, attempt).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(anyhow::anyhow!("no result within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(anyhow::anyhow!("no result within {} s", CHECK_TIMEOUT.as_secs())),
     };
     match outcome {
         Ok(()) => Check { name, works: true, detail: gives.to_owned() },

@@ -12,12 +12,12 @@ use tracing_subscriber::EnvFilter;
 use crate::terminal::Paint;
 use lines::Lines;
 
-/// The libraries below an HTTP request tell where it goes, which is nobody's business but the client's. Of two
-/// directives for the same target the last counts.
-const DISCREET: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
+/// These libraries log the URLs of HTTP requests, which are private to the client. Of two directives for the same target
+/// the last counts.
+const HTTP_LIBRARIES: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
-/// It warns whenever a watched directory is removed. What matters it returns. Who wants to see it says so.
-const NOISY: [&str; 1] = ["notify=off"];
+/// It warns whenever a watched directory is removed, and returns the errors that matter. A filter can turn it on again.
+const MUTED: [&str; 1] = ["notify=off"];
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     // The directive parser takes offsets from a trimmed directive and cuts the untrimmed one with them: a space
     // after a comma would garble it, or panic inside a multi-byte character.
     let directives: Vec<_> =
-        NOISY.into_iter().chain(text.split(',').map(str::trim)).chain(DISCREET).collect();
+        MUTED.into_iter().chain(text.split(',').map(str::trim)).chain(HTTP_LIBRARIES).collect();
     // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
     Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
 }

@@ -1,5 +1,5 @@
-//! The machines between which is copied. All that is done to files is done through one trait, so that a copy does not
-//! care which side of it is here.
+//! The machines that a copy reads from and writes to. All file operations go through one trait, so a copy does not care
+//! which endpoint is the local machine.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -23,26 +23,26 @@ use crate::target::{Origin, Target};
 use crate::terminal::escaped;
 
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct Endpoint {
     pub(super) files: Arc<dyn ExecutorFileSystem>,
-    name: SideName,
-    /// Tells its files from those of other sides, in another run too.
+    name: EndpointName,
+    /// Distinguishes its files from those of other endpoints, across runs too.
     pub(super) identity: String,
     /// The changes made there.
     pub(super) advances: Advances,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum SideName {
+enum EndpointName {
     Here,
     /// By its environment.
     Server(Option<String>),
 }
 
-/// A path on one of the sides.
+/// A path on an endpoint.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) side: Rc<Side>,
+pub(super) struct EndpointPath {
+    pub(super) endpoint: Rc<Endpoint>,
     pub(super) path: PathUri,
     /// Its end was written as that of a directory.
     pub(super) has_slash: bool,
@@ -50,74 +50,74 @@ pub(super) struct Place {
     pub(super) name: Option<OsString>,
 }
 
-/// Each side once.
-pub(super) struct Sides<'a> {
+/// The endpoints of one command, each opened once.
+pub(super) struct Endpoints<'a> {
     servers: &'a Servers<'a>,
-    known: RefCell<Vec<Rc<Side>>>,
+    known: RefCell<Vec<Rc<Endpoint>>>,
     connections: RefCell<Vec<watch::Receiver<ConnectionState>>>,
 }
 
-impl<'a> Sides<'a> {
+impl<'a> Endpoints<'a> {
     pub(super) fn new(servers: &'a Servers<'a>) -> Self {
         Self { servers, known: RefCell::default(), connections: RefCell::default() }
     }
 
-    /// Of every side that is not here.
+    /// The connections of all remote endpoints.
     pub(super) fn connections(&self) -> Vec<watch::Receiver<ConnectionState>> {
         self.connections.borrow().clone()
     }
 
-    pub(super) async fn locate(&self, written: &AnyPath) -> anyhow::Result<Place> {
+    pub(super) async fn locate(&self, written: &AnyPath) -> anyhow::Result<EndpointPath> {
         match written {
             AnyPath::Here(path) => {
                 let absolute = below(&own_directory()?, path)?;
-                Place::new(self.here(), path, &absolute)
+                EndpointPath::new(self.here(), path, &absolute)
             }
             AnyPath::There(there) => {
                 let environment = there.environment.as_deref();
                 if self.servers.target(environment)?.is_embedded() {
                     let absolute = below(&own_directory()?, &there.path)?;
-                    return Place::new(self.here(), &there.path, &absolute);
+                    return EndpointPath::new(self.here(), &there.path, &absolute);
                 }
                 let (target, client) = self.servers.reach(environment).await?;
                 let absolute = absolute(&there.path, &target, &client).await?;
-                let name = SideName::Server(there.environment.clone());
-                let side = self.side(&name, || {
+                let name = EndpointName::Server(there.environment.clone());
+                let endpoint = self.endpoint(&name, || {
                     self.connections.borrow_mut().push(client.connection_state());
-                    Side::new(Arc::new(client), name.clone(), identity_of(&target))
+                    Endpoint::new(Arc::new(client), name.clone(), identity_of(&target))
                 });
-                Place::new(side, &there.path, &absolute)
+                EndpointPath::new(endpoint, &there.path, &absolute)
             }
         }
     }
 
-    fn here(&self) -> Rc<Side> {
-        self.side(&SideName::Here, Side::here)
+    fn here(&self) -> Rc<Endpoint> {
+        self.endpoint(&EndpointName::Here, Endpoint::here)
     }
 
-    fn side(&self, name: &SideName, open: impl FnOnce() -> Side) -> Rc<Side> {
+    fn endpoint(&self, name: &EndpointName, open: impl FnOnce() -> Endpoint) -> Rc<Endpoint> {
         let mut known = self.known.borrow_mut();
-        if let Some(side) = known.iter().find(|side| side.name == *name) {
-            return Rc::clone(side);
+        if let Some(endpoint) = known.iter().find(|endpoint| endpoint.name == *name) {
+            return Rc::clone(endpoint);
         }
-        let side = Rc::new(open());
-        known.push(Rc::clone(&side));
-        side
+        let endpoint = Rc::new(open());
+        known.push(Rc::clone(&endpoint));
+        endpoint
     }
 }
 
-impl Side {
+impl Endpoint {
     pub(super) fn here() -> Self {
         let files = Environment::local(ExecServerRuntimePaths::without_helpers());
-        Self::new(Arc::new(files), SideName::Here, String::new())
+        Self::new(Arc::new(files), EndpointName::Here, String::new())
     }
 
-    fn new(files: Arc<dyn ExecutorFileSystem>, name: SideName, identity: String) -> Self {
+    fn new(files: Arc<dyn ExecutorFileSystem>, name: EndpointName, identity: String) -> Self {
         Self { files, name, identity, advances: Advances::default() }
     }
 
-    /// Repeats what is harmless to do twice when the connection was lost in the middle of it.
-    pub(super) async fn insist<T>(
+    /// Repeats an idempotent operation that a lost connection interrupted.
+    pub(super) async fn retry_interrupted<T>(
         &self,
         act: impl AsyncFn() -> Result<T, ExecServerError>,
     ) -> Result<T, ExecServerError> {
@@ -157,7 +157,7 @@ fn identity_of(target: &Target) -> String {
     }
 }
 
-impl fmt::Display for SideName {
+impl fmt::Display for EndpointName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here => Ok(()),
@@ -167,12 +167,12 @@ impl fmt::Display for SideName {
     }
 }
 
-impl Place {
-    fn new(side: Rc<Side>, written: &Path, absolute: &PathUri) -> anyhow::Result<Self> {
+impl EndpointPath {
+    fn new(endpoint: Rc<Endpoint>, written: &Path, absolute: &PathUri) -> anyhow::Result<Self> {
         let bytes = written.as_os_str().as_bytes();
         let path = without_slash(absolute.as_path());
         Ok(Self {
-            side,
+            endpoint,
             path: PathUri::from_path(path).context("a path lost its root")?,
             has_slash: bytes.ends_with(b"/"),
             name: name_of(bytes),
@@ -180,7 +180,7 @@ impl Place {
     }
 
     pub(super) fn show(&self) -> String {
-        self.side.show(&self.path)
+        self.endpoint.show(&self.path)
     }
 }
 
