@@ -96,6 +96,23 @@ fn config_warns_of_variables_that_mean_nothing() {
 }
 
 #[test]
+fn deprecated_names_of_settings_work_and_are_not_shown() {
+    let config = run_program(&["config", "--max-processes-per-connection", "7"]);
+    assert_eq!(config.code, Some(0));
+    assert!(config.stdout.contains("max_processes_per_session = 7"), "{}", config.stdout);
+    assert_eq!(
+        config.stderr,
+        "exec-server: --max-processes-per-connection is deprecated; \
+         use --max-processes-per-session\n"
+    );
+    for shown in [run_program(&["--help"]), run_program(&["man"])] {
+        let text = shown.stdout.replace('\\', "");
+        assert!(text.contains("max-processes-per-session"), "{text}");
+        assert!(!text.contains("max-processes-per-connection"), "{text}");
+    }
+}
+
+#[test]
 fn help_and_the_manual_know_every_command_and_no_other() {
     let help = run_program(&["help", "logs"]);
     assert_eq!((help.code, help.stdout), (Some(0), run_program(&["logs", "--help"]).stdout));

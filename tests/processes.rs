@@ -166,7 +166,7 @@ fn a_name_can_be_used_again_only_after_it_is_forgotten() {
 
 #[test]
 fn the_number_of_processes_is_bounded_and_finished_ones_make_place() {
-    let server = Server::with(&["--max-processes-per-connection", "3"]);
+    let server = Server::with(&["--max-processes-per-session", "3"]);
     let mut client = server.client();
     for n in 0..10 {
         client.run(&shell(&format!("short{n}"), "true"));

@@ -298,7 +298,7 @@ async fn a_start_that_is_dropped_after_it_succeeded_leaves_nothing() {
 
 #[tokio::test]
 async fn limits_and_errors_are_those_of_the_wire() {
-    let config = ServerConfig { max_processes_per_connection: 1, ..ServerConfig::default() };
+    let config = ServerConfig { max_processes_per_session: 1, ..ServerConfig::default() };
     let server = server(config);
     let client = connect(&server);
     let long = "x".repeat(1025);

@@ -9,7 +9,7 @@ pub struct ServerConfig {
     /// How long processes have between TERM and KILL when the server shuts down.
     pub shutdown_grace_period: Duration,
     /// Processes of one session that may run at once.
-    pub max_processes_per_connection: usize,
+    pub max_processes_per_session: usize,
     /// Sessions, attached and detached, that the server keeps at once.
     pub max_sessions: usize,
     /// Bytes of each process's log kept in memory.
@@ -71,7 +71,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             shutdown_grace_period: Duration::from_secs(3),
-            max_processes_per_connection: 4096,
+            max_processes_per_session: 4096,
             max_sessions: 4096,
             retained_output_bytes_per_process: 1 << 20,
             spill_output_bytes_per_process: 256 << 20,

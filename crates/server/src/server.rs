@@ -291,7 +291,7 @@ impl ServerState {
         if claim_name && let Some(other) = self.sessions.find_process(process_id) {
             return Err(name_taken(&other));
         }
-        session.start(holder, process_id, self.config.max_processes_per_connection, start)
+        session.start(holder, process_id, self.config.max_processes_per_session, start)
     }
 
     /// Cares for a process from its start until it is forgotten.

@@ -18,7 +18,9 @@ use clap_complete::Shell;
 
 use client::ClientCommand;
 
-use crate::config::{CONFIG_VARIABLE, Flags, SERVER_URL_VARIABLE, SETTINGS, Setting, Settings};
+use crate::config::{
+    CONFIG_VARIABLE, Flag, Flags, SERVER_URL_VARIABLE, SETTINGS, Setting, Settings,
+};
 use crate::program::exit_code::ExitStatus;
 
 /// What the program was asked to do.
@@ -184,9 +186,17 @@ fn setting_arguments() -> impl Iterator<Item = Arg> {
             .help(help(setting, &defaults))
             // A number below zero is a bad value, not an unknown flag.
             .allow_negative_numbers(true)
-            .action(if setting.is_list() { ArgAction::Append } else { ArgAction::Set })
+            .action(action(setting))
     });
-    std::iter::once(config_file).chain(of_settings)
+    let deprecated = SETTINGS.iter().filter_map(|setting| {
+        let argument = Arg::new(setting.old_key?).long(setting.old_flag()?).hide(true);
+        Some(argument.allow_negative_numbers(true).action(action(setting)))
+    });
+    std::iter::once(config_file).chain(of_settings).chain(deprecated)
+}
+
+fn action(setting: &Setting) -> ArgAction {
+    if setting.is_list() { ArgAction::Append } else { ArgAction::Set }
 }
 
 fn config_argument() -> Arg {
@@ -216,19 +226,26 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
 fn flags_of(levels: &[&ArgMatches]) -> Flags {
     let config_file =
         levels.iter().rev().find_map(|matches| matches.get_one::<PathBuf>(CONFIG_FILE).cloned());
-    let values = SETTINGS.iter().filter_map(|setting| {
+    let names = SETTINGS.iter().flat_map(|setting| {
+        let old = setting.old_key.zip(setting.old_flag());
+        [Some((setting.key, setting.flag())), old]
+            .into_iter()
+            .flatten()
+            .map(move |(key, name)| (setting, key, name))
+    });
+    let values = names.filter_map(|(setting, key, name)| {
         let given: Vec<&str> = levels
             .iter()
-            .filter_map(|matches| matches.get_many::<String>(setting.key))
+            .filter_map(|matches| matches.get_many::<String>(key))
             .flatten()
             .map(String::as_str)
             .collect();
         let last = *given.last()?;
-        let text = match setting.separator() {
+        let value = match setting.separator() {
             Some(separator) => given.join(&separator.to_string()),
             None => last.to_owned(),
         };
-        Some((setting, text))
+        Some(Flag { setting, name, value })
     });
     Flags { values: values.collect(), config_file }
 }
@@ -265,7 +282,7 @@ fn refuse_settings(
     flags: &Flags,
     command: &str,
 ) -> Result<(), clap::Error> {
-    let given = flags.values.first().map(|(setting, _)| setting.flag());
+    let given = flags.values.first().map(|flag| flag.name.clone());
     let config_file = || flags.config_file.as_ref().map(|_| CONFIG_FILE.to_owned());
     let Some(flag) = given.or_else(config_file) else { return Ok(()) };
     let message = format!("--{flag} has no meaning for the command '{command}'");
@@ -289,7 +306,7 @@ mod tests {
 
     fn values(flags: &Flags) -> Vec<(&str, &str)> {
         let values = flags.values.iter();
-        values.map(|(setting, text)| (setting.key, text.as_str())).collect()
+        values.map(|flag| (flag.setting.key, flag.value.as_str())).collect()
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) enum ConfigError {
     VariableNotUnicode { variable: String },
     #[error("--{flag}: {mismatch}")]
     FlagValue { flag: String, mismatch: Mismatch },
+    #[error("{old} and {current} are the same setting; give only {current}")]
+    TwoNames { old: String, current: String },
     #[error(
         "{origin}: {key} means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
     )]
@@ -40,11 +42,13 @@ pub(crate) struct Position {
     pub(crate) line: usize,
 }
 
-/// A variable that looks like ours and means nothing to us. Its value is not kept: it may be a secret.
+/// Suspicious, but not an error.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct UnknownVariable {
-    pub(crate) name: String,
-    pub(crate) similar: Option<String>,
+pub(crate) enum ConfigWarning {
+    /// A variable with the prefix of this program that is not a setting. Its value is not kept: it may be a secret.
+    UnknownVariable { name: String, similar: Option<String> },
+    /// A setting is given by its old name.
+    Deprecated { old: String, current: String },
 }
 
 impl fmt::Display for Position {
@@ -53,10 +57,15 @@ impl fmt::Display for Position {
     }
 }
 
-impl fmt::Display for UnknownVariable {
+impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let suggestion = suggestion(self.similar.as_deref());
-        write!(f, "unknown environment variable {:?} is ignored{suggestion}", self.name)
+        match self {
+            Self::UnknownVariable { name, similar } => {
+                let suggestion = suggestion(similar.as_deref());
+                write!(f, "unknown environment variable {name:?} is ignored{suggestion}")
+            }
+            Self::Deprecated { old, current } => write!(f, "{old} is deprecated; use {current}"),
+        }
     }
 }
 

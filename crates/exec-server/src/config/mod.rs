@@ -12,7 +12,7 @@ mod table;
 
 pub(crate) use error::ConfigError;
 pub(crate) use file::CONFIG_VARIABLE;
-pub(crate) use resolve::{Configuration, Flags, Source, load};
+pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
 pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
 
 use exec_server_server::ServerConfig;

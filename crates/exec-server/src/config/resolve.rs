@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::mem;
 use std::path::PathBuf;
 
 use exec_server_host::sandbox::WITHOUT_VARIABLE;
 
 use super::Settings;
-use super::error::{ConfigError, Position, UnknownVariable, most_similar};
+use super::error::{ConfigError, ConfigWarning, Position, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
@@ -30,8 +31,8 @@ pub(crate) struct Configuration {
     pub(crate) settings: Settings,
     /// For commands that need a server: where the operator says it is.
     pub(crate) server_url: Option<(ServerUrl, Source)>,
-    /// To be warned about once there is a log. Not errors: other programs of the family read the same prefix.
-    pub(crate) unknown_variables: Vec<UnknownVariable>,
+    /// Reported once there is a log. Unknown variables are not errors: other programs of the family read the same prefix.
+    pub(crate) warnings: Vec<ConfigWarning>,
     sources: BTreeMap<&'static str, Source>,
 }
 
@@ -39,7 +40,15 @@ pub(crate) struct Configuration {
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config_file: Option<PathBuf>,
-    pub(crate) values: Vec<(&'static Setting, String)>,
+    pub(crate) values: Vec<Flag>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flag {
+    pub(crate) setting: &'static Setting,
+    /// As it was given, without the dashes: the current name or the old one.
+    pub(crate) name: String,
+    pub(crate) value: String,
 }
 
 /// Where a value came from.
@@ -82,7 +91,7 @@ fn lay_over(
     let mut configuration = Configuration {
         settings: Settings::default(),
         server_url: None,
-        unknown_variables: Vec::new(),
+        warnings: Vec::new(),
         sources: BTreeMap::new(),
     };
     if let Some(file) = file {
@@ -104,8 +113,15 @@ impl Configuration {
             let source = Source::File(at.clone());
             let place = at.clone();
             let wrong = |key| move |mismatch| ConfigError::FileValue { at: place, key, mismatch };
-            match SETTINGS.iter().find(|setting| setting.key == key) {
-                Some(setting) => self.assign(setting, raw, source).map_err(wrong(setting.key)),
+            let named = |setting: &'static Setting| {
+                let keys = [Some(setting.key), setting.old_key];
+                keys.into_iter().flatten().find(|known| *known == key).map(|key| (setting, key))
+            };
+            match SETTINGS.iter().find_map(named) {
+                Some((setting, key)) => {
+                    self.accept_name(setting, &source, key != setting.key)?;
+                    self.assign(setting, raw, source).map_err(wrong(key))
+                }
                 None if key == SERVER_URL_KEY => {
                     self.assign_server_url(raw, source).map_err(wrong(SERVER_URL_KEY))
                 }
@@ -126,7 +142,12 @@ impl Configuration {
 
     fn apply_variables(&mut self, variables: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         for (name, value) in variables {
-            if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == *name) {
+            let is_of = |setting: &&Setting| {
+                setting.variable() == *name || setting.old_variable().as_ref() == Some(name)
+            };
+            if let Some(setting) = SETTINGS.iter().find(is_of) {
+                let is_old = setting.variable() != *name;
+                self.accept_name(setting, &Source::Variable(name.clone()), is_old)?;
                 self.assign_variable(setting, name, value)?;
             } else if name == SERVER_URL_VARIABLE {
                 self.assign_server_url(Raw::Text(value), Source::Variable(name.clone())).map_err(
@@ -138,17 +159,46 @@ impl Configuration {
                 if suffix.starts_with(SANDBOX_VARIABLES) {
                     return Err(ConfigError::UnknownVariable { variable: name, similar });
                 }
-                self.unknown_variables.push(UnknownVariable { name, similar });
+                self.warnings.push(ConfigWarning::UnknownVariable { name, similar });
             }
         }
         Ok(())
     }
 
     fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigError> {
-        for (setting, value) in &flags.values {
-            let flag = setting.flag();
-            self.assign(setting, Raw::Text(value), Source::Flag(flag.clone()))
-                .map_err(|mismatch| ConfigError::FlagValue { flag, mismatch })?;
+        for Flag { setting, name, value } in &flags.values {
+            let source = Source::Flag(name.clone());
+            self.accept_name(setting, &source, *name != setting.flag())?;
+            self.assign(setting, Raw::Text(value), source)
+                .map_err(|mismatch| ConfigError::FlagValue { flag: name.clone(), mismatch })?;
+        }
+        Ok(())
+    }
+
+    /// Warns of a setting that is given by its old name. Both names in one layer are an error, because neither takes
+    /// precedence.
+    fn accept_name(
+        &mut self,
+        setting: &Setting,
+        source: &Source,
+        is_old: bool,
+    ) -> Result<(), ConfigError> {
+        let Some(old_key) = setting.old_key else { return Ok(()) };
+        let (old, current) = match source {
+            Source::File(at) => (format!("{at}: {old_key}"), setting.key.to_owned()),
+            Source::Variable(_) => (setting.old_variable().unwrap_or_default(), setting.variable()),
+            Source::Flag(_) => {
+                let old = setting.old_flag().unwrap_or_default();
+                (format!("--{old}"), format!("--{}", setting.flag()))
+            }
+            Source::Default => return Ok(()),
+        };
+        let before = self.sources.get(setting.key).map(mem::discriminant);
+        if before == Some(mem::discriminant(source)) {
+            return Err(ConfigError::TwoNames { old, current });
+        }
+        if is_old {
+            self.warnings.push(ConfigWarning::Deprecated { old, current });
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub(crate) struct Setting {
     /// The name in the file, from which those of the flag and of the variable are made. What stands before a dot is a
     /// table of the file.
     pub(crate) key: &'static str,
+    /// A deprecated key. Its flag and variable are accepted too, with a warning.
+    pub(crate) old_key: Option<&'static str>,
     pub(crate) group: Group,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
@@ -56,12 +58,20 @@ impl Group {
 impl Setting {
     /// `max_sessions` is `max-sessions` on the command line, and `sandbox.network` is `sandbox-network`.
     pub(crate) fn flag(&self) -> String {
-        self.flag_of_item.unwrap_or(self.key).replace(['_', '.'], "-")
+        flag_of(self.flag_of_item.unwrap_or(self.key))
+    }
+
+    pub(crate) fn old_flag(&self) -> Option<String> {
+        self.old_key.map(flag_of)
     }
 
     /// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
     pub(crate) fn variable(&self) -> String {
-        format!("{VARIABLE_PREFIX}{}", self.key.replace('.', "_").to_ascii_uppercase())
+        variable_of(self.key)
+    }
+
+    pub(super) fn old_variable(&self) -> Option<String> {
+        self.old_key.map(variable_of)
     }
 
     /// The table of the file that it is in, if it is in one, and its name there.
@@ -97,7 +107,21 @@ impl Setting {
         kind: Kind,
         help: &'static str,
     ) -> Self {
-        Self { key, group, help, value_name, customary_variable: None, flag_of_item: None, kind }
+        Self {
+            key,
+            old_key: None,
+            group,
+            help,
+            value_name,
+            customary_variable: None,
+            flag_of_item: None,
+            kind,
+        }
+    }
+
+    const fn formerly(mut self, old_key: &'static str) -> Self {
+        self.old_key = Some(old_key);
+        self
     }
 
     const fn each_by_flag(mut self, flag: &'static str) -> Self {
@@ -109,6 +133,14 @@ impl Setting {
         self.customary_variable = Some(name);
         self
     }
+}
+
+fn flag_of(key: &str) -> String {
+    key.replace(['_', '.'], "-")
+}
+
+fn variable_of(key: &str) -> String {
+    format!("{VARIABLE_PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
 /// Both ways to one field, written once.
@@ -188,11 +220,12 @@ pub(crate) static SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         Group::Limits,
-        "max_processes_per_connection",
+        "max_processes_per_session",
         "COUNT",
-        Kind::Count { field: field!(server.max_processes_per_connection), least: 0 },
+        Kind::Count { field: field!(server.max_processes_per_session), least: 0 },
         "Processes of one session that may run at once",
-    ),
+    )
+    .formerly("max_processes_per_connection"),
     Setting::new(
         Group::Limits,
         "concurrent_requests",

@@ -41,14 +41,14 @@ pub fn main() -> ExitCode {
         Command::Serve { flags } => with_configuration(&flags, |configuration| {
             let settings = &configuration.settings;
             let _logging = logging::init(&settings.log, settings.log_format)?;
-            for variable in &configuration.unknown_variables {
-                tracing::warn!("{variable}");
+            for warning in &configuration.warnings {
+                tracing::warn!("{warning}");
             }
             serve::serve(&configuration.settings)
         }),
         Command::Config { flags, json } => with_configuration(&flags, |configuration| {
-            for variable in &configuration.unknown_variables {
-                say(&variable.to_string());
+            for warning in &configuration.warnings {
+                say(&warning.to_string());
             }
             commands::config::run(configuration, json, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)

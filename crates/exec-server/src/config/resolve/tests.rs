@@ -92,7 +92,7 @@ fn every_setting_works_through_every_channel() {
 
         let by_variable = laid_over(&[], &[(&setting.variable(), &text)], "").unwrap();
         assert_only_changed(&by_variable, setting, &Source::Variable(setting.variable()));
-        assert_eq!(by_variable.unknown_variables, []);
+        assert_eq!(by_variable.warnings, []);
 
         let by_file = laid_over(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
         let at = Position { path: PATH.into(), line: 2 };
@@ -165,7 +165,7 @@ fn clients_find_their_server_in_the_variable_or_in_the_file() {
     let text = "listen = \"off\"\n\n[exec_server]\nurl = \"ws://a:1\"";
     let url = |variables: &[(&str, &str)], text: &str| {
         let configuration = resolved(&[], variables, text).unwrap();
-        assert_eq!(configuration.unknown_variables, []);
+        assert_eq!(configuration.warnings, []);
         configuration.server_url.map(|(url, source)| format!("{url} {source}"))
     };
     assert_eq!(url(&[], text).as_deref(), Some("ws://a:1 config.toml:4"));
@@ -343,7 +343,7 @@ fn syntax_errors_have_a_line_and_stay_on_one() {
 fn unknown_variables_are_only_remarked_on() {
     let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_ZEBRA", "1")];
     let configuration = resolved(&[], &variables, "").unwrap();
-    let remarks: Vec<_> = configuration.unknown_variables.iter().map(ToString::to_string).collect();
+    let remarks: Vec<_> = configuration.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         remarks,
         [
@@ -381,11 +381,78 @@ fn the_variable_that_names_the_file_is_obeyed() {
     let environment = [(CONFIG_VARIABLE.into(), path.into())];
     let configuration = load(&Flags::default(), environment).unwrap();
     assert_eq!(configuration.settings.listen, "off");
-    assert_eq!(configuration.unknown_variables, []);
+    assert_eq!(configuration.warnings, []);
 }
 
 #[test]
 fn variables_that_are_read_elsewhere_are_known() {
     let environment = READ_ELSEWHERE.map(|name| (name.into(), "a".into()));
-    assert_eq!(load(&Flags::default(), environment).unwrap().unknown_variables, []);
+    assert_eq!(load(&Flags::default(), environment).unwrap().warnings, []);
+}
+
+const OLD_FLAG: [&str; 2] = ["--max-processes-per-connection", "7"];
+const OLD_VARIABLE: (&str, &str) = ("EXEC_SERVER_MAX_PROCESSES_PER_CONNECTION", "7");
+const OLD_KEY: &str = "max_processes_per_connection = 7\n";
+
+#[test]
+fn an_old_name_still_works_and_warns_of_the_new_one() {
+    for (configuration, warning) in [
+        (
+            resolved(&OLD_FLAG, &[], ""),
+            "--max-processes-per-connection is deprecated; use --max-processes-per-session",
+        ),
+        (
+            resolved(&[], &[OLD_VARIABLE], ""),
+            "EXEC_SERVER_MAX_PROCESSES_PER_CONNECTION is deprecated; \
+             use EXEC_SERVER_MAX_PROCESSES_PER_SESSION",
+        ),
+        (
+            resolved(&[], &[], OLD_KEY),
+            "config.toml:1: max_processes_per_connection is deprecated; \
+             use max_processes_per_session",
+        ),
+    ] {
+        let configuration = configuration.unwrap();
+        assert_eq!(configuration.settings.server.max_processes_per_session, 7);
+        let warnings: Vec<_> = configuration.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings, [warning]);
+    }
+}
+
+#[test]
+fn the_old_and_the_new_name_in_one_layer_are_an_error() {
+    let [old, value] = OLD_FLAG;
+    let flags = [old, value, "--max-processes-per-session", "8"];
+    assert_eq!(
+        resolved(&flags, &[], "").unwrap_err(),
+        "--max-processes-per-connection and --max-processes-per-session are the same setting; \
+         give only --max-processes-per-session"
+    );
+    let variables = [OLD_VARIABLE, ("EXEC_SERVER_MAX_PROCESSES_PER_SESSION", "8")];
+    assert_eq!(
+        resolved(&[], &variables, "").unwrap_err(),
+        "EXEC_SERVER_MAX_PROCESSES_PER_CONNECTION and EXEC_SERVER_MAX_PROCESSES_PER_SESSION are \
+         the same setting; give only EXEC_SERVER_MAX_PROCESSES_PER_SESSION"
+    );
+    assert_eq!(
+        error(&format!("{OLD_KEY}max_processes_per_session = 8")),
+        "config.toml:2: max_processes_per_connection and max_processes_per_session are the same \
+         setting; give only max_processes_per_session"
+    );
+}
+
+#[test]
+fn an_old_name_has_the_precedence_of_its_layer() {
+    let text = "max_processes_per_session = 8";
+    let by_flag = resolved(&OLD_FLAG, &[], text).unwrap();
+    assert_eq!(by_flag.settings.server.max_processes_per_session, 7);
+    let by_variable =
+        resolved(&[], &[("EXEC_SERVER_MAX_PROCESSES_PER_SESSION", "9")], OLD_KEY).unwrap();
+    assert_eq!(by_variable.settings.server.max_processes_per_session, 9);
+}
+
+#[test]
+fn a_wrong_value_is_reported_by_the_name_that_was_given() {
+    let start = "config.toml:1: max_processes_per_connection: ";
+    assert!(error("max_processes_per_connection = \"many\"").starts_with(start));
 }
