@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{Call, EventSink, Respond, RpcError, ServerLink};
+use tokio::time::Instant;
 
 use crate::connection::ClientConnection;
 use crate::dispatch::{Dispatcher, Reply};
@@ -27,7 +28,8 @@ impl InProcessLink {
         let connection = Arc::new(ClientConnection::in_process(state.next_connection()));
         let settings =
             SessionSettings { confirmed_by: ConfirmedBy::Ack, detached_ttl: Duration::ZERO };
-        let session = state.sessions.open(client_name.to_owned(), settings, &connection)?;
+        let session =
+            state.sessions.open(client_name.to_owned(), settings, &connection, Instant::now())?;
         let dispatcher = Dispatcher::new(Arc::clone(state), connection);
         Ok(Arc::new(Self { dispatcher, session }))
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_transport::{CloseCode, Connection, TransportKind};
+use tokio::time::Instant;
 
 pub(crate) use client_connection::{ClientConnection, ConnectionId, Reservation};
 pub(crate) use outbox::Outbox;
@@ -80,7 +81,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     if let Some(session) = reader.into_session() {
         if kind == TransportKind::Stdio {
             state.end_session(&session).await;
-        } else if let Some(until) = session.detach(connection.id()) {
+        } else if let Some(until) = session.detach(connection.id(), Instant::now()) {
             state.expire_later(&session, until);
         }
     }

@@ -11,6 +11,7 @@ use exec_server_protocol::{
 use exec_server_transport::{Incoming, MemoryShare, Received};
 use tokio::runtime;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::outbox::Outbox;
 use super::scheduler::{REQUEST_OVERHEAD, Refused, RequestScheduler};
@@ -271,7 +272,7 @@ impl Reader {
             None => {
                 let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
                 let settings = SessionSettings { confirmed_by, detached_ttl };
-                sessions.open(params.client_name, settings, connection)?
+                sessions.open(params.client_name, settings, connection, Instant::now())?
             }
         };
         let granted = session.settings().detached_ttl.as_millis();

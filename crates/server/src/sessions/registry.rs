@@ -38,11 +38,12 @@ impl SessionRegistry {
         client_name: String,
         settings: SessionSettings,
         connection: &Arc<ClientConnection>,
+        now: Instant,
     ) -> Result<Arc<Session>, RpcError> {
         check_name("clientName", &client_name)?;
         let mut table = self.lock();
         table.check_draining()?;
-        if table.sessions.len() >= self.limit && !table.make_place() {
+        if table.sessions.len() >= self.limit && !table.make_room(now) {
             let message = format!("the server has {} sessions already", self.limit);
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManySessions));
         }
@@ -120,8 +121,7 @@ const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 impl Table {
     /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
     /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
-    fn make_place(&mut self) -> bool {
-        let now = Instant::now();
+    fn make_room(&mut self, now: Instant) -> bool {
         let idle = self.sessions.values().filter_map(|session| {
             let since = session.idle_since().filter(|since| now >= *since + RECONNECT_GRACE)?;
             Some((since, Arc::clone(session)))

@@ -148,13 +148,12 @@ impl Session {
     }
 
     /// Called when a connection is over. Returns when the session will expire, unless it has moved on.
-    pub(crate) fn detach(&self, connection: ConnectionId) -> Option<Instant> {
+    pub(crate) fn detach(&self, connection: ConnectionId, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         match &state.attachment {
             Attachment::Attached(current) if current.id() == connection => current.lose_session(),
             _ => return None,
         }
-        let now = Instant::now();
         let until = now.checked_add(state.settings.detached_ttl).unwrap_or(now + FAR_FUTURE);
         state.attachment = Attachment::Detached { since: now, until };
         Some(until)
@@ -375,4 +374,34 @@ fn owner(process: &ManagedProcess, confirmed_by: ConfirmedBy) -> FeedReader {
 
 fn is_confirmed(process: &ManagedProcess) -> bool {
     process.log().confirmed() + 1 == process.log().progress().next_seq
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(id: u64) -> Arc<ClientConnection> {
+        Arc::new(ClientConnection::in_process(ConnectionId(id)))
+    }
+
+    #[test]
+    fn a_session_expires_at_the_moment_that_was_agreed_on() {
+        let detached_ttl = Duration::from_secs(30);
+        let settings = SessionSettings { detached_ttl, confirmed_by: ConfirmedBy::Ack };
+        let session = Session::new("s".into(), "test".into(), settings, connection(1));
+        let start = Instant::now();
+        assert_eq!(session.detach(ConnectionId(2), start), None, "another connection has it");
+        let first = session.detach(ConnectionId(1), start).unwrap();
+        assert_eq!(first, start + detached_ttl);
+        assert_eq!(session.idle_since(), Some(start));
+
+        let (confirmed_by, positions) = (ConfirmedBy::Ack, BTreeMap::new());
+        let resume = Resume { confirmed_by, detached_ttl: None, positions };
+        session.attach(&connection(2), &resume, None).unwrap();
+        assert!(!session.expire(first), "it was resumed in time");
+        let later = start + Duration::from_secs(10);
+        let second = session.detach(ConnectionId(2), later).unwrap();
+        assert!(!session.expire(first), "an older agreement has no effect");
+        assert!(session.expire(second) && session.is_ended());
+    }
 }
