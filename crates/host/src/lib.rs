@@ -5,6 +5,8 @@
 #![expect(unsafe_code, reason = "the one crate that speaks to the kernel below the safe wrappers")]
 
 mod available_memory;
+#[cfg(target_os = "linux")]
+mod child_stack;
 pub mod fs;
 pub mod http;
 mod own_process;

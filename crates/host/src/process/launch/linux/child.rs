@@ -5,7 +5,6 @@
 //! nothing, takes no lock and cannot be interrupted: all signals are blocked until the last step.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -13,6 +12,7 @@ use rustix::process::{Pid, WaitOptions};
 
 use super::signals;
 use super::wire::{Request, Stage, Strings};
+use crate::child_stack::ChildStack;
 use crate::sandbox::lockdown::Lockdown;
 use crate::sandbox::step::StepFailure;
 
@@ -67,19 +67,20 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
         ignores_signals: what.ignores_signals,
         ..Steps::new(what.strings, &argv, &env, what.lockdown)
     };
-    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK_LEN);
+    let stack = ChildStack::new(STACK_LEN)
+        .map_err(|errno| Failure { stage: Stage::Fork, errno: errno.raw_os_error() })?;
     let mut pidfd: RawFd = -1;
     let sibling = match what.parent {
         Parent::Caller => 0,
         Parent::ParentOfCaller => libc::CLONE_PARENT,
     };
-    // SAFETY: the stack is big enough, aligned by `clone` itself (it rounds down), and outlives the
+    // SAFETY: the stack is big enough, and outlives the
     // child's use of it, as do `steps` and everything it points to: with CLONE_VFORK this call returns
     // only once the child has exec'd or is gone. CLONE_PIDFD stores one descriptor.
     let pid = unsafe {
         libc::clone(
             run,
-            stack.as_mut_ptr().add(STACK_LEN).cast(),
+            stack.top(),
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | sibling | libc::SIGCHLD,
             (&raw mut steps).cast(),
             &raw mut pidfd,

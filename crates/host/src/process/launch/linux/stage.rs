@@ -11,7 +11,6 @@
 //! suspended. So it is ordinary code that happens to run in other namespaces, and what it leaves behind the keeper finds.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -19,6 +18,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getppid, set_parent_process_deat
 
 use super::child::{self, Failure, Parent, Start};
 use super::wire::{Request, Stage};
+use crate::child_stack::ChildStack;
 use crate::sandbox::Plan;
 use crate::sandbox::empty_network::EmptyNetwork;
 use crate::sandbox::init::Init;
@@ -53,14 +53,15 @@ pub(super) struct Task<'a> {
 /// Starts the program in namespaces of its own. After a failure, children may be left.
 pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
     let mut errand = Errand { task, keeper: rustix::process::getpid(), outcome: None };
-    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK_LEN);
-    // SAFETY: the stack is big enough, aligned by `clone` itself (it rounds down), and outlives the child's use of it, as does `errand`:
+    let stack = ChildStack::new(STACK_LEN)
+        .map_err(|errno| Failure { stage: Stage::Fork, errno: errno.raw_os_error() })?;
+    // SAFETY: the stack is big enough, and outlives the child's use of it, as does `errand`:
     // with CLONE_VFORK this call returns only once the child is gone. Until then nothing else runs on this memory but `Init`,
     // which keeps to its own.
     let pid = unsafe {
         libc::clone(
             run,
-            stack.as_mut_ptr().add(STACK_LEN).cast(),
+            stack.top(),
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD,
             (&raw mut errand).cast(),
         )
