@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::glob::{GlobError, GlobOptions, glob};
 use exec_server_host::fs::search::{Match, Search, SearchError, SearchOptions, Summary};
-use exec_server_host::fs::{FsError, Stop, TreeKind};
+use exec_server_host::fs::{CancelFlag, FsError, TreeKind};
 use rustix::fs::{CWD, FileType, Mode};
 use tempfile::TempDir;
 
@@ -335,7 +335,7 @@ fn a_tree_deeper_than_any_path_ends_somewhere() {
 
 fn globbed(root: &Path, options: &GlobOptions) -> Vec<String> {
     let show = |path: &Path| path.strip_prefix(root).unwrap().display().to_string();
-    let entries = glob(root, options, &Stop::never()).unwrap().entries;
+    let entries = glob(root, options, &CancelFlag::never()).unwrap().entries;
     entries.iter().map(|entry| show(&entry.path)).collect()
 }
 
@@ -373,7 +373,7 @@ fn a_glob_lists_names_in_order() {
     std::os::unix::fs::symlink("missing", root.path().join("dangling")).unwrap();
     fifo(&root.path().join("fifo"));
     let options = patterns(&["deep", "link.rs", "dangling", "fifo"]);
-    let kinds = glob(root.path(), &options, &Stop::never())
+    let kinds = glob(root.path(), &options, &CancelFlag::never())
         .unwrap()
         .entries
         .into_iter()
@@ -385,17 +385,24 @@ fn a_glob_lists_names_in_order() {
 #[test]
 fn a_glob_is_bounded() {
     let root = tree(&[("a", ""), ("b", ""), ("c", "")]);
-    let some =
-        glob(root.path(), &GlobOptions { max_entries: 2, ..patterns(&["*"]) }, &Stop::never())
-            .unwrap();
+    let some = glob(
+        root.path(),
+        &GlobOptions { max_entries: 2, ..patterns(&["*"]) },
+        &CancelFlag::never(),
+    )
+    .unwrap();
     assert!(some.truncated && some.entries.len() == 2);
     let max_bytes = 2 * (root.path().as_os_str().len() + 2 + 48);
     let some =
-        glob(root.path(), &GlobOptions { max_bytes, ..patterns(&["*"]) }, &Stop::never()).unwrap();
-    assert!(some.truncated && some.entries.len() == 2);
-    let all =
-        glob(root.path(), &GlobOptions { max_entries: 3, ..patterns(&["*"]) }, &Stop::never())
+        glob(root.path(), &GlobOptions { max_bytes, ..patterns(&["*"]) }, &CancelFlag::never())
             .unwrap();
+    assert!(some.truncated && some.entries.len() == 2);
+    let all = glob(
+        root.path(),
+        &GlobOptions { max_entries: 3, ..patterns(&["*"]) },
+        &CancelFlag::never(),
+    )
+    .unwrap();
     assert!(!all.truncated);
 }
 
@@ -406,13 +413,13 @@ fn a_glob_reads_a_bounded_number_of_directories() {
         fs::create_dir(root.path().join(index.to_string())).unwrap();
     }
     // Beside the root one fewer may be read than there are.
-    let found = glob(root.path(), &patterns(&["nothing"]), &Stop::never()).unwrap();
+    let found = glob(root.path(), &patterns(&["nothing"]), &CancelFlag::never()).unwrap();
     assert!(found.truncated && found.entries.is_empty());
     fs::remove_dir(root.path().join("0")).unwrap();
-    assert!(!glob(root.path(), &patterns(&["nothing"]), &Stop::never()).unwrap().truncated);
-    let stop = Stop::new();
-    stop.request();
-    let abandoned = glob(root.path(), &patterns(&["nothing"]), &stop).unwrap_err();
+    assert!(!glob(root.path(), &patterns(&["nothing"]), &CancelFlag::never()).unwrap().truncated);
+    let cancel = CancelFlag::new();
+    cancel.request();
+    let abandoned = glob(root.path(), &patterns(&["nothing"]), &cancel).unwrap_err();
     assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
 }
 
@@ -420,13 +427,13 @@ fn a_glob_reads_a_bounded_number_of_directories() {
 fn globs_of_bad_patterns_and_missing_roots_fail() {
     let root = tree(&[("file", "")]);
     assert!(matches!(
-        glob(root.path(), &patterns(&["a["]), &Stop::never()),
+        glob(root.path(), &patterns(&["a["]), &CancelFlag::never()),
         Err(GlobError::Pattern(_))
     ));
-    let missing = glob(&root.path().join("missing"), &patterns(&["*"]), &Stop::never());
+    let missing = glob(&root.path().join("missing"), &patterns(&["*"]), &CancelFlag::never());
     assert!(matches!(missing, Err(GlobError::Fs(error)) if error.is_not_found()));
     assert!(matches!(
-        glob(&root.path().join("file"), &patterns(&["*"]), &Stop::never()),
+        glob(&root.path().join("file"), &patterns(&["*"]), &CancelFlag::never()),
         Err(GlobError::Fs(_))
     ));
 }
@@ -437,7 +444,7 @@ fn names_that_are_not_utf8_are_found_and_searched() {
     let odd: PathBuf = root.path().join(OsStr::from_bytes(b"odd\xff.rs"));
     fs::write(&odd, "needle\n").unwrap();
     assert_eq!(
-        glob(root.path(), &patterns(&["*.rs"]), &Stop::never()).unwrap().entries[0].path,
+        glob(root.path(), &patterns(&["*.rs"]), &CancelFlag::never()).unwrap().entries[0].path,
         odd
     );
     assert_eq!(search(root.path(), &pattern("needle")).0[0].path, odd);

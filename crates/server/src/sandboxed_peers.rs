@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use exec_server_host::process::origin::{Lineage, Origin, PeerSocket, trace};
-use exec_server_host::process::{Guest, Whereabouts};
+use exec_server_host::process::{NetworkedTree, ProcessLocation};
 use exec_server_transport::Peer;
 
 use crate::adapter::FilePool;
@@ -26,14 +26,14 @@ pub(crate) struct SandboxedPeers {
 
 #[derive(Debug, Default)]
 struct Known {
-    sandboxed: Vec<Whereabouts>,
+    sandboxed: Vec<ProcessLocation>,
     /// When one with a network was last seen alive, or missed.
     last: Option<Instant>,
 }
 
 impl SandboxedPeers {
     /// To be called before the program of a sandboxed process runs.
-    pub(crate) fn register(&self, process: Whereabouts) {
+    pub(crate) fn register(&self, process: ProcessLocation) {
         let mut known = self.lock();
         known.look();
         known.sandboxed.push(process);
@@ -68,23 +68,23 @@ impl SandboxedPeers {
 
 impl Known {
     fn look(&mut self) {
-        if self.sandboxed.iter().any(Whereabouts::has_network) {
+        if self.sandboxed.iter().any(ProcessLocation::has_network) {
             self.last = Some(Instant::now());
         }
         self.sandboxed.retain(|process| !process.is_gone());
     }
 }
 
-async fn is_any_below(lineages: &[Lineage], sandboxed: &[Whereabouts]) -> bool {
+async fn is_any_below(lineages: &[Lineage], sandboxed: &[ProcessLocation]) -> bool {
     let includes = |pid| lineages.iter().any(|lineage| lineage.includes(pid));
     let mut starting = Vec::new();
     for process in sandboxed {
-        match process.guest() {
-            Guest::No => {}
-            Guest::KeptBy(keeper) if includes(keeper) => return true,
-            Guest::KeptBy(_) => {}
-            Guest::Somewhere => return true,
-            Guest::Starting => starting.push(process),
+        match process.networked_tree() {
+            NetworkedTree::No => {}
+            NetworkedTree::KeptBy(keeper) if includes(keeper) => return true,
+            NetworkedTree::KeptBy(_) => {}
+            NetworkedTree::Somewhere => return true,
+            NetworkedTree::Starting => starting.push(process),
         }
     }
     // Whoever is not below this server is of none of its starts, and need not wait for them.
@@ -93,10 +93,12 @@ async fn is_any_below(lineages: &[Lineage], sandboxed: &[Whereabouts]) -> bool {
     }
     for process in starting {
         let _ = tokio::time::timeout(START_TIMEOUT, process.decided()).await;
-        match process.guest() {
-            Guest::No => {}
-            Guest::KeptBy(keeper) if !includes(keeper) => {}
-            Guest::KeptBy(_) | Guest::Starting | Guest::Somewhere => return true,
+        match process.networked_tree() {
+            NetworkedTree::No => {}
+            NetworkedTree::KeptBy(keeper) if !includes(keeper) => {}
+            NetworkedTree::KeptBy(_) | NetworkedTree::Starting | NetworkedTree::Somewhere => {
+                return true;
+            }
         }
     }
     false

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::confinement::{Confinement, Need};
+use super::confinement::{Confinement, RequiredAccess};
 use super::resolve::{self, Identity, Symlinks};
 
 /// As many as the kernel follows.
@@ -32,7 +32,7 @@ pub(super) struct Found<'p> {
 pub(super) enum Unresolved {
     Os(Errno),
     /// By the policy.
-    Denied(Need),
+    Denied(RequiredAccess),
     /// It goes through a link that no text describes.
     KernelLink,
 }
@@ -50,9 +50,9 @@ impl Confinement {
         path: &'p Path,
         flags: OFlags,
         symlinks: Symlinks,
-        need: Need,
+        required: RequiredAccess,
     ) -> Result<Found<'p>, Unresolved> {
-        if let Some(at_once) = self.open_at_once(path, flags, need) {
+        if let Some(at_once) = self.open_at_once(path, flags, required) {
             return at_once;
         }
         let mut walk = Walk {
@@ -63,12 +63,12 @@ impl Confinement {
             above: Vec::new(),
             ahead: components(path.as_os_str()),
             followed: 0,
-            need,
+            required,
         };
-        walk.expect(Need::Pass)?;
+        walk.expect(RequiredAccess::Pass)?;
         let keeps_last = flags.contains(OFlags::NOFOLLOW);
         let node = walk.go(keeps_last)?;
-        walk.expect(need)?;
+        walk.expect(required)?;
         Ok(Found { node: finish(node, flags)?, place: Cow::Owned(walk.place) })
     }
 
@@ -78,9 +78,9 @@ impl Confinement {
         &self,
         path: &'p Path,
         flags: OFlags,
-        need: Need,
+        required: RequiredAccess,
     ) -> Option<Result<Found<'p>, Unresolved>> {
-        if !is_plain(path) || !self.has(path, need) {
+        if !is_plain(path) || !self.has(path, required) {
             return None;
         }
         let (root, way) = self.root_of(path)?;
@@ -111,7 +111,7 @@ struct Walk<'c> {
     ahead: Vec<OsString>,
     followed: usize,
     /// What a refusal says: it must not tell how far the walk came.
-    need: Need,
+    required: RequiredAccess,
 }
 
 impl Walk<'_> {
@@ -126,7 +126,7 @@ impl Walk<'_> {
                 _ => {}
             }
             self.place.push(&name);
-            self.expect(Need::Pass)?;
+            self.expect(RequiredAccess::Pass)?;
             let node = rustix::fs::openat(&self.here, &name, PASSING, Mode::empty())?;
             let stat = rustix::fs::fstat(&node)?;
             let is_last = self.ahead.is_empty();
@@ -188,10 +188,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn expect(&self, need: Need) -> Result<(), Unresolved> {
-        match self.confinement.has(&self.place, need) {
+    fn expect(&self, required: RequiredAccess) -> Result<(), Unresolved> {
+        match self.confinement.has(&self.place, required) {
             true => Ok(()),
-            false => Err(Unresolved::Denied(self.need)),
+            false => Err(Unresolved::Denied(self.required)),
         }
     }
 }

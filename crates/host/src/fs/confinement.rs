@@ -81,7 +81,7 @@ pub enum ConfinementError {
 
 /// What an operation needs of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum RequiredAccess {
     /// That it may be known: it can be read, or is above something that can.
     Pass,
     Read,
@@ -141,14 +141,14 @@ impl Confinement {
         self.roots.iter().all(Root::is_current)
     }
 
-    pub(super) fn has(&self, place: &Path, need: Need) -> bool {
+    pub(super) fn has(&self, place: &Path, required: RequiredAccess) -> bool {
         let access = self.policy.access(place);
-        match need {
-            Need::Pass => access >= Access::Read || self.policy.leads_to_grant(place),
-            Need::Read => access >= Access::Read,
-            Need::Write => access == Access::Write,
-            Need::MakeDirectory => access == Access::Write && self.may_write_above(place),
-            Need::Change => {
+        match required {
+            RequiredAccess::Pass => access >= Access::Read || self.policy.leads_to_grant(place),
+            RequiredAccess::Read => access >= Access::Read,
+            RequiredAccess::Write => access == Access::Write,
+            RequiredAccess::MakeDirectory => access == Access::Write && self.may_write_above(place),
+            RequiredAccess::Change => {
                 access == Access::Write
                     && self.may_write_above(place)
                     && !self.takes_away_below(place)
@@ -244,15 +244,15 @@ pub(super) fn in_force() -> Option<Arc<Confinement>> {
 pub(super) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
-    need: Need,
+    required: RequiredAccess,
     path: &Path,
 ) -> Result<(), FsError> {
     let Some(confinement) = in_force() else { return Ok(()) };
     let place = real_path(directory).map_err(FsError::os("look at the directory of", path))?;
-    if confinement.has(&place.join(name), need) {
+    if confinement.has(&place.join(name), required) {
         return Ok(());
     }
-    Err(FsError::denied(path, need))
+    Err(FsError::denied(path, required))
 }
 
 /// Where an open directory is at the moment. One that was removed has a name that leads nowhere.
@@ -279,10 +279,10 @@ impl View {
         Ok(Self(Some(Limits { place: real_path(directory)?, confinement })))
     }
 
-    pub(super) fn allows(&mut self, name: &OsStr, need: Need) -> bool {
+    pub(super) fn allows(&mut self, name: &OsStr, required: RequiredAccess) -> bool {
         let Some(Limits { confinement, place }) = &mut self.0 else { return true };
         place.push(name);
-        let allows = confinement.has(place, need);
+        let allows = confinement.has(place, required);
         place.pop();
         allows
     }

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::resolve::{self, Symlinks};
@@ -19,7 +19,7 @@ pub fn create_directory(path: &Path, recursive: bool, symlinks: Symlinks) -> Res
     if recursive {
         return create_all(path, symlinks);
     }
-    let parent = resolve::parent(path, symlinks, Need::MakeDirectory)?;
+    let parent = resolve::parent(path, symlinks, RequiredAccess::MakeDirectory)?;
     match rustix::fs::mkdirat(&parent.directory, &parent.name, MODE) {
         Err(Errno::EXIST) => Err(FsError::already_exists(path)),
         made => made.map_err(FsError::os("create the directory", path)),
@@ -36,7 +36,7 @@ fn create_all(path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
     for component in missing.components() {
         so_far.push(component);
         if let Component::Normal(name) = component {
-            confinement::expect(here.as_fd(), name, Need::MakeDirectory, path)?;
+            confinement::expect(here.as_fd(), name, RequiredAccess::MakeDirectory, path)?;
             match rustix::fs::mkdirat(&here, name, MODE) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(FsError::os("create the directory", &so_far)(errno)),
@@ -53,9 +53,9 @@ fn create_all(path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
 fn lowest_existing(path: &Path, symlinks: Symlinks) -> Result<(&Path, OwnedFd), FsError> {
     let mut lowest = path;
     loop {
-        match (resolve::node(lowest, symlinks, Need::Pass), lowest.parent()) {
+        match (resolve::node(lowest, symlinks, RequiredAccess::Pass), lowest.parent()) {
             (Err(FsError::Denied { .. }), _) => {
-                return Err(FsError::denied(path, Need::MakeDirectory));
+                return Err(FsError::denied(path, RequiredAccess::MakeDirectory));
             }
             (Ok(node), _) => return Ok((lowest, node)),
             (Err(error), Some(above)) if error.is_not_found() => lowest = above,

@@ -10,7 +10,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::condition::Condition;
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::resolve::{self, Identity, Parent, Symlinks};
@@ -43,16 +43,21 @@ pub(super) fn find(
         return Err(FsError::NamesDirectory { path: path.to_owned() });
     }
     if symlinks == Symlinks::Refuse || last == LastLink::Kept {
-        return resolve::parent(path, symlinks, Need::Write).map(Some);
+        return resolve::parent(path, symlinks, RequiredAccess::Write).map(Some);
     }
-    let mut place =
-        resolve::parent(path, symlinks, Need::Read).map_err(|error| as_write(path, error))?;
+    let mut place = resolve::parent(path, symlinks, RequiredAccess::Read)
+        .map_err(|error| as_write(path, error))?;
     for followed in 0..=MAX_LINKS {
         match rustix::fs::readlinkat(&place.directory, &place.name, Vec::new()) {
             Ok(target) => place = step(path, &place, OsStr::from_bytes(target.as_bytes()))?,
             Err(Errno::INVAL | Errno::NOENT) => {
                 // That the way may be read says nothing about where it ends.
-                confinement::expect(place.directory.as_fd(), &place.name, Need::Write, path)?;
+                confinement::expect(
+                    place.directory.as_fd(),
+                    &place.name,
+                    RequiredAccess::Write,
+                    path,
+                )?;
                 let is_there = followed == 0 || leads_to(path, &place)?;
                 return Ok(is_there.then_some(place));
             }
@@ -78,7 +83,7 @@ fn step(path: &Path, from: &Parent, target: &OsStr) -> Result<Parent, FsError> {
             as_write(path, resolve::explain(action, path, Symlinks::Follow, unresolved))
         })?;
     let name = OsStr::from_bytes(name).to_owned();
-    confinement::expect(directory.as_fd(), &name, Need::Pass, path)
+    confinement::expect(directory.as_fd(), &name, RequiredAccess::Pass, path)
         .map_err(|error| as_write(path, error))?;
     Ok(Parent { directory, name })
 }
@@ -86,7 +91,7 @@ fn step(path: &Path, from: &Parent, target: &OsStr) -> Result<Parent, FsError> {
 /// How far the way to it may be read is nobody's business.
 fn as_write(path: &Path, error: FsError) -> FsError {
     match error {
-        FsError::Denied { .. } => FsError::denied(path, Need::Write),
+        FsError::Denied { .. } => FsError::denied(path, RequiredAccess::Write),
         other => other,
     }
 }
@@ -95,7 +100,7 @@ fn as_write(path: &Path, error: FsError) -> FsError {
 /// that others have planted (`fs.protected_symlinks`).
 fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
     let here = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
-    match (resolve::node(path, Symlinks::Follow, Need::Write), here) {
+    match (resolve::node(path, Symlinks::Follow, RequiredAccess::Write), here) {
         (Ok(node), Ok(here)) => {
             let there = Identity::of(node.as_fd()).map_err(FsError::os("look at", path))?;
             Ok(Identity::from(&here) == there)

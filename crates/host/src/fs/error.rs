@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::confinement::Need;
+use super::confinement::RequiredAccess;
 use super::kind::FileKind;
 
 #[derive(Debug)]
@@ -170,17 +170,19 @@ impl FsError {
         }
     }
 
-    pub(super) fn denied(path: &Path, need: Need) -> Self {
-        let action = match need {
-            Need::Pass | Need::Read => "read",
-            Need::Write | Need::MakeDirectory | Need::Change => "change",
+    pub(super) fn denied(path: &Path, required: RequiredAccess) -> Self {
+        let action = match required {
+            RequiredAccess::Pass | RequiredAccess::Read => "read",
+            RequiredAccess::Write | RequiredAccess::MakeDirectory | RequiredAccess::Change => {
+                "change"
+            }
         };
         Self::Denied { path: path.to_owned(), extent: Extent::Itself, action }
     }
 
     /// Something below the path, which is not to be named.
-    pub(super) fn denied_inside(path: &Path, need: Need) -> Self {
-        match Self::denied(path, need) {
+    pub(super) fn denied_inside(path: &Path, required: RequiredAccess) -> Self {
+        match Self::denied(path, required) {
             Self::Denied { path, action, .. } => {
                 Self::Denied { path, extent: Extent::Inside, action }
             }

@@ -7,8 +7,8 @@ use ignore::overrides::{Override, OverrideBuilder};
 use rustix::fs::FileType;
 
 use super::FsError;
+use super::cancel::CancelFlag;
 use super::search::visible::{self, Entry, Found, Next, Obstacle, Visibility};
-use super::stop::Stop;
 use super::walk::{Tree, TreeEntry, TreeError, TreeKind, cost};
 
 /// Of all patterns together: what they are compiled to is a multiple of it.
@@ -52,13 +52,13 @@ pub enum PatternError {
 
 /// Directories and files that match, sorted. A symlink is listed as what it leads to, a directory or else a file, and not
 /// followed.
-pub fn glob(root: &Path, options: &GlobOptions, stop: &Stop) -> Result<Tree, GlobError> {
+pub fn glob(root: &Path, options: &GlobOptions, cancel: &CancelFlag) -> Result<Tree, GlobError> {
     let globs = Globs::new(&options.patterns)?;
     let visibility = Visibility { hidden: options.hidden, ignored: options.ignored };
     let mut result = Collected { options, tree: Tree::default(), bytes: 0, directories: 1 };
-    stop.check(root)?;
+    cancel.check(root)?;
     visible::walk(root, visibility, &mut |found| match found {
-        _ if stop.is_requested() => Next::Stop,
+        _ if cancel.is_requested() => Next::Stop,
         Found::Unreadable { way, obstacle } => result.error(root.join(way), obstacle),
         Found::Entry(entry) => {
             let is_directory = entry.file_type == FileType::Directory;
@@ -73,7 +73,7 @@ pub fn glob(root: &Path, options: &GlobOptions, stop: &Stop) -> Result<Tree, Glo
             }
         }
     })?;
-    stop.check(root)?;
+    cancel.check(root)?;
     Ok(result.tree)
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::confinement::Need;
+use super::confinement::RequiredAccess;
 use super::error::FsError;
 use super::resolve::{self, Parent, Symlinks};
 
@@ -18,7 +18,7 @@ pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
 
 /// `symlinks` is about the path above the link.
 pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
-    let Parent { directory, name } = resolve::parent(path, symlinks, Need::Read)?;
+    let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Read)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&directory, &name, flags, Mode::empty())
         .map_err(FsError::os("open", path))?;
@@ -35,7 +35,7 @@ pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
 
 /// Makes `path` a symlink to `target`, which is not looked at.
 pub fn symlink(target: &OsStr, path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
-    let Parent { directory, name } = resolve::parent(path, symlinks, Need::Change)?;
+    let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Change)?;
     rustix::fs::symlinkat(target, &directory, &name).map_err(|errno| match errno {
         Errno::EXIST => FsError::already_exists(path),
         _ => FsError::os("create the symlink", path)(errno),

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::confinement::{Need, is_confined};
+use super::confinement::{RequiredAccess, is_confined};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::open_file;
@@ -28,7 +28,7 @@ pub struct Metadata {
 
 pub fn metadata(path: &Path, symlinks: Symlinks) -> Result<Metadata, FsError> {
     if symlinks == Symlinks::Refuse {
-        return of_descriptor(resolve::node(path, symlinks, Need::Read)?.as_fd(), path);
+        return of_descriptor(resolve::node(path, symlinks, RequiredAccess::Read)?.as_fd(), path);
     }
     if is_confined() {
         return open_file::find(path, symlinks).map(|(_, metadata)| metadata);

@@ -4,14 +4,15 @@
 //! path of a write; on a thread that is kept to a policy `confined_way` follows them instead. Whatever then works on a name in an
 //! open directory asks `confinement` for that name.
 
+mod cancel;
 mod claim;
 mod condition;
 mod confined_way;
 mod confinement;
 mod copy;
 mod create_directory;
+mod descent;
 mod destination;
-mod draft;
 mod error;
 pub mod glob;
 mod inheritance;
@@ -29,14 +30,14 @@ mod rename;
 mod resolve;
 mod room;
 pub mod search;
-mod stop;
+mod staged_file;
 mod survey;
-mod trail;
 mod walk;
 pub mod watch;
 mod write;
 mod write_lock;
 
+pub use cancel::CancelFlag;
 pub use condition::{Condition, Written};
 pub use confinement::{Confinement, ConfinementError, is_confined};
 pub use copy::copy;
@@ -54,6 +55,5 @@ pub use read_directory::{
 pub use remove::{RemoveOptions, remove};
 pub use rename::{Replace, rename};
 pub use resolve::Symlinks;
-pub use stop::Stop;
 pub use walk::{Tree, TreeEntry, TreeError, TreeKind, WalkOptions, walk};
 pub use write::{WriteOptions, write_file};

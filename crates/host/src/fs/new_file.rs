@@ -11,14 +11,14 @@ use rustix::io::Errno;
 
 use super::claim::{self, Claim};
 use super::condition::{Arrival, Condition, Written, distinguish};
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::destination::{self, LastLink};
-use super::draft::{Draft, NotPublished};
 use super::error::FsError;
 use super::inheritance::{expect_writable, inherit};
 use super::metadata;
 use super::permissions::permission_bits;
 use super::resolve::{Identity, Parent, Symlinks};
+use super::staged_file::{NotPublished, StagedFile};
 use super::write::write_all_at;
 
 #[derive(Debug, Clone, Default)]
@@ -38,7 +38,7 @@ pub struct NewFileOptions {
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
-    draft: Draft,
+    staged_file: StagedFile,
     symlinks: Symlinks,
     mode: Option<Mode>,
     condition: Condition,
@@ -58,19 +58,19 @@ impl NewFile {
         let (parent, replaces) = claim::persist(path, || find(path, symlinks, &condition))?;
         // Nobody is to read what is being written who may not read the result.
         let initial = if replaces || mode.is_some() { PRIVATE } else { Mode::from_raw_mode(0o666) };
-        let draft = match resume_key {
-            None => Draft::create(path, parent, initial)?,
-            Some(key) => Draft::resume(path, parent, expect_key(path, &key)?, initial)?,
+        let staged_file = match resume_key {
+            None => StagedFile::create(path, parent, initial)?,
+            Some(key) => StagedFile::resume(path, parent, expect_key(path, &key)?, initial)?,
         };
         if initial == PRIVATE {
-            // A draft that is resumed may be older than the file that it replaces.
-            rustix::fs::fchmod(draft.file(), initial)
+            // A staged file that is resumed may be older than the file that it replaces.
+            rustix::fs::fchmod(staged_file.file(), initial)
                 .map_err(FsError::os("set the permissions of", path))?;
         }
-        let stat = rustix::fs::fstat(draft.file()).map_err(FsError::os("look at", path))?;
+        let stat = rustix::fs::fstat(staged_file.file()).map_err(FsError::os("look at", path))?;
         Ok(Self {
             path: path.to_owned(),
-            draft,
+            staged_file,
             symlinks,
             mode,
             condition,
@@ -111,13 +111,13 @@ impl NewFile {
         let path = self.path.clone();
         let committed = claim::persist(&path, || self.publish());
         if committed.is_err() {
-            self.draft.take_back_ownership();
+            self.staged_file.take_back_ownership();
         }
         committed
     }
 
     pub fn discard(mut self) {
-        self.draft.remove_when_dropped();
+        self.staged_file.remove_when_dropped();
     }
 
     fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
@@ -126,7 +126,7 @@ impl NewFile {
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Errno::FBIG)?;
-        write_all_at(self.draft.file(), bytes, offset)?;
+        write_all_at(self.staged_file.file(), bytes, offset)?;
         if !bytes.is_empty() {
             self.written.fetch_max(end, Ordering::AcqRel);
         }
@@ -135,11 +135,13 @@ impl NewFile {
 
     fn expect_same_place(&self) -> Result<(), FsError> {
         let path = &self.path;
-        expect_change(path, self.draft.parent())?;
+        expect_change(path, self.staged_file.parent())?;
         let last = LastLink::under(&self.condition);
         let found = claim::persist(path, || destination::find(path, self.symlinks, last));
         let is_same = match &found {
-            Ok(now) => is_same(self.draft.parent(), now).map_err(FsError::os("look at", path))?,
+            Ok(now) => {
+                is_same(self.staged_file.parent(), now).map_err(FsError::os("look at", path))?
+            }
             Err(error) if error.is_not_found() => false,
             Err(_) => return found.map(drop),
         };
@@ -153,21 +155,21 @@ impl NewFile {
     /// `None` if somebody changed the name meanwhile.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
-        expect_change(path, self.draft.parent())?;
-        let Some(claim) = Claim::take(path, self.draft.parent())? else { return Ok(None) };
+        expect_change(path, self.staged_file.parent())?;
+        let Some(claim) = Claim::take(path, self.staged_file.parent())? else { return Ok(None) };
         let old = claim.admit(path, self.symlinks, &self.condition)?;
         if let Some(old) = old {
             expect_writable(path, old)?;
         }
-        inherit(path, self.draft.file(), old, self.mode)?;
-        let (file, old) = (self.draft.file(), old.map(|old| &old.stat));
+        inherit(path, self.staged_file.file(), old, self.mode)?;
+        let (file, old) = (self.staged_file.file(), old.map(|old| &old.stat));
         let written = distinguish(path, file, old, Arrival::Unseen, &self.condition)?;
-        rustix::fs::fsync(self.draft.file()).map_err(FsError::os("write", path))?;
+        rustix::fs::fsync(self.staged_file.file()).map_err(FsError::os("write", path))?;
         // The sync may have taken long enough for other programs.
-        if !self.condition.is_none() && !claim.still_holds(path, self.draft.parent())? {
+        if !self.condition.is_none() && !claim.still_holds(path, self.staged_file.parent())? {
             return Ok(None);
         }
-        self.draft.publish(self.condition.create_new).map_err(|why| match why {
+        self.staged_file.publish(self.condition.create_new).map_err(|why| match why {
             NotPublished::Os(Errno::EXIST) => FsError::already_exists(path),
             NotPublished::Os(errno) => FsError::os("replace", path)(errno),
             NotPublished::Replaced => {
@@ -206,7 +208,7 @@ fn find(
 
 /// Asked again at the end: the directory may be elsewhere by then.
 fn expect_change(path: &Path, parent: &Parent) -> Result<(), FsError> {
-    confinement::expect(parent.directory.as_fd(), &parent.name, Need::Change, path)
+    confinement::expect(parent.directory.as_fd(), &parent.name, RequiredAccess::Change, path)
 }
 
 fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {

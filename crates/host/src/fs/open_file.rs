@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::confinement::Need;
+use super::confinement::RequiredAccess;
 use super::error::FsError;
 use super::kind::FileKind;
 use super::metadata::{self, Metadata};
@@ -151,13 +151,13 @@ pub(super) fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata
         Ok((node, metadata))
     };
     if symlinks == Symlinks::Refuse {
-        return look(resolve::node(path, symlinks, Need::Read)?);
+        return look(resolve::node(path, symlinks, RequiredAccess::Read)?);
     }
-    let (own, metadata) = look(resolve::own_node(path, Need::Read)?)?;
+    let (own, metadata) = look(resolve::own_node(path, RequiredAccess::Read)?)?;
     if metadata.kind != FileKind::Symlink {
         return Ok((own, metadata));
     }
-    let (target, metadata) = look(resolve::node(path, symlinks, Need::Read)?)?;
+    let (target, metadata) = look(resolve::node(path, symlinks, RequiredAccess::Read)?)?;
     Ok((target, Metadata { is_symlink: true, ..metadata }))
 }
 

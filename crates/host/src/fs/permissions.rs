@@ -5,14 +5,14 @@ use std::path::Path;
 
 use rustix::fs::Mode;
 
-use super::confinement::Need;
+use super::confinement::RequiredAccess;
 use super::error::FsError;
 use super::resolve::{self, Symlinks};
 
 /// Of whatever `path` names, also a directory or a device: nothing is opened for it.
 pub fn set_permissions(path: &Path, mode: u32, symlinks: Symlinks) -> Result<(), FsError> {
     let mode = permission_bits(path, mode)?;
-    let node = resolve::node(path, symlinks, Need::Write)?;
+    let node = resolve::node(path, symlinks, RequiredAccess::Write)?;
     // By name it could reach something else than what was resolved, and fchmod takes no O_PATH descriptor.
     let link = format!("/proc/self/fd/{}", node.as_fd().as_raw_fd());
     rustix::fs::chmod(link, mode).map_err(FsError::os("set the permissions of", path))

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use super::confinement::{Need, View};
+use super::confinement::{RequiredAccess, View};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::listing::{Listing, followed_type, own_type};
@@ -152,7 +152,7 @@ impl<'a> Directory<'a> {
         let directory = self.descriptor.as_fd();
         let mut view = View::of(directory).map_err(FsError::os("look at", self.path))?;
         let outcome = Listing::new().read(directory, |name, listed| {
-            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Read) {
                 return ControlFlow::Continue(());
             }
             match visit(name, listed) {

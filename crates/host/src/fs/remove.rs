@@ -1,4 +1,4 @@
-//! Names and trees, removed. No symlink in a tree is followed, whatever takes the place of what: see [`Trail`].
+//! Names and trees, removed. No symlink in a tree is followed, whatever takes the place of what: see [`TreeDescent`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -10,13 +10,13 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use super::confinement::{Need, View, is_confined};
+use super::cancel::CancelFlag;
+use super::confinement::{RequiredAccess, View, is_confined};
+use super::descent::TreeDescent;
 use super::error::FsError;
 use super::listing::Listing;
 use super::resolve::{self, Parent, Symlinks};
-use super::stop::Stop;
 use super::survey::{self, Site};
-use super::trail::Trail;
 use super::write_lock::WriteLock;
 
 /// How often in one tree a directory may turn out to have been filled or exchanged meanwhile.
@@ -36,12 +36,12 @@ pub struct RemoveOptions {
 }
 
 /// Removes a name, and what is below it. Stops at the first entry that cannot be removed, which the error names.
-pub fn remove(path: &Path, options: &RemoveOptions, stop: &Stop) -> Result<(), FsError> {
-    let parent = match resolve::parent(path, options.symlinks, Need::Change) {
+pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Result<(), FsError> {
+    let parent = match resolve::parent(path, options.symlinks, RequiredAccess::Change) {
         Err(error) if options.force && is_nowhere(&error) => return Ok(()),
         parent => parent?,
     };
-    match remove_existing(path, parent, options, stop) {
+    match remove_existing(path, parent, options, cancel) {
         Err(error) if options.force && error.is_not_found() => Ok(()),
         removed => removed,
     }
@@ -58,16 +58,16 @@ fn remove_existing(
     path: &Path,
     parent: Parent,
     options: &RemoveOptions,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     match unlink_name(path, &parent, options.symlinks)? {
         Err(Errno::ISDIR) if options.recursive => {
             if is_confined() {
                 let (directory, name) = (parent.directory.as_fd(), &parent.name);
-                let site = Site::of(directory, name, Need::Change, path)?;
-                survey::expect(directory, name, &[site], path, stop)?;
+                let site = Site::of(directory, name, RequiredAccess::Change, path)?;
+                survey::expect(directory, name, &[site], path, cancel)?;
             }
-            Removal::new(path, parent, stop).run()
+            Removal::new(path, parent, cancel).run()
         }
         Err(Errno::ISDIR) => {
             rustix::fs::unlinkat(&parent.directory, &parent.name, AtFlags::REMOVEDIR)
@@ -96,9 +96,9 @@ fn unlink_name(
 }
 
 struct Removal<'a> {
-    stop: &'a Stop,
-    trail: Trail,
-    /// One for each directory of the trail.
+    cancel: &'a CancelFlag,
+    descent: TreeDescent,
+    /// One for each directory of the descent.
     levels: Vec<Level>,
     /// In all levels.
     waiting: usize,
@@ -123,12 +123,12 @@ enum Halt {
 }
 
 impl<'a> Removal<'a> {
-    /// The trail starts one directory above, of which nothing but `name` is looked at.
-    fn new(path: &Path, Parent { directory, name }: Parent, stop: &'a Stop) -> Self {
+    /// The descent starts one directory above, of which nothing but `name` is looked at.
+    fn new(path: &Path, Parent { directory, name }: Parent, cancel: &'a CancelFlag) -> Self {
         let above = path.parent().unwrap_or(path);
         Self {
-            stop,
-            trail: Trail::new(above, directory),
+            cancel,
+            descent: TreeDescent::new(above, directory),
             levels: vec![Level { waiting: vec![name], listed: true }],
             waiting: 1,
             retries: 0,
@@ -145,7 +145,7 @@ impl<'a> Removal<'a> {
                 self.list()?;
             } else {
                 self.levels.pop();
-                if let Some(left) = self.trail.leave()? {
+                if let Some(left) = self.descent.leave()? {
                     self.remove_directory(left.name)?;
                 }
             }
@@ -154,15 +154,15 @@ impl<'a> Removal<'a> {
     }
 
     fn enter(&mut self, name: OsString) -> Result<(), FsError> {
-        match self.trail.enter(&name) {
+        match self.descent.enter(&name) {
             Ok(()) => self.levels.push(Level::default()),
             Err(Errno::NOENT) => {}
             // Something else has taken its name.
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(name),
             // Not to be read, but if it is empty that is not needed.
             Err(errno) => {
-                rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::REMOVEDIR).map_err(
-                    |_| FsError::os("open the directory", &self.trail.path_of(&name))(errno),
+                rustix::fs::unlinkat(self.descent.here(), &name, AtFlags::REMOVEDIR).map_err(
+                    |_| FsError::os("open the directory", &self.descent.path_of(&name))(errno),
                 )?;
             }
         }
@@ -171,17 +171,17 @@ impl<'a> Removal<'a> {
 
     /// Removes at once what is not a directory.
     fn list(&mut self) -> Result<(), FsError> {
-        let here = self.trail.here();
+        let here = self.descent.here();
         let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
         let mut view =
-            View::of(here).map_err(|errno| FsError::os("look at", &self.trail.path())(errno))?;
+            View::of(here).map_err(|errno| FsError::os("look at", &self.descent.path())(errno))?;
         let mut waiting = Vec::new();
         let outcome = self.listing.read(here, |name, listed| {
-            if self.stop.is_requested() {
+            if self.cancel.is_requested() {
                 return ControlFlow::Break(Halt::Abandoned);
             }
             // It has come since the tree was looked through.
-            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Change) {
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Change) {
                 return ControlFlow::Break(Halt::Denied);
             }
             let unlinked = if listed == FileType::Directory {
@@ -203,15 +203,17 @@ impl<'a> Removal<'a> {
             Ok(ControlFlow::Continue(())) => true,
             Ok(ControlFlow::Break(Halt::EnoughWaiting)) => false,
             Ok(ControlFlow::Break(Halt::Abandoned)) => {
-                return Err(Stop::abandoned(&self.trail.path()));
+                return Err(CancelFlag::abandoned(&self.descent.path()));
             }
             Ok(ControlFlow::Break(Halt::Denied)) => {
-                return Err(FsError::denied(&self.trail.path(), Need::Change));
+                return Err(FsError::denied(&self.descent.path(), RequiredAccess::Change));
             }
             Ok(ControlFlow::Break(Halt::Failed(name, errno))) => {
-                return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));
+                return Err(FsError::os("remove", &self.descent.path_of(&name))(errno));
             }
-            Err(errno) => return Err(FsError::os("read the directory", &self.trail.path())(errno)),
+            Err(errno) => {
+                return Err(FsError::os("read the directory", &self.descent.path())(errno));
+            }
         };
         self.waiting += waiting.len();
         let level = self.levels.last_mut().expect("the directory that was read has a level");
@@ -220,21 +222,21 @@ impl<'a> Removal<'a> {
     }
 
     fn unlink(&mut self, name: OsString) -> Result<(), FsError> {
-        match rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::empty()) {
+        match rustix::fs::unlinkat(self.descent.here(), &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno @ Errno::ISDIR) => self.retry(name, errno),
-            Err(errno) => Err(FsError::os("remove", &self.trail.path_of(&name))(errno)),
+            Err(errno) => Err(FsError::os("remove", &self.descent.path_of(&name))(errno)),
         }
     }
 
     fn remove_directory(&mut self, name: OsString) -> Result<(), FsError> {
-        match rustix::fs::unlinkat(self.trail.here(), &name, AtFlags::REMOVEDIR) {
+        match rustix::fs::unlinkat(self.descent.here(), &name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno @ (Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR)) => {
                 self.retry(name, errno)
             }
             Err(errno) => {
-                Err(FsError::os("remove the directory", &self.trail.path_of(&name))(errno))
+                Err(FsError::os("remove the directory", &self.descent.path_of(&name))(errno))
             }
         }
     }
@@ -243,7 +245,7 @@ impl<'a> Removal<'a> {
     fn retry(&mut self, name: OsString, errno: Errno) -> Result<(), FsError> {
         self.retries += 1;
         if self.retries > MAX_RETRIES {
-            return Err(FsError::os("remove", &self.trail.path_of(&name))(errno));
+            return Err(FsError::os("remove", &self.descent.path_of(&name))(errno));
         }
         let level = self.levels.last_mut().expect("what is left has a level above");
         level.waiting.push(name);

@@ -7,12 +7,12 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 
-use super::confinement::{Need, in_force};
+use super::cancel::CancelFlag;
+use super::confinement::{RequiredAccess, in_force};
 use super::destination::names_directory;
 use super::error::FsError;
 use super::kind::FileKind;
 use super::resolve::{self, Parent, Symlinks};
-use super::stop::Stop;
 use super::survey::{self, Site};
 use super::write_lock::WriteLock;
 
@@ -31,8 +31,8 @@ pub fn rename(
     replace: Replace,
     symlinks: Symlinks,
 ) -> Result<(), FsError> {
-    let from = resolve::parent(source, symlinks, Need::Change)?;
-    let to = resolve::parent(destination, symlinks, Need::Change)?;
+    let from = resolve::parent(source, symlinks, RequiredAccess::Change)?;
+    let to = resolve::parent(destination, symlinks, RequiredAccess::Change)?;
     expect_movable(source, &from, destination, &to)?;
     expect_directory_if_named(&from, source, destination)?;
     // A conditional write that has looked at one of the names is to find the same when it writes.
@@ -69,16 +69,16 @@ fn expect_movable(
 ) -> Result<(), FsError> {
     let Some(confinement) = in_force() else { return Ok(()) };
     let sites = [
-        Site::of(from.directory.as_fd(), &from.name, Need::Change, source)?,
-        Site::of(to.directory.as_fd(), &to.name, Need::Change, destination)?,
+        Site::of(from.directory.as_fd(), &from.name, RequiredAccess::Change, source)?,
+        Site::of(to.directory.as_fd(), &to.name, RequiredAccess::Change, destination)?,
     ];
     // The directories may be elsewhere since they were found.
     for (site, path) in sites.iter().zip([source, destination]) {
-        if !confinement.has(&site.place, site.need) {
-            return Err(FsError::denied(path, site.need));
+        if !confinement.has(&site.place, site.required) {
+            return Err(FsError::denied(path, site.required));
         }
     }
-    survey::expect(from.directory.as_fd(), &from.name, &sites, source, &Stop::never())
+    survey::expect(from.directory.as_fd(), &from.name, &sites, source, &CancelFlag::never())
 }
 
 /// Fails with `EEXIST` if the new name is taken.

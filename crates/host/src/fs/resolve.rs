@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::confined_way::Unresolved;
-use super::confinement::{self, Confinement, Need};
+use super::confinement::{self, Confinement, RequiredAccess};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::procfs;
@@ -79,21 +79,25 @@ impl From<&Stat> for Identity {
 }
 
 /// What a path names, whatever it is, without touching it.
-pub(super) fn node(path: &Path, symlinks: Symlinks, need: Need) -> Result<OwnedFd, FsError> {
-    open(path, OFlags::PATH, symlinks, need)
+pub(super) fn node(
+    path: &Path,
+    symlinks: Symlinks,
+    required: RequiredAccess,
+) -> Result<OwnedFd, FsError> {
+    open(path, OFlags::PATH, symlinks, required)
         .map_err(|unresolved| explain("open", path, symlinks, unresolved))
 }
 
 /// Like [`node`], but a symlink at the end is not followed: it is the node.
-pub(super) fn own_node(path: &Path, need: Need) -> Result<OwnedFd, FsError> {
+pub(super) fn own_node(path: &Path, required: RequiredAccess) -> Result<OwnedFd, FsError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
-    open(path, flags, Symlinks::Follow, need)
+    open(path, flags, Symlinks::Follow, required)
         .map_err(|unresolved| explain("open", path, Symlinks::Follow, unresolved))
 }
 
 /// A directory, opened for listing.
 pub(super) fn directory(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
-    open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks, Need::Read)
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks, RequiredAccess::Read)
         .map_err(|unresolved| explain("open the directory", path, symlinks, unresolved))
 }
 
@@ -108,7 +112,7 @@ pub(super) fn directory_below(
         return Ok(directory_below_freely(root, way, symlinks)?);
     };
     let path = confinement::real_path(root)?.join(way);
-    Ok(confinement.open(&path, flags, symlinks, Need::Read)?.node)
+    Ok(confinement.open(&path, flags, symlinks, RequiredAccess::Read)?.node)
 }
 
 fn directory_below_freely(
@@ -154,7 +158,11 @@ fn directory_below_by_components(
 
 /// The directory that has, or will have, the last component of a path as an entry. That component is never followed; it is
 /// what is needed.
-pub(super) fn parent(path: &Path, symlinks: Symlinks, need: Need) -> Result<Parent, FsError> {
+pub(super) fn parent(
+    path: &Path,
+    symlinks: Symlinks,
+    required: RequiredAccess,
+) -> Result<Parent, FsError> {
     let (Some(above), Some(name), false) = (path.parent(), path.file_name(), ends_in_dot(path))
     else {
         let why = "is not a name in a directory";
@@ -163,7 +171,7 @@ pub(super) fn parent(path: &Path, symlinks: Symlinks, need: Need) -> Result<Pare
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let directory = match confinement::in_force() {
         None => open_freely(above, flags, symlinks).map_err(Unresolved::from),
-        Some(confinement) => parent_within(&confinement, above, name, symlinks, need),
+        Some(confinement) => parent_within(&confinement, above, name, symlinks, required),
     };
     let directory = directory
         .map_err(|unresolved| explain("open the directory of", path, symlinks, unresolved))?;
@@ -175,14 +183,15 @@ fn parent_within(
     above: &Path,
     name: &OsStr,
     symlinks: Symlinks,
-    need: Need,
+    required: RequiredAccess,
 ) -> Result<OwnedFd, Unresolved> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let denied = Unresolved::Denied(need);
-    let found = confinement.open(above, flags, symlinks, Need::Pass).map_err(|unresolved| {
-        if matches!(unresolved, Unresolved::Denied(_)) { denied } else { unresolved }
-    })?;
-    if confinement.has(&found.place.join(name), need) { Ok(found.node) } else { Err(denied) }
+    let denied = Unresolved::Denied(required);
+    let found =
+        confinement.open(above, flags, symlinks, RequiredAccess::Pass).map_err(|unresolved| {
+            if matches!(unresolved, Unresolved::Denied(_)) { denied } else { unresolved }
+        })?;
+    if confinement.has(&found.place.join(name), required) { Ok(found.node) } else { Err(denied) }
 }
 
 /// `Path` leaves such an end out, but whoever removes or renames `a/.` does not mean the name `a`.
@@ -200,7 +209,7 @@ pub(super) fn directory_of_target(
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Some(confinement) = confinement::in_force() else { return Ok(follow(from, above, flags)?) };
     let path = confinement::real_path(from)?.join(above);
-    Ok(confinement.open(&path, flags, Symlinks::Follow, Need::Pass)?.node)
+    Ok(confinement.open(&path, flags, Symlinks::Follow, RequiredAccess::Pass)?.node)
 }
 
 /// What the symlink `name` leads to; `None` if that is nothing, or nothing that may be known.
@@ -213,7 +222,7 @@ pub(super) fn type_of_target(
         Some(confinement) => {
             let path = confinement::real_path(directory)?.join(name);
             confinement
-                .open(&path, OFlags::PATH, Symlinks::Follow, Need::Read)
+                .open(&path, OFlags::PATH, Symlinks::Follow, RequiredAccess::Read)
                 .and_then(|found| Ok(rustix::fs::fstat(found.node)?))
         }
     };
@@ -229,7 +238,7 @@ pub(super) fn type_of_target(
 pub(super) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
     let Some(confinement) = confinement::in_force() else {
         // The text of a link of the kernel names what it leads to, and no path does.
-        node(path, Symlinks::Follow, Need::Read)?;
+        node(path, Symlinks::Follow, RequiredAccess::Read)?;
         return std::fs::canonicalize(path).map_err(|source| FsError::Os {
             action: "resolve",
             path: path.to_owned(),
@@ -237,7 +246,7 @@ pub(super) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
         });
     };
     let found = confinement
-        .open(path, OFlags::PATH, Symlinks::Follow, Need::Read)
+        .open(path, OFlags::PATH, Symlinks::Follow, RequiredAccess::Read)
         .map_err(|unresolved| explain("resolve", path, Symlinks::Follow, unresolved))?;
     Ok(found.place.into_owned())
 }
@@ -280,10 +289,15 @@ pub(super) fn expect_kind(
     Err(FsError::WrongKind { path: path.to_owned(), found, wanted })
 }
 
-fn open(path: &Path, flags: OFlags, symlinks: Symlinks, need: Need) -> Result<OwnedFd, Unresolved> {
+fn open(
+    path: &Path,
+    flags: OFlags,
+    symlinks: Symlinks,
+    required: RequiredAccess,
+) -> Result<OwnedFd, Unresolved> {
     match confinement::in_force() {
         None => Ok(open_freely(path, flags, symlinks)?),
-        Some(confinement) => Ok(confinement.open(path, flags, symlinks, need)?.node),
+        Some(confinement) => Ok(confinement.open(path, flags, symlinks, required)?.node),
     }
 }
 
@@ -375,7 +389,7 @@ pub(super) fn explain(
         FsError::Unsuitable { path: path.to_owned(), why }
     };
     match (unresolved, symlinks) {
-        (Unresolved::Denied(need), _) => FsError::denied(path, need),
+        (Unresolved::Denied(required), _) => FsError::denied(path, required),
         (Unresolved::KernelLink, _) => kernel_link(),
         (Unresolved::Os(Errno::LOOP), Symlinks::Refuse) => {
             FsError::Symlink { path: path.to_owned() }
@@ -418,13 +432,13 @@ mod tests {
     #[test]
     fn a_parent_has_a_name_in_it() {
         for unsuitable in ["/", "/tmp/..", "/tmp/.", "/tmp/./", "/.", ".", ".."] {
-            let refused = parent(Path::new(unsuitable), Symlinks::Follow, Need::Read);
+            let refused = parent(Path::new(unsuitable), Symlinks::Follow, RequiredAccess::Read);
             assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{unsuitable}");
         }
         for (path, name) in [("/tmp/a", "a"), ("/tmp/a/", "a"), ("/tmp/..a", "..a"), ("/a.", "a.")]
         {
             for symlinks in [Symlinks::Follow, Symlinks::Refuse] {
-                let parent = parent(Path::new(path), symlinks, Need::Read).unwrap();
+                let parent = parent(Path::new(path), symlinks, RequiredAccess::Read).unwrap();
                 assert_eq!(parent.name, name, "{symlinks:?}");
             }
         }

@@ -10,10 +10,10 @@ use rustix::fs::{FallocateFlags, FsWord, Mode, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::draft::Draft;
 use super::error::FsError;
 use super::metadata::size;
 use super::resolve::Parent;
+use super::staged_file::StagedFile;
 
 /// The kernel reserves the blocks of a page before it copies anything into it. So content that ends within the first page,
 /// of the smallest size that pages have, is written as a whole or not at all.
@@ -70,7 +70,7 @@ pub(super) fn reserve(
         Ok(()) => Ok(Room::Reserved),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
             // Among these are network file systems, which may accept what they have no room for until it is synced.
-            try_beside(path, beside()?, write, |draft| rustix::fs::fsync(draft))
+            try_beside(path, beside()?, write, |staged_file| rustix::fs::fsync(staged_file))
         }
         Err(errno) => Err(FsError::os("reserve space for", path)(errno)),
     }
@@ -143,13 +143,13 @@ fn try_beside(
     settle: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<Room, FsError> {
     let Some(place) = place else { return Ok(Room::Tried) };
-    let draft = match Draft::create(path, place, Mode::RUSR | Mode::WUSR) {
-        Ok(draft) => draft,
+    let staged_file = match StagedFile::create(path, place, Mode::RUSR | Mode::WUSR) {
+        Ok(staged_file) => staged_file,
         Err(error) if is_want_of_room(&error) => return Err(error),
         Err(_) => return Ok(Room::Tried),
     };
-    write(draft.file())?;
-    settle(draft.file()).map_err(FsError::os("write", path))?;
+    write(staged_file.file())?;
+    settle(staged_file.file()).map_err(FsError::os("write", path))?;
     Ok(Room::Tried)
 }
 
@@ -165,25 +165,25 @@ mod tests {
 
     use super::*;
     use crate::fs::Symlinks;
-    use crate::fs::confinement::Need;
+    use crate::fs::confinement::RequiredAccess;
     use crate::fs::resolve;
     use crate::fs::write::write_all_at;
 
     fn place(path: &Path) -> Parent {
-        resolve::parent(path, Symlinks::Follow, Need::Change).unwrap()
+        resolve::parent(path, Symlinks::Follow, RequiredAccess::Change).unwrap()
     }
 
     #[test]
     fn what_was_tried_beside_a_file_is_gone_afterwards() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
-        let write = |draft: BorrowedFd<'_>| {
-            write_all_at(draft, b"content", 0).map_err(FsError::os("write", &path))
+        let write = |staged_file: BorrowedFd<'_>| {
+            write_all_at(staged_file, b"content", 0).map_err(FsError::os("write", &path))
         };
         for outcome in [Ok(()), Err(Errno::DQUOT)] {
             let mut tried = None;
-            let done = try_beside(&path, Some(place(&path)), write, |draft| {
-                tried = Some(rustix::fs::fstat(draft).unwrap().st_size);
+            let done = try_beside(&path, Some(place(&path)), write, |staged_file| {
+                tried = Some(rustix::fs::fstat(staged_file).unwrap().st_size);
                 outcome
             });
             assert_eq!((tried, done.is_ok()), (Some(7), outcome.is_ok()), "{done:?}");

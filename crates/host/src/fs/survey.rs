@@ -13,11 +13,11 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::confinement::{self, Confinement, Need};
+use super::cancel::CancelFlag;
+use super::confinement::{self, Confinement, RequiredAccess};
+use super::descent::{TreeDescent, open_directory};
 use super::error::FsError;
 use super::listing::{Listing, own_type};
-use super::stop::Stop;
-use super::trail::{Trail, open_directory};
 use crate::sandbox::Access;
 
 /// Where a tree is, or will be, and what its entries need there.
@@ -25,14 +25,14 @@ use crate::sandbox::Access;
 pub(super) struct Site {
     pub(super) place: PathBuf,
     /// Where directories are to be made, what is in them is made too.
-    pub(super) need: Need,
+    pub(super) required: RequiredAccess,
 }
 
 impl Site {
-    fn need_of(&self, is_directory: bool) -> Need {
-        match self.need {
-            Need::MakeDirectory if !is_directory => Need::Change,
-            need => need,
+    fn required_of(&self, is_directory: bool) -> RequiredAccess {
+        match self.required {
+            RequiredAccess::MakeDirectory if !is_directory => RequiredAccess::Change,
+            required => required,
         }
     }
 
@@ -40,22 +40,22 @@ impl Site {
     pub(super) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
-        need: Need,
+        required: RequiredAccess,
         path: &Path,
     ) -> Result<Self, FsError> {
         let directory = confinement::real_path(directory)
             .map_err(FsError::os("look at the directory of", path))?;
-        Ok(Self { place: directory.join(name), need })
+        Ok(Self { place: directory.join(name), required })
     }
 
     /// Of an open directory.
     pub(super) fn open(
         directory: BorrowedFd<'_>,
-        need: Need,
+        required: RequiredAccess,
         path: &Path,
     ) -> Result<Self, FsError> {
         let place = confinement::real_path(directory).map_err(FsError::os("look at", path))?;
-        Ok(Self { place, need })
+        Ok(Self { place, required })
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn expect(
     name: &OsStr,
     sites: &[Site],
     path: &Path,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     let Some(confinement) = confinement::in_force() else { return Ok(()) };
     let policy = confinement.policy();
@@ -75,8 +75,8 @@ pub(super) fn expect(
     }
     match open_directory(directory, name) {
         Ok(root) => {
-            let trail = Trail::new(path, root);
-            let survey = Survey { confinement, sites, path, stop, trail, way: PathBuf::new() };
+            let descent = TreeDescent::new(path, root);
+            let survey = Survey { confinement, sites, path, cancel, descent, way: PathBuf::new() };
             survey.run()
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -88,9 +88,9 @@ struct Survey<'a> {
     confinement: Arc<Confinement>,
     sites: &'a [Site],
     path: &'a Path,
-    stop: &'a Stop,
-    trail: Trail,
-    /// From the root to where the trail is.
+    cancel: &'a CancelFlag,
+    descent: TreeDescent,
+    /// From the root to where the descent is.
     way: PathBuf,
 }
 
@@ -102,17 +102,17 @@ impl Survey<'_> {
             let Some(name) = waiting.pop() else {
                 levels.pop();
                 self.way.pop();
-                self.trail.leave()?;
+                self.descent.leave()?;
                 continue;
             };
-            match self.trail.enter(&name) {
+            match self.descent.enter(&name) {
                 Ok(()) => {
                     self.way.push(&name);
                     levels.push(self.list(&mut listing)?);
                 }
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(errno) => {
-                    let path = self.trail.path_of(&name);
+                    let path = self.descent.path_of(&name);
                     return Err(FsError::os("open the directory", &path)(errno));
                 }
             }
@@ -122,8 +122,8 @@ impl Survey<'_> {
 
     /// The directories in this one.
     fn list(&self, listing: &mut Listing) -> Result<Vec<OsString>, FsError> {
-        self.stop.check(self.path)?;
-        let here = self.trail.here();
+        self.cancel.check(self.path)?;
+        let here = self.descent.here();
         let mut directories = Vec::new();
         let outcome = listing.read(here, |name: &CStr, listed| {
             let is_directory = own_type(here, name, listed) == Ok(FileType::Directory);
@@ -139,23 +139,24 @@ impl Survey<'_> {
         match outcome {
             Ok(ControlFlow::Continue(())) => Ok(directories),
             Ok(ControlFlow::Break(denied)) => Err(denied),
-            Err(errno) => Err(FsError::os("read the directory", &self.trail.path())(errno)),
+            Err(errno) => Err(FsError::os("read the directory", &self.descent.path())(errno)),
         }
     }
 
     /// Names the entry only if it is no secret that it exists.
     fn refusal(&self, name: &OsStr, is_directory: bool) -> Option<FsError> {
         let way = self.way.join(name);
-        let needs = self.sites.iter().map(|site| (&site.place, site.need_of(is_directory)));
-        let denied =
-            |(place, need): &(&PathBuf, Need)| !self.confinement.has(&place.join(&way), *need);
-        let (_, need) = needs.into_iter().find(denied)?;
+        let required = self.sites.iter().map(|site| (&site.place, site.required_of(is_directory)));
+        let denied = |(place, required): &(&PathBuf, RequiredAccess)| {
+            !self.confinement.has(&place.join(&way), *required)
+        };
+        let (_, required) = required.into_iter().find(denied)?;
         let may_be_named = self.sites.first().is_some_and(|source| {
             self.confinement.policy().access(&source.place.join(&way)) >= Access::Read
         });
         Some(match may_be_named {
-            true => FsError::denied(&self.path.join(way), need),
-            false => FsError::denied_inside(self.path, need),
+            true => FsError::denied(&self.path.join(way), required),
+            false => FsError::denied_inside(self.path, required),
         })
     }
 }

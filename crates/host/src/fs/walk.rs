@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::confinement::{Need, View};
+use super::cancel::CancelFlag;
+use super::confinement::{RequiredAccess, View};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::listing::{Listing, followed_type, own_type};
 use super::resolve::{self, Identity, Symlinks};
-use super::stop::Stop;
 
 /// What an entry costs in an answer beside its path.
 const ENTRY_BYTES: usize = 48;
@@ -80,12 +80,12 @@ pub struct TreeError {
 /// Symlinks are left out. With `follow_directory_symlinks` those that lead to a directory are listed as one and entered, but each
 /// directory only once. There is nothing below a regular file.
 /// Where a directory has more names than there is room for, which of them are listed is up to the file system.
-pub fn walk(path: &Path, options: &WalkOptions, stop: &Stop) -> Result<Tree, FsError> {
+pub fn walk(path: &Path, options: &WalkOptions, cancel: &CancelFlag) -> Result<Tree, FsError> {
     let Some(root) = open_root(path)? else { return Ok(Tree::default()) };
     let mut walk = Walk {
         path,
         options,
-        stop,
+        cancel,
         tree: Tree::default(),
         bytes: 0,
         waiting: Vec::new(),
@@ -94,7 +94,7 @@ pub fn walk(path: &Path, options: &WalkOptions, stop: &Stop) -> Result<Tree, FsE
     match walk.levels(&root) {
         ControlFlow::Continue(()) => {}
         ControlFlow::Break(Stopped::ByBound) => walk.tree.truncated = true,
-        ControlFlow::Break(Stopped::Abandoned) => return Err(Stop::abandoned(path)),
+        ControlFlow::Break(Stopped::Abandoned) => return Err(CancelFlag::abandoned(path)),
     }
     Ok(walk.tree)
 }
@@ -107,7 +107,7 @@ enum Stopped {
 struct Walk<'a> {
     path: &'a Path,
     options: &'a WalkOptions,
-    stop: &'a Stop,
+    cancel: &'a CancelFlag,
     tree: Tree,
     bytes: usize,
     /// Places in `tree.entries` of the directories that are still to be read.
@@ -172,7 +172,7 @@ impl Walk<'_> {
         path: PathBuf,
         scratch: &mut Scratch,
     ) -> ControlFlow<Stopped> {
-        if self.stop.is_requested() {
+        if self.cancel.is_requested() {
             return ControlFlow::Break(Stopped::Abandoned);
         }
         if self.options.follow_directory_symlinks {
@@ -211,7 +211,7 @@ impl Walk<'_> {
         let Scratch { listing, names } = scratch;
         let mut view = View::of(directory)?;
         listing.read(directory, |name, listed| {
-            if !view.allows(os_str(name), Need::Read) {
+            if !view.allows(os_str(name), RequiredAccess::Read) {
                 return ControlFlow::Continue(());
             }
             let follow = self.options.follow_directory_symlinks;
@@ -272,7 +272,7 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, FsError> {
     match resolve::directory(path, Symlinks::Follow) {
         Err(FsError::Os { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
             // Or something on the way to it is none, which is found now.
-            let node = resolve::node(path, Symlinks::Follow, Need::Read)?;
+            let node = resolve::node(path, Symlinks::Follow, RequiredAccess::Read)?;
             let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", path))?;
             resolve::expect_kind(path, &stat, FileKind::Regular, "a directory or a regular file")?;
             Ok(None)

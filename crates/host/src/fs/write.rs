@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::claim::{self, Claim, Existing};
 use super::condition::{Arrival, Condition, Written, distinguish};
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::destination::{self, LastLink};
 use super::error::FsError;
 use super::metadata::size;
@@ -62,7 +62,7 @@ fn write_in_place(
     if let Some(existing) = claim.admit(path, *symlinks, condition)? {
         return overwrite(path, &parent, existing, content, mode, condition).map(Some);
     }
-    confinement::expect(parent.directory.as_fd(), &parent.name, Need::Change, path)?;
+    confinement::expect(parent.directory.as_fd(), &parent.name, RequiredAccess::Change, path)?;
     match create(&parent, mode) {
         Ok(file) => fill_new(path, &parent, file, content, mode).map(Some),
         Err(Errno::EXIST) if condition.create_new => Err(FsError::already_exists(path)),
@@ -85,8 +85,9 @@ fn overwrite(
     let changed = mode.filter(|mode| *mode != Mode::from_raw_mode(existing.stat.st_mode));
     let len = content.len() as u64;
     let (data, beside) = (0..len, || parent.try_clone(path).map(Some));
-    let try_out =
-        |draft: BorrowedFd<'_>| write_all_at(draft, content, 0).map_err(FsError::os("write", path));
+    let try_out = |staged_file: BorrowedFd<'_>| {
+        write_all_at(staged_file, content, 0).map_err(FsError::os("write", path))
+    };
     let prepared = room::reserve(path, file.as_fd(), len, from_ref(&data), beside, try_out);
     let prepared = prepared.and_then(|_| match changed {
         // Before there is anything to read that the old bits would show.
@@ -203,7 +204,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();
-        let parent = resolve::parent(&path, Symlinks::Follow, Need::Change).unwrap();
+        let parent = resolve::parent(&path, Symlinks::Follow, RequiredAccess::Change).unwrap();
         let claim = Claim::take(&path, &parent).unwrap().unwrap();
         let none = Condition::default();
         let existing = claim.admit(&path, Symlinks::Follow, &none).unwrap().unwrap();

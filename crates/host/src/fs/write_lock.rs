@@ -4,7 +4,7 @@
 //! A file is known by two things, and a writer holds both: its place (a name in a directory) while it finds out what is
 //! there or takes it, and its content (an inode) since that may have several names.
 //!
-//! Invariant: places are taken in their order and before content, so no two writers wait for each other.
+//! Invariant: names are taken in their order and before content, so no two writers wait for each other.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ pub(super) struct WriteLock {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Subject {
-    Place { directory: Identity, name: OsString },
+    Name { directory: Identity, name: OsString },
     Content(Identity),
 }
 
@@ -48,22 +48,22 @@ static TABLE: LazyLock<Mutex<HashMap<Subject, Entry>>> = LazyLock::new(Mutex::de
 
 impl WriteLock {
     pub(super) fn name(parent: &Parent, path: &Path) -> Result<Self, FsError> {
-        Self::place(parent.directory.as_fd(), &parent.name, path)
+        Self::name_in(parent.directory.as_fd(), &parent.name, path)
     }
 
-    pub(super) fn place(
+    pub(super) fn name_in(
         directory: BorrowedFd<'_>,
         name: &OsStr,
         path: &Path,
     ) -> Result<Self, FsError> {
-        Ok(Self::acquire(Subject::place(directory, name, path)?))
+        Ok(Self::acquire(Subject::name(directory, name, path)?))
     }
 
-    /// Two places at once, which may be one.
-    pub(super) fn names(places: [(&Parent, &Path); 2]) -> Result<Vec<Self>, FsError> {
-        let mut subjects = Vec::with_capacity(places.len());
-        for (parent, path) in places {
-            subjects.push(Subject::place(parent.directory.as_fd(), &parent.name, path)?);
+    /// Two names at once, which may be the same.
+    pub(super) fn names(names: [(&Parent, &Path); 2]) -> Result<Vec<Self>, FsError> {
+        let mut subjects = Vec::with_capacity(names.len());
+        for (parent, path) in names {
+            subjects.push(Subject::name(parent.directory.as_fd(), &parent.name, path)?);
         }
         subjects.sort();
         subjects.dedup();
@@ -106,10 +106,10 @@ impl Drop for WriteLock {
 }
 
 impl Subject {
-    fn place(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<Self, FsError> {
+    fn name(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<Self, FsError> {
         let directory =
             Identity::of(directory).map_err(FsError::os("look at the directory of", path))?;
-        Ok(Self::Place { directory, name: name.to_owned() })
+        Ok(Self::Name { directory, name: name.to_owned() })
     }
 }
 
@@ -123,12 +123,12 @@ mod tests {
 
     use super::*;
     use crate::fs::claim::Claim;
-    use crate::fs::confinement::Need;
+    use crate::fs::confinement::RequiredAccess;
     use crate::fs::resolve::{self, Symlinks};
-    use crate::fs::{self, RemoveOptions, Stop};
+    use crate::fs::{self, CancelFlag, RemoveOptions};
 
-    fn place(path: &Path) -> Parent {
-        resolve::parent(path, Symlinks::Follow, Need::Change).unwrap()
+    fn parent_of(path: &Path) -> Parent {
+        resolve::parent(path, Symlinks::Follow, RequiredAccess::Change).unwrap()
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         std::thread::scope(|threads| {
             for _ in 0..8 {
                 threads.spawn(|| {
-                    let parent = place(&path);
+                    let parent = parent_of(&path);
                     for _ in 0..500 {
                         let _lock = WriteLock::name(&parent, &path).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -149,8 +149,8 @@ mod tests {
                 });
             }
         });
-        let place = place(&path);
-        let subject = Subject::place(place.directory.as_fd(), &place.name, &path).unwrap();
+        let parent = parent_of(&path);
+        let subject = Subject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
         assert!(!lock(&TABLE).contains_key(&subject));
     }
 
@@ -163,7 +163,7 @@ mod tests {
         let old = rustix::fs::stat(&path).unwrap();
         let held = WriteLock::content(&old);
         std::thread::scope(|threads| {
-            let claim = threads.spawn(|| Claim::take(&path, &place(&path)).unwrap());
+            let claim = threads.spawn(|| Claim::take(&path, &parent_of(&path)).unwrap());
             let subject = Subject::Content(Identity::from(&old));
             while lock(&TABLE)[&subject].users < 2 {
                 std::thread::yield_now();
@@ -172,7 +172,7 @@ mod tests {
             drop(held);
             assert!(claim.join().unwrap().is_none());
         });
-        assert!(Claim::take(&path, &place(&path)).unwrap().is_some());
+        assert!(Claim::take(&path, &parent_of(&path)).unwrap().is_some());
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         std::fs::write(&other, "new").unwrap();
         std::os::unix::fs::symlink("other", &link).unwrap();
         let all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Follow };
-        let never = Stop::never();
+        let never = CancelFlag::never();
         let remove = || fs::remove(&path, &all, &never);
         let copy = || fs::copy(&other, &path, false, &never);
         let copy_link = || fs::copy(&link, &path, false, &never);
@@ -190,10 +190,10 @@ mod tests {
         let changes: [&(dyn Fn() -> Result<(), FsError> + Sync); 4] =
             [&copy, &remove, &copy_link, &rename];
         for (index, change) in changes.into_iter().enumerate() {
-            let place = place(&path);
-            let subject = Subject::place(place.directory.as_fd(), &place.name, &path).unwrap();
+            let parent = parent_of(&path);
+            let subject = Subject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
             let before = rustix::fs::lstat(&path).map(|stat| stat.st_ino);
-            let held = WriteLock::name(&place, &path).unwrap();
+            let held = WriteLock::name(&parent, &path).unwrap();
             std::thread::scope(|threads| {
                 let changed = threads.spawn(change);
                 while lock(&TABLE)[&subject].users < 2 {
@@ -219,7 +219,7 @@ mod tests {
         let old = rustix::fs::stat(&path).unwrap();
         let held = WriteLock::content(&old);
         std::thread::scope(|threads| {
-            let copied = threads.spawn(|| fs::copy(&source, &other, false, &Stop::never()));
+            let copied = threads.spawn(|| fs::copy(&source, &other, false, &CancelFlag::never()));
             while lock(&TABLE)[&Subject::Content(Identity::from(&old))].users < 2 {
                 std::thread::yield_now();
             }
@@ -234,8 +234,8 @@ mod tests {
     fn other_files_are_not_held_up() {
         let root = tempfile::tempdir().unwrap();
         let (slow, other) = (root.path().join("slow"), root.path().join("other"));
-        let _held = WriteLock::name(&place(&slow), &slow).unwrap();
-        drop(WriteLock::name(&place(&other), &other).unwrap());
+        let _held = WriteLock::name(&parent_of(&slow), &slow).unwrap();
+        drop(WriteLock::name(&parent_of(&other), &other).unwrap());
     }
 
     #[test]
@@ -245,15 +245,15 @@ mod tests {
         std::thread::scope(|threads| {
             for (from, to) in [(&one, &two), (&two, &one)] {
                 threads.spawn(move || {
-                    let (source, destination) = (place(from), place(to));
+                    let (source, destination) = (parent_of(from), parent_of(to));
                     for _ in 0..2_000 {
-                        let places = [(&source, from.as_path()), (&destination, to.as_path())];
-                        assert_eq!(WriteLock::names(places).unwrap().len(), 2);
+                        let names = [(&source, from.as_path()), (&destination, to.as_path())];
+                        assert_eq!(WriteLock::names(names).unwrap().len(), 2);
                     }
                 });
             }
         });
-        let same = place(&one);
+        let same = parent_of(&one);
         assert_eq!(WriteLock::names([(&same, &one), (&same, &one)]).unwrap().len(), 1);
     }
 }

@@ -1,23 +1,23 @@
 //! Processes of this machine: how they start, what they write, how their trees end.
 
-mod control;
 mod denial;
 mod environment;
+mod handle;
 pub mod launch;
+mod location;
 mod log;
+mod orders;
 pub mod origin;
 mod output;
-mod owner;
-mod running;
 mod stdin;
-mod whereabouts;
+mod supervisor;
 
 pub use denial::Denial;
 pub use environment::{EnvironmentPolicy, Inherit, PatternError};
+pub use handle::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
+pub use location::{NetworkedTree, ProcessLocation};
 pub use log::{
     Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, OnFull, Page, Progress, Snapshot,
     Stream, Watcher, start_spill_thread,
 };
-pub use running::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};
-pub use whereabouts::{Guest, Whereabouts};

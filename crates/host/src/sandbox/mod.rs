@@ -32,11 +32,11 @@ pub(crate) mod placeholder;
 mod plan;
 mod policy;
 mod probe;
-#[cfg(target_os = "linux")]
-pub(crate) mod requester;
 pub mod seatbelt;
 #[cfg(target_os = "linux")]
 pub mod seccomp;
+#[cfg(target_os = "linux")]
+pub(crate) mod start_cancellation;
 pub(crate) mod step;
 #[cfg(target_os = "linux")]
 pub(crate) mod terminals;
@@ -51,8 +51,8 @@ pub use plan::{
 };
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,
-    HostNames, LinkDoubt, LinkTrust, NameKind, Names, Network, Policy, PolicyError, Rule,
-    Surroundings, TooMuch, WrittenRoots,
+    HostNames, LinkDoubt, LinkTrust, NameKind, Names, Network, Policy, PolicyContext, PolicyError,
+    Rule, TooMuch, WrittenRoots,
 };
 pub use probe::{Finding, Findings, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
 pub use step::SandboxStep;

@@ -14,7 +14,7 @@ use super::mount_call::{attach, clone_tree, make_private, new_mount, set_attribu
 use super::placeholder::{Identity, Placeholders, open_real};
 use super::plan::{Cover, CoverKind, Mount, Regrant};
 use super::policy::Access;
-use super::requester::Requester;
+use super::start_cancellation::StartCancellation;
 use super::step::{SandboxStep, StepFailure};
 
 const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
@@ -39,38 +39,38 @@ pub(crate) fn isolate() -> Result<(), StepFailure> {
 pub(crate) fn arrange(
     mounts: &[Mount],
     placeholders: &Placeholders,
-    requester: Requester<'_>,
+    cancellation: StartCancellation<'_>,
 ) -> Result<(), StepFailure> {
     let failed = |index: usize| {
         let mount = u32::try_from(index).unwrap_or(u32::MAX);
         move |errno| SandboxStep::Mount { mount }.failed(errno)
     };
-    let surroundings = Surroundings::of(mounts);
+    let nesting = MountNesting::of(mounts);
     let mut saved = Vec::with_capacity(mounts.len());
     for (index, mount) in mounts.iter().enumerate() {
-        requester.still_waits().map_err(failed(index))?;
+        cancellation.check().map_err(failed(index))?;
         saved.push(match mount {
-            Mount::Regrant(regrant) if surroundings.are_covered(index) => {
+            Mount::Regrant(regrant) if nesting.is_in_covered(index) => {
                 save(regrant).map_err(failed(index))?
             }
             _ => None,
         });
     }
     for (index, (mount, saved)) in mounts.iter().zip(saved).enumerate() {
-        requester.still_waits().map_err(failed(index))?;
+        cancellation.check().map_err(failed(index))?;
         match (mount, saved) {
             (Mount::Cover(_), _) if placeholders.is_impossible(index) => Ok(()),
             (Mount::Cover(cover), _) if cover.path == Path::new("/") => {
                 open_place(&cover.path).and_then(|root| set_attributes(root, READ_ONLY))
             }
             (Mount::Cover(cover), _) => {
-                put_cover(cover, placeholders.identity(index), surroundings.restored_in(index))
+                put_cover(cover, placeholders.identity(index), nesting.restored_in(index))
             }
             (Mount::Regrant(regrant), Some(saved)) => {
-                restore(regrant, &saved, surroundings.are_hidden(index))
+                restore(regrant, &saved, nesting.is_in_hidden(index))
             }
             // It has gone since, and so has the access to it.
-            (Mount::Regrant(_), None) if surroundings.are_covered(index) => Ok(()),
+            (Mount::Regrant(_), None) if nesting.is_in_covered(index) => Ok(()),
             (Mount::Regrant(regrant), None) => pin(regrant),
             (Mount::Fresh(path), _) => put_fresh_directory(path),
         }
@@ -192,15 +192,15 @@ fn existing(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::EXIST { Ok(()) } else { Err(errno) }
 }
 
-/// For each mount, what decides about the place where it is.
-struct Surroundings<'a> {
+/// For each mount, the mount that its path is in.
+struct MountNesting<'a> {
     mounts: &'a [Mount],
     around: Vec<Option<usize>>,
     /// What is restored directly in each, with no other mount in between.
     restored: Vec<Vec<&'a Regrant>>,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> MountNesting<'a> {
     /// The mounts are sorted by path. A plan may have thousands, and this is done while its process starts.
     fn of(mounts: &'a [Mount]) -> Self {
         let mut around = Vec::with_capacity(mounts.len());
@@ -221,12 +221,12 @@ impl<'a> Surroundings<'a> {
         &self.restored[index]
     }
 
-    fn are_hidden(&self, index: usize) -> bool {
+    fn is_in_hidden(&self, index: usize) -> bool {
         matches!(self.around(index), Some(Mount::Cover(Cover { kind: CoverKind::Hidden, .. })))
     }
 
     /// Else what is mounted there is there anyway, and need not be saved for it: that takes a descriptor, and there may be many.
-    fn are_covered(&self, index: usize) -> bool {
+    fn is_in_covered(&self, index: usize) -> bool {
         match self.around(index) {
             None => false,
             Some(Mount::Regrant(around)) => around.access != Access::Write,
@@ -281,18 +281,17 @@ mod tests {
             regrant("/a/b/c/e/f", Access::Write),
             regrant("/ab", Access::Write),
         ];
-        let surroundings = Surroundings::of(&mounts);
+        let nesting = MountNesting::of(&mounts);
         let around = [None, Some(0), Some(1), Some(2), Some(3), Some(2), Some(5), Some(0)];
-        assert_eq!(surroundings.around, around);
-        let restored: Vec<_> =
-            surroundings.restored_in(1).iter().map(|one| one.path.clone()).collect();
+        assert_eq!(nesting.around, around);
+        let restored: Vec<_> = nesting.restored_in(1).iter().map(|one| one.path.clone()).collect();
         assert_eq!(restored, [Path::new("/a/b/c")]);
         let which = |holds: &dyn Fn(usize) -> bool| -> Vec<usize> {
             (0..mounts.len()).filter(|index| holds(*index)).collect()
         };
-        assert_eq!(which(&|index| surroundings.are_hidden(index)), [2, 4]);
+        assert_eq!(which(&|index| nesting.is_in_hidden(index)), [2, 4]);
         // Only where it can be written anyway is it there to be pinned.
-        assert_eq!(which(&|index| surroundings.are_covered(index)), [1, 2, 3, 4, 5, 7]);
+        assert_eq!(which(&|index| nesting.is_in_covered(index)), [1, 2, 3, 4, 5, 7]);
     }
 
     /// Would not end if each were compared with each, let alone with each of each.
@@ -301,7 +300,7 @@ mod tests {
         let hidden = |n: usize| cover(&format!("/a/{n:06}"), CoverKind::Hidden);
         let mounts: Vec<_> =
             [regrant("/a", Access::Write)].into_iter().chain((0..200_000).map(hidden)).collect();
-        let surroundings = Surroundings::of(&mounts);
-        assert!(surroundings.around[1..].iter().all(|around| *around == Some(0)));
+        let nesting = MountNesting::of(&mounts);
+        assert!(nesting.around[1..].iter().all(|around| *around == Some(0)));
     }
 }

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use super::descriptor_room::DescriptorRoom;
 use super::plan::{Cover, Mount};
-use super::requester::Requester;
+use super::start_cancellation::StartCancellation;
 use super::step::{SandboxStep, StepFailure};
 
 /// Sticky, and nobody can write it: no other program makes an empty directory like that. The mask of this process may take away
@@ -83,16 +83,19 @@ impl Placeholders {
     /// Makes or takes over one for each cover that needs it.
     ///
     /// What is missing is judged anew: what the plan saw may have been another's placeholder, which is gone by now.
-    pub(crate) fn hold(mounts: &[Mount], requester: Requester<'_>) -> Result<Self, StepFailure> {
+    pub(crate) fn hold(
+        mounts: &[Mount],
+        cancellation: StartCancellation<'_>,
+    ) -> Result<Self, StepFailure> {
         // One for each, one for its parent.
         let room = DescriptorRoom::for_more(mounts.len().saturating_mul(2));
-        Self::hold_in(&room, mounts, requester)
+        Self::hold_in(&room, mounts, cancellation)
     }
 
     fn hold_in(
         room: &DescriptorRoom,
         mounts: &[Mount],
-        requester: Requester<'_>,
+        cancellation: StartCancellation<'_>,
     ) -> Result<Self, StepFailure> {
         let mut parents = HashMap::new();
         let mut placeholders = Self::default();
@@ -100,7 +103,7 @@ impl Placeholders {
             let Mount::Cover(Cover { is_directory: true, path, .. }) = mount else {
                 continue;
             };
-            match find(path, &mut parents, room, requester) {
+            match find(path, &mut parents, room, cancellation) {
                 Ok(Found::Other) => {}
                 Ok(Found::Placeholder { parent, directory, identity }) => {
                     let name = path.file_name().unwrap_or_default().into();
@@ -163,7 +166,7 @@ fn find<'a>(
     path: &'a Path,
     parents: &mut Parents<'a>,
     room: &DescriptorRoom,
-    requester: Requester<'_>,
+    cancellation: StartCancellation<'_>,
 ) -> Result<Found, Errno> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(Found::Other);
@@ -176,7 +179,7 @@ fn find<'a>(
             parent
         }
     };
-    requester.still_waits()?;
+    cancellation.check()?;
     for attempt in 0..ATTEMPTS {
         match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) if !looks_like_one(&status) => return Ok(Found::Other),
@@ -197,7 +200,7 @@ fn find<'a>(
                     Ok(None) => {}
                 }
                 // Not right after it was made: somebody has to remove it.
-                requester.still_waits()?;
+                cancellation.check()?;
                 wait_a_little();
             }
             Err(Errno::NOENT) => match make(&parent, name) {
@@ -346,7 +349,7 @@ mod tests {
 
     fn hold(mounts: &[Mount]) -> Result<Placeholders, StepFailure> {
         let (ours, _theirs) = pair();
-        Placeholders::hold(mounts, Requester::at(ours.as_fd()))
+        Placeholders::hold(mounts, StartCancellation::at(ours.as_fd()))
     }
 
     fn pair() -> (OwnedFd, OwnedFd) {
@@ -504,7 +507,7 @@ mod tests {
             let low = Rlimit { current: Some(limit), maximum: before.maximum };
             setrlimit(Resource::Nofile, low).unwrap();
             let room = DescriptorRoom::none();
-            let held = Placeholders::hold_in(&room, &mounts, Requester::at(ours.as_fd()));
+            let held = Placeholders::hold_in(&room, &mounts, StartCancellation::at(ours.as_fd()));
             setrlimit(Resource::Nofile, before).unwrap();
             failures += usize::from(held.is_err());
             drop((held, theirs));
@@ -520,7 +523,7 @@ mod tests {
         let path = workspace.path().join(".git");
         let (ours, theirs) = pair();
         drop(theirs);
-        let held = Placeholders::hold(&covers(&[&path]), Requester::at(ours.as_fd()));
+        let held = Placeholders::hold(&covers(&[&path]), StartCancellation::at(ours.as_fd()));
         assert_eq!(held.map(|_| ()).unwrap_err().errno, libc::ECANCELED);
         assert!(!path.exists());
     }

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use exec_server_host::fs::{
-    FsError, NewFile, NewFileOptions, OpenFile, Stop, Symlinks, WriteOptions, copy, write_file,
+    CancelFlag, FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, copy,
+    write_file,
 };
 
 use crate::scene::{Scene, User};
@@ -15,8 +16,8 @@ type Opening = fn(file: &Path, work: &Path) -> Result<(), FsError>;
 const OPENING: &[(&str, Opening)] = &[
     ("read", |file, _| OpenFile::open(file, Symlinks::Follow).map(drop)),
     ("write", |file, _| write_file(file, b"x", &WriteOptions::default()).map(drop)),
-    ("copy from it", |file, work| copy(file, &work.join("copy"), false, &Stop::never())),
-    ("copy over it", |file, work| copy(&work.join("movable"), file, false, &Stop::never())),
+    ("copy from it", |file, work| copy(file, &work.join("copy"), false, &CancelFlag::never())),
+    ("copy over it", |file, work| copy(&work.join("movable"), file, false, &CancelFlag::never())),
 ];
 
 /// From `fcntl.h`.

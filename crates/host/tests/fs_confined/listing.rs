@@ -9,7 +9,7 @@ use exec_server_host::fs::glob::glob;
 use exec_server_host::fs::search::{Search, SearchOptions};
 use exec_server_host::fs::watch::{ChangeKind, Job, WatchDepth, Watcher};
 use exec_server_host::fs::{
-    Entry, EntryTypes, FileKind, FsError, Replace, Stop, Symlinks, read_directory,
+    CancelFlag, Entry, EntryTypes, FileKind, FsError, Replace, Symlinks, read_directory,
     read_directory_page, rename, walk,
 };
 use exec_server_host::sandbox::Access;
@@ -92,11 +92,11 @@ fn trees_are_walked_without_what_is_denied() {
         for follow_directory_symlinks in [false, true] {
             let mut options = WALK;
             options.follow_directory_symlinks = follow_directory_symlinks;
-            let tree = walk(&work, &options, &Stop::never()).unwrap();
+            let tree = walk(&work, &options, &CancelFlag::never()).unwrap();
             assert_eq!(tree.errors, []);
             expect_nothing_secret("walk", &found(&scene, tree.entries.into_iter().map(|e| e.path)));
         }
-        let tree = glob(&work, &everything(), &Stop::never()).unwrap();
+        let tree = glob(&work, &everything(), &CancelFlag::never()).unwrap();
         assert_eq!(tree.errors, []);
         expect_nothing_secret("glob", &found(&scene, tree.entries.into_iter().map(|e| e.path)));
     });

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use exec_server_host::fs::glob::{GlobError, GlobOptions, glob};
 use exec_server_host::fs::search::{Search, SearchOptions};
 use exec_server_host::fs::{
-    EntryTypes, FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Replace, Stop, Symlinks,
-    WalkOptions, WriteOptions, canonicalize, copy, create_directory, metadata, read_directory,
-    read_link, remove, rename, set_permissions, symlink, walk, write_file,
+    CancelFlag, EntryTypes, FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Replace,
+    Symlinks, WalkOptions, WriteOptions, canonicalize, copy, create_directory, metadata,
+    read_directory, read_link, remove, rename, set_permissions, symlink, walk, write_file,
 };
 
 use Effect::{Changes, Reads};
@@ -38,19 +38,19 @@ pub(crate) const OPERATIONS: &[(&str, Effect, Operation)] = &[
     ("read_directory, followed", Reads, |at, _| {
         read_directory(&at.join("sub"), EntryTypes::Followed, 100).map(drop)
     }),
-    ("walk", Reads, |at, _| walk(at, &WALK, &Stop::never()).map(drop)),
+    ("walk", Reads, |at, _| walk(at, &WALK, &CancelFlag::never()).map(drop)),
     ("glob", Reads, |at, _| find(at)),
     ("search a tree", Reads, |at, _| search(at)),
     ("search a file", Reads, |at, _| search(&at.join("file"))),
     ("read_link", Reads, |at, _| read_link(&at.join("link"), FOLLOW).map(drop)),
     ("copy from it", Reads, |at, work| {
-        copy(&at.join("file"), &work.join("copy"), false, &Stop::never())
+        copy(&at.join("file"), &work.join("copy"), false, &CancelFlag::never())
     }),
     ("copy a link from it", Reads, |at, work| {
-        copy(&at.join("link"), &work.join("copy"), false, &Stop::never())
+        copy(&at.join("link"), &work.join("copy"), false, &CancelFlag::never())
     }),
     ("copy a tree from it", Reads, |at, work| {
-        copy(&at.join("sub"), &work.join("copy"), true, &Stop::never())
+        copy(&at.join("sub"), &work.join("copy"), true, &CancelFlag::never())
     }),
     ("write", Changes, |at, _| write(&at.join("file"), false, FOLLOW)),
     ("write through a link", Changes, |at, _| write(&at.join("link"), false, FOLLOW)),
@@ -62,20 +62,20 @@ pub(crate) const OPERATIONS: &[(&str, Effect, Operation)] = &[
     ("upload with a key", Changes, |at, _| upload(&at.join("new"), Some("key"))),
     ("create_directory", Changes, |at, _| create_directory(&at.join("new"), false, FOLLOW)),
     ("create directories", Changes, |at, _| create_directory(&at.join("new/a/b"), true, FOLLOW)),
-    ("remove a file", Changes, |at, _| remove(&at.join("file"), &REMOVE, &Stop::never())),
-    ("remove by force", Changes, |at, _| remove(&at.join("file"), &FORCE, &Stop::never())),
-    ("remove a tree", Changes, |at, _| remove(&at.join("sub"), &REMOVE, &Stop::never())),
+    ("remove a file", Changes, |at, _| remove(&at.join("file"), &REMOVE, &CancelFlag::never())),
+    ("remove by force", Changes, |at, _| remove(&at.join("file"), &FORCE, &CancelFlag::never())),
+    ("remove a tree", Changes, |at, _| remove(&at.join("sub"), &REMOVE, &CancelFlag::never())),
     ("copy into it", Changes, |at, work| {
-        copy(&work.join("movable"), &at.join("new"), false, &Stop::never())
+        copy(&work.join("movable"), &at.join("new"), false, &CancelFlag::never())
     }),
     ("copy over it", Changes, |at, work| {
-        copy(&work.join("movable"), &at.join("file"), false, &Stop::never())
+        copy(&work.join("movable"), &at.join("file"), false, &CancelFlag::never())
     }),
     ("copy a tree into it", Changes, |at, work| {
-        copy(&work.join("sub"), &at.join("new"), true, &Stop::never())
+        copy(&work.join("sub"), &at.join("new"), true, &CancelFlag::never())
     }),
     ("copy a tree over it", Changes, |at, work| {
-        copy(&work.join("sub"), &at.join("sub"), true, &Stop::never())
+        copy(&work.join("sub"), &at.join("sub"), true, &CancelFlag::never())
     }),
     ("rename out of it", Changes, |at, work| {
         rename(&at.join("file"), &work.join("renamed"), Replace::Yes, FOLLOW)
@@ -123,7 +123,7 @@ fn upload(path: &Path, key: Option<&str>) -> Result<(), FsError> {
 }
 
 fn find(path: &Path) -> Result<(), FsError> {
-    match glob(path, &everything(), &Stop::never()) {
+    match glob(path, &everything(), &CancelFlag::never()) {
         Ok(_) => Ok(()),
         Err(GlobError::Fs(error)) => Err(error),
         Err(GlobError::Pattern(error)) => panic!("{error}"),

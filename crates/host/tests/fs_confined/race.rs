@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use exec_server_host::fs::search::{Search, SearchOptions};
 use exec_server_host::fs::{
-    EntryTypes, FsError, OpenFile, Stop, Symlinks, canonicalize, copy, metadata, read_directory,
-    walk,
+    CancelFlag, EntryTypes, FsError, OpenFile, Symlinks, canonicalize, copy, metadata,
+    read_directory, walk,
 };
 use exec_server_host::sandbox::Policy;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
@@ -54,7 +54,7 @@ const LOOKS: &[(&str, Look)] = &[
         Ok(())
     }),
     ("walk", |_, work| {
-        let tree = walk(work, &WALK, &Stop::never())?;
+        let tree = walk(work, &WALK, &CancelFlag::never())?;
         assert!(tree.entries.iter().all(|entry| !entry.path.ends_with("only_outside")));
         Ok(())
     }),
@@ -72,7 +72,7 @@ const LOOKS: &[(&str, Look)] = &[
         Ok(())
     }),
     ("copy", |swap, work| {
-        copy(&swap.join("file"), &work.join("copy"), false, &Stop::never())?;
+        copy(&swap.join("file"), &work.join("copy"), false, &CancelFlag::never())?;
         assert_ne!(std::fs::read(work.join("copy")).unwrap(), OUTSIDE.as_bytes());
         Ok(())
     }),

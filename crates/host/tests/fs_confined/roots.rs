@@ -10,8 +10,8 @@ use std::os::unix::fs::symlink as link;
 use std::path::{Path, PathBuf};
 
 use exec_server_host::fs::{
-    FsError, NewFile, NewFileOptions, RemoveOptions, Replace, Stop, Symlinks, WriteOptions, copy,
-    create_directory, remove, rename, symlink, write_file,
+    CancelFlag, FsError, NewFile, NewFileOptions, RemoveOptions, Replace, Symlinks, WriteOptions,
+    copy, create_directory, remove, rename, symlink, write_file,
 };
 use exec_server_host::sandbox::{Access, Policy};
 
@@ -27,14 +27,14 @@ type Operation = fn(name: &Path, work: &Path) -> Result<(), FsError>;
 
 /// After each of them the name would not be the directory that it was, or could be.
 const TAKING: &[(&str, Operation)] = &[
-    ("remove", |name, _| remove(name, &TREE, &Stop::never())),
-    ("remove what is empty", |name, _| remove(name, &EMPTY, &Stop::never())),
+    ("remove", |name, _| remove(name, &TREE, &CancelFlag::never())),
+    ("remove what is empty", |name, _| remove(name, &EMPTY, &CancelFlag::never())),
     ("rename away", |name, work| rename(name, &work.join("away"), Replace::No, FOLLOW)),
     ("rename over it", |name, work| rename(&work.join("prepared"), name, Replace::Yes, FOLLOW)),
     ("rename to it", |name, work| rename(&work.join("prepared"), name, Replace::No, FOLLOW)),
     ("symlink", |name, work| symlink(work.join("prepared").as_os_str(), name, FOLLOW)),
     ("symlink without links", |name, _| symlink(OsStr::new("x"), name, Symlinks::Refuse)),
-    ("copy a link", |name, work| copy(&work.join("in"), name, false, &Stop::never())),
+    ("copy a link", |name, work| copy(&work.join("in"), name, false, &CancelFlag::never())),
     ("upload", |name, _| NewFile::create(name, NewFileOptions::default())?.commit().map(drop)),
     ("upload with a key", |name, _| {
         let resume_key = Some("key".to_owned());
@@ -55,14 +55,14 @@ const FILLING: &[(&str, Operation)] = &[
         let options = WriteOptions { symlinks: Symlinks::Refuse, ..WriteOptions::default() };
         write_file(name, b"x", &options).map(drop)
     }),
-    ("copy a file", |name, work| copy(&work.join("movable"), name, false, &Stop::never())),
+    ("copy a file", |name, work| copy(&work.join("movable"), name, false, &CancelFlag::never())),
 ];
 
 const MAKING: &[(&str, Operation)] = &[
     ("create_directory", |name, _| create_directory(name, false, FOLLOW)),
     ("create directories", |name, _| create_directory(name, true, FOLLOW)),
     ("create directories below", |name, _| create_directory(&name.join("a/b"), true, FOLLOW)),
-    ("copy a tree", |name, work| copy(&work.join("plain/sub"), name, true, &Stop::never())),
+    ("copy a tree", |name, work| copy(&work.join("plain/sub"), name, true, &CancelFlag::never())),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +171,7 @@ fn a_copied_tree_puts_only_directories_above_a_protected_name() {
                 "link" => link(scene.at("work/prepared"), tree.join("above")).unwrap(),
                 _ => std::fs::write(tree.join("above"), "").unwrap(),
             }
-            let copied = || copy(&tree, &work, true, &Stop::never());
+            let copied = || copy(&tree, &work, true, &CancelFlag::never());
             let (before, outcome) = (scene.snapshot(), scene.confined(&policy, user, copied));
             if what == "directory" {
                 outcome.unwrap();

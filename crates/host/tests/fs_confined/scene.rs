@@ -23,7 +23,7 @@ use std::sync::Arc;
 use exec_server_host::fs::Confinement;
 use exec_server_host::sandbox::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Policy,
-    Surroundings,
+    PolicyContext,
 };
 use rustix::thread::{Gid, Uid};
 
@@ -184,6 +184,6 @@ pub(crate) fn policy(cwd: &Path, entries: &[(PathBuf, Access)], denied: &[&str])
         },
         network: Network::Restricted,
     };
-    let around = Surroundings { cwd: Some(cwd.to_owned()), ..Surroundings::default() };
+    let around = PolicyContext { cwd: Some(cwd.to_owned()), ..PolicyContext::default() };
     Policy::resolve(&declared, &around, &HostNames).unwrap()
 }

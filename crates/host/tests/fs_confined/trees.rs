@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use exec_server_host::fs::{FsError, RemoveOptions, Replace, Stop, Symlinks, copy, remove, rename};
+use exec_server_host::fs::{
+    CancelFlag, FsError, RemoveOptions, Replace, Symlinks, copy, remove, rename,
+};
 use exec_server_host::sandbox::Access;
 
 use crate::scene::{Scene, User};
@@ -50,7 +52,7 @@ fn a_refusal_names_what_is_refused() {
     let scene = Scene::new();
     let plain = scene.at("work/plain");
     let copied = scene.confined(&scene.policy(), User::Own, || {
-        copy(&plain, &scene.at("work/new"), true, &Stop::never())
+        copy(&plain, &scene.at("work/new"), true, &CancelFlag::never())
     });
     let text = copied.unwrap_err().to_string();
     let expected = format!("cannot read something in {}: Permission denied", plain.display());
@@ -81,12 +83,12 @@ fn nothing_is_moved_to_where_a_rule_denies_it() {
 #[test]
 fn a_tree_with_something_denied_is_not_removed_not_even_in_part() {
     let scene = Scene::new();
-    let remove_plain = |work: &Path| remove(&work.join("plain"), &RECURSIVE, &Stop::never());
+    let remove_plain = |work: &Path| remove(&work.join("plain"), &RECURSIVE, &CancelFlag::never());
     expect_refused(&scene, &[], remove_plain);
     std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
     expect_refused(&scene, &[("work/plain/sub/inner", Access::Read)], remove_plain);
     // The whole workspace, with what is protected in it.
-    expect_refused(&scene, &[], |work| remove(work, &RECURSIVE, &Stop::never()));
+    expect_refused(&scene, &[], |work| remove(work, &RECURSIVE, &CancelFlag::never()));
     let work = scene.at("work");
     scene.confined(&scene.policy(), User::Own, || remove_plain(&work)).unwrap();
     assert!(!scene.at("work/plain").exists());
@@ -97,7 +99,7 @@ fn a_root_that_may_be_written_is_not_removed_itself() {
     let scene = Scene::new();
     let more = [("outside", Access::Write)];
     expect_refused(&scene, &more, |work| {
-        remove(&work.with_file_name("outside"), &RECURSIVE, &Stop::never())
+        remove(&work.with_file_name("outside"), &RECURSIVE, &CancelFlag::never())
     });
 }
 
@@ -105,7 +107,7 @@ fn a_root_that_may_be_written_is_not_removed_itself() {
 fn a_tree_with_something_denied_is_not_copied() {
     let scene = Scene::new();
     let copy_plain =
-        |work: &Path| copy(&work.join("plain"), &work.join("new"), true, &Stop::never());
+        |work: &Path| copy(&work.join("plain"), &work.join("new"), true, &CancelFlag::never());
     expect_refused(&scene, &[], copy_plain);
     std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
     expect_refused(&scene, &[("work/plain/sub/inner", Access::Deny)], copy_plain);
@@ -118,7 +120,7 @@ fn a_tree_with_something_denied_is_not_copied() {
     assert_eq!(std::fs::read(scene.at("work/new/sub/inner")).unwrap(), b"inside");
     // The protected names of the destination are, too.
     std::fs::create_dir(scene.at("work/plain/.git")).unwrap();
-    expect_refused(&scene, &[], |work| copy(&work.join("plain"), work, true, &Stop::never()));
+    expect_refused(&scene, &[], |work| copy(&work.join("plain"), work, true, &CancelFlag::never()));
 }
 
 #[test]
@@ -127,8 +129,8 @@ fn the_error_names_what_may_be_known() {
     let policy = scene.policy_with(&[(scene.at("work/new/inner"), Access::Read)]);
     let work = scene.at("work");
     let errors = scene.confined(&policy, User::Own, || {
-        let removed = remove(&work.join("plain"), &RECURSIVE, &Stop::never());
-        let copied = copy(&work.join("sub"), &work.join("new"), true, &Stop::never());
+        let removed = remove(&work.join("plain"), &RECURSIVE, &CancelFlag::never());
+        let copied = copy(&work.join("sub"), &work.join("new"), true, &CancelFlag::never());
         [removed, copied].map(|outcome| outcome.unwrap_err().to_string())
     });
     // Of `deep.pem` nothing is said.

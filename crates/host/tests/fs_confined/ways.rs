@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use exec_server_host::fs::{
-    FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Stop, Symlinks, WriteOptions,
+    CancelFlag, FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Symlinks, WriteOptions,
     canonicalize, metadata, read_link, remove, write_file,
 };
 use exec_server_host::sandbox::Access;
@@ -117,7 +117,7 @@ fn a_single_file_that_is_granted() {
             expect_denied(NewFile::create(&file, options));
             let removal =
                 RemoveOptions { recursive: true, force: true, symlinks: Symlinks::Follow };
-            expect_denied(remove(&file, &removal, &Stop::never()));
+            expect_denied(remove(&file, &removal, &CancelFlag::never()));
             expect_denied(read(&file.with_file_name("link")));
             expect_denied(metadata(file.parent().unwrap(), Symlinks::Follow));
         });

@@ -9,7 +9,8 @@ use std::sync::mpsc;
 
 use exec_server_host::fs::search::{Search, SearchOptions};
 use exec_server_host::fs::{
-    FsError, OpenFile, Stop, Symlinks, canonicalize, copy, metadata, read_directory, write_file,
+    CancelFlag, FsError, OpenFile, Symlinks, canonicalize, copy, metadata, read_directory,
+    write_file,
 };
 
 use crate::scene::{BOTH, Scene, denied};
@@ -55,9 +56,9 @@ fn its_memory_and_environment_are_closed() {
             assert!(error.to_string().contains("this server itself"), "{error}");
             let path = Path::new(&path);
             let copied = scene.path("copied");
-            assert!(denied(&copy(path, &copied, false, &Stop::never()).unwrap_err()));
+            assert!(denied(&copy(path, &copied, false, &CancelFlag::never()).unwrap_err()));
             assert!(!copied.exists());
-            assert!(denied(&copy(&source, path, false, &Stop::never()).unwrap_err()));
+            assert!(denied(&copy(&source, path, false, &CancelFlag::never()).unwrap_err()));
             for options in BOTH {
                 write_file(path, b"x", &options).unwrap_err();
             }
@@ -119,7 +120,7 @@ fn links_of_the_kernel_are_not_followed() {
         for options in BOTH {
             is_clear(write_file(path, b"x", &options).unwrap_err());
         }
-        is_clear(copy(&source, path, false, &Stop::never()).unwrap_err());
+        is_clear(copy(&source, path, false, &CancelFlag::never()).unwrap_err());
     }
     is_clear_for_directories();
 }

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use exec_server_host::fs::{
-    Condition, FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Replace, Stop, Symlinks,
-    WalkOptions, WriteOptions, copy, create_directory, metadata, read_link, remove, rename,
-    set_permissions, symlink, walk, write_file,
+    CancelFlag, Condition, FsError, NewFile, NewFileOptions, OpenFile, RemoveOptions, Replace,
+    Symlinks, WalkOptions, WriteOptions, copy, create_directory, metadata, read_link, remove,
+    rename, set_permissions, symlink, walk, write_file,
 };
 
 use crate::arena::{Arena, INSIDE, OUTSIDE, SECRET};
@@ -20,7 +20,7 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
     ("write", |arena| write(arena, "victim", false)),
     ("write atomically", |arena| write(arena, "victim", true)),
     ("create by writing", |arena| write(arena, "written", false)),
-    ("remove a file", |arena| remove(&arena.through("written"), &REMOVE, &Stop::never())),
+    ("remove a file", |arena| remove(&arena.through("written"), &REMOVE, &CancelFlag::never())),
     ("new file", write_new),
     ("set_permissions", |arena| set_permissions(&arena.through("victim"), 0o640, REFUSE)),
     ("symlink", |arena| symlink(OsStr::new("x"), &arena.through("symlink"), REFUSE)),
@@ -29,13 +29,15 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
     ("rename out of it", rename_out),
     ("create_directory", |arena| create_directory(&arena.through("made"), false, REFUSE)),
     ("create directories", |arena| create_directory(&arena.through("made/a/b"), true, REFUSE)),
-    ("remove a directory", |arena| remove(&arena.through("made"), &REMOVE, &Stop::never())),
+    ("remove a directory", |arena| remove(&arena.through("made"), &REMOVE, &CancelFlag::never())),
     ("remove what exists outside too", |arena| {
-        remove(&arena.through("sub"), &REMOVE, &Stop::never())
+        remove(&arena.through("sub"), &REMOVE, &CancelFlag::never())
     }),
     ("walk", list),
     ("copy from it", copy_from),
-    ("copy over it", |arena| copy(&arena.at("source"), &arena.at("work"), true, &Stop::never())),
+    ("copy over it", |arena| {
+        copy(&arena.at("source"), &arena.at("work"), true, &CancelFlag::never())
+    }),
     ("remove a tree", remove_tree),
 ];
 
@@ -96,7 +98,7 @@ fn list(arena: &Arena) -> Result<(), FsError> {
         follow_directory_symlinks: false,
         prune_hidden_directories: false,
     };
-    let tree = walk(&arena.at("work"), &options, &Stop::never())?;
+    let tree = walk(&arena.at("work"), &options, &CancelFlag::never())?;
     let secret = tree.entries.iter().find(|entry| entry.path.ends_with(SECRET));
     assert!(secret.is_none(), "walked outside: {secret:?}");
     Ok(())
@@ -104,10 +106,10 @@ fn list(arena: &Arena) -> Result<(), FsError> {
 
 fn copy_from(arena: &Arena) -> Result<(), FsError> {
     let destination = arena.at("copies/new");
-    let copied = copy(&arena.at("work"), &destination, true, &Stop::never());
+    let copied = copy(&arena.at("work"), &destination, true, &CancelFlag::never());
     expect_no_secret(&destination);
     let force = RemoveOptions { force: true, ..REMOVE };
-    remove(&destination, &force, &Stop::never()).unwrap();
+    remove(&destination, &force, &CancelFlag::never()).unwrap();
     copied
 }
 
@@ -124,5 +126,5 @@ fn expect_no_secret(directory: &Path) {
 
 fn remove_tree(arena: &Arena) -> Result<(), FsError> {
     arena.plant_tree();
-    remove(&arena.at("tree"), &REMOVE, &Stop::never())
+    remove(&arena.at("tree"), &REMOVE, &CancelFlag::never())
 }

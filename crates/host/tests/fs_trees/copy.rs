@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 
-use exec_server_host::fs::{FileKind, FsError, Stop, copy};
+use exec_server_host::fs::{CancelFlag, FileKind, FsError, copy};
 
 use crate::{Scratch, as_nobody, exists, give_away, inode, mode, set_mode};
 
@@ -16,7 +16,7 @@ fn content_and_permission_bits() {
     for (bits, copied) in [(0o640, 0o640), (0o777, 0o777), (0o444, 0o444), (0o6755, 0o755)] {
         set_mode(&source, bits);
         let destination = scratch.at(format!("{bits:o}"));
-        copy(&source, &destination, false, &Stop::never()).unwrap();
+        copy(&source, &destination, false, &CancelFlag::never()).unwrap();
         assert_eq!(mode(&destination), copied);
         assert!(std::fs::read(&destination).unwrap() == content);
     }
@@ -31,7 +31,7 @@ fn an_existing_file_keeps_its_inode() {
     set_mode(&source, 0o600);
     set_mode(&destination, 0o4755);
     let before = inode(&destination);
-    copy(&source, &destination, true, &Stop::never()).unwrap();
+    copy(&source, &destination, true, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(scratch.at("other_name")).unwrap(), b"new");
     assert_eq!((inode(&destination), mode(&destination)), (before, 0o600));
 }
@@ -49,11 +49,11 @@ fn a_file_onto_itself_is_refused_and_kept() {
             scratch.at(destination)
         };
         scratch.directory("x");
-        let refused = copy(&source, &path, false, &Stop::never());
+        let refused = copy(&source, &path, false, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
     }
     let link = scratch.at("soft");
-    let refused = copy(&link, &link, false, &Stop::never());
+    let refused = copy(&link, &link, false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
     assert_eq!(std::fs::read(&link).unwrap(), b"kept");
 }
@@ -63,11 +63,12 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
     let scratch = Scratch::new();
     let source = scratch.file("source", "new");
     scratch.file("target", "old");
-    copy(&source, &scratch.symlink("target", "link"), false, &Stop::never()).unwrap();
+    copy(&source, &scratch.symlink("target", "link"), false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(scratch.at("target")).unwrap(), b"new");
     assert!(scratch.at("link").is_symlink());
 
-    let refused = copy(&source, &scratch.symlink("nothing", "dangling"), false, &Stop::never());
+    let refused =
+        copy(&source, &scratch.symlink("nothing", "dangling"), false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
     assert!(!exists(scratch.at("nothing")));
 
@@ -76,14 +77,18 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
     scratch.directory("directory");
     scratch.symlink("/dev/null", "device");
     for name in ["fifo", "socket", "directory", "device"] {
-        let refused = copy(&source, &scratch.at(name), false, &Stop::never());
+        let refused = copy(&source, &scratch.at(name), false, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
-        let refused =
-            copy(&source, &scratch.symlink(name, format!("to_{name}")), false, &Stop::never());
+        let refused = copy(
+            &source,
+            &scratch.symlink(name, format!("to_{name}")),
+            false,
+            &CancelFlag::never(),
+        );
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
     }
     assert!(
-        copy(&source, &scratch.at("missing/file"), false, &Stop::never())
+        copy(&source, &scratch.at("missing/file"), false, &CancelFlag::never())
             .unwrap_err()
             .is_not_found()
     );
@@ -99,16 +104,16 @@ fn what_is_neither_file_directory_nor_symlink_is_refused_at_once() {
         (scratch.at("socket"), FileKind::Socket),
         ("/dev/zero".into(), FileKind::CharacterDevice),
     ] {
-        match copy(&source, &scratch.at("copy"), true, &Stop::never()) {
+        match copy(&source, &scratch.at("copy"), true, &CancelFlag::never()) {
             Err(FsError::WrongKind { found, .. }) => assert_eq!(found, kind),
             other => panic!("{other:?}"),
         }
     }
     scratch.directory("directory");
-    let refused = copy(&scratch.at("directory"), &scratch.at("copy"), false, &Stop::never());
+    let refused = copy(&scratch.at("directory"), &scratch.at("copy"), false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
     assert!(
-        copy(&scratch.at("missing"), &scratch.at("copy"), true, &Stop::never())
+        copy(&scratch.at("missing"), &scratch.at("copy"), true, &CancelFlag::never())
             .unwrap_err()
             .is_not_found()
     );
@@ -120,13 +125,13 @@ fn a_symlink_is_copied_as_one() {
     let scratch = Scratch::new();
     let source = scratch.symlink("any/where", "source");
     let copied = scratch.at("copy");
-    copy(&source, &copied, false, &Stop::never()).unwrap();
+    copy(&source, &copied, false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read_link(&copied).unwrap().to_str(), Some("any/where"));
     let other = scratch.symlink("elsewhere", "other");
-    copy(&other, &copied, false, &Stop::never()).unwrap();
+    copy(&other, &copied, false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read_link(&copied).unwrap().to_str(), Some("elsewhere"));
     let file = scratch.file("file", "kept");
-    let refused = copy(&source, &file, false, &Stop::never());
+    let refused = copy(&source, &file, false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
     assert_eq!(std::fs::read(&file).unwrap(), b"kept");
 }
@@ -140,7 +145,7 @@ fn holes_stay_holes() {
     file.write_all_at(b"middle", TEBIBYTE / 2).unwrap();
     file.set_len(TEBIBYTE).unwrap();
     let destination = scratch.at("destination");
-    copy(&source, &destination, false, &Stop::never()).unwrap();
+    copy(&source, &destination, false, &CancelFlag::never()).unwrap();
     let copied = std::fs::File::open(&destination).unwrap();
     assert_eq!(copied.metadata().unwrap().len(), TEBIBYTE);
     let mut middle = [0; 8];
@@ -163,7 +168,7 @@ fn holes_replace_old_content() {
         }
         let destination = scratch.file("destination", vec![b'o'; 4 << 20]);
         let before = inode(&destination);
-        copy(&source, &destination, false, &Stop::never()).unwrap();
+        copy(&source, &destination, false, &CancelFlag::never()).unwrap();
         let copied = std::fs::read(&destination).unwrap();
         assert!(copied == std::fs::read(&source).unwrap(), "{data:?} of {size}");
         let stat = rustix::fs::stat(&destination).unwrap();
@@ -176,16 +181,16 @@ fn holes_replace_old_content() {
 fn files_that_say_they_are_empty_and_other_file_systems() {
     let scratch = Scratch::new();
     let destination = scratch.at("destination");
-    copy("/proc/self/status".as_ref(), &destination, false, &Stop::never()).unwrap();
+    copy("/proc/self/status".as_ref(), &destination, false, &CancelFlag::never()).unwrap();
     assert!(std::fs::read_to_string(&destination).unwrap().contains("VmSize"));
     set_mode(&destination, 0o644);
-    copy(&scratch.file("empty", ""), &destination, false, &Stop::never()).unwrap();
+    copy(&scratch.file("empty", ""), &destination, false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(&destination).unwrap(), b"");
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
         return println!("SKIPPED: a copy to another file system: /dev/shm is missing");
     };
     let source = scratch.file("source", vec![7; 3_000_000]);
-    copy(&source, &other.path().join("copy"), false, &Stop::never()).unwrap();
+    copy(&source, &other.path().join("copy"), false, &CancelFlag::never()).unwrap();
     assert!(std::fs::read(other.path().join("copy")).unwrap() == vec![7; 3_000_000]);
 }
 
@@ -200,13 +205,13 @@ fn a_user_is_refused_before_anything_is_changed() {
     set_mode(&foreign, 0o444);
     give_away(&scratch.path);
     let _ = as_nobody(|| {
-        let refused = copy(&secret, &scratch.at("copy"), false, &Stop::never()).unwrap_err();
+        let refused = copy(&secret, &scratch.at("copy"), false, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("secret: Permission denied"), "{refused}");
         assert!(!exists(scratch.at("copy")));
-        let refused = copy(&readable, &foreign, false, &Stop::never()).unwrap_err();
+        let refused = copy(&readable, &foreign, false, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("foreign: Permission denied"), "{refused}");
         assert_eq!(std::fs::read(&foreign).unwrap(), b"kept");
-        copy(&readable, &scratch.at("copy"), false, &Stop::never()).unwrap();
+        copy(&readable, &scratch.at("copy"), false, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -217,7 +222,7 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
     // Eight bytes for each page that a process could have.
     let endless = format!("/proc/{parent}/pagemap");
     let destination = scratch.at("copy");
-    match copy(endless.as_ref(), &destination, false, &Stop::never()) {
+    match copy(endless.as_ref(), &destination, false, &CancelFlag::never()) {
         Err(FsError::TooLarge { max, .. }) => assert_eq!(max, 64 << 20),
         Err(FsError::Os { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
             println!("SKIPPED: this user may not read {endless}");
@@ -226,7 +231,7 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
     }
     assert!(!exists(&destination));
     let existing = scratch.file("existing", "kept");
-    copy(endless.as_ref(), &existing, false, &Stop::never()).unwrap_err();
+    copy(endless.as_ref(), &existing, false, &CancelFlag::never()).unwrap_err();
     assert_eq!(std::fs::read(&existing).unwrap(), b"kept");
 }
 
@@ -235,10 +240,10 @@ fn a_copy_that_nobody_waits_for_ends() {
     let scratch = Scratch::new();
     scratch.directory("tree");
     let file = scratch.file("tree/file", "content");
-    let stop = Stop::new();
-    stop.request();
+    let cancel = CancelFlag::new();
+    cancel.request();
     for source in [&file, &scratch.at("tree")] {
-        let abandoned = copy(source, &scratch.at("copy"), true, &stop).unwrap_err();
+        let abandoned = copy(source, &scratch.at("copy"), true, &cancel).unwrap_err();
         assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
     }
     assert!(!exists(scratch.at("copy/file")));

@@ -1,7 +1,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use exec_server_host::fs::{FileKind, FsError, RemoveOptions, Stop, Symlinks, copy, remove};
+use exec_server_host::fs::{CancelFlag, FileKind, FsError, RemoveOptions, Symlinks, copy, remove};
 use exec_server_test_support::TemporaryMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -21,7 +21,7 @@ fn everything_but_special_files() {
     set_mode(scratch.at("source/empty"), 0o1777);
     set_mode(scratch.at("source"), 0o2750);
     let copied = scratch.at("copy");
-    copy(&scratch.at("source"), &copied, true, &Stop::never()).unwrap();
+    copy(&scratch.at("source"), &copied, true, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(copied.join("a/b/file")).unwrap(), b"content");
     assert_eq!(std::fs::read(copied.join(OsStr::from_bytes(b"\xff"))).unwrap(), b"not UTF-8");
     assert_eq!(std::fs::read_link(copied.join("a/link")).unwrap().to_str(), Some("../../outside"));
@@ -40,13 +40,13 @@ fn directories_without_write_permission_are_filled() {
     give_away(&scratch.path);
     let remove_all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
     let _ = as_nobody(|| {
-        copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+        copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
         assert_eq!(std::fs::read(scratch.at("copy/a/file")).unwrap(), b"content");
         assert_eq!(mode(scratch.at("copy/a")), 0o555);
-        assert!(remove(&scratch.at("copy"), &remove_all, &Stop::never()).is_err());
+        assert!(remove(&scratch.at("copy"), &remove_all, &CancelFlag::never()).is_err());
         set_mode(scratch.at("copy/a"), 0o755);
         set_mode(scratch.at("copy"), 0o755);
-        remove(&scratch.at("copy"), &remove_all, &Stop::never()).unwrap();
+        remove(&scratch.at("copy"), &remove_all, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -59,7 +59,7 @@ fn an_existing_directory_is_merged() {
     scratch.file("copy/both/only_copy", "2");
     set_mode(scratch.at("copy/both"), 0o700);
     let before = inode(scratch.at("copy/both/file"));
-    copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+    copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
     for (name, content) in [("file", "new"), ("only_source", "1"), ("only_copy", "2")] {
         let path = scratch.at("copy/both").join(name);
         assert_eq!(std::fs::read_to_string(path).unwrap(), content);
@@ -78,7 +78,7 @@ fn nothing_in_the_destination_is_followed() {
         scratch.file(format!("source/{source}"), "new");
         scratch.directory("copy");
         scratch.symlink(link, format!("copy/{name}"));
-        match copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()) {
+        match copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()) {
             Err(FsError::WrongKind { path, found, .. }) => {
                 assert_eq!((path, found), (scratch.at("copy").join(name), FileKind::Symlink));
             }
@@ -97,11 +97,11 @@ fn kinds_are_not_exchanged() {
     let scratch = Scratch::new();
     scratch.file("source/a/file", "");
     for destination in [scratch.file("file", "kept"), scratch.fifo("fifo")] {
-        let refused = copy(&scratch.at("source"), &destination, true, &Stop::never());
+        let refused = copy(&scratch.at("source"), &destination, true, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
     }
     scratch.file("copy/a", "kept");
-    let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never());
+    let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
     assert_eq!(std::fs::read(scratch.at("copy/a")).unwrap(), b"kept");
 }
@@ -114,14 +114,15 @@ fn a_tree_is_not_copied_into_itself() {
     for destination in
         ["source", "source/new", "source/a", "source/a/b/new", "link", "link/new", "link/b/../new"]
     {
-        let refused = copy(&scratch.at("source"), &scratch.at(destination), true, &Stop::never());
+        let refused =
+            copy(&scratch.at("source"), &scratch.at(destination), true, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
     }
     for new in ["source/new", "source/a/new", "source/a/b/new"] {
         assert!(!exists(scratch.at(new)));
     }
     // The other way round it is a copy like any other.
-    copy(&scratch.at("source/a"), &scratch.at("source"), true, &Stop::never()).unwrap();
+    copy(&scratch.at("source/a"), &scratch.at("source"), true, &CancelFlag::never()).unwrap();
     assert!(exists(scratch.at("source/b/file")));
 }
 
@@ -132,7 +133,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
     let scratch = Scratch::in_memory();
     scratch.directory("source");
     file_in(&chain(&scratch.at("source"), "deep", 5_000), "file", b"x");
-    copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap();
+    copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
     let all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
     for name in ["source", "copy"] {
         let mut here = std::fs::File::open(scratch.at(name)).unwrap();
@@ -144,7 +145,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
         }
         assert_eq!(depth, 5_000, "{name}");
         assert!(rustix::fs::openat(&here, "file", flags, rustix::fs::Mode::empty()).is_ok());
-        remove(&scratch.at(name), &all, &Stop::never()).unwrap();
+        remove(&scratch.at(name), &all, &CancelFlag::never()).unwrap();
     }
 }
 
@@ -158,12 +159,13 @@ fn the_entry_that_fails_is_named_and_the_rest_stays() {
     set_mode(scratch.at("source/a/secret"), 0o000);
     let _closed = TemporaryMode::set(scratch.at("unreadable/below"), 0o000);
     let _ = as_nobody(|| {
-        let refused =
-            copy(&scratch.at("source"), &scratch.at("copy"), true, &Stop::never()).unwrap_err();
+        let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never())
+            .unwrap_err();
         assert!(refused.to_string().contains("source/a/secret: Permission denied"), "{refused}");
         assert!(scratch.at("copy/a").is_dir());
-        let refused = copy(&scratch.at("unreadable"), &scratch.at("copy2"), true, &Stop::never())
-            .unwrap_err();
+        let refused =
+            copy(&scratch.at("unreadable"), &scratch.at("copy2"), true, &CancelFlag::never())
+                .unwrap_err();
         assert!(refused.to_string().contains("unreadable/below: Permission denied"), "{refused}");
     });
 }

@@ -1,7 +1,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exec_server_host::fs::{FsError, RemoveOptions, Stop, Symlinks, create_directory, remove};
+use exec_server_host::fs::{
+    CancelFlag, FsError, RemoveOptions, Symlinks, create_directory, remove,
+};
 use exec_server_test_support::TemporaryMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -23,9 +25,9 @@ fn whatever_has_a_name_can_be_removed() {
             scratch.directory("empty"),
             scratch.at("dangling"),
         ] {
-            remove(&path, &options, &Stop::never()).unwrap();
+            remove(&path, &options, &CancelFlag::never()).unwrap();
             assert!(!exists(&path));
-            assert!(remove(&path, &options, &Stop::never()).unwrap_err().is_not_found());
+            assert!(remove(&path, &options, &CancelFlag::never()).unwrap_err().is_not_found());
         }
     }
 }
@@ -36,13 +38,13 @@ fn a_symlink_goes_and_its_target_stays() {
     scratch.file("kept/file", "kept");
     for (name, path) in [("link", "link"), ("slash", "slash/")] {
         scratch.symlink("kept", name);
-        remove(&scratch.at(path), &FORCE, &Stop::never()).unwrap();
+        remove(&scratch.at(path), &FORCE, &CancelFlag::never()).unwrap();
         assert!(!exists(scratch.at(name)));
     }
     scratch.directory("tree/sub");
     scratch.symlink("../kept", "tree/to_directory");
     scratch.symlink("../../kept/file", "tree/sub/to_file");
-    remove(&scratch.at("tree"), &ALL, &Stop::never()).unwrap();
+    remove(&scratch.at("tree"), &ALL, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("tree")));
     assert_eq!(std::fs::read(scratch.at("kept/file")).unwrap(), b"kept");
 }
@@ -53,10 +55,10 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
     scratch.file("real/a", "");
     scratch.symlink("real", "link");
     let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..FORCE };
-    let refused = remove(&scratch.at("link/a"), &refuse, &Stop::never());
+    let refused = remove(&scratch.at("link/a"), &refuse, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
     assert!(exists(scratch.at("real/a")));
-    remove(&scratch.at("link/a"), &ALL, &Stop::never()).unwrap();
+    remove(&scratch.at("link/a"), &ALL, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("real/a")));
 }
 
@@ -71,14 +73,14 @@ fn a_symlink_is_refused_by_its_own_name_too() {
     for options in [ALL, ONE, FORCE] {
         let options = RemoveOptions { symlinks: Symlinks::Refuse, ..options };
         for name in ["to_directory", "to_directory/", "dangling"] {
-            let refused = remove(&scratch.at(name), &options, &Stop::never());
+            let refused = remove(&scratch.at(name), &options, &CancelFlag::never());
             assert!(matches!(refused, Err(FsError::Symlink { .. })), "{name}: {refused:?}");
             assert!(exists(scratch.at(name.trim_end_matches('/'))));
         }
     }
     // Those in a tree are no part of the path.
     let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..ALL };
-    remove(&scratch.at("tree"), &refuse, &Stop::never()).unwrap();
+    remove(&scratch.at("tree"), &refuse, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("tree")));
 }
 
@@ -86,10 +88,10 @@ fn a_symlink_is_refused_by_its_own_name_too() {
 fn only_recursively_with_content() {
     let scratch = Scratch::new();
     scratch.file("d/file", "");
-    let refused = remove(&scratch.at("d"), &ONE, &Stop::never()).unwrap_err();
+    let refused = remove(&scratch.at("d"), &ONE, &CancelFlag::never()).unwrap_err();
     assert!(refused.to_string().contains("not empty"), "{refused}");
     assert!(exists(scratch.at("d/file")));
-    remove(&scratch.at("d"), &ALL, &Stop::never()).unwrap();
+    remove(&scratch.at("d"), &ALL, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("d")));
 }
 
@@ -97,8 +99,8 @@ fn only_recursively_with_content() {
 fn what_is_missing_is_fine_with_force_only() {
     let scratch = Scratch::new();
     for path in ["missing", "missing/below"] {
-        remove(&scratch.at(path), &FORCE, &Stop::never()).unwrap();
-        assert!(remove(&scratch.at(path), &ALL, &Stop::never()).unwrap_err().is_not_found());
+        remove(&scratch.at(path), &FORCE, &CancelFlag::never()).unwrap();
+        assert!(remove(&scratch.at(path), &ALL, &CancelFlag::never()).unwrap_err().is_not_found());
     }
 }
 
@@ -107,7 +109,7 @@ fn what_is_no_name_in_a_directory_is_refused() {
     let scratch = Scratch::new();
     scratch.file("a/file", "");
     for path in [Path::new("/"), &scratch.at("a/.."), &scratch.at("a/."), &scratch.at("a/./")] {
-        let refused = remove(path, &FORCE, &Stop::never());
+        let refused = remove(path, &FORCE, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{path:?}: {refused:?}");
     }
     assert!(exists(scratch.at("a/file")));
@@ -121,7 +123,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
     scratch.file("top/file", "");
     let lowest = chain(&scratch.at("top"), "deep", 10_000);
     file_in(&lowest, "file", b"x");
-    remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap();
+    remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("top")));
 }
 
@@ -134,7 +136,7 @@ fn a_wide_tree() {
         }
         scratch.directory(format!("top/{directory}/sub"));
     }
-    remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap();
+    remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.at("top")));
 }
 
@@ -151,7 +153,7 @@ fn a_directory_that_is_being_filled_is_removed_or_named() {
             }
         });
         for _ in 0..500 {
-            match remove(&top, &FORCE, &Stop::never()) {
+            match remove(&top, &FORCE, &CancelFlag::never()) {
                 Ok(()) => {}
                 Err(FsError::Os { path, source, .. }) => {
                     assert!(path.starts_with(&top));
@@ -162,7 +164,7 @@ fn a_directory_that_is_being_filled_is_removed_or_named() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    remove(&top, &FORCE, &Stop::never()).unwrap();
+    remove(&top, &FORCE, &CancelFlag::never()).unwrap();
     assert!(!exists(&top));
 }
 
@@ -179,12 +181,12 @@ fn the_entry_that_cannot_be_removed_is_named() {
     let _fixed = TemporaryMode::set(fixed, 0o555);
     let _closed = [unreadable, empty].map(|path| TemporaryMode::set(path, 0o000));
     let _ = as_nobody(|| {
-        let refused = remove(&scratch.at("top"), &ALL, &Stop::never()).unwrap_err();
+        let refused = remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("top/a/fixed/file: Permission denied"), "{refused}");
-        let refused = remove(&scratch.at("other"), &ALL, &Stop::never()).unwrap_err();
+        let refused = remove(&scratch.at("other"), &ALL, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("other/unreadable: Permission denied"), "{refused}");
         // One without content need not be read.
-        remove(&scratch.at("empty"), &ALL, &Stop::never()).unwrap();
+        remove(&scratch.at("empty"), &ALL, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -193,8 +195,8 @@ fn below_a_file_there_is_nothing_to_remove() {
     let scratch = Scratch::new();
     scratch.file("file", "content");
     for below in ["file/below", "file/a/b"] {
-        remove(&scratch.at(below), &FORCE, &Stop::never()).unwrap();
-        remove(&scratch.at(below), &ALL, &Stop::never()).unwrap_err();
+        remove(&scratch.at(below), &FORCE, &CancelFlag::never()).unwrap();
+        remove(&scratch.at(below), &ALL, &CancelFlag::never()).unwrap_err();
     }
     assert_eq!(std::fs::read(scratch.at("file")).unwrap(), b"content");
 }
@@ -204,9 +206,9 @@ fn a_removal_that_nobody_waits_for_ends() {
     let scratch = Scratch::new();
     scratch.directory("top");
     scratch.file("top/file", "");
-    let stop = Stop::new();
-    stop.request();
-    let abandoned = remove(&scratch.at("top"), &FORCE, &stop).unwrap_err();
+    let cancel = CancelFlag::new();
+    cancel.request();
+    let abandoned = remove(&scratch.at("top"), &FORCE, &cancel).unwrap_err();
     assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
     assert!(exists(scratch.at("top/file")));
 }

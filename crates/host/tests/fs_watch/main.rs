@@ -9,8 +9,8 @@
 
 #[path = "../support/as_nobody.rs"]
 mod as_nobody;
-mod place;
 mod roots;
+mod scene;
 mod sharing;
 mod trees;
 
@@ -21,82 +21,82 @@ use std::time::Duration;
 
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
 
-use crate::place::Place;
+use crate::scene::WatchScene;
 
 #[tokio::test]
 async fn create_modify_remove_and_rename_are_told() {
-    let place = Place::new();
-    place.write("old");
-    let mut told = place.watch("", WatchDepth::Single);
-    assert_eq!(told.watch.path(), place.root);
+    let scene = WatchScene::new();
+    scene.write("old");
+    let mut told = scene.watch("", WatchDepth::Single);
+    assert_eq!(told.watch.path(), scene.root);
 
-    place.write("new");
-    told.until(ChangeKind::Created, &place.at("new")).await;
-    place.write("old");
-    told.until(ChangeKind::Modified, &place.at("old")).await;
-    fs::rename(place.at("old"), place.at("renamed")).unwrap();
-    told.until(ChangeKind::Renamed, &place.at("renamed")).await;
+    scene.write("new");
+    told.until(ChangeKind::Created, &scene.at("new")).await;
+    scene.write("old");
+    told.until(ChangeKind::Modified, &scene.at("old")).await;
+    fs::rename(scene.at("old"), scene.at("renamed")).unwrap();
+    told.until(ChangeKind::Renamed, &scene.at("renamed")).await;
     let renamed = told.changes.iter().find(|change| change.kind == ChangeKind::Renamed).unwrap();
-    assert_eq!(renamed.from.as_deref(), Some(place.at("old").as_path()));
-    fs::remove_file(place.at("new")).unwrap();
-    told.until(ChangeKind::Removed, &place.at("new")).await;
+    assert_eq!(renamed.from.as_deref(), Some(scene.at("old").as_path()));
+    fs::remove_file(scene.at("new")).unwrap();
+    told.until(ChangeKind::Removed, &scene.at("new")).await;
     assert!(!told.rescan);
-    assert!(!told.has(ChangeKind::Removed, &place.at("old")), "a rename is told once");
+    assert!(!told.has(ChangeKind::Removed, &scene.at("old")), "a rename is told once");
 }
 
 #[tokio::test]
 async fn reading_is_no_change() {
-    let place = Place::new();
-    place.write("read");
-    place.mkdir("listed");
-    let mut told = place.watch("", WatchDepth::Tree);
-    fs::read(place.at("read")).unwrap();
-    assert_eq!(fs::read_dir(place.at("listed")).unwrap().count(), 0);
-    place.write("end");
-    told.until(ChangeKind::Created, &place.at("end")).await;
-    assert!(!told.mentions(&place.at("read")) && !told.mentions(&place.at("listed")));
+    let scene = WatchScene::new();
+    scene.write("read");
+    scene.mkdir("listed");
+    let mut told = scene.watch("", WatchDepth::Tree);
+    fs::read(scene.at("read")).unwrap();
+    assert_eq!(fs::read_dir(scene.at("listed")).unwrap().count(), 0);
+    scene.write("end");
+    told.until(ChangeKind::Created, &scene.at("end")).await;
+    assert!(!told.mentions(&scene.at("read")) && !told.mentions(&scene.at("listed")));
 }
 
 #[tokio::test]
 async fn a_single_watch_does_not_look_deeper() {
-    let place = Place::new();
-    place.mkdir("deep");
-    let mut told = place.watch("", WatchDepth::Single);
-    place.write("deep/file");
-    place.write("end");
-    told.until(ChangeKind::Created, &place.at("end")).await;
-    assert!(!told.mentions(&place.at("deep/file")));
+    let scene = WatchScene::new();
+    scene.mkdir("deep");
+    let mut told = scene.watch("", WatchDepth::Single);
+    scene.write("deep/file");
+    scene.write("end");
+    told.until(ChangeKind::Created, &scene.at("end")).await;
+    assert!(!told.mentions(&scene.at("deep/file")));
 }
 
 #[tokio::test]
 async fn what_comes_from_or_goes_outside_is_created_or_removed() {
-    let place = Place::new();
-    place.mkdir("in");
-    place.write("outside");
-    place.write("in/inside");
-    let mut told = place.watch("in", WatchDepth::Tree);
-    fs::rename(place.at("outside"), place.at("in/came")).unwrap();
-    fs::rename(place.at("in/inside"), place.at("went")).unwrap();
-    told.until(ChangeKind::Created, &place.at("in/came")).await;
-    told.until(ChangeKind::Removed, &place.at("in/inside")).await;
+    let scene = WatchScene::new();
+    scene.mkdir("in");
+    scene.write("outside");
+    scene.write("in/inside");
+    let mut told = scene.watch("in", WatchDepth::Tree);
+    fs::rename(scene.at("outside"), scene.at("in/came")).unwrap();
+    fs::rename(scene.at("in/inside"), scene.at("went")).unwrap();
+    told.until(ChangeKind::Created, &scene.at("in/came")).await;
+    told.until(ChangeKind::Removed, &scene.at("in/inside")).await;
 }
 
 #[tokio::test]
 async fn too_many_changes_become_a_rescan() {
-    let place = Place::in_memory();
-    let mut told = place.watch("", WatchDepth::Single);
-    place.make_more_than_is_told(|path| drop(fs::File::create(path).unwrap())).await;
+    let scene = WatchScene::in_memory();
+    let mut told = scene.watch("", WatchDepth::Single);
+    scene.make_more_than_is_told(|path| drop(fs::File::create(path).unwrap())).await;
     told.until_rescan().await;
     assert_eq!(told.changes, []);
-    place.write("after");
-    told.until(ChangeKind::Created, &place.at("after")).await;
+    scene.write("after");
+    told.until(ChangeKind::Created, &scene.at("after")).await;
 }
 
 #[tokio::test]
 async fn a_name_that_is_not_utf8_is_told_as_it_is() {
-    let place = Place::new();
-    let odd = place.root.join(OsStr::from_bytes(b"odd\xff\xfe"));
-    let mut told = place.watch("", WatchDepth::Tree);
+    let scene = WatchScene::new();
+    let odd = scene.root.join(OsStr::from_bytes(b"odd\xff\xfe"));
+    let mut told = scene.watch("", WatchDepth::Tree);
     fs::create_dir(&odd).unwrap();
     fs::write(odd.join(OsStr::from_bytes(b"\x80")), "x").unwrap();
     told.until(ChangeKind::Created, &odd.join(OsStr::from_bytes(b"\x80"))).await;
@@ -104,15 +104,15 @@ async fn a_name_that_is_not_utf8_is_told_as_it_is() {
 
 #[tokio::test]
 async fn a_cancelled_wait_loses_nothing() {
-    let place = Place::new();
-    let mut told = place.watch("", WatchDepth::Tree);
-    place.mkdir("a/b");
-    place.write("a/b/file");
+    let scene = WatchScene::new();
+    let mut told = scene.watch("", WatchDepth::Tree);
+    scene.mkdir("a/b");
+    scene.write("a/b/file");
     for _ in 0..20 {
         let impatient = tokio::time::timeout(Duration::from_millis(5), told.watch.next());
         if let Ok(Some(batch)) = impatient.await {
             told.changes.extend(batch.changes);
         }
     }
-    told.until(ChangeKind::Created, &place.at("a/b/file")).await;
+    told.until(ChangeKind::Created, &scene.at("a/b/file")).await;
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use exec_server_host::sandbox::{
     Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network,
-    Plan, Policy, Surroundings, Tier,
+    Plan, Policy, PolicyContext, Tier,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Confinement {
         let entries = entries.into_iter().map(entry).collect();
         let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
         let declared = DeclaredPolicy { files, network: Network::Restricted };
-        let around = Surroundings { cwd: Some(workspace.into()), ..Surroundings::default() };
+        let around = PolicyContext { cwd: Some(workspace.into()), ..PolicyContext::default() };
         let policy = Policy::resolve(&declared, &around, &HostNames).unwrap();
         let plan = Plan::new(&policy, &self.capabilities(), &HostNames).unwrap();
         let tier = match plan.tier {

@@ -89,7 +89,7 @@ impl ManagedProcess {
         let launcher = context.launcher.clone();
         let (process, outcome) = Process::start(launcher, command, plan, limits, timeout);
         if is_sandboxed {
-            context.sandboxed_peers.register(process.whereabouts());
+            context.sandboxed_peers.register(process.location());
         }
         drop(registered);
         Started {

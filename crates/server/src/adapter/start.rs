@@ -257,7 +257,7 @@ fn pairs(env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
 #[cfg(test)]
 mod tests {
     use exec_server_host::sandbox::{
-        DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+        DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, PolicyContext,
     };
 
     use super::*;
@@ -276,7 +276,7 @@ mod tests {
         let entries = vec![Entry { path, access: Access::Read, skip_missing: false }];
         let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
         let declared = DeclaredPolicy { files, network: Network::Restricted };
-        let policy = Policy::resolve(&declared, &Surroundings::default(), &HostNames).unwrap();
+        let policy = Policy::resolve(&declared, &PolicyContext::default(), &HostNames).unwrap();
         let is_allowed = |name: &str| check_cwd(&policy, &root.join(name)).is_ok();
         for name in ["outside/there", "outside/gone", "work/a", "work/b", "work/b/below"] {
             assert!(!is_allowed(name), "{name}");

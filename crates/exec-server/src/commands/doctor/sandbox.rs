@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use exec_server_host::sandbox::{
     Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Finding, HostNames,
-    Mechanism, Network, Plan, PlanError, Policy, Surroundings,
+    Mechanism, Network, Plan, PlanError, Policy, PolicyContext,
 };
 use serde::Serialize;
 
@@ -207,7 +207,7 @@ impl Workspace {
         entries.extend(writable.into_iter().map(|path| entry(path, Access::Write)));
         let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
         let declared = DeclaredPolicy { files, network: Network::Restricted };
-        let around = Surroundings { cwd: Some(self.path.clone()), ..Surroundings::default() };
+        let around = PolicyContext { cwd: Some(self.path.clone()), ..PolicyContext::default() };
         let policy = Policy::resolve(&declared, &around, &HostNames)?;
         Plan::new(&policy, capabilities, &HostNames).map_err(without_advice)
     }

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use crate::fs::cancel::CancelFlag;
 use crate::fs::room;
-use crate::fs::stop::Stop;
 use crate::fs::write::write_all_at;
 
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
@@ -32,13 +32,13 @@ pub(super) fn copy(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     size: u64,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), Failed> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }
     if size == 0 {
-        return write_all_at(to, &read(from, 0, stop)?, 0).map_err(Failed::Writing);
+        return write_all_at(to, &read(from, 0, cancel)?, 0).map_err(Failed::Writing);
     }
     let mut at = 0;
     let mut end = size;
@@ -47,7 +47,7 @@ pub(super) fn copy(
             end = end.min(current_size(from)?);
             break;
         };
-        at = copy_range(from, to, start..until, stop)?;
+        at = copy_range(from, to, start..until, cancel)?;
         if at < until {
             // It has been cut short.
             end = at;
@@ -63,11 +63,15 @@ pub(super) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> bool
 
 /// Everything up to `size`. Files of /proc say 0 whatever they have, and some have no end: of those, everything up to
 /// [`MAX_UNSIZED_BYTES`].
-pub(super) fn read(from: BorrowedFd<'_>, size: u64, stop: &Stop) -> Result<Vec<u8>, Failed> {
+pub(super) fn read(
+    from: BorrowedFd<'_>,
+    size: u64,
+    cancel: &CancelFlag,
+) -> Result<Vec<u8>, Failed> {
     // They may be read in whole records only, so no byte is read alone.
     let end = if size == 0 { MAX_UNSIZED_BYTES + BUFFER_BYTES as u64 } else { size };
     let mut content = Vec::new();
-    stream(from, 0..end, stop, |bytes, _| {
+    stream(from, 0..end, cancel, |bytes, _| {
         content.extend_from_slice(bytes);
         Ok(())
     })?;
@@ -97,12 +101,12 @@ pub(super) fn replace(
     to: BorrowedFd<'_>,
     size: u64,
     data: &[Range<u64>],
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), Failed> {
     let mut at = 0;
     for range in data {
         let copied =
-            clear(to, at..range.start).and_then(|()| copy_range(from, to, range.clone(), stop));
+            clear(to, at..range.start).and_then(|()| copy_range(from, to, range.clone(), cancel));
         at = match copied {
             Ok(at) => at,
             Err(failed) => {
@@ -153,11 +157,11 @@ fn copy_range(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     range: Range<u64>,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<u64, Failed> {
     let mut at = range.start;
     while at < range.end {
-        if stop.is_requested() {
+        if cancel.is_requested() {
             return Err(Failed::Abandoned);
         }
         let len = usize::try_from((range.end - at).min(RANGE_BYTES)).unwrap_or(BUFFER_BYTES);
@@ -166,7 +170,9 @@ fn copy_range(
             Ok(copied) if copied > 0 => at += copied as u64,
             Err(Errno::INTR) => {}
             Ok(_) | Err(_) => {
-                return stream(from, at..range.end, stop, |bytes, at| write_all_at(to, bytes, at));
+                return stream(from, at..range.end, cancel, |bytes, at| {
+                    write_all_at(to, bytes, at)
+                });
             }
         }
     }
@@ -177,13 +183,13 @@ fn copy_range(
 fn stream(
     from: BorrowedFd<'_>,
     range: Range<u64>,
-    stop: &Stop,
+    cancel: &CancelFlag,
     mut write: impl FnMut(&[u8], u64) -> Result<(), Errno>,
 ) -> Result<u64, Failed> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = range.start;
     while at < range.end {
-        if stop.is_requested() {
+        if cancel.is_requested() {
             return Err(Failed::Abandoned);
         }
         let left = usize::try_from(range.end - at).unwrap_or(BUFFER_BYTES);

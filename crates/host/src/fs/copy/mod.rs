@@ -25,30 +25,33 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
-use super::confinement::{self, Need};
+use super::cancel::CancelFlag;
+use super::confinement::{self, RequiredAccess};
 use super::error::FsError;
 use super::resolve::{self, Symlinks};
-use super::stop::Stop;
 
 /// Copies `source` so that `destination` names the copy. A FIFO, socket or device is refused; in a tree it is left out.
 pub fn copy(
     source: &Path,
     destination: &Path,
     recursive: bool,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
-    let source = Source::new(source.to_owned(), resolve::own_node(source, Need::Read)?)?;
+    let source = Source::new(source.to_owned(), resolve::own_node(source, RequiredAccess::Read)?)?;
     match source.file_type() {
         FileType::RegularFile => {
-            let parent = resolve::parent(destination, Symlinks::Follow, Need::Read)?;
-            let place = Place::named(destination, parent.directory.as_fd(), &parent.name);
-            file::copy(&source, &place, stop)
+            let parent = resolve::parent(destination, Symlinks::Follow, RequiredAccess::Read)?;
+            let target = CopyTarget::named(destination, parent.directory.as_fd(), &parent.name);
+            file::copy(&source, &target, cancel)
         }
         FileType::Symlink => {
-            let parent = resolve::parent(destination, Symlinks::Follow, Need::Change)?;
-            link::copy(&source, &Place::named(destination, parent.directory.as_fd(), &parent.name))
+            let parent = resolve::parent(destination, Symlinks::Follow, RequiredAccess::Change)?;
+            link::copy(
+                &source,
+                &CopyTarget::named(destination, parent.directory.as_fd(), &parent.name),
+            )
         }
-        FileType::Directory if recursive => tree::copy(&source, destination, stop),
+        FileType::Directory if recursive => tree::copy(&source, destination, cancel),
         FileType::Directory => {
             let why = "is a directory, which only a recursive copy includes";
             Err(FsError::Unsuitable { path: source.path, why })
@@ -84,7 +87,7 @@ impl Source {
 }
 
 /// Where a copy goes: a name in an open directory.
-struct Place<'a> {
+struct CopyTarget<'a> {
     path: PathBuf,
     directory: BorrowedFd<'a>,
     name: &'a OsStr,
@@ -92,23 +95,23 @@ struct Place<'a> {
     symlinks: Symlinks,
 }
 
-impl<'a> Place<'a> {
+impl<'a> CopyTarget<'a> {
     /// By the caller.
     fn named(path: &Path, directory: BorrowedFd<'a>, name: &'a OsStr) -> Self {
         Self { path: path.to_owned(), directory, name, symlinks: Symlinks::Follow }
     }
 
     /// Whether this thread may do so much to the name itself.
-    fn expect(&self, need: Need) -> Result<(), FsError> {
-        confinement::expect(self.directory, self.name, need, &self.path)
+    fn expect(&self, required: RequiredAccess) -> Result<(), FsError> {
+        confinement::expect(self.directory, self.name, required, &self.path)
     }
 
     /// What has the name already.
     fn node(&self) -> Result<OwnedFd, FsError> {
         if self.symlinks == Symlinks::Follow {
-            return resolve::node(&self.path, Symlinks::Follow, Need::Write);
+            return resolve::node(&self.path, Symlinks::Follow, RequiredAccess::Write);
         }
-        self.expect(Need::Write)?;
+        self.expect(RequiredAccess::Write)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(self.directory, self.name, flags, Mode::empty())
             .map_err(FsError::os("open", &self.path))

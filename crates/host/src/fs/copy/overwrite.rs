@@ -10,13 +10,13 @@ use std::slice::from_ref;
 use rustix::fs::{Mode, Stat};
 
 use super::content::{self, BUFFER_BYTES};
-use super::{Place, Source, file};
+use super::{CopyTarget, Source, file};
+use crate::fs::cancel::CancelFlag;
 use crate::fs::destination::{self, LastLink};
 use crate::fs::error::FsError;
 use crate::fs::metadata::size;
 use crate::fs::resolve::{Parent, Symlinks};
 use crate::fs::room::{self, Room};
-use crate::fs::stop::Stop;
 use crate::fs::write::write_all_at;
 use crate::fs::write_lock::WriteLock;
 
@@ -38,23 +38,23 @@ enum New {
 pub(super) fn copy(
     source: &Source,
     input: BorrowedFd<'_>,
-    place: &Place<'_>,
+    target: &CopyTarget<'_>,
     existing: &Existing,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     let to = existing.file.as_fd();
     let old_mode = Mode::from_raw_mode(existing.stat.st_mode & 0o7777);
     let mode = source.mode();
     let set_mode = |mode| {
-        rustix::fs::fchmod(to, mode).map_err(FsError::os("set the permissions of", &place.path))
+        rustix::fs::fchmod(to, mode).map_err(FsError::os("set the permissions of", &target.path))
     };
     if old_mode != mode {
         // Neither content is shown to those who may not see it.
         set_mode(old_mode & mode)?;
     }
     if !content::clone(input, to, size(&source.stat)) {
-        match secure(source, input, place, to, stop) {
-            Ok((new, room)) => write(source, input, place, to, (&new, room), stop)?,
+        match secure(source, input, target, to, cancel) {
+            Ok((new, room)) => write(source, input, target, to, (&new, room), cancel)?,
             Err(error) => {
                 room::give_back(to, &existing.stat, size(&source.stat));
                 if old_mode != mode {
@@ -71,59 +71,61 @@ pub(super) fn copy(
 fn secure(
     source: &Source,
     input: BorrowedFd<'_>,
-    place: &Place<'_>,
+    target: &CopyTarget<'_>,
     to: BorrowedFd<'_>,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(New, Room), FsError> {
     let size = size(&source.stat);
-    let failed = |failed| file::explain(failed, source, place);
+    let failed = |failed| file::explain(failed, source, target);
     let ranges = content::data_ranges(input, size).map_err(failed)?;
     let is_small = size <= BUFFER_BYTES as u64 && ranges.first() == Some(&(0..size));
     if size > 0 && !is_small {
-        let try_out =
-            |draft: BorrowedFd<'_>| content::copy(input, draft, size, stop).map_err(failed);
-        let room = room::reserve(&place.path, to, size, &ranges, || beside(place), try_out)?;
+        let try_out = |staged_file: BorrowedFd<'_>| {
+            content::copy(input, staged_file, size, cancel).map_err(failed)
+        };
+        let room = room::reserve(&target.path, to, size, &ranges, || beside(target), try_out)?;
         return Ok((New::Ranges(ranges), room));
     }
-    let new = content::read(input, size, stop).map_err(failed)?;
+    let new = content::read(input, size, cancel).map_err(failed)?;
     let len = new.len() as u64;
-    let try_out = |draft: BorrowedFd<'_>| {
-        write_all_at(draft, &new, 0).map_err(FsError::os("write", &place.path))
+    let try_out = |staged_file: BorrowedFd<'_>| {
+        write_all_at(staged_file, &new, 0).map_err(FsError::os("write", &target.path))
     };
-    let room = room::reserve(&place.path, to, len, from_ref(&(0..len)), || beside(place), try_out)?;
+    let room =
+        room::reserve(&target.path, to, len, from_ref(&(0..len)), || beside(target), try_out)?;
     Ok((New::Content(new), room))
 }
 
 fn write(
     source: &Source,
     input: BorrowedFd<'_>,
-    place: &Place<'_>,
+    target: &CopyTarget<'_>,
     to: BorrowedFd<'_>,
     new: (&New, Room),
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
-    let failed = |failed| file::explain(failed, source, place);
+    let failed = |failed| file::explain(failed, source, target);
     let size = size(&source.stat);
     match new {
         (New::Content(new), _) => write_all_at(to, new, 0)
             .and_then(|()| rustix::fs::ftruncate(to, new.len() as u64))
-            .map_err(FsError::os("write", &place.path)),
+            .map_err(FsError::os("write", &target.path)),
         (New::Ranges(data), Room::Reserved) => {
-            content::replace(input, to, size, data, stop).map_err(failed)
+            content::replace(input, to, size, data, cancel).map_err(failed)
         }
         (New::Ranges(_), Room::Tried) => {
-            rustix::fs::ftruncate(to, 0).map_err(FsError::os("empty", &place.path))?;
-            content::copy(input, to, size, stop).map_err(failed)
+            rustix::fs::ftruncate(to, 0).map_err(FsError::os("empty", &target.path))?;
+            content::copy(input, to, size, cancel).map_err(failed)
         }
     }
 }
 
 /// Where the file is, which a symlink may lead to.
-fn beside(place: &Place<'_>) -> Result<Option<Parent>, FsError> {
-    match place.symlinks {
-        Symlinks::Refuse => Parent::of(place.directory, place.name, &place.path).map(Some),
+fn beside(target: &CopyTarget<'_>) -> Result<Option<Parent>, FsError> {
+    match target.symlinks {
+        Symlinks::Refuse => Parent::of(target.directory, target.name, &target.path).map(Some),
         Symlinks::Follow => {
-            destination::find(&place.path, place.symlinks, LastLink::Followed).or(Ok(None))
+            destination::find(&target.path, target.symlinks, LastLink::Followed).or(Ok(None))
         }
     }
 }

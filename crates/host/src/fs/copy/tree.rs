@@ -1,4 +1,4 @@
-//! A directory with what is below it. Source and destination are walked side by side, each by its [`Trail`].
+//! A directory with what is below it. Source and destination are walked side by side, each by its [`TreeDescent`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::ops::ControlFlow;
@@ -9,28 +9,32 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Place, Source, file, link};
-use crate::fs::confinement::{self, Need};
+use super::{CopyTarget, Source, file, link};
+use crate::fs::cancel::CancelFlag;
+use crate::fs::confinement::{self, RequiredAccess};
+use crate::fs::descent::{TreeDescent, open_directory};
 use crate::fs::error::FsError;
 use crate::fs::kind::FileKind;
 use crate::fs::listing::Listing;
 use crate::fs::resolve::{self, Identity, Symlinks};
-use crate::fs::stop::Stop;
 use crate::fs::survey::{self, Site};
-use crate::fs::trail::{Trail, open_directory};
 
 /// Until it is filled, a new directory is its owner's alone, who may always fill it.
 const MODE_WHILE_FILLED: Mode = Mode::RWXU;
 
-pub(super) fn copy(source: &Source, destination: &Path, stop: &Stop) -> Result<(), FsError> {
+pub(super) fn copy(
+    source: &Source,
+    destination: &Path,
+    cancel: &CancelFlag,
+) -> Result<(), FsError> {
     let from = resolve::reopen(source.node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(FsError::os("open the directory", &source.path))?;
-    let (to, is_new) = open_root(source, destination, stop)?;
+    let (to, is_new) = open_root(source, destination, cancel)?;
     let root = Identity::of(to.as_fd()).map_err(FsError::os("look at", destination))?;
     let mut copy = TreeCopy {
-        stop,
-        from: Trail::new(&source.path, from),
-        to: Trail::new(destination, to),
+        cancel,
+        from: TreeDescent::new(&source.path, from),
+        to: TreeDescent::new(destination, to),
         destination: root,
         levels: Vec::new(),
     };
@@ -38,29 +42,34 @@ pub(super) fn copy(source: &Source, destination: &Path, stop: &Stop) -> Result<(
 }
 
 /// The destination, existing or new. That the source is not around it is known before anything is made.
-fn open_root(source: &Source, destination: &Path, stop: &Stop) -> Result<(OwnedFd, bool), FsError> {
-    match resolve::node(destination, Symlinks::Follow, Need::Write) {
+fn open_root(
+    source: &Source,
+    destination: &Path,
+    cancel: &CancelFlag,
+) -> Result<(OwnedFd, bool), FsError> {
+    match resolve::node(destination, Symlinks::Follow, RequiredAccess::Write) {
         Ok(node) => {
             let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", destination))?;
             resolve::expect_kind(destination, &stat, FileKind::Directory, "a directory")?;
             refuse_inside(source, destination, node.as_fd())?;
             expect_copyable(
                 source,
-                || Site::open(node.as_fd(), Need::MakeDirectory, destination),
-                stop,
+                || Site::open(node.as_fd(), RequiredAccess::MakeDirectory, destination),
+                cancel,
             )?;
             let root = resolve::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
                 .map_err(FsError::os("open the directory", destination))?;
             Ok((root, false))
         }
         Err(error) if error.is_not_found() => {
-            let parent = resolve::parent(destination, Symlinks::Follow, Need::MakeDirectory)?;
+            let parent =
+                resolve::parent(destination, Symlinks::Follow, RequiredAccess::MakeDirectory)?;
             refuse_inside(source, destination, parent.directory.as_fd())?;
             let (above, name) = (parent.directory.as_fd(), &parent.name);
             expect_copyable(
                 source,
-                || Site::of(above, name, Need::MakeDirectory, destination),
-                stop,
+                || Site::of(above, name, RequiredAccess::MakeDirectory, destination),
+                cancel,
             )?;
             rustix::fs::mkdirat(&parent.directory, &parent.name, MODE_WHILE_FILLED)
                 .map_err(FsError::os("create the directory", destination))?;
@@ -76,14 +85,14 @@ fn open_root(source: &Source, destination: &Path, stop: &Stop) -> Result<(OwnedF
 fn expect_copyable(
     source: &Source,
     destination: impl FnOnce() -> Result<Site, FsError>,
-    stop: &Stop,
+    cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     if !confinement::is_confined() {
         return Ok(());
     }
     let node = source.node.as_fd();
-    let sites = [Site::open(node, Need::Read, &source.path)?, destination()?];
-    survey::expect(node, OsStr::new("."), &sites, &source.path, stop)
+    let sites = [Site::open(node, RequiredAccess::Read, &source.path)?, destination()?];
+    survey::expect(node, OsStr::new("."), &sites, &source.path, cancel)
 }
 
 fn refuse_inside(
@@ -119,13 +128,13 @@ fn is_inside(directory: BorrowedFd<'_>, tree: Identity) -> Result<bool, Errno> {
 }
 
 struct TreeCopy<'a> {
-    stop: &'a Stop,
-    from: Trail,
-    to: Trail,
+    cancel: &'a CancelFlag,
+    from: TreeDescent,
+    to: TreeDescent,
     /// The root of it. It must not be met in the source, where somebody may move it or have it mounted: it would be
     /// copied into itself without an end.
     destination: Identity,
-    /// One for each directory of both trails.
+    /// One for each directory of both descents.
     levels: Vec<Level>,
 }
 
@@ -176,8 +185,13 @@ impl TreeCopy<'_> {
     /// It may have come since the tree was looked through. If it is not a directory more is asked when it is copied.
     fn expect(&self, name: &OsStr) -> Result<(), FsError> {
         let path = self.from.path_of(name);
-        confinement::expect(self.from.here(), name, Need::Read, &path)?;
-        confinement::expect(self.to.here(), name, Need::MakeDirectory, &self.to.path_of(name))
+        confinement::expect(self.from.here(), name, RequiredAccess::Read, &path)?;
+        confinement::expect(
+            self.to.here(),
+            name,
+            RequiredAccess::MakeDirectory,
+            &self.to.path_of(name),
+        )
     }
 
     fn not_entered(&self, name: &OsStr, errno: Errno) -> FsError {
@@ -199,7 +213,7 @@ impl TreeCopy<'_> {
             let why = "is where its tree is being copied to";
             return Err(FsError::Unsuitable { path: self.from.path(), why });
         }
-        self.stop.check(&self.from.path())?;
+        self.cancel.check(&self.from.path())?;
         let mut waiting = Vec::new();
         let outcome = listing.read(self.from.here(), |name, listed| {
             let copied = match listed {
@@ -226,22 +240,22 @@ impl TreeCopy<'_> {
     fn copy_entry(&self, name: &CStr) -> Result<Copied, FsError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.from.path_of(os_str(name));
-        self.stop.check(&path)?;
+        self.cancel.check(&path)?;
         self.expect(os_str(name))?;
         let node = match rustix::fs::openat(self.from.here(), name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Copied::Done),
             node => node.map_err(FsError::os("open", &path))?,
         };
         let source = Source::new(path, node)?;
-        let place = Place {
+        let target = CopyTarget {
             path: self.to.path_of(os_str(name)),
             directory: self.to.here(),
             name: os_str(name),
             symlinks: Symlinks::Refuse,
         };
         match source.file_type() {
-            FileType::RegularFile => file::copy(&source, &place, self.stop)?,
-            FileType::Symlink => link::copy(&source, &place)?,
+            FileType::RegularFile => file::copy(&source, &target, self.cancel)?,
+            FileType::Symlink => link::copy(&source, &target)?,
             FileType::Directory => return Ok(Copied::Waits),
             _ => {}
         }
@@ -287,15 +301,16 @@ mod tests {
         let (from, to) = (root.path().join("from"), root.path().join("to"));
         std::fs::create_dir_all(from.join("sub")).unwrap();
         let source =
-            Source::new(from.clone(), resolve::own_node(&from, Need::Read).unwrap()).unwrap();
+            Source::new(from.clone(), resolve::own_node(&from, RequiredAccess::Read).unwrap())
+                .unwrap();
         let opened = resolve::directory(&from, Symlinks::Follow).unwrap();
-        let (destination, is_new) = open_root(&source, &to, &Stop::never()).unwrap();
-        let stop = Stop::never();
+        let (destination, is_new) = open_root(&source, &to, &CancelFlag::never()).unwrap();
+        let cancel = CancelFlag::never();
         let mut copy = TreeCopy {
-            stop: &stop,
-            from: Trail::new(&from, opened),
+            cancel: &cancel,
+            from: TreeDescent::new(&from, opened),
             destination: Identity::of(destination.as_fd()).unwrap(),
-            to: Trail::new(&to, destination),
+            to: TreeDescent::new(&to, destination),
             levels: Vec::new(),
         };
         std::fs::rename(&to, from.join("sub/moved")).unwrap();

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use self::file::{FileSink, UntilCancelled};
 use self::visible::{Entry, Found, Next, READING, Visibility};
 use super::FsError;
-use super::confinement::Need;
+use super::confinement::RequiredAccess;
 use super::glob::{Globs, PatternError, Verdict};
 use super::kind::FileKind;
 use super::metadata::size;
@@ -158,7 +158,7 @@ impl Search {
         cancelled: &AtomicBool,
         found: &mut dyn FnMut(Match) -> ControlFlow<()>,
     ) -> Result<Summary, FsError> {
-        let node = resolve::node(root, Symlinks::Follow, Need::Read)?;
+        let node = resolve::node(root, Symlinks::Follow, RequiredAccess::Read)?;
         let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", root))?;
         if self.max_matches == 0 {
             return Ok(Summary { truncated: true, ..Summary::default() });

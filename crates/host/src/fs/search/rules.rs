@@ -15,7 +15,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::io::Errno;
 
 use super::visible::{Obstacle, open_regular};
-use crate::fs::confinement::Need;
+use crate::fs::confinement::RequiredAccess;
 use crate::fs::resolve::{self, Symlinks};
 
 /// Of one ignore file: far more than anybody writes. Compiling this much may take 100 MiB, and a fifth of a second.
@@ -80,7 +80,8 @@ impl Rules {
 /// The rules of the directories above `root`, nearest first, up to the top of the repository that it is in. Outside
 /// a repository there is no end to where rules could come from, so there are none.
 pub(super) fn above(root: &Path) -> Vec<Rules> {
-    let is_top = |directory: &Path| resolve::own_node(&directory.join(".git"), Need::Read).is_ok();
+    let is_top =
+        |directory: &Path| resolve::own_node(&directory.join(".git"), RequiredAccess::Read).is_ok();
     let Some(top) = root.ancestors().find(|directory| is_top(directory)) else {
         return Vec::new();
     };

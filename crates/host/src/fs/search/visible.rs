@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::rules::{self, Rules};
 use crate::fs::FsError;
-use crate::fs::confinement::{self, Need, View};
+use crate::fs::confinement::{self, RequiredAccess, View};
 use crate::fs::listing::{Listing, followed_type, own_type};
 use crate::fs::metadata::size;
 use crate::fs::procfs;
@@ -101,7 +101,7 @@ pub(super) fn open_regular(
     directory: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<OwnedFd>, Errno> {
-    if !View::of(directory)?.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+    if !View::of(directory)?.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Read) {
         return Ok(None);
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -224,7 +224,7 @@ impl Walk<'_> {
         let mut names: Vec<Name> = Vec::new();
         let mut view = View::of(directory)?;
         let read = self.listing.read(directory, |name, listed| {
-            if !view.allows(OsStr::from_bytes(name.to_bytes()), Need::Read) {
+            if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Read) {
                 return ControlFlow::Continue(());
             }
             if names.len() == MAX_DIRECTORY_NAMES {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use super::window::{Happened, Settled, Unsettled, Window};
+use super::window::{ChangeWindow, FsEvent, PendingScan, Settled};
 use super::{Changes, WatchDepth};
 use crate::sandbox::{Access, Policy};
 
@@ -19,24 +19,24 @@ pub(super) struct Inbox {
 
 #[derive(Debug)]
 enum State {
-    Open(Window),
+    Open(ChangeWindow),
     Closed,
 }
 
 impl Inbox {
     pub(super) fn new(root: PathBuf, depth: WatchDepth, policy: Option<Policy>) -> Self {
-        let state = Mutex::new(State::Open(Window::new(root, depth)));
+        let state = Mutex::new(State::Open(ChangeWindow::new(root, depth)));
         Self { policy, state, news: Notify::new() }
     }
 
-    pub(super) fn put(&self, happened: Happened<'_>) {
-        if happened.path().is_some_and(|path| !self.admits(path)) {
+    pub(super) fn put(&self, event: FsEvent<'_>) {
+        if event.path().is_some_and(|path| !self.admits(path)) {
             return;
         }
         let mut state = self.lock();
         if let State::Open(window) = &mut *state {
             let was_empty = window.is_empty();
-            window.apply(happened);
+            window.apply(event);
             drop(state);
             if was_empty {
                 self.news.notify_one();
@@ -62,14 +62,14 @@ impl Inbox {
     }
 
     /// Whether the disk has to be looked at before anything is taken.
-    pub(super) fn is_unsettled(&self) -> bool {
-        matches!(&*self.lock(), State::Open(window) if window.is_unsettled())
+    pub(super) fn has_pending_scan(&self) -> bool {
+        matches!(&*self.lock(), State::Open(window) if window.has_pending_scan())
     }
 
     /// A look at the disk begins.
-    pub(super) fn take_unsettled(&self) -> Option<Unsettled> {
+    pub(super) fn take_pending_scan(&self) -> Option<PendingScan> {
         match &mut *self.lock() {
-            State::Open(window) => window.take_unsettled(),
+            State::Open(window) => window.take_pending_scan(),
             State::Closed => None,
         }
     }
@@ -82,8 +82,8 @@ impl Inbox {
     }
 
     /// Nobody could look.
-    pub(super) fn give_up_unsettled(&self) {
-        drop(self.take_unsettled());
+    pub(super) fn give_up_pending_scan(&self) {
+        drop(self.take_pending_scan());
         self.settle(Settled { lost: true, ..Settled::default() });
     }
 

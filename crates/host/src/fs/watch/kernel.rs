@@ -11,13 +11,13 @@ use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _}
 use rustix::io::Errno;
 
 use super::directories::Directories;
-use super::wishes::Wishes;
+use super::requests::WatchRequests;
 use crate::fs::FsError;
 
 #[derive(Debug)]
 pub(super) struct Kernel {
     queue: RecommendedWatcher,
-    pub(super) wishes: Wishes,
+    pub(super) requests: WatchRequests,
     directories: Arc<Directories>,
 }
 
@@ -36,7 +36,7 @@ impl Kernel {
         let config = Config::default().with_follow_symlinks(false);
         let queue = RecommendedWatcher::new(hear, config)
             .map_err(|error| explain("open", Path::new("inotify"), error))?;
-        let mut kernel = Self { queue, wishes: Wishes::default(), directories };
+        let mut kernel = Self { queue, requests: WatchRequests::default(), directories };
         match kernel.check() {
             Ok(()) => Ok(kernel),
             // Its thread could not be started, and its destructor would panic for want of it.
@@ -55,7 +55,7 @@ impl Kernel {
 
     /// Watches a directory, or whatever has this name by now. Returns whether anybody wants that.
     pub(super) fn add(&mut self, directory: &Path) -> Result<bool, FsError> {
-        if !self.wishes.wants(directory) {
+        if !self.requests.wants(directory) {
             return Ok(false);
         }
         while self.drop_stale() {}
@@ -72,11 +72,11 @@ impl Kernel {
     /// Waits at `at` until the way down to `directory` is there again; not any more if they are the same.
     pub(super) fn await_at(&mut self, directory: &Path, at: &Path) -> Result<bool, FsError> {
         let place = (directory != at).then_some(at);
-        let before = self.wishes.await_at(directory, place);
+        let before = self.requests.await_at(directory, place);
         let added = self.add(at);
         let left = match added {
             Ok(_) => before,
-            Err(_) => self.wishes.await_at(directory, before.as_deref()),
+            Err(_) => self.requests.await_at(directory, before.as_deref()),
         };
         if let Some(left) = left {
             self.remove_unwanted(&left);
@@ -85,7 +85,7 @@ impl Kernel {
     }
 
     pub(super) fn remove_unwanted(&mut self, directory: &Path) {
-        if !self.wishes.wants(directory) {
+        if !self.requests.wants(directory) {
             self.remove(directory);
         }
     }

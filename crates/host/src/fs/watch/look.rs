@@ -11,47 +11,47 @@ use std::sync::atomic::Ordering;
 use rustix::fs::FileType;
 
 use super::inbox::Inbox;
+use super::requests::WatchRequest;
 use super::routes::Scope;
 use super::window::{MAX_PATHS, RootState, Settled};
-use super::wishes::Wish;
-use super::{Place, Shared, WatchDepth};
-use crate::fs::confinement::Need;
+use super::{Shared, WatchDepth, WatchTarget};
+use crate::fs::confinement::RequiredAccess;
 use crate::fs::listing::{Listing, own_type};
 use crate::fs::resolve::{self, Symlinks};
 use crate::fs::{FileKind, FsError};
 
 impl Shared {
     /// Begins to watch. What cannot be watched below is left out.
-    pub(super) fn begin(&self, wish: &Wish) -> Result<(), FsError> {
+    pub(super) fn begin(&self, request: &WatchRequest) -> Result<(), FsError> {
         {
             let mut kernel = self.kernel();
             kernel.check()?;
-            kernel.wishes.add(wish);
+            kernel.requests.add(request);
         }
-        self.cover(wish)
+        self.cover(request)
     }
 
     /// Looks at what the events of one watch leave open.
-    pub(super) fn settle(&self, place: &Place, inbox: &Inbox) {
+    pub(super) fn settle(&self, target: &WatchTarget, inbox: &Inbox) {
         let is_usable = self.kernel().check().is_ok();
-        let Some(unsettled) = inbox.take_unsettled() else { return };
+        let Some(pending_scan) = inbox.take_pending_scan() else { return };
         // Told after the look: what happened until then may have had no event.
-        let lost = !is_usable || unsettled.root != RootState::Watched;
+        let lost = !is_usable || pending_scan.root != RootState::Watched;
         let mut settled = Settled { lost, ..Settled::default() };
         if is_usable {
             while self.kernel().drop_stale() {}
-            let root = match unsettled.root {
+            let root = match pending_scan.root {
                 RootState::Watched => Ok(()),
-                RootState::Incomplete => self.cover(&place.wish),
-                RootState::Stale => self.find_root(place, &mut settled),
+                RootState::Incomplete => self.cover(&target.request),
+                RootState::Stale => self.find_root(target, &mut settled),
             };
             settled.note_failure(root);
-            for path in unsettled.moved {
+            for path in pending_scan.moved {
                 let moved = self.cover_tree(&path, |_| {});
                 settled.lost |= moved.is_ok();
                 settled.note_failure(moved);
             }
-            for path in unsettled.arrived {
+            for path in pending_scan.arrived {
                 let arrived = self.cover_tree(&path, |found| settled.list(found));
                 settled.note_failure(arrived);
             }
@@ -59,19 +59,19 @@ impl Shared {
         inbox.settle(settled);
     }
 
-    /// Takes the wishes of dropped watches back.
+    /// Takes the requests of dropped watches back.
     pub(super) fn forget_released(&self) {
-        let wishes = std::mem::take(&mut *self.released());
-        for wish in wishes {
+        let requests = std::mem::take(&mut *self.released());
+        for request in requests {
             let unneeded = {
                 let mut kernel = self.kernel();
                 if kernel.check().is_err() {
                     return;
                 }
-                let awaited_at = kernel.wishes.remove(&wish);
-                let mut unneeded = match wish.depth {
-                    WatchDepth::Single => vec![wish.directory],
-                    WatchDepth::Tree => kernel.watched_at_and_below(&wish.directory),
+                let awaited_at = kernel.requests.remove(&request);
+                let mut unneeded = match request.depth {
+                    WatchDepth::Single => vec![request.directory],
+                    WatchDepth::Tree => kernel.watched_at_and_below(&request.directory),
                 };
                 unneeded.extend(awaited_at);
                 unneeded
@@ -85,31 +85,32 @@ impl Shared {
         }
     }
 
-    fn cover(&self, wish: &Wish) -> Result<(), FsError> {
-        match wish.depth {
-            WatchDepth::Single => self.kernel().add(&wish.directory).map(drop),
-            WatchDepth::Tree => self.cover_tree(&wish.directory, |_| {}),
+    fn cover(&self, request: &WatchRequest) -> Result<(), FsError> {
+        match request.depth {
+            WatchDepth::Single => self.kernel().add(&request.directory).map(drop),
+            WatchDepth::Tree => self.cover_tree(&request.directory, |_| {}),
         }
     }
 
-    fn find_root(&self, place: &Place, settled: &mut Settled) -> Result<(), FsError> {
-        let directory = &place.wish.directory;
+    fn find_root(&self, target: &WatchTarget, settled: &mut Settled) -> Result<(), FsError> {
+        let directory = &target.request.directory;
         let is_reached = reach(directory, |at| self.stand_at(directory, at));
         // Also where it cannot be watched.
-        let looked = expect_directory(directory, Need::Pass).and_then(|()| match place.scope {
-            Scope::File => resolve::own_node(&place.root, Need::Pass).map(drop),
-            _ => Ok(()),
-        });
+        let looked =
+            expect_directory(directory, RequiredAccess::Pass).and_then(|()| match target.scope {
+                Scope::File => resolve::own_node(&target.root, RequiredAccess::Pass).map(drop),
+                _ => Ok(()),
+            });
         settled.root_is_there = match looked {
             Err(error) if is_shortage(&error) => return Err(error),
             looked => Some(looked.is_ok()),
         };
-        if is_reached { self.cover(&place.wish) } else { Ok(()) }
+        if is_reached { self.cover(&target.request) } else { Ok(()) }
     }
 
     fn stand_at(&self, directory: &Path, at: &Path) -> bool {
-        let stood =
-            expect_directory(at, Need::Pass).and_then(|()| self.kernel().await_at(directory, at));
+        let stood = expect_directory(at, RequiredAccess::Pass)
+            .and_then(|()| self.kernel().await_at(directory, at));
         if let Err(error) = &stood
             && is_shortage(error)
         {
@@ -147,7 +148,7 @@ impl Shared {
         waiting: &mut Vec<PathBuf>,
         found: &mut impl FnMut(PathBuf),
     ) -> Result<(), FsError> {
-        expect_directory(path, Need::Read)?;
+        expect_directory(path, RequiredAccess::Read)?;
         // One lock for each directory: others that watch, or end, wait for no tree.
         if !self.kernel().add(path)? {
             return Ok(());
@@ -212,8 +213,8 @@ fn is_shortage(error: &FsError) -> bool {
     matches!(error, FsError::NoWatches { .. }) || error.is_out_of_resources()
 }
 
-fn expect_directory(path: &Path, need: Need) -> Result<(), FsError> {
-    let node = resolve::node(path, Symlinks::Refuse, need)?;
+fn expect_directory(path: &Path, required: RequiredAccess) -> Result<(), FsError> {
+    let node = resolve::node(path, Symlinks::Refuse, required)?;
     let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
     resolve::expect_kind(path, &stat, FileKind::Directory, "a directory")
 }

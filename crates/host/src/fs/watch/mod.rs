@@ -13,9 +13,9 @@ mod directories;
 mod inbox;
 mod kernel;
 mod look;
+mod requests;
 mod routes;
 mod window;
-mod wishes;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ use tokio::time::Instant;
 
 use self::inbox::Inbox;
 use self::kernel::Kernel;
+use self::requests::WatchRequest;
 use self::routes::{Routes, Scope};
-use self::wishes::Wish;
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::{FsError, resolve};
 
 /// How long after a first change further ones are waited for.
@@ -84,7 +84,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// One watched path. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
-    place: Arc<Place>,
+    target: Arc<WatchTarget>,
     inbox: Arc<Inbox>,
     /// Weak: the kernel queue ends with the [`Watcher`], whoever still holds watches.
     shared: Weak<Shared>,
@@ -94,10 +94,10 @@ pub struct Watch {
 }
 
 #[derive(Debug)]
-struct Place {
+struct WatchTarget {
     root: PathBuf,
     scope: Scope,
-    wish: Wish,
+    request: WatchRequest,
 }
 
 /// Where the jobs of one watch are done.
@@ -118,7 +118,7 @@ struct Shared {
     kernel: Mutex<Kernel>,
     routes: Arc<Routes>,
     /// Of watches that were dropped, until a thread that may block has told the kernel.
-    released: Mutex<Vec<Wish>>,
+    released: Mutex<Vec<WatchRequest>>,
     closing: AtomicBool,
 }
 
@@ -155,7 +155,7 @@ impl Watcher {
         threads: impl Fn(Job) + Send + Sync + 'static,
     ) -> Result<Watch, FsError> {
         let root = resolve::real_path(path)?;
-        let node = resolve::own_node(&root, Need::Read)?;
+        let node = resolve::own_node(&root, RequiredAccess::Read)?;
         let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let (scope, directory, depth) = match (is_directory, root.parent(), depth) {
@@ -165,17 +165,17 @@ impl Watcher {
         };
         let policy = confinement::in_force().map(|confinement| confinement.policy().clone());
         let inbox = Arc::new(Inbox::new(root.clone(), depth, policy));
-        let place = Place { root, scope, wish: Wish { directory, depth } };
-        self.shared.routes.add(&place.root, scope, &inbox);
+        let target = WatchTarget { root, scope, request: WatchRequest { directory, depth } };
+        self.shared.routes.add(&target.root, scope, &inbox);
         let watch = Watch {
-            place: Arc::new(place),
+            target: Arc::new(target),
             inbox,
             shared: Arc::downgrade(&self.shared),
             threads: Threads { run: Box::new(threads) },
             progress: Progress::Waiting,
         };
         // A tree may have been watched in part before the limit was reached; dropping the watch undoes that.
-        self.shared.begin(&watch.place.wish).map(|()| watch)
+        self.shared.begin(&watch.target.request).map(|()| watch)
     }
 
     /// Ends all watches. One that is being set looks no further.
@@ -195,7 +195,7 @@ impl Watch {
     /// The path that is watched, without symlinks.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.place.root
+        &self.target.root
     }
 
     /// What has changed, collected for 50 ms after the first change. `None` once the watcher is closed. Cancel-safe.
@@ -209,7 +209,7 @@ impl Watch {
                 Progress::Collecting { until } => {
                     tokio::time::sleep_until(*until).await;
                     self.progress = Progress::Waiting;
-                    if self.inbox.is_unsettled() {
+                    if self.inbox.has_pending_scan() {
                         self.progress = Progress::Settling { done: self.settle()? };
                     } else if let Some(changes) = self.inbox.take() {
                         return Some(changes);
@@ -217,7 +217,7 @@ impl Watch {
                 }
                 Progress::Settling { done } => {
                     if done.await.is_err() {
-                        self.inbox.give_up_unsettled();
+                        self.inbox.give_up_pending_scan();
                     }
                     self.progress = Progress::Waiting;
                     if let Some(changes) = self.inbox.take() {
@@ -232,9 +232,9 @@ impl Watch {
     fn settle(&self) -> Option<oneshot::Receiver<()>> {
         let (report, done) = oneshot::channel();
         let shared = self.shared.upgrade()?;
-        let (place, inbox) = (Arc::clone(&self.place), Arc::clone(&self.inbox));
+        let (target, inbox) = (Arc::clone(&self.target), Arc::clone(&self.inbox));
         (self.threads.run)(Box::new(move || {
-            shared.settle(&place, &inbox);
+            shared.settle(&target, &inbox);
             let _ = report.send(());
         }));
         Some(done)
@@ -244,8 +244,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        shared.routes.remove(&self.place.root, &self.inbox);
-        shared.released().push(self.place.wish.clone());
+        shared.routes.remove(&self.target.root, &self.inbox);
+        shared.released().push(self.target.request.clone());
         // If it is dropped, whoever is next does this one's work as well.
         (self.threads.run)(Box::new(move || shared.forget_released()));
     }
@@ -256,7 +256,7 @@ impl Shared {
         self.kernel.lock().expect("no code panics while it holds the kernel's queue")
     }
 
-    fn released(&self) -> MutexGuard<'_, Vec<Wish>> {
+    fn released(&self) -> MutexGuard<'_, Vec<WatchRequest>> {
         self.released.lock().expect("no code panics while it holds the list of dropped watches")
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use notify::event::{CreateKind, Event, EventKind, ModifyKind, RenameMode};
 
 use super::inbox::Inbox;
-use super::window::Happened;
+use super::window::FsEvent;
 
 /// What a watch covers, seen from its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Routes {
 
     pub(super) fn deliver(&self, event: &notify::Result<Event>) {
         match event {
-            Ok(event) if event.need_rescan() => self.put_to_all(Happened::Overflowed),
+            Ok(event) if event.need_rescan() => self.put_to_all(FsEvent::Overflowed),
             Ok(event) => {
                 if let (Some(path), Some(news)) = (event.paths.first(), News::of(event)) {
                     self.deliver_news(path, news);
@@ -66,14 +66,14 @@ impl Routes {
             }
             Err(error) => {
                 tracing::debug!(%error, "changes of watched files are lost");
-                self.put_to_all(Happened::Lost);
+                self.put_to_all(FsEvent::Lost);
             }
         }
     }
 
-    fn put_to_all(&self, happened: Happened<'_>) {
+    fn put_to_all(&self, event: FsEvent<'_>) {
         for route in self.lock().values().flatten() {
-            route.inbox.put(happened);
+            route.inbox.put(event);
         }
     }
 
@@ -88,7 +88,7 @@ impl Routes {
                 };
                 let is_own_root = distance == 0 && route.scope != Scope::File;
                 if covered && !(is_own_root && news.moves_roots()) {
-                    news.happened_to(path).into_iter().for_each(|told| route.inbox.put(told));
+                    news.fs_event_at(path).into_iter().for_each(|told| route.inbox.put(told));
                 }
             }
         }
@@ -98,7 +98,7 @@ impl Routes {
         for (root, routes) in at_and_below(&by_root, path) {
             for route in routes {
                 if root != path || route.scope != Scope::File {
-                    route.inbox.put(Happened::RootMoved);
+                    route.inbox.put(FsEvent::RootMoved);
                 }
             }
         }
@@ -170,13 +170,13 @@ impl News {
         }
     }
 
-    fn happened_to(self, path: &Path) -> Option<Happened<'_>> {
+    fn fs_event_at(self, path: &Path) -> Option<FsEvent<'_>> {
         Some(match self {
-            Self::Created { directory } => Happened::Created { path, directory },
-            Self::Modified => Happened::Modified { path },
-            Self::Removed => Happened::Removed { path },
-            Self::MovedFrom { cookie } => Happened::MovedFrom { path, cookie },
-            Self::MovedTo { cookie } => Happened::MovedTo { path, cookie },
+            Self::Created { directory } => FsEvent::Created { path, directory },
+            Self::Modified => FsEvent::Modified { path },
+            Self::Removed => FsEvent::Removed { path },
+            Self::MovedFrom { cookie } => FsEvent::MovedFrom { path, cookie },
+            Self::MovedTo { cookie } => FsEvent::MovedTo { path, cookie },
             Self::MovedItself => return None,
         })
     }
@@ -239,8 +239,8 @@ mod tests {
         let below = watched(&routes, "/d/e/f", Scope::File);
         let beside = watched(&routes, "/dd", Scope::Tree);
         happens(&routes, EventKind::Remove(RemoveKind::Folder), "/d");
-        assert_eq!(below.take_unsettled().unwrap().root, RootState::Stale);
-        assert!(!beside.is_unsettled());
+        assert_eq!(below.take_pending_scan().unwrap().root, RootState::Stale);
+        assert!(!beside.has_pending_scan());
         assert_eq!(beside.take(), None);
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let inner = watched(&routes, "/t/d", Scope::Directory);
         happens(&routes, EventKind::Modify(ModifyKind::Name(RenameMode::From)), "/t/d");
         assert_eq!(tree.take(), None);
-        assert!(!tree.is_unsettled() && inner.is_unsettled());
+        assert!(!tree.has_pending_scan() && inner.has_pending_scan());
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         let other = watched(&routes, "/b", Scope::Tree);
         routes.deliver(&Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         for inbox in [one, other] {
-            assert_eq!(inbox.take_unsettled().unwrap().root, RootState::Incomplete);
+            assert_eq!(inbox.take_pending_scan().unwrap().root, RootState::Incomplete);
         }
     }
 }

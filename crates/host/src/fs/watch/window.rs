@@ -17,7 +17,7 @@ const MAX_PATH_BYTES: usize = 512 << 10;
 
 /// One event, as far as one watch is concerned.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Happened<'a> {
+pub(super) enum FsEvent<'a> {
     Created {
         path: &'a Path,
         directory: bool,
@@ -44,7 +44,7 @@ pub(super) enum Happened<'a> {
     Overflowed,
 }
 
-impl<'a> Happened<'a> {
+impl<'a> FsEvent<'a> {
     /// What it happened to, if it is not about the watch as a whole.
     pub(super) fn path(&self) -> Option<&'a Path> {
         match *self {
@@ -60,7 +60,7 @@ impl<'a> Happened<'a> {
 
 /// What has to be looked at on the disk before the window can be taken.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Unsettled {
+pub(super) struct PendingScan {
     /// Perhaps directories: what was put in them before the kernel watched them had no event.
     pub(super) arrived: BTreeSet<PathBuf>,
     /// Perhaps directories: the kernel watches of a moved one are replaced, which leaves a gap.
@@ -90,7 +90,7 @@ pub(super) struct Settled {
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ChangeWindow {
     root: PathBuf,
     /// As far as has been told.
     root_is_there: bool,
@@ -99,7 +99,7 @@ pub(super) struct Window {
     path_bytes: usize,
     /// The first half of a rename; the kernel sends the second half next, if there is one.
     moving: Option<Moving>,
-    unsettled: Unsettled,
+    pending_scan: PendingScan,
     rescan: bool,
     /// The list was dropped, and stays empty until the window is taken.
     overflowed: bool,
@@ -114,7 +114,7 @@ struct Moving {
     was: Now,
 }
 
-impl Window {
+impl ChangeWindow {
     pub(super) fn new(root: PathBuf, depth: WatchDepth) -> Self {
         Self {
             root,
@@ -123,7 +123,7 @@ impl Window {
             names: BTreeMap::new(),
             path_bytes: 0,
             moving: None,
-            unsettled: Unsettled::default(),
+            pending_scan: PendingScan::default(),
             rescan: false,
             overflowed: false,
             looks: 0,
@@ -131,37 +131,37 @@ impl Window {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.rescan && !self.is_unsettled()
+        self.names.is_empty() && !self.rescan && !self.has_pending_scan()
     }
 
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.unsettled != Unsettled::default()
+    pub(super) fn has_pending_scan(&self) -> bool {
+        self.pending_scan != PendingScan::default()
     }
 
-    pub(super) fn apply(&mut self, happened: Happened<'_>) {
-        match happened {
-            Happened::Created { path, directory } => {
+    pub(super) fn apply(&mut self, event: FsEvent<'_>) {
+        match event {
+            FsEvent::Created { path, directory } => {
                 self.put(path, Before::Absent, Now::New);
                 if directory {
                     self.expect_content(path);
                 }
             }
-            Happened::Modified { path } => self.modified(path),
-            Happened::Removed { path } => self.put(path, Before::Present, Now::Gone),
-            Happened::MovedFrom { path, cookie } => self.moved_from(path, cookie),
-            Happened::MovedTo { path, cookie } => self.moved_to(path, cookie),
-            Happened::RootMoved => self.expect_root(RootState::Stale),
-            Happened::Lost => self.rescan = true,
-            Happened::Overflowed => self.expect_root(RootState::Incomplete),
+            FsEvent::Modified { path } => self.modified(path),
+            FsEvent::Removed { path } => self.put(path, Before::Present, Now::Gone),
+            FsEvent::MovedFrom { path, cookie } => self.moved_from(path, cookie),
+            FsEvent::MovedTo { path, cookie } => self.moved_to(path, cookie),
+            FsEvent::RootMoved => self.expect_root(RootState::Stale),
+            FsEvent::Lost => self.rescan = true,
+            FsEvent::Overflowed => self.expect_root(RootState::Incomplete),
         }
     }
 
     /// A look at the disk begins.
-    pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
-        let unsettled = std::mem::take(&mut self.unsettled);
-        (unsettled != Unsettled::default()).then(|| {
+    pub(super) fn take_pending_scan(&mut self) -> Option<PendingScan> {
+        let pending_scan = std::mem::take(&mut self.pending_scan);
+        (pending_scan != PendingScan::default()).then(|| {
             self.looks += 1;
-            unsettled
+            pending_scan
         })
     }
 
@@ -274,7 +274,7 @@ impl Window {
         match self.depth {
             WatchDepth::Single => {}
             WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
-            WatchDepth::Tree => drop(self.unsettled.arrived.insert(path.to_owned())),
+            WatchDepth::Tree => drop(self.pending_scan.arrived.insert(path.to_owned())),
         }
     }
 
@@ -282,12 +282,12 @@ impl Window {
         match self.depth {
             WatchDepth::Single => {}
             WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
-            WatchDepth::Tree => drop(self.unsettled.moved.insert(path.to_owned())),
+            WatchDepth::Tree => drop(self.pending_scan.moved.insert(path.to_owned())),
         }
     }
 
     fn expect_root(&mut self, root: RootState) {
-        self.unsettled.root = self.unsettled.root.max(root);
+        self.pending_scan.root = self.pending_scan.root.max(root);
     }
 
     /// `before` counts only if the window has not seen the name yet.
@@ -315,8 +315,8 @@ impl Window {
         if self.depth == WatchDepth::Tree {
             self.expect_root(RootState::Incomplete);
         }
-        self.unsettled.arrived.clear();
-        self.unsettled.moved.clear();
+        self.pending_scan.arrived.clear();
+        self.pending_scan.moved.clear();
     }
 }
 
@@ -325,30 +325,30 @@ mod tests {
     use super::*;
     use crate::fs::watch::Change;
 
-    fn tree() -> Window {
-        Window::new(PathBuf::from("/root"), WatchDepth::Tree)
+    fn tree() -> ChangeWindow {
+        ChangeWindow::new(PathBuf::from("/root"), WatchDepth::Tree)
     }
 
-    fn created(path: &str) -> Happened<'_> {
-        Happened::Created { path: Path::new(path), directory: false }
+    fn created(path: &str) -> FsEvent<'_> {
+        FsEvent::Created { path: Path::new(path), directory: false }
     }
 
-    fn modified(path: &str) -> Happened<'_> {
-        Happened::Modified { path: Path::new(path) }
+    fn modified(path: &str) -> FsEvent<'_> {
+        FsEvent::Modified { path: Path::new(path) }
     }
 
-    fn removed(path: &str) -> Happened<'_> {
-        Happened::Removed { path: Path::new(path) }
+    fn removed(path: &str) -> FsEvent<'_> {
+        FsEvent::Removed { path: Path::new(path) }
     }
 
-    fn renamed<'a>(from: &'a str, to: &'a str) -> [Happened<'a>; 2] {
+    fn renamed<'a>(from: &'a str, to: &'a str) -> [FsEvent<'a>; 2] {
         [
-            Happened::MovedFrom { path: Path::new(from), cookie: from.len() * 1000 + to.len() },
-            Happened::MovedTo { path: Path::new(to), cookie: from.len() * 1000 + to.len() },
+            FsEvent::MovedFrom { path: Path::new(from), cookie: from.len() * 1000 + to.len() },
+            FsEvent::MovedTo { path: Path::new(to), cookie: from.len() * 1000 + to.len() },
         ]
     }
 
-    fn outcome<'a>(events: impl IntoIterator<Item = Happened<'a>>) -> Vec<String> {
+    fn outcome<'a>(events: impl IntoIterator<Item = FsEvent<'a>>) -> Vec<String> {
         let mut window = tree();
         for event in events {
             window.apply(event);
@@ -458,9 +458,9 @@ mod tests {
     #[test]
     fn what_was_listed_gives_way_to_what_was_seen_later() {
         let mut window = tree();
-        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
-        let unsettled = window.take_unsettled().unwrap();
-        assert_eq!(unsettled.arrived, BTreeSet::from([PathBuf::from("/d")]));
+        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        let pending_scan = window.take_pending_scan().unwrap();
+        assert_eq!(pending_scan.arrived, BTreeSet::from([PathBuf::from("/d")]));
         window.apply(removed("/d/gone"));
         window.apply(modified("/d/written"));
         window.settle(found(&["/d", "/d/gone", "/d/quiet", "/d/written"]));
@@ -477,8 +477,8 @@ mod tests {
         for path in ["/d/again", "/d/gone", "/d"] {
             window.apply(removed(path));
         }
-        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
-        assert!(window.take_unsettled().is_some());
+        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        assert!(window.take_pending_scan().is_some());
         window.settle(found(&["/d", "/d/again", "/d/new"]));
         assert_eq!(
             shown(&window.take().unwrap()),
@@ -490,15 +490,15 @@ mod tests {
     #[test]
     fn a_directory_that_is_made_again_during_a_look_is_looked_at_again() {
         let mut window = tree();
-        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
-        assert!(window.take_unsettled().is_some());
+        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        assert!(window.take_pending_scan().is_some());
         for path in ["/d/again", "/d"] {
             window.apply(removed(path));
         }
-        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
+        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
         window.settle(found(&["/d", "/d/again"]));
         assert_eq!(shown(&window.take().unwrap()), ["Created /d", "Removed /d/again"]);
-        assert_eq!(window.take_unsettled().unwrap().arrived.len(), 1);
+        assert_eq!(window.take_pending_scan().unwrap().arrived.len(), 1);
         window.settle(found(&["/d", "/d/again"]));
         assert_eq!(shown(&window.take().unwrap()), ["Created /d", "Created /d/again"]);
     }
@@ -521,9 +521,9 @@ mod tests {
 
     #[test]
     fn only_a_tree_looks_into_new_directories() {
-        let mut window = Window::new(PathBuf::from("/root"), WatchDepth::Single);
-        window.apply(Happened::Created { path: Path::new("/d"), directory: true });
-        assert_eq!(window.take_unsettled(), None);
+        let mut window = ChangeWindow::new(PathBuf::from("/root"), WatchDepth::Single);
+        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        assert_eq!(window.take_pending_scan(), None);
     }
 
     #[test]
@@ -531,21 +531,21 @@ mod tests {
         let mut window = tree();
         for index in 0..MAX_PATHS {
             let path = format!("/{index}");
-            window.apply(Happened::Created { path: Path::new(&path), directory: true });
+            window.apply(FsEvent::Created { path: Path::new(&path), directory: true });
         }
         window.apply(created("/one too many"));
-        let unsettled = window.take_unsettled().unwrap();
-        assert_eq!((unsettled.root, unsettled.arrived.len()), (RootState::Incomplete, 0));
-        window.apply(Happened::Created { path: Path::new("/later"), directory: true });
+        let pending_scan = window.take_pending_scan().unwrap();
+        assert_eq!((pending_scan.root, pending_scan.arrived.len()), (RootState::Incomplete, 0));
+        window.apply(FsEvent::Created { path: Path::new("/later"), directory: true });
         window.settle(Settled { lost: true, ..Settled::default() });
         assert!(window.take().unwrap().rescan);
-        assert_eq!(window.take_unsettled().unwrap().root, RootState::Incomplete);
+        assert_eq!(window.take_pending_scan().unwrap().root, RootState::Incomplete);
     }
 
-    fn look_for_root(window: &mut Window, is_there: bool) -> Vec<String> {
-        window.apply(Happened::RootMoved);
-        window.apply(Happened::Overflowed);
-        assert_eq!(window.take_unsettled().unwrap().root, RootState::Stale);
+    fn look_for_root(window: &mut ChangeWindow, is_there: bool) -> Vec<String> {
+        window.apply(FsEvent::RootMoved);
+        window.apply(FsEvent::Overflowed);
+        assert_eq!(window.take_pending_scan().unwrap().root, RootState::Stale);
         let (root_is_there, lost) = (Some(is_there), true);
         window.settle(Settled { root_is_there, lost, ..Settled::default() });
         let taken = window.take().unwrap();
@@ -569,8 +569,8 @@ mod tests {
     #[test]
     fn a_root_that_goes_during_a_look_is_gone() {
         let mut window = tree();
-        window.apply(Happened::RootMoved);
-        assert!(window.take_unsettled().is_some());
+        window.apply(FsEvent::RootMoved);
+        assert!(window.take_pending_scan().is_some());
         window.apply(removed("/root"));
         window.settle(Settled { root_is_there: Some(true), ..Settled::default() });
         assert_eq!(shown(&window.take().unwrap()), ["Removed /root"]);

@@ -46,7 +46,7 @@ pub enum LaunchError {
     Panicked { program: OsString },
     #[error("descriptors and terminal could not be prepared: {}", Reason(source))]
     Setup { source: io::Error },
-    #[error("the sandbox could not be put up: {step}{}: {}", Place(path.as_deref()), StepReason(*step, source))]
+    #[error("the sandbox could not be put up: {step}{}: {}", AtPath(path.as_deref()), StepReason(*step, source))]
     Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
     #[error("a sandbox needs keepers, and this server starts programs without them")]
     SandboxWithoutKeeper,
@@ -125,9 +125,9 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
-struct Place<'a>(Option<&'a Path>);
+struct AtPath<'a>(Option<&'a Path>);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for AtPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |path| write!(f, " {}", path.display()))
     }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::spill::{self, Block};
-use super::{Entry, Event, Log, Mark, Progress, State, spill_thread};
+use super::{Entry, Event, Log, LogPosition, Progress, State, spill_thread};
 
 /// A place in a log. It holds nothing back: what it has not read yet may be gone when it comes there.
 #[derive(Debug, Default)]
 pub struct Cursor {
-    read: Mark,
+    read: LogPosition,
     /// Where in the output a gap began that the next event will declare.
     gap_from: Option<u64>,
     skips_confirmed: bool,
@@ -57,7 +57,7 @@ impl Cursor {
     /// A cursor whose next event is the first one after `seq`.
     #[must_use]
     pub fn after(log: &Log, seq: u64) -> Self {
-        Self { read: log.lock().mark_after(seq), ..Self::default() }
+        Self { read: log.lock().position_after(seq), ..Self::default() }
     }
 
     /// The cursor of whoever confirms: it begins after what is confirmed, and never goes back there.
@@ -76,11 +76,11 @@ impl Cursor {
     /// Skips to just after `seq` if the cursor is not there yet.
     pub fn advance_to(&mut self, log: &Log, seq: u64) {
         if seq > self.read.seq {
-            self.jump(log.lock().mark_after(seq));
+            self.jump(log.lock().position_after(seq));
         }
     }
 
-    fn jump(&mut self, to: Mark) {
+    fn jump(&mut self, to: LogPosition) {
         self.read = to;
         self.gap_from = None;
         self.block.retain(|entry| entry.seq > to.seq);
@@ -145,7 +145,7 @@ impl Cursor {
                 self.block.pop_front();
             }
             let dropped = self.gap_from.take().map_or(0, |from| entry.offset.saturating_sub(from));
-            self.read = Mark { seq: next, offset: entry.end_offset() };
+            self.read = LogPosition { seq: next, offset: entry.end_offset() };
             some_output |= len > 0;
             events.push(Delivered { entry, dropped });
         }

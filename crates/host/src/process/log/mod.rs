@@ -24,7 +24,7 @@ pub use snapshot::Snapshot;
 pub use spill_thread::start_spill_thread;
 
 use super::launch::ExitRecord;
-use state::{Mark, State};
+use state::{LogPosition, State};
 
 /// Which of the child's streams wrote a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl Log {
         let mut state = self.lock();
         let seq = seq.min(state.progress.next_seq - 1);
         if seq > state.confirmed.seq {
-            state.confirmed = Mark { seq, offset: state.offset_after(seq) };
+            state.confirmed = LogPosition { seq, offset: state.offset_after(seq) };
             state.evict_confirmed(self.limits.memory_bytes);
             drop(state);
             self.room.notify_waiters();
@@ -223,7 +223,7 @@ impl Log {
     pub(crate) fn append_exit(&self, exit: ExitRecord) {
         let mut state = self.lock();
         state.progress.exit = Some(exit);
-        state.exited = Some(Mark { seq: state.progress.next_seq, offset: state.end_offset });
+        state.exited = Some(LogPosition { seq: state.progress.next_seq, offset: state.end_offset });
         self.append(state, Event::Exited(exit));
     }
 

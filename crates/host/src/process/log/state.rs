@@ -12,7 +12,7 @@ use super::spill::{self, Spill};
 use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, OnFull, Progress, Watcher};
 
 /// A reader that does not make room for a chunk in this time does not keep up.
-const READER_PATIENCE: Duration = Duration::from_millis(5);
+const READER_TIMEOUT: Duration = Duration::from_millis(5);
 
 pub(super) struct State {
     pub(super) progress: Progress,
@@ -26,19 +26,19 @@ pub(super) struct State {
     /// The spill file could not be written; the log is bounded by memory from now on.
     pub(super) spill_failed: bool,
     /// Until when a reader that keeps up is given the time to make room in memory.
-    pub(super) patience_until: Option<Instant>,
+    pub(super) reader_deadline: Option<Instant>,
     /// The one who confirms is gone for good.
     pub(super) ownerless: bool,
     /// Where the exit is, which outlives its place in the log.
-    pub(super) exited: Option<Mark>,
-    pub(super) confirmed: Mark,
+    pub(super) exited: Option<LogPosition>,
+    pub(super) confirmed: LogPosition,
     pub(super) heads: Heads,
     pub(super) watchers: Vec<Weak<dyn Watcher>>,
 }
 
 /// A place between two events.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Mark {
+pub(super) struct LogPosition {
     /// Number of the event before the place.
     pub(super) seq: u64,
     /// Bytes of output before the place.
@@ -54,10 +54,10 @@ impl State {
             memory_cost: 0,
             spill: None,
             spill_failed: false,
-            patience_until: None,
+            reader_deadline: None,
             ownerless: false,
             exited: None,
-            confirmed: Mark::default(),
+            confirmed: LogPosition::default(),
             heads: Heads::new(limits.memory_bytes),
             watchers: Vec::new(),
         }
@@ -87,7 +87,7 @@ impl State {
         self.progress.next_seq - self.memory.len() as u64
     }
 
-    pub(super) fn first_retained(&self) -> Mark {
+    pub(super) fn first_retained(&self) -> LogPosition {
         let first = match self.spill.as_ref().and_then(Spill::first) {
             Some((seq, offset)) => (seq, offset),
             None => match self.memory.front() {
@@ -95,7 +95,7 @@ impl State {
                 None => (self.progress.next_seq, self.end_offset),
             },
         };
-        Mark { seq: first.0 - 1, offset: first.1 }
+        LogPosition { seq: first.0 - 1, offset: first.1 }
     }
 
     pub(super) fn first_since(&self, at: Instant) -> u64 {
@@ -109,7 +109,7 @@ impl State {
 
     /// The place after `seq`. Its offset is exact where it matters: at the beginning, where the log
     /// is confirmed, and wherever the next event is still in memory. Elsewhere it is a lower bound.
-    pub(super) fn mark_after(&self, seq: u64) -> Mark {
+    pub(super) fn position_after(&self, seq: u64) -> LogPosition {
         let offset = match seq {
             0 => 0,
             seq if seq == self.confirmed.seq => self.confirmed.offset,
@@ -117,7 +117,7 @@ impl State {
             seq if seq > self.confirmed.seq => self.confirmed.offset,
             _ => 0,
         };
-        Mark { seq, offset }
+        LogPosition { seq, offset }
     }
 
     /// Bytes of output up to and including `seq`; a lower bound where only a block is known.
@@ -168,14 +168,14 @@ impl State {
         let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
         let fits = unconfirmed + chunk <= limits.memory_bytes as u64;
         if fits {
-            self.patience_until = None;
+            self.reader_deadline = None;
         }
         // With a file behind it the reader is slow, and the child must not become so.
         if fits || self.spill.is_some() || self.discards(limits) {
             return None;
         }
         let now = Instant::now();
-        let until = *self.patience_until.get_or_insert(now + READER_PATIENCE);
+        let until = *self.reader_deadline.get_or_insert(now + READER_TIMEOUT);
         (until > now).then_some(until)
     }
 

@@ -297,7 +297,7 @@ async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
     });
     log.wait_for_room().await;
     reader.await.unwrap();
-    assert!(log.lock().patience_until.is_none(), "the reader made room");
+    assert!(log.lock().reader_deadline.is_none(), "the reader made room");
 
     while log.lock().patience(&log.limits).is_none() {
         produce(&log, vec![0; 4096]).await;

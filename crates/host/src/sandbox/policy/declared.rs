@@ -73,7 +73,7 @@ pub enum Network {
 
 /// What the names in a declared policy are relative to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct PolicyContext {
     pub cwd: Option<PathBuf>,
     pub workspace_roots: Vec<PathBuf>,
     pub tmpdir: Option<PathBuf>,

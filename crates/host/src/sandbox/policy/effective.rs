@@ -11,7 +11,7 @@ use super::plain::PlainPath;
 use super::real::real;
 use super::resolve;
 use super::rules::Rules;
-use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyError, Rule, Surroundings};
+use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyContext, PolicyError, Rule};
 
 /// What was declared, resolved against the names of this machine. It is cheap to clone and to compare, hence good as a key.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Policy {
     /// Symlinks and globs that grant count as they are now; names of which there is nothing yet count if they are made later.
     pub fn resolve(
         declared: &DeclaredPolicy,
-        around: &Surroundings,
+        around: &PolicyContext,
         names: &impl Names,
     ) -> Result<Self, PolicyError> {
         resolve::resolve(declared, around, names)

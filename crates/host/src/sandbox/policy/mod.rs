@@ -25,7 +25,7 @@ mod scan;
 mod tests;
 
 pub use declared::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, LinkTrust, Network, Surroundings,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, LinkTrust, Network, PolicyContext,
     WrittenRoots,
 };
 pub use effective::{CarveOut, Grant, Policy};

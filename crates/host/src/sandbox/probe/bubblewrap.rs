@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::finding::{Failure, WITH_NETWORK, WITH_PROC};
-use super::trial::PATIENCE_SECONDS;
+use super::trial::TIMEOUT_SECONDS;
 
 /// Never from `PATH`: a request could have put its own program there, and this one runs outside of every sandbox.
 const PLACES: [&str; 4] =
@@ -36,7 +36,7 @@ fn use_it(place: &str) -> Result<String, String> {
 }
 
 fn run(place: &str, options: &[&str]) -> Result<String, String> {
-    run_for(PATIENCE_SECONDS, place, options)
+    run_for(TIMEOUT_SECONDS, place, options)
 }
 
 fn run_for(patience_seconds: u32, place: &str, options: &[&str]) -> Result<String, String> {

@@ -10,7 +10,7 @@ use crate::sandbox::landlock::LandlockError;
 use crate::sandbox::step::StepFailure;
 
 /// Longer than any trial takes, so that one that hangs does not hang its caller.
-pub(super) const PATIENCE_SECONDS: u32 = 10;
+pub(super) const TIMEOUT_SECONDS: u32 = 10;
 
 /// Runs `run` in a child and returns what it says.
 ///
@@ -28,7 +28,7 @@ pub(super) unsafe fn try_in_child(
             // SAFETY: plain system calls; whoever started us may have had the signal ignored.
             unsafe {
                 libc::signal(libc::SIGALRM, libc::SIG_DFL);
-                libc::alarm(PATIENCE_SECONDS);
+                libc::alarm(TIMEOUT_SECONDS);
             }
             report(run(), theirs);
             // SAFETY: ends the child; what is the parent's must not be tidied up here.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::profile;
 use crate::sandbox::policy::fake::FakeNames;
 use crate::sandbox::policy::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, Surroundings,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyContext,
 };
 
 fn policy(network: Network, entries: &[(EntryPath, Access)]) -> Policy {
@@ -19,11 +19,11 @@ fn policy(network: Network, entries: &[(EntryPath, Access)]) -> Policy {
         network,
     };
     let cwd = PathBuf::from("/Users/ann/app");
-    let around = Surroundings {
+    let around = PolicyContext {
         workspace_roots: vec![cwd.clone()],
         cwd: Some(cwd),
         tmpdir: Some("/private/var/folders/t".into()),
-        ..Surroundings::default()
+        ..PolicyContext::default()
     };
     let names = FakeNames::default()
         .directory("/Users/ann/app/.git")

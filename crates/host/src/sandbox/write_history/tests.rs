@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use super::*;
 use crate::sandbox::policy::fake::FakeNames;
 use crate::sandbox::policy::{
-    DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+    DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, PolicyContext,
 };
 
 fn policy(writable: &[&str]) -> Policy {
@@ -17,7 +17,7 @@ fn policy(writable: &[&str]) -> Policy {
     let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
     let declared = DeclaredPolicy { files, network: Network::Restricted };
     let names = FakeNames::default().file("/dev/null");
-    Policy::resolve(&declared, &Surroundings::default(), &names).unwrap()
+    Policy::resolve(&declared, &PolicyContext::default(), &names).unwrap()
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 
-use exec_server_host::fs::{self, Entry, EntryTypes, FileKind, FsError, Stop, glob};
+use exec_server_host::fs::{self, CancelFlag, Entry, EntryTypes, FileKind, FsError, glob};
 use exec_server_protocol::{
     DirectoryEntry, ErrorKind, FsGlobParams, FsReadDirectoryParams, FsReadDirectoryResponse,
     FsWalkParams, FsWalkResponse, PathUri, RpcError, TreeEntry, TreeEntryKind, TreeError,
@@ -36,13 +36,16 @@ pub(crate) trait LargeFileCall: FileCall + 'static {
     const LARGEST_ANSWER: usize;
 
     /// The answer if it is small. Gives up as soon as it is not.
-    fn run_bounded(params: &Self::Params, stop: &Stop) -> Result<Option<Self::Response>, RpcError>;
+    fn run_bounded(
+        params: &Self::Params,
+        stop: &CancelFlag,
+    ) -> Result<Option<Self::Response>, RpcError>;
 }
 
 impl FileCall for rpc::FsReadDirectory {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsReadDirectoryParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<FsReadDirectoryResponse, RpcError> {
         let types = entry_types(&params);
         if let Some(limit) = page_limit(&params)? {
@@ -73,7 +76,7 @@ impl LargeFileCall for rpc::FsReadDirectory {
 
     fn run_bounded(
         params: &FsReadDirectoryParams,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<Option<FsReadDirectoryResponse>, RpcError> {
         let limit = page_limit(params)?;
         // Whoever asks for what comes behind a page has had one.
@@ -197,7 +200,7 @@ fn json_len(text: &str) -> usize {
 impl FileCall for rpc::FsWalk {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsWalkParams>,
-        stop: &Stop,
+        stop: &CancelFlag,
     ) -> Result<FsWalkResponse, RpcError> {
         walk(&params, MAX_WALK_BYTES, stop)
     }
@@ -206,12 +209,19 @@ impl FileCall for rpc::FsWalk {
 impl LargeFileCall for rpc::FsWalk {
     const LARGEST_ANSWER: usize = MAX_WALK_BYTES + WALK_SLACK;
 
-    fn run_bounded(params: &FsWalkParams, stop: &Stop) -> Result<Option<FsWalkResponse>, RpcError> {
+    fn run_bounded(
+        params: &FsWalkParams,
+        stop: &CancelFlag,
+    ) -> Result<Option<FsWalkResponse>, RpcError> {
         Ok(Some(walk(params, SMALL_BYTES, stop)?).filter(|found| !found.truncated))
     }
 }
 
-fn walk(params: &FsWalkParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
+fn walk(
+    params: &FsWalkParams,
+    max_bytes: usize,
+    stop: &CancelFlag,
+) -> Result<FsWalkResponse, RpcError> {
     let (path, options) = (&params.path, &params.options);
     let max_depth = bound(path, "maxDepth", options.max_depth, WalkOptions::MAX_DEPTH)?;
     let most_directories = WalkOptions::MAX_DIRECTORIES;
@@ -233,7 +243,7 @@ fn walk(params: &FsWalkParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkRe
 impl FileCall for rpc::FsGlob {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsGlobParams>,
-        stop: &Stop,
+        stop: &CancelFlag,
     ) -> Result<FsWalkResponse, RpcError> {
         find(&params, MAX_WALK_BYTES, stop)
     }
@@ -242,12 +252,19 @@ impl FileCall for rpc::FsGlob {
 impl LargeFileCall for rpc::FsGlob {
     const LARGEST_ANSWER: usize = MAX_WALK_BYTES + WALK_SLACK;
 
-    fn run_bounded(params: &FsGlobParams, stop: &Stop) -> Result<Option<FsWalkResponse>, RpcError> {
+    fn run_bounded(
+        params: &FsGlobParams,
+        stop: &CancelFlag,
+    ) -> Result<Option<FsWalkResponse>, RpcError> {
         Ok(Some(find(params, SMALL_BYTES, stop)?).filter(|found| !found.truncated))
     }
 }
 
-fn find(params: &FsGlobParams, max_bytes: usize, stop: &Stop) -> Result<FsWalkResponse, RpcError> {
+fn find(
+    params: &FsGlobParams,
+    max_bytes: usize,
+    stop: &CancelFlag,
+) -> Result<FsWalkResponse, RpcError> {
     let path = &params.path;
     let most_entries = WalkOptions::MAX_ENTRIES;
     let options = glob::GlobOptions {

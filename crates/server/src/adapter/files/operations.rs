@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exec_server_host::fs::{self, FileKind, Stop, Symlinks};
+use exec_server_host::fs::{self, CancelFlag, FileKind, Symlinks};
 use exec_server_protocol::{
     Empty, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsGetMetadataParams,
     FsMetadata, FsPathResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams,
@@ -20,13 +20,16 @@ pub(crate) trait FileCall:
     Rpc<Params: Sandboxed + Send + 'static, Response: Send + 'static>
 {
     /// Long work looks now and then whether it is to stop.
-    fn run(scoped: PolicyScoped<Self::Params>, stop: &Stop) -> Result<Self::Response, RpcError>;
+    fn run(
+        scoped: PolicyScoped<Self::Params>,
+        stop: &CancelFlag,
+    ) -> Result<Self::Response, RpcError>;
 }
 
 impl FileCall for rpc::FsWriteFile {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsWriteFileParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<FsWriteFileResponse, RpcError> {
         check_mode(&params.path, params.mode)?;
         let condition = params.condition();
@@ -52,7 +55,7 @@ impl FileCall for rpc::FsWriteFile {
 impl FileCall for rpc::FsCreateDirectory {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsCreateDirectoryParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         let recursive = params.recursive.unwrap_or(true);
         let symlinks = symlinks(params.follow_symlinks);
@@ -63,7 +66,7 @@ impl FileCall for rpc::FsCreateDirectory {
 impl FileCall for rpc::FsGetMetadata {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsGetMetadataParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<FsMetadata, RpcError> {
         let found = fs::metadata(params.path.as_path(), symlinks(params.follow_symlinks));
         found.map(|metadata| wire_metadata(&metadata)).map_err(to_rpc_error)
@@ -73,7 +76,7 @@ impl FileCall for rpc::FsGetMetadata {
 impl FileCall for rpc::FsCanonicalize {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsCanonicalizeParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<FsPathResponse, RpcError> {
         let path = fs::canonicalize(params.path.as_path()).map_err(to_rpc_error)?;
         Ok(FsPathResponse { path: uri(&path)? })
@@ -83,7 +86,7 @@ impl FileCall for rpc::FsCanonicalize {
 impl FileCall for rpc::FsRemove {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsRemoveParams>,
-        stop: &Stop,
+        stop: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         let options = fs::RemoveOptions {
             recursive: params.recursive.unwrap_or(true),
@@ -97,7 +100,7 @@ impl FileCall for rpc::FsRemove {
 impl FileCall for rpc::FsCopy {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsCopyParams>,
-        stop: &Stop,
+        stop: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
@@ -108,7 +111,7 @@ impl FileCall for rpc::FsCopy {
 impl FileCall for rpc::FsRename {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsRenameParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         let (source, destination) =
             (params.source_path.as_path(), params.destination_path.as_path());
@@ -123,7 +126,7 @@ impl FileCall for rpc::FsRename {
 impl FileCall for rpc::FsSymlink {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsSymlinkParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         let target = params.link_target().map_err(|error| {
             let path = params.path.as_path().display();
@@ -136,7 +139,7 @@ impl FileCall for rpc::FsSymlink {
 impl FileCall for rpc::FsReadLink {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsReadLinkParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<FsReadLinkResponse, RpcError> {
         let target = fs::read_link(params.path.as_path(), symlinks(params.follow_symlinks));
         target.map(|target| FsReadLinkResponse::new(&target)).map_err(to_rpc_error)
@@ -146,7 +149,7 @@ impl FileCall for rpc::FsReadLink {
 impl FileCall for rpc::FsSetPermissions {
     fn run(
         PolicyScoped { params, .. }: PolicyScoped<FsSetPermissionsParams>,
-        _: &Stop,
+        _: &CancelFlag,
     ) -> Result<Empty, RpcError> {
         check_mode(&params.path, Some(params.mode))?;
         let symlinks = symlinks(params.follow_symlinks);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
     Capabilities, DeclaredPolicy, EntryPath, HostNames, LinkTrust, Network, Plan, Policy,
-    SandboxError, Surroundings, WriteHistory, WrittenRoots,
+    PolicyContext, SandboxError, WriteHistory, WrittenRoots,
 };
 use exec_server_protocol::{ErrorCode, ErrorKind, RpcError, SandboxRequest};
 
@@ -178,7 +178,7 @@ impl SandboxResolver {
                     wire::workspace_write(roots.chain(temporary), network)
                 }
             };
-            let around = Surroundings { tmpdir: wire::own_tmpdir(), ..Surroundings::default() };
+            let around = PolicyContext { tmpdir: wire::own_tmpdir(), ..PolicyContext::default() };
             self.resolve(&policy, &around).map(Some)
         });
         resolved.as_ref().map(Option::as_ref).map_err(Arc::clone)
@@ -187,10 +187,10 @@ impl SandboxResolver {
     fn resolve(
         &self,
         policy: &DeclaredPolicy,
-        around: &Surroundings,
+        around: &PolicyContext,
     ) -> Result<Policy, Arc<SandboxError>> {
         let (trusted, home) = (self.trusted_links.clone(), self.home.clone());
-        let mut around = Surroundings {
+        let mut around = PolicyContext {
             protected_paths: self.protected.clone(),
             link_trust: LinkTrust { written: self.written_roots(), trusted, home },
             ..around.clone()

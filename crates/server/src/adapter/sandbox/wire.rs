@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use exec_server_host::sandbox::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Surroundings,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, PolicyContext,
 };
 use exec_server_protocol::{
     ExternalNetwork, FileSystemPermissions, MissingPath, NetworkPermission, PathUri, Permissions,
@@ -15,7 +15,7 @@ use exec_server_protocol::{
 pub(super) struct Wish {
     /// `None`: no restriction at all.
     pub(super) policy: Option<DeclaredPolicy>,
-    pub(super) around: Surroundings,
+    pub(super) around: PolicyContext,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishErr
                 profile.workspace_roots.into_iter().map(PathUri::into_path).collect();
             Ok(Wish {
                 policy: from_permissions(profile.permissions)?,
-                around: Surroundings { cwd, workspace_roots, tmpdir, ..Surroundings::default() },
+                around: PolicyContext { cwd, workspace_roots, tmpdir, ..PolicyContext::default() },
             })
         }
     }
@@ -64,7 +64,7 @@ pub(super) fn read_only(network: Network) -> DeclaredPolicy {
 
 fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> Wish {
     let cwd = cwd.map(Path::to_owned);
-    let around = |cwd| Surroundings { cwd, tmpdir, ..Surroundings::default() };
+    let around = |cwd| PolicyContext { cwd, tmpdir, ..PolicyContext::default() };
     match mode {
         SandboxMode::DangerFullAccess {} => Wish { policy: None, around: around(cwd) },
         SandboxMode::ExternalSandbox { network_access } => {

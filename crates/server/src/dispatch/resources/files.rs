@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exec_server_host::fs::{OpenFile, Stop};
+use exec_server_host::fs::{CancelFlag, OpenFile};
 use exec_server_protocol::{
     ErrorCode, ErrorKind, MAX_HANDLE_ID_BYTES, MAX_WATCH_ID_BYTES, RpcError,
 };
@@ -20,7 +20,7 @@ const MAX_SEARCHES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Files {
     /// Requested when the connection is over.
-    pub(crate) stop: Stop,
+    pub(crate) stop: CancelFlag,
     pub(crate) handles: Arc<IdTable<FileHandle>>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) watch_tasks: Arc<IdTable<WatchTask>>,
@@ -58,7 +58,7 @@ impl Files {
             bad_id: ErrorCode::InvalidRequest,
         };
         Self {
-            stop: Stop::default(),
+            stop: CancelFlag::default(),
             handles: IdTable::new(rules("handleId", MAX_HANDLE_ID_BYTES, handles)),
             watches: Arc::default(),
             watch_tasks: IdTable::new(rules("watchId", MAX_WATCH_ID_BYTES, watches)),

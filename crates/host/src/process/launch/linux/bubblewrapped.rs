@@ -30,7 +30,7 @@ use super::signals;
 use super::wire::{Request, Stage, Strings};
 use crate::sandbox::lockdown::Lockdown;
 use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::requester::Requester;
+use crate::sandbox::start_cancellation::StartCancellation;
 use crate::sandbox::step::{FAILURE_LEN, SandboxStep, from_bytes, to_bytes};
 use crate::sandbox::{Plan, bubblewrap};
 
@@ -63,7 +63,7 @@ pub(super) fn start(
     program: &Path,
     plan: &Plan,
     placeholders: &Placeholders,
-    requester: Requester<'_>,
+    cancellation: StartCancellation<'_>,
 ) -> Result<Wrapped, Failure> {
     let (line, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -97,8 +97,8 @@ pub(super) fn start(
         _ => failure,
     })?;
     drop(inherited);
-    let Some(wrapping) = hear(&line, pid, requester)? else {
-        return Err(ended(&pidfd, requester));
+    let Some(wrapping) = hear(&line, pid, cancellation)? else {
+        return Err(ended(&pidfd, cancellation));
     };
     Ok(Wrapped { pid, pidfd, wrapping })
 }
@@ -141,10 +141,14 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
 
 /// Returns once the program has been executed: then the line closes, and nothing but that it came inside was said. `None` if not even
 /// that was.
-fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Option<Vec<Pid>>, Failure> {
+fn hear(
+    line: &OwnedFd,
+    bwrap: Pid,
+    cancellation: StartCancellation<'_>,
+) -> Result<Option<Vec<Pid>>, Failure> {
     let mut wrapping = None;
     loop {
-        requester.wait_for(line).map_err(failed)?;
+        cancellation.wait_for(line).map_err(failed)?;
         let mut message = [0; FAILURE_LEN];
         match recv(line, &mut message, RecvFlags::empty()) {
             Ok((1, _)) => {
@@ -161,8 +165,8 @@ fn hear(line: &OwnedFd, bwrap: Pid, requester: Requester<'_>) -> Result<Option<V
 }
 
 /// Nobody is inside, so bubblewrap has ended or is about to.
-fn ended(bwrap: &OwnedFd, requester: Requester<'_>) -> Failure {
-    if let Err(errno) = requester.wait_for(bwrap) {
+fn ended(bwrap: &OwnedFd, cancellation: StartCancellation<'_>) -> Failure {
+    if let Err(errno) = cancellation.wait_for(bwrap) {
         return failed(errno);
     }
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;

@@ -19,7 +19,7 @@ use super::sandboxed::{self, Confines, Started};
 use super::signals::ChildDeaths;
 use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
 use crate::sandbox::empty_network::EmptyNetwork;
-use crate::sandbox::requester::Requester;
+use crate::sandbox::start_cancellation::StartCancellation;
 
 /// Most requests are smaller, and then one read takes all of it.
 const FIRST_READ: usize = 16 << 10;
@@ -41,8 +41,8 @@ pub(super) fn keep(
         (Err(errno), _) => Err(Failure { stage: Stage::Setup, errno: errno.raw_os_error() }),
         (_, None) => Err(Failure { stage: Stage::Setup, errno: libc::EPROTO }),
         (Ok(()), Some(request)) => {
-            let requester = Requester::at(socket.as_fd());
-            sandboxed::start(&request, &stdio, empty_network, requester)
+            let cancellation = StartCancellation::at(socket.as_fd());
+            sandboxed::start(&request, &stdio, empty_network, cancellation)
         }
     };
     drop(stdio);

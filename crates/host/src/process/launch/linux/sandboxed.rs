@@ -14,7 +14,7 @@ use crate::sandbox::empty_network::EmptyNetwork;
 use crate::sandbox::init::Init;
 use crate::sandbox::lockdown::Lockdown;
 use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::requester::Requester;
+use crate::sandbox::start_cancellation::StartCancellation;
 use crate::sandbox::step::SandboxStep;
 use crate::sandbox::{Plan, Tier, missing_roots};
 
@@ -59,7 +59,7 @@ pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
     empty_network: Option<&EmptyNetwork>,
-    requester: Requester<'_>,
+    cancellation: StartCancellation<'_>,
 ) -> Result<Started, Failure> {
     let Some(plan) = request.sandbox else {
         return start_here(request, stdio, None);
@@ -73,14 +73,14 @@ pub(super) fn start(
             start_here(request, stdio, Some(&lockdown))
         }
         Tier::Namespaces => {
-            let placeholders = Placeholders::hold(&plan.mounts, requester)?;
+            let placeholders = Placeholders::hold(&plan.mounts, cancellation)?;
             let task = stage::Task {
                 request,
                 stdio,
                 plan: &plan,
                 placeholders: &placeholders,
                 empty_network,
-                requester,
+                cancellation,
             };
             let entered = stage::start(task);
             let stage::Entered { pid, pidfd, init } = entered.inspect_err(|_| end_children())?;
@@ -88,9 +88,9 @@ pub(super) fn start(
             Ok(Started { pid, pidfd, confines })
         }
         Tier::Bubblewrap(program) => {
-            let placeholders = Placeholders::hold(&plan.mounts, requester)?;
+            let placeholders = Placeholders::hold(&plan.mounts, cancellation)?;
             let wrapped =
-                bubblewrapped::start(request, stdio, program, &plan, &placeholders, requester);
+                bubblewrapped::start(request, stdio, program, &plan, &placeholders, cancellation);
             let Wrapped { pid, pidfd, wrapping } = wrapped.inspect_err(|_| end_children())?;
             let confines = Confines { wrapping, placeholders, ..Confines::default() };
             Ok(Started { pid, pidfd, confines })

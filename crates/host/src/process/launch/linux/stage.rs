@@ -24,7 +24,7 @@ use crate::sandbox::empty_network::EmptyNetwork;
 use crate::sandbox::init::Init;
 use crate::sandbox::lockdown::Lockdown;
 use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::requester::Requester;
+use crate::sandbox::start_cancellation::StartCancellation;
 use crate::sandbox::step::SandboxStep;
 use crate::sandbox::terminals::OwnTerminals;
 use crate::sandbox::{mounts, namespaces};
@@ -47,7 +47,7 @@ pub(super) struct Task<'a> {
     pub(super) placeholders: &'a Placeholders,
     /// For a program that is to have no network.
     pub(super) empty_network: Option<&'a EmptyNetwork>,
-    pub(super) requester: Requester<'a>,
+    pub(super) cancellation: StartCancellation<'a>,
 }
 
 /// Starts the program in namespaces of its own. After a failure, children may be left.
@@ -101,7 +101,7 @@ impl Task<'_> {
         self.end_with(keeper).map_err(|errno| SandboxStep::Namespaces.failed(errno))?;
         mounts::isolate()?;
         let init = Init::start(self.plan.fresh_proc)?;
-        mounts::arrange(&self.plan.mounts, self.placeholders, self.requester)?;
+        mounts::arrange(&self.plan.mounts, self.placeholders, self.cancellation)?;
         // The name of a terminal that comes from outside is one in the file system of everybody.
         let own_terminals = if self.plan.own_terminals && !self.request.terminal {
             OwnTerminals::mount()
@@ -131,6 +131,6 @@ impl Task<'_> {
         if getppid() != Some(keeper) {
             return Err(Errno::CANCELED);
         }
-        self.requester.still_waits()
+        self.cancellation.check()
     }
 }

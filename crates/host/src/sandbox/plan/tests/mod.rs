@@ -12,7 +12,7 @@ use super::{Cover, CoverKind, LandlockRules, Mount, Plan, PlanError, Regrant};
 use crate::sandbox::capabilities::Capabilities;
 use crate::sandbox::policy::fake::FakeNames;
 use crate::sandbox::policy::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, Surroundings,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyContext,
 };
 
 fn names() -> FakeNames {
@@ -38,10 +38,10 @@ fn policy_of(names: &FakeNames, network: Network, entries: &[(EntryPath, Access)
     let files =
         DeclaredFiles::Restricted { entries: entries.collect(), glob_scan_max_depth: Some(4) };
     let cwd = PathBuf::from("/home/ann/app");
-    let around = Surroundings {
+    let around = PolicyContext {
         workspace_roots: vec![cwd.clone()],
         cwd: Some(cwd),
-        ..Surroundings::default()
+        ..PolicyContext::default()
     };
     Policy::resolve(&DeclaredPolicy { files, network }, &around, names).unwrap()
 }

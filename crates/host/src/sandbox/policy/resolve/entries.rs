@@ -11,7 +11,7 @@ use crate::sandbox::policy::pattern::Pattern;
 use crate::sandbox::policy::real::{Real, real};
 use crate::sandbox::policy::scan;
 use crate::sandbox::policy::{
-    Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyError, Surroundings,
+    Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyContext, PolicyError,
 };
 
 /// That deny, once for each directory they start at. Every path that is asked for is matched against all of them.
@@ -37,7 +37,7 @@ pub(super) struct Resolved {
 pub(super) fn resolve(
     entries: &[Entry],
     glob_scan_max_depth: Option<usize>,
-    around: &Surroundings,
+    around: &PolicyContext,
     names: &impl Names,
 ) -> Result<Resolved, PolicyError> {
     if glob_scan_max_depth == Some(0) {
@@ -67,7 +67,7 @@ pub(super) fn resolve(
 
 struct Resolver<'a, N> {
     names: &'a N,
-    around: &'a Surroundings,
+    around: &'a PolicyContext,
     max_depth: usize,
     /// So far.
     paths: usize,

@@ -11,7 +11,7 @@ use crate::sandbox::policy::draft::Draft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
 use crate::sandbox::policy::real::real_path;
 use crate::sandbox::policy::{
-    Access, DeniedGlob, LinkDoubt, LinkTrust, NameKind, Names, PolicyError, Surroundings,
+    Access, DeniedGlob, LinkDoubt, LinkTrust, NameKind, Names, PolicyContext, PolicyError,
     WrittenRoots,
 };
 
@@ -53,7 +53,7 @@ pub(super) fn refuse_replaceable(
 pub(super) fn is_certain(
     target: &Target,
     draft: &Draft,
-    around: &Surroundings,
+    around: &PolicyContext,
     names: &impl Names,
 ) -> bool {
     let origins = LinkOrigins { around, names };
@@ -66,7 +66,7 @@ pub(super) fn is_certain(
 /// that one of them could have made may take access away; what it gives must be given without it.
 pub(super) fn refuse_planted(
     targets: &[Target],
-    around: &Surroundings,
+    around: &PolicyContext,
     names: &impl Names,
 ) -> Result<(), PolicyError> {
     let origins = LinkOrigins { around, names };
@@ -94,7 +94,7 @@ pub(super) fn refuse_planted(
 
 /// Who could have made a symlink.
 struct LinkOrigins<'a, N> {
-    around: &'a Surroundings,
+    around: &'a PolicyContext,
     names: &'a N,
 }
 

@@ -12,7 +12,7 @@ use super::effective::Policy;
 use super::essentials::DEVICES;
 use super::real::{Real, real};
 use super::rules::Rules;
-use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyError, Surroundings};
+use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyContext, PolicyError};
 
 /// A path that an entry, or what is protected, comes down to.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl Target {
 
 pub(super) fn resolve(
     declared: &DeclaredPolicy,
-    around: &Surroundings,
+    around: &PolicyContext,
     names: &impl Names,
 ) -> Result<Policy, PolicyError> {
     let DeclaredFiles::Restricted { entries, glob_scan_max_depth } = &declared.files else {

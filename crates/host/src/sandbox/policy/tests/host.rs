@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use super::*;
 use crate::sandbox::policy::{Hold, HostNames, LinkTrust, NameKind, Names};
 
-fn resolve(entries: &[&str], around: &Surroundings) -> Result<Policy, PolicyError> {
+fn resolve(entries: &[&str], around: &PolicyContext) -> Result<Policy, PolicyError> {
     let files = DeclaredFiles::Restricted {
         entries: entries.iter().map(|line| entry(line)).collect(),
         glob_scan_max_depth: None,
@@ -71,10 +71,10 @@ fn a_worktree_of_git_behind_an_alias() {
     symlink("data", real.join("alias")).unwrap();
 
     let line = format!("write {}", root.path().join("alias").display());
-    let around = Surroundings {
+    let around = PolicyContext {
         workspace_roots: vec![root.path().join("alias/tree")],
         link_trust: LinkTrust { trusted: vec![root.path().join("alias")], ..LinkTrust::default() },
-        ..Surroundings::default()
+        ..PolicyContext::default()
     };
     let policy = resolve(&["read root", &line], &around).unwrap();
     for (path, access) in [
@@ -96,26 +96,26 @@ fn a_ring_of_links_ends() {
     symlink("two", root.path().join("one")).unwrap();
     symlink("one", root.path().join("two")).unwrap();
     let line = format!("read {}", root.path().join("one").display());
-    let error = resolve(&[&line], &Surroundings::default()).unwrap_err();
+    let error = resolve(&[&line], &PolicyContext::default()).unwrap_err();
     assert!(matches!(error, PolicyError::TooManyLinks { .. }), "{error}");
 }
 
 #[test]
 fn names_that_the_kernel_refuses_are_errors() {
     let line = format!("deny /{}", "n".repeat(300));
-    let error = resolve(&[&line], &Surroundings::default()).unwrap_err();
+    let error = resolve(&[&line], &PolicyContext::default()).unwrap_err();
     assert!(
         matches!(&error, PolicyError::Unreadable { source, .. }
             if source.kind() == io::ErrorKind::InvalidFilename),
         "{error}"
     );
-    let error = resolve(&["read /a\0b"], &Surroundings::default()).unwrap_err();
+    let error = resolve(&["read /a\0b"], &PolicyContext::default()).unwrap_err();
     assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
 }
 
 #[test]
 fn the_directory_of_this_process_is_nobody_elses() {
-    let error = resolve(&["read /proc/self/fd"], &Surroundings::default()).unwrap_err();
+    let error = resolve(&["read /proc/self/fd"], &PolicyContext::default()).unwrap_err();
     assert!(matches!(error, PolicyError::OneProcess { .. }), "{error}");
 }
 

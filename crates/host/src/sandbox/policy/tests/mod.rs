@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::fake::FakeNames;
 use super::{
-    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyError,
-    Surroundings, WrittenRoots,
+    Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyContext,
+    PolicyError, WrittenRoots,
 };
 use Access::{Deny, Read, Write};
 
@@ -23,7 +23,7 @@ use Access::{Deny, Read, Write};
 struct Asked {
     entries: Vec<Entry>,
     depth: Option<usize>,
-    around: Surroundings,
+    around: PolicyContext,
     names: FakeNames,
 }
 

@@ -55,9 +55,9 @@ fn resolved_on(reference: &Reference, names: FakeNames) -> Asked {
     Asked {
         entries: paths.chain(reference.denied_globs.iter().map(glob)).collect(),
         depth: Some(reference.max_depth),
-        around: Surroundings {
+        around: PolicyContext {
             workspace_roots: reference.project_roots.clone(),
-            ..Surroundings::default()
+            ..PolicyContext::default()
         },
         names,
     }

@@ -140,7 +140,7 @@ fn minimal_of_this_machine_starts_programs_and_hides_the_rest() {
         files: DeclaredFiles::Restricted { entries: asked.entries, glob_scan_max_depth: None },
         network: Network::Restricted,
     };
-    let policy = Policy::resolve(&declared, &Surroundings::default(), &HostNames).unwrap();
+    let policy = Policy::resolve(&declared, &PolicyContext::default(), &HostNames).unwrap();
     let shell = std::fs::canonicalize("/bin/sh").unwrap();
     assert_eq!(policy.access(&shell), Read);
     assert_eq!(policy.access(Path::new("/dev/null")), Write);
@@ -230,7 +230,7 @@ fn entries_below_proc_are_those_of_no_process() {
 fn unrestricted_is_unrestricted() {
     let declared = DeclaredPolicy { files: DeclaredFiles::Unrestricted, network: Network::Enabled };
     let policy =
-        Policy::resolve(&declared, &Surroundings::default(), &FakeNames::default()).unwrap();
+        Policy::resolve(&declared, &PolicyContext::default(), &FakeNames::default()).unwrap();
     assert_eq!(policy, Policy::unrestricted(Network::Enabled));
     assert_ne!(policy, Policy::unrestricted(Network::Restricted));
     assert!(!policy.restricts_files());

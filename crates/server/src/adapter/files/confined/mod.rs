@@ -331,7 +331,7 @@ mod tests {
 
     use exec_server_host::fs::{OpenFile, Symlinks, is_confined};
     use exec_server_host::sandbox::{
-        Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Surroundings,
+        Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, PolicyContext,
     };
 
     use super::state::Limits;
@@ -351,7 +351,7 @@ mod tests {
             },
             network: Network::Restricted,
         };
-        Policy::resolve(&declared, &Surroundings::default(), &HostNames).unwrap()
+        Policy::resolve(&declared, &PolicyContext::default(), &HostNames).unwrap()
     }
 
     fn directories(root: &Path, count: usize) -> Vec<PathBuf> {

@@ -9,13 +9,13 @@ use super::WatchDepth;
 /// A directory that one watch wants to hear of. A watched file wants its parent: a watch on the file itself would
 /// follow the inode, and miss the next file of that name.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct WatchRequest {
     pub(super) directory: PathBuf,
     pub(super) depth: WatchDepth,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct WatchRequests {
     by_directory: BTreeMap<PathBuf, Wanted>,
 }
 
@@ -36,20 +36,20 @@ impl Wanted {
     }
 }
 
-impl Wishes {
-    pub(super) fn add(&mut self, wish: &Wish) {
-        *self.by_directory.entry(wish.directory.clone()).or_default().count(wish.depth) += 1;
+impl WatchRequests {
+    pub(super) fn add(&mut self, request: &WatchRequest) {
+        *self.by_directory.entry(request.directory.clone()).or_default().count(request.depth) += 1;
     }
 
     /// Returns where its directory was waited for, if nobody waits any more.
-    pub(super) fn remove(&mut self, wish: &Wish) -> Option<PathBuf> {
-        let wanted = self.by_directory.get_mut(&wish.directory)?;
-        let count = wanted.count(wish.depth);
+    pub(super) fn remove(&mut self, request: &WatchRequest) -> Option<PathBuf> {
+        let wanted = self.by_directory.get_mut(&request.directory)?;
+        let count = wanted.count(request.depth);
         *count = count.saturating_sub(1);
         if wanted.singles > 0 || wanted.trees > 0 {
             return None;
         }
-        self.by_directory.remove(&wish.directory)?.awaited_at
+        self.by_directory.remove(&request.directory)?.awaited_at
     }
 
     /// From now on `directory` is waited for there, or not at all. Returns where it was until now.
@@ -81,46 +81,46 @@ impl Wishes {
 mod tests {
     use super::*;
 
-    fn wish(directory: &str, depth: WatchDepth) -> Wish {
-        Wish { directory: PathBuf::from(directory), depth }
+    fn request(directory: &str, depth: WatchDepth) -> WatchRequest {
+        WatchRequest { directory: PathBuf::from(directory), depth }
     }
 
-    fn wanted<'a>(wishes: &Wishes, paths: &[&'a str]) -> Vec<&'a str> {
-        paths.iter().copied().filter(|path| wishes.wants(Path::new(path))).collect()
+    fn wanted<'a>(requests: &WatchRequests, paths: &[&'a str]) -> Vec<&'a str> {
+        paths.iter().copied().filter(|path| requests.wants(Path::new(path))).collect()
     }
 
     #[test]
     fn what_one_gives_up_another_may_still_want() {
-        let mut wishes = Wishes::default();
+        let mut requests = WatchRequests::default();
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab"];
-        let (tree, single) = (wish("/a", WatchDepth::Tree), wish("/a/b", WatchDepth::Single));
-        wishes.add(&tree);
-        wishes.add(&tree);
-        wishes.add(&single);
-        assert_eq!(wanted(&wishes, &paths), ["/a", "/a/b", "/a/b/c"]);
-        wishes.remove(&tree);
-        assert_eq!(wanted(&wishes, &paths), ["/a", "/a/b", "/a/b/c"]);
-        wishes.remove(&tree);
-        assert_eq!(wanted(&wishes, &paths), ["/a/b"]);
-        wishes.remove(&single);
-        wishes.remove(&single);
-        assert_eq!(wanted(&wishes, &paths), [""; 0]);
+        let (tree, single) = (request("/a", WatchDepth::Tree), request("/a/b", WatchDepth::Single));
+        requests.add(&tree);
+        requests.add(&tree);
+        requests.add(&single);
+        assert_eq!(wanted(&requests, &paths), ["/a", "/a/b", "/a/b/c"]);
+        requests.remove(&tree);
+        assert_eq!(wanted(&requests, &paths), ["/a", "/a/b", "/a/b/c"]);
+        requests.remove(&tree);
+        assert_eq!(wanted(&requests, &paths), ["/a/b"]);
+        requests.remove(&single);
+        requests.remove(&single);
+        assert_eq!(wanted(&requests, &paths), [""; 0]);
     }
 
     #[test]
     fn what_is_waited_for_wants_a_place_to_wait() {
-        let mut wishes = Wishes::default();
+        let mut requests = WatchRequests::default();
         let paths = ["/", "/a", "/a/b", "/a/b/c"];
-        let single = wish("/a/b", WatchDepth::Single);
-        wishes.add(&single);
-        assert_eq!(wishes.await_at(Path::new("/a/b"), Some(Path::new("/"))), None);
-        assert_eq!(wanted(&wishes, &paths), ["/", "/a/b"]);
-        let before = wishes.await_at(Path::new("/a/b"), Some(Path::new("/a")));
+        let single = request("/a/b", WatchDepth::Single);
+        requests.add(&single);
+        assert_eq!(requests.await_at(Path::new("/a/b"), Some(Path::new("/"))), None);
+        assert_eq!(wanted(&requests, &paths), ["/", "/a/b"]);
+        let before = requests.await_at(Path::new("/a/b"), Some(Path::new("/a")));
         assert_eq!(before.as_deref(), Some(Path::new("/")));
-        assert_eq!(wanted(&wishes, &paths), ["/a", "/a/b"]);
-        assert_eq!(wishes.remove(&single).as_deref(), Some(Path::new("/a")));
-        assert_eq!(wanted(&wishes, &paths), [""; 0]);
-        assert_eq!(wishes.await_at(Path::new("/a/b"), Some(Path::new("/"))), None);
-        assert_eq!(wanted(&wishes, &paths), [""; 0], "nobody waits any more");
+        assert_eq!(wanted(&requests, &paths), ["/a", "/a/b"]);
+        assert_eq!(requests.remove(&single).as_deref(), Some(Path::new("/a")));
+        assert_eq!(wanted(&requests, &paths), [""; 0]);
+        assert_eq!(requests.await_at(Path::new("/a/b"), Some(Path::new("/"))), None);
+        assert_eq!(wanted(&requests, &paths), [""; 0], "nobody waits any more");
     }
 }

@@ -18,7 +18,7 @@ use super::resolve::Identity;
 const MAX_OPEN: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Trail {
+pub(super) struct TreeDescent {
     root: PathBuf,
     /// From the root down. Invariant: open are at most the root and the last `MAX_OPEN`.
     above: Vec<Above>,
@@ -41,7 +41,7 @@ pub(super) struct Left {
     pub(super) name: OsString,
 }
 
-impl Trail {
+impl TreeDescent {
     /// `root` is open at `path`, which serves messages only.
     pub(super) fn new(path: &Path, root: OwnedFd) -> Self {
         Self { root: path.to_owned(), above: Vec::new(), here: root }
@@ -114,42 +114,42 @@ mod tests {
 
     const DEPTH: usize = 3 * MAX_OPEN;
 
-    fn trail(top: &Path) -> Trail {
+    fn descent(top: &Path) -> TreeDescent {
         let root = open_directory(rustix::fs::CWD, top.as_os_str()).unwrap();
-        let mut trail = Trail::new(top, root);
+        let mut descent = TreeDescent::new(top, root);
         for _ in 0..DEPTH {
-            rustix::fs::mkdirat(trail.here(), "d", Mode::RWXU).unwrap();
-            trail.enter(OsStr::new("d")).unwrap();
+            rustix::fs::mkdirat(descent.here(), "d", Mode::RWXU).unwrap();
+            descent.enter(OsStr::new("d")).unwrap();
         }
-        trail
+        descent
     }
 
     #[test]
     fn the_way_back_is_the_way_that_was_taken() {
         let top = tempfile::tempdir().unwrap();
-        let mut trail = trail(top.path());
-        let open = trail.above.iter().filter(|above| above.directory.is_some()).count();
+        let mut descent = descent(top.path());
+        let open = descent.above.iter().filter(|above| above.directory.is_some()).count();
         assert_eq!(open, MAX_OPEN + 1);
         let root = Identity::from(&rustix::fs::stat(top.path()).unwrap());
         for _ in 0..DEPTH {
-            let left = trail.leave().unwrap().unwrap();
-            let again = open_directory(trail.here(), &left.name).unwrap();
+            let left = descent.leave().unwrap().unwrap();
+            let again = open_directory(descent.here(), &left.name).unwrap();
             let both = [&again, &left.directory].map(|directory| Identity::of(directory.as_fd()));
             assert_eq!(both[0], both[1]);
         }
-        assert!(trail.leave().unwrap().is_none());
-        assert_eq!(Identity::of(trail.here()), Ok(root));
+        assert!(descent.leave().unwrap().is_none());
+        assert_eq!(Identity::of(descent.here()), Ok(root));
     }
 
     #[test]
     fn a_directory_that_was_moved_away_leads_nowhere() {
         let top = tempfile::tempdir().unwrap();
-        let mut trail = trail(top.path());
+        let mut descent = descent(top.path());
         let mut moved = top.path().to_owned();
         moved.extend(std::iter::repeat_n("d", DEPTH / 2));
         std::fs::rename(&moved, top.path().join("elsewhere")).unwrap();
         let error = loop {
-            match trail.leave() {
+            match descent.leave() {
                 Ok(left) => assert!(left.is_some(), "the root was reached"),
                 Err(error) => break error,
             }
@@ -165,8 +165,8 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/", top.path().join("link")).unwrap();
         let root = open_directory(rustix::fs::CWD, top.path().as_os_str()).unwrap();
-        let mut trail = Trail::new(top.path(), root);
-        let refused = trail.enter(OsStr::new("link"));
+        let mut descent = TreeDescent::new(top.path(), root);
+        let refused = descent.enter(OsStr::new("link"));
         assert!(matches!(refused, Err(Errno::NOTDIR | Errno::LOOP)), "{refused:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How work on a tree is told that nobody waits for it any more.
+//! How a caller cancels work on a tree.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::FsError;
 
-/// One side asks, the other looks now and then; all clones are the same.
+/// The caller requests it, and the work checks it now and then. All clones are one flag.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct CancelFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl CancelFlag {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For work that goes on to its end: nobody else has it.
+    /// For work that runs to its end: no caller has this flag.
     #[must_use]
     pub fn never() -> Self {
         Self::new()
@@ -32,7 +32,7 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Fails once it is requested. `path` is what is worked on.
+    /// Fails once cancellation is requested. `path` is the subject of the work.
     pub(super) fn check(&self, path: &Path) -> Result<(), FsError> {
         if self.is_requested() {
             return Err(Self::abandoned(path));
@@ -46,7 +46,7 @@ impl Stop {
     }
 }
 
-impl From<Arc<AtomicBool>> for Stop {
+impl From<Arc<AtomicBool>> for CancelFlag {
     fn from(requested: Arc<AtomicBool>) -> Self {
         Self(requested)
     }

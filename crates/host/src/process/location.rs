@@ -1,30 +1,30 @@
-//! Sandboxed processes as those see them who have to keep their connections away.
+//! Where sandboxed processes are, for a server that must refuse their connections.
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::control::{Control, Shared};
+use super::orders::{Control, Shared};
 use crate::sandbox::Network;
 
-/// Where a process can be found while it lives, for those who do not hold it.
+/// Where a process is while it lives. It does not keep the process alive.
 #[derive(Debug, Clone)]
-pub struct Whereabouts {
+pub struct ProcessLocation {
     shared: Weak<Shared>,
     network: Arc<OnceLock<Network>>,
 }
 
-/// Who keeps a sandboxed tree that has a network.
+/// Which keeper has a sandboxed tree that has a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guest {
+pub enum NetworkedTree {
     /// It has no network, or is gone.
     No,
     /// Its program may run already.
     Starting,
     KeptBy(u32),
-    /// It runs, and its keeper could not say who it is.
+    /// It runs, and the PID of its keeper is unknown.
     Somewhere,
 }
 
-impl Whereabouts {
+impl ProcessLocation {
     pub(super) fn of(shared: &Arc<Shared>) -> Self {
         Self { shared: Arc::downgrade(shared), network: Arc::clone(&shared.network) }
     }
@@ -41,15 +41,17 @@ impl Whereabouts {
     }
 
     #[must_use]
-    pub fn guest(&self) -> Guest {
-        let Some(shared) = self.shared.upgrade() else { return Guest::No };
+    pub fn networked_tree(&self) -> NetworkedTree {
+        let Some(shared) = self.shared.upgrade() else { return NetworkedTree::No };
         if !self.has_network() {
-            return Guest::No;
+            return NetworkedTree::No;
         }
         match &*shared.control() {
-            Control::Starting { .. } => Guest::Starting,
-            Control::Running { tree, .. } => tree.keeper().map_or(Guest::Somewhere, Guest::KeptBy),
-            Control::Over => Guest::No,
+            Control::Starting { .. } => NetworkedTree::Starting,
+            Control::Running { tree, .. } => {
+                tree.keeper().map_or(NetworkedTree::Somewhere, NetworkedTree::KeptBy)
+            }
+            Control::Over => NetworkedTree::No,
         }
     }
 
@@ -57,7 +59,7 @@ impl Whereabouts {
     pub async fn decided(&self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut decided = shared.decided.subscribe();
-        // The sender lives in `shared`, so this cannot fail while we wait.
+        // The sender lives in `shared`, so this cannot fail while it is held.
         let _ = decided.wait_for(|decided| *decided).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a process's handle and the task that owns it share: orders, which wait for the tree while it starts, and how it stands.
+//! The state that a process's handle shares with its supervisor: orders, which wait for the tree while it starts, and the outcome.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::denial::Denial;
+use super::handle::Terminate;
 use super::launch::{EndedBy, PtyMaster, PtySize, Signal, TreeControl};
 use super::log::{Log, LogLimits};
-use super::running::Terminate;
 use super::stdin::StdinQueue;
 use crate::sandbox::Network;
 
@@ -53,7 +53,7 @@ pub(super) enum Order {
 }
 
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A start takes milliseconds; whoever sends more orders meanwhile does not mean them.
+/// A start takes milliseconds. More orders than this in that time are a mistake.
 const MAX_EARLY_ORDERS: usize = 1024;
 
 impl Shared {
@@ -92,10 +92,10 @@ impl Shared {
     pub(super) fn terminate(&self, how: Terminate) -> bool {
         let running = !self.exited();
         match how {
-            Terminate::Graceful(patience) if running => {
+            Terminate::Graceful(grace) if running => {
                 self.order(Order::Signal(Signal::Terminate));
                 let now = tokio::time::Instant::now();
-                let deadline = now.checked_add(patience).unwrap_or(now + FAR_FUTURE);
+                let deadline = now.checked_add(grace).unwrap_or(now + FAR_FUTURE);
                 self.kill_at.send_modify(|kill_at| {
                     *kill_at = Some(kill_at.map_or(deadline, |earlier| earlier.min(deadline)));
                 });

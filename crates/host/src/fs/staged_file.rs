@@ -1,8 +1,8 @@
 //! A temporary file beside the name that it is to take. Nothing but this process writes it, and it goes when it is dropped.
 //!
-//! A process that is killed leaves its drafts behind: `.NAME.WORD.tmp`. So the word is the same each time, unless that draft is in
-//! use, and whoever makes the next draft for the name removes what was left. In use is what somebody holds the lock of: the kernel
-//! gives it up with the process, whatever ends that.
+//! A killed process leaves its staged files behind: `.NAME.WORD.tmp`. The word is the same each time, unless a staged file of
+//! that name is in use. So the next staged file for the name replaces an abandoned one. A staged file is in use while it is
+//! locked: the kernel releases the lock when the process ends, however it ends.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -16,14 +16,14 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::claim;
-use super::confinement::{self, Need};
+use super::confinement::{self, RequiredAccess};
 use super::error::FsError;
 use super::kind::FileKind;
 use super::rename::without_replacing;
 use super::resolve::{self, Identity, Parent};
 
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct StagedFile {
     /// The name to be taken.
     parent: Parent,
     name: OsString,
@@ -37,27 +37,27 @@ enum Fate {
     Removed,
     /// It can be resumed.
     Kept,
-    /// It has the name that it was made for. Whatever has the draft's is somebody else's.
+    /// It has the name that it was made for. A file with its temporary name belongs to another process.
     Published,
     /// Somebody else has its name.
     Lost,
 }
 
-/// So much of the name is part of the draft's: it fits wherever names may have a hundred bytes more.
+/// How much of the name the temporary name contains. The temporary name is less than a hundred bytes longer than that.
 const MAX_STEM_BYTES: usize = 100;
 
-impl Draft {
+impl StagedFile {
     /// `mode` is subject to the umask.
     pub(super) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
-        // No draft that can be resumed has an empty key.
-        let usual = draft_name(&parent.name, &word_of(&parent.name, ""));
-        confinement::expect(parent.directory.as_fd(), &usual, Need::Change, path)?;
+        // No staged file that can be resumed has an empty key.
+        let usual = temporary_name(&parent.name, &word_of(&parent.name, ""));
+        confinement::expect(parent.directory.as_fd(), &usual, RequiredAccess::Change, path)?;
         if let Some(file) = create_in_place_of_abandoned(&parent, &usual, mode) {
             return Ok(Self { parent, name: usual, file, fate: Fate::Removed });
         }
         let (name, file) = claim::persist(path, || {
-            let name = draft_name(&parent.name, &random_word());
-            confinement::expect(parent.directory.as_fd(), &name, Need::Change, path)?;
+            let name = temporary_name(&parent.name, &random_word());
+            confinement::expect(parent.directory.as_fd(), &name, RequiredAccess::Change, path)?;
             match create(&parent, &name, mode) {
                 Ok(file) => Ok(Some((name, file))),
                 Err(Errno::EXIST) => Ok(None),
@@ -67,15 +67,15 @@ impl Draft {
         Ok(Self { parent, name, file, fate: Fate::Removed })
     }
 
-    /// The draft that was begun under this key, or a new one. It is left where it is when dropped.
+    /// The staged file that was begun under this key, or a new one. It is left where it is when dropped.
     pub(super) fn resume(
         path: &Path,
         parent: Parent,
         key: &str,
         mode: Mode,
     ) -> Result<Self, FsError> {
-        let name = draft_name(&parent.name, &word_of(&parent.name, key));
-        confinement::expect(parent.directory.as_fd(), &name, Need::Change, path)?;
+        let name = temporary_name(&parent.name, &word_of(&parent.name, key));
+        confinement::expect(parent.directory.as_fd(), &name, RequiredAccess::Change, path)?;
         let file = claim::persist(path, || open_or_create(path, &parent, &name, mode))?;
         Ok(Self { parent, name, file, fate: Fate::Kept })
     }
@@ -120,8 +120,8 @@ impl Draft {
         Ok(sync_directory(directory)?)
     }
 
-    /// Whether the draft is still what it is called. Nothing is asked after the rename: whoever writes the file next may have
-    /// replaced it by then, rightly.
+    /// Whether the temporary name still leads to this file. It is checked before the rename only: after it, the next writer may
+    /// rightly have replaced the file.
     fn has_its_name(&self) -> Result<bool, Errno> {
         match rustix::fs::statat(&self.parent.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(named) => Ok(Identity::from(&named) == Identity::of(self.file.as_fd())?),
@@ -131,7 +131,7 @@ impl Draft {
     }
 }
 
-/// Why a draft has not taken its name.
+/// Why a staged file has not taken its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotPublished {
     Os(Errno),
@@ -145,7 +145,7 @@ impl From<Errno> for NotPublished {
     }
 }
 
-impl Drop for Draft {
+impl Drop for StagedFile {
     fn drop(&mut self) {
         if self.fate == Fate::Removed {
             let _ = rustix::fs::unlinkat(&self.parent.directory, &self.name, AtFlags::empty());
@@ -158,8 +158,8 @@ fn create(parent: &Parent, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&parent.directory, name, flags, mode)
 }
 
-/// `None` if somebody uses the name, or has put something there that is no draft of ours, or if it cannot be made: who tries
-/// another name finds out why.
+/// `None` if the name is in use, or belongs to something that is not a staged file of this user, or if no file can be created:
+/// the attempt with another name then reports why.
 fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Option<OwnedFd> {
     let file = match create(parent, name, mode) {
         Err(Errno::EXIST) => {
@@ -177,7 +177,7 @@ fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Op
     }
 }
 
-/// Invariant: whoever removes the usual draft of a name holds its lock, so one that is locked keeps that name.
+/// Invariant: the usual staged file of a name is removed only under its lock, so a locked one keeps that name.
 fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&parent.directory, name, flags, Mode::empty()).ok()?;
@@ -190,7 +190,7 @@ fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     Some(())
 }
 
-/// Locks a draft and tells whether it still has its name: whoever had the lock before may have published or removed it.
+/// Locks a staged file and tells whether it still has its name: the previous holder of the lock may have published or removed it.
 fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
     let locked = Identity::of(file.as_fd())?;
@@ -198,7 +198,7 @@ fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
     Ok(named.is_ok_and(|named| Identity::from(&named) == locked))
 }
 
-/// `None` if the draft was published, removed or created by somebody else meanwhile.
+/// `None` if another process published, removed or created the staged file meanwhile.
 fn open_or_create(
     path: &Path,
     parent: &Parent,
@@ -230,12 +230,12 @@ fn open_or_create(
 }
 
 /// In a directory where others may write, the name can be theirs, or a link to another file of ours.
-fn expect_own(draft: &Path, node: &OwnedFd) -> Result<(), FsError> {
-    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", draft))?;
-    resolve::expect_kind(draft, &stat, FileKind::Regular, "a temporary file")?;
+fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", staged_file))?;
+    resolve::expect_kind(staged_file, &stat, FileKind::Regular, "a temporary file")?;
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_nlink != 1 {
         let why = "is not a temporary file of this server";
-        return Err(FsError::Unsuitable { path: draft.to_owned(), why });
+        return Err(FsError::Unsuitable { path: staged_file.to_owned(), why });
     }
     Ok(())
 }
@@ -254,19 +254,19 @@ fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-fn draft_name(name: &OsStr, word: &str) -> OsString {
+fn temporary_name(name: &OsStr, word: &str) -> OsString {
     let bytes = name.as_bytes();
     let stem = match name.to_str() {
         Some(text) => &bytes[..text.floor_char_boundary(MAX_STEM_BYTES)],
         None => &bytes[..bytes.len().min(MAX_STEM_BYTES)],
     };
-    let mut draft = Vec::with_capacity(stem.len() + word.len() + 6);
-    draft.push(b'.');
-    draft.extend_from_slice(stem);
-    draft.push(b'.');
-    draft.extend_from_slice(word.as_bytes());
-    draft.extend_from_slice(b".tmp");
-    OsString::from_vec(draft)
+    let mut staged_file = Vec::with_capacity(stem.len() + word.len() + 6);
+    staged_file.push(b'.');
+    staged_file.extend_from_slice(stem);
+    staged_file.push(b'.');
+    staged_file.extend_from_slice(word.as_bytes());
+    staged_file.extend_from_slice(b".tmp");
+    OsString::from_vec(staged_file)
 }
 
 /// Need not be a secret: a name that somebody guessed and took is simply not used.
@@ -295,16 +295,16 @@ mod tests {
     use super::*;
     use crate::fs::Symlinks;
 
-    fn draft(path: &Path) -> Draft {
-        let parent = resolve::parent(path, Symlinks::Follow, Need::Change).unwrap();
-        Draft::create(path, parent, Mode::from_raw_mode(0o600)).unwrap()
+    fn staged_file(path: &Path) -> StagedFile {
+        let parent = resolve::parent(path, Symlinks::Follow, RequiredAccess::Change).unwrap();
+        StagedFile::create(path, parent, Mode::from_raw_mode(0o600)).unwrap()
     }
 
     #[test]
     fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
-        let mut late = draft(&path);
+        let mut late = staged_file(&path);
         std::fs::write(&path, "first").unwrap();
         assert_eq!(late.publish(true), Err(NotPublished::Os(Errno::EXIST)));
         assert_eq!(std::fs::read(&path).unwrap(), b"first");
@@ -325,13 +325,13 @@ mod tests {
     fn what_a_process_that_is_gone_has_left_goes_with_the_next_draft() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
-        let first = draft(&path);
+        let first = staged_file(&path);
         let usual = first.name.clone();
         drop(first);
         assert_eq!(names(root.path()), [] as [&str; 0]);
 
         std::fs::write(root.path().join(&usual), "left behind").unwrap();
-        let mut next = draft(&path);
+        let mut next = staged_file(&path);
         assert_eq!(names(root.path()), [usual]);
         assert_eq!(rustix::fs::fstat(&next.file).unwrap().st_size, 0);
         next.publish(false).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     fn a_draft_that_is_in_use_stays() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
-        let (one, mut two) = (draft(&path), draft(&path));
+        let (one, mut two) = (staged_file(&path), staged_file(&path));
         assert_ne!(one.name, two.name);
         assert_eq!(names(root.path()).len(), 2);
         two.publish(false).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     fn what_is_no_draft_of_ours_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let (path, precious) = (root.path().join("file"), root.path().join("precious"));
-        let usual = root.path().join(&draft(&path).name);
+        let usual = root.path().join(&staged_file(&path).name);
         std::fs::write(&precious, "x").unwrap();
         let plant: [&dyn Fn() -> std::io::Result<()>; 3] = [
             &|| std::os::unix::fs::symlink(&precious, &usual),
@@ -365,14 +365,14 @@ mod tests {
         for plant in plant {
             plant().unwrap();
             let planted = rustix::fs::lstat(&usual).unwrap().st_ino;
-            assert_ne!(usual.file_name().unwrap(), draft(&path).name);
+            assert_ne!(usual.file_name().unwrap(), staged_file(&path).name);
             assert_eq!(rustix::fs::lstat(&usual).unwrap().st_ino, planted);
             std::fs::remove_file(&usual).or_else(|_| std::fs::remove_dir(&usual)).unwrap();
         }
         assert_eq!(std::fs::read(&precious).unwrap(), b"x");
     }
 
-    /// Each publishes what it wrote, and nothing is left, however often one of them takes another's draft for abandoned.
+    /// Each publishes what it wrote, and nothing is left, however often one takes the file of another for abandoned.
     #[test]
     fn drafts_of_one_name_do_not_get_in_each_others_way() {
         let root = tempfile::tempdir().unwrap();
@@ -381,7 +381,7 @@ mod tests {
             for _ in 0..8 {
                 threads.spawn(|| {
                     for _ in 0..200 {
-                        draft(&path).publish(false).unwrap();
+                        staged_file(&path).publish(false).unwrap();
                     }
                 });
             }
@@ -395,7 +395,7 @@ mod tests {
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();
         for is_removed in [false, true] {
-            let mut swapped = draft(&path);
+            let mut swapped = staged_file(&path);
             let name = root.path().join(&swapped.name);
             std::fs::remove_file(&name).unwrap();
             if !is_removed {
@@ -412,13 +412,13 @@ mod tests {
     fn names_fit_and_differ() {
         let long = "ü".repeat(127) + "x";
         let longer = "ü".repeat(127) + "y";
-        let name = draft_name(OsStr::new(&long), &word_of(OsStr::new(&long), "key"));
+        let name = temporary_name(OsStr::new(&long), &word_of(OsStr::new(&long), "key"));
         assert!(name.to_str().is_some() && name.len() < 143, "{name:?}");
-        assert_ne!(name, draft_name(OsStr::new(&longer), &word_of(OsStr::new(&longer), "key")));
+        assert_ne!(name, temporary_name(OsStr::new(&longer), &word_of(OsStr::new(&longer), "key")));
         assert_ne!(word_of(OsStr::new("a"), "bc"), word_of(OsStr::new("ab"), "c"));
-        assert_eq!(draft_name(OsStr::new("name"), "abc123"), ".name.abc123.tmp");
+        assert_eq!(temporary_name(OsStr::new("name"), "abc123"), ".name.abc123.tmp");
         assert_ne!(random_word(), random_word());
         let not_text = OsStr::from_bytes(&[0xff; 200]);
-        assert_eq!(draft_name(not_text, "w").len(), MAX_STEM_BYTES + 7);
+        assert_eq!(temporary_name(not_text, "w").len(), MAX_STEM_BYTES + 7);
     }
 }

@@ -8,15 +8,15 @@ use exec_server_host::fs::watch::{Change, ChangeKind, Job, Watch, WatchDepth, Wa
 use tempfile::TempDir;
 
 /// Long enough that only a lost event reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Place {
+pub(crate) struct WatchScene {
     _keep: Option<TempDir>,
     pub(crate) root: PathBuf,
     pub(crate) watcher: Watcher,
 }
 
-impl Place {
+impl WatchScene {
     pub(crate) fn new() -> Self {
         Self::of(tempfile::tempdir().unwrap())
     }
@@ -93,7 +93,7 @@ impl Told {
     }
 
     pub(crate) async fn more(&mut self) {
-        let next = tokio::time::timeout(PATIENCE, self.watch.next()).await;
+        let next = tokio::time::timeout(TIMEOUT, self.watch.next()).await;
         let last = &self.changes[self.changes.len().saturating_sub(20)..];
         let batch = next.unwrap_or_else(|_| panic!("nothing more after {last:?}"));
         let batch = batch.expect("the watcher lives");

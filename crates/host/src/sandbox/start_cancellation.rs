@@ -1,7 +1,7 @@
-//! Whoever wants a sandbox: putting it up stops when nobody waits for it any more.
+//! Setting up a sandbox ends early when the server cancels the start.
 //!
-//! There may be many mounts, each may wait for a file system, and all the while nobody else listens to the one who wants it: the
-//! keeper is suspended. So the work itself looks up between its steps.
+//! There may be many mounts, and each may wait for a file system. The keeper is suspended meanwhile and cannot read its socket.
+//! So the setup itself checks the socket between its steps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,20 +10,20 @@ use rustix::io::Errno;
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// The one at the other end of a socket. Until the program runs there is nothing to say but that it is not wanted, so every word
-/// means that, and so does the end of all words.
+/// The socket to the server. Until the program runs, the only message is the cancellation, so any message means that, and so does
+/// the end of the connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Requester<'a> {
+pub(crate) struct StartCancellation<'a> {
     socket: BorrowedFd<'a>,
 }
 
-impl<'a> Requester<'a> {
+impl<'a> StartCancellation<'a> {
     pub(crate) fn at(socket: BorrowedFd<'a>) -> Self {
         Self { socket }
     }
 
-    /// Fails with [`Errno::CANCELED`] if not.
-    pub(crate) fn still_waits(self) -> Result<(), Errno> {
+    /// Fails with [`Errno::CANCELED`] if the start is cancelled.
+    pub(crate) fn check(self) -> Result<(), Errno> {
         let mut polled = [PollFd::from_borrowed_fd(self.socket, PollFlags::IN | PollFlags::RDHUP)];
         match poll(&mut polled, Some(&AT_ONCE)) {
             Ok(0) | Err(Errno::INTR) => Ok(()),
@@ -32,7 +32,7 @@ impl<'a> Requester<'a> {
         }
     }
 
-    /// Returns when something can be read from `line`. Fails with [`Errno::CANCELED`] if nobody waits for that any more.
+    /// Returns when something can be read from `line`. Fails with [`Errno::CANCELED`] if the start is cancelled first.
     pub(crate) fn wait_for(self, line: impl AsFd) -> Result<(), Errno> {
         loop {
             let mut polled = [
@@ -78,10 +78,10 @@ mod tests {
         ];
         for go in goes {
             let (ours, theirs) = pair();
-            let requester = Requester::at(ours.as_fd());
-            assert_eq!(requester.still_waits(), Ok(()));
+            let cancellation = StartCancellation::at(ours.as_fd());
+            assert_eq!(cancellation.check(), Ok(()));
             let _kept = go(theirs);
-            assert_eq!(requester.still_waits(), Err(Errno::CANCELED));
+            assert_eq!(cancellation.check(), Err(Errno::CANCELED));
         }
     }
 
@@ -89,12 +89,12 @@ mod tests {
     fn what_is_said_on_the_line_comes_first() {
         let (ours, theirs) = pair();
         let (line, other) = pair();
-        let requester = Requester::at(ours.as_fd());
+        let cancellation = StartCancellation::at(ours.as_fd());
         send(&other, b"i", SendFlags::empty()).unwrap();
-        assert_eq!(requester.wait_for(&line), Ok(()));
+        assert_eq!(cancellation.wait_for(&line), Ok(()));
         drop(theirs);
-        assert_eq!(requester.wait_for(&line), Ok(()));
+        assert_eq!(cancellation.wait_for(&line), Ok(()));
         let (silent, _other) = pair();
-        assert_eq!(requester.wait_for(&silent), Err(Errno::CANCELED));
+        assert_eq!(cancellation.wait_for(&silent), Err(Errno::CANCELED));
     }
 }

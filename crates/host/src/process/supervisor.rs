@@ -1,4 +1,4 @@
-//! The task that owns one process, from its start to the death of its last descendant.
+//! The task that supervises one process, from its start to the death of its last descendant.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::control::{Order, Shared};
 use super::denial::{self, Ending};
+use super::handle::{SandboxPlan, TIMEOUT_GRACE, Terminate};
 use super::launch::{
     ChildStdio, Command, EndedBy, ExitRecord, LaunchError, Launched, Launcher, Tree, TreeEvent,
 };
 use super::log::{Log, Stream};
+use super::orders::{Order, Shared};
 use super::output::{Output, Source};
-use super::running::{SandboxPlan, TIMEOUT_GRACE, Terminate};
 use super::stdin::Sink;
 use crate::sandbox::Network;
 
 /// Runs until nothing is left of it; what it has written stays in the log.
-pub(super) async fn own(
+pub(super) async fn supervise(
     shared: Arc<Shared>,
     launcher: Launcher,
     mut command: Command,
@@ -46,15 +46,15 @@ pub(super) async fn own(
     };
     match unless_panicked(launched).await.unwrap_or(Err(LaunchError::Panicked { program })) {
         Ok(Launched { tree, stdio, .. }) => {
-            let mut owner = Owner::new(Arc::clone(&shared), tree, timeout);
-            let owning = async {
-                owner.connect(stdio);
+            let mut supervisor = Supervisor::new(Arc::clone(&shared), tree, timeout);
+            let supervised = async {
+                supervisor.connect(stdio);
                 // Whoever started it may have gone; the handle's drop then ends the process.
                 let _ = outcome.send(Ok(()));
-                owner.run().await;
+                supervisor.run().await;
             };
-            if unless_panicked(owning).await.is_none() {
-                owner.end_after_panic().await;
+            if unless_panicked(supervised).await.is_none() {
+                supervisor.end_after_panic().await;
             }
             shared.over();
         }
@@ -66,7 +66,7 @@ pub(super) async fn own(
     }
 }
 
-struct Owner {
+struct Supervisor {
     shared: Arc<Shared>,
     tree: Tree,
     tree_gone: bool,
@@ -76,7 +76,7 @@ struct Owner {
     deadline: Option<tokio::time::Instant>,
 }
 
-impl Owner {
+impl Supervisor {
     fn new(shared: Arc<Shared>, tree: Tree, timeout: Option<Duration>) -> Self {
         let started = Instant::now();
         // A deadline that no clock can hold is none.
@@ -268,9 +268,9 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Wake, Waker};
 
+    use super::super::handle::{Process, StartOutcome};
     use super::super::launch::Io;
     use super::super::log::{Budget, Cursor, Event, LogLimits, OnFull, Watcher};
-    use super::super::running::{Process, StartOutcome};
     use super::*;
 
     /// Panics in the task that owns the process, with the log locked.

@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::control::{Control, Order, Shared};
 use super::denial::Denial;
 use super::launch::{Command, EndedBy, Io, LaunchError, Launcher, PtySize, Signal};
+use super::location::ProcessLocation;
 use super::log::{Log, LogLimits};
-use super::owner::own;
+use super::orders::{Control, Order, Shared};
 use super::stdin::{OfferError, StdinClosed, Ticket};
-use super::whereabouts::Whereabouts;
+use super::supervisor::supervise;
 use crate::sandbox::{Plan, SandboxError};
 
 /// Whether the program could be started.
@@ -58,7 +58,7 @@ impl Process {
         let shared = Arc::new(Shared::new(limits, has_stdin));
         let (outcome, started) = oneshot::channel();
         // Not kept: the task ends by itself when the tree is gone, which dropping the handle causes.
-        let task = own(Arc::clone(&shared), launcher, command, plan, timeout, outcome);
+        let task = supervise(Arc::clone(&shared), launcher, command, plan, timeout, outcome);
         tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
     }
@@ -154,8 +154,8 @@ impl Process {
     }
 
     #[must_use]
-    pub fn whereabouts(&self) -> Whereabouts {
-        Whereabouts::of(&self.shared)
+    pub fn location(&self) -> ProcessLocation {
+        ProcessLocation::of(&self.shared)
     }
 
     /// Living processes below this one.
@@ -165,13 +165,13 @@ impl Process {
             Control::Starting { .. } | Control::Over => return 0,
         };
         // A keeper that does not answer is not worth the wait.
-        tokio::time::timeout(COUNT_PATIENCE, tree.descendants()).await.unwrap_or(0)
+        tokio::time::timeout(COUNT_TIMEOUT, tree.descendants()).await.unwrap_or(0)
     }
 }
 
 /// Between TERM and KILL of a process whose deadline has passed.
 pub const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
-const COUNT_PATIENCE: Duration = Duration::from_secs(1);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Drop for Process {
     fn drop(&mut self) {
