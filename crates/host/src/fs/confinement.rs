@@ -1,7 +1,7 @@
 //! A policy that a thread is kept to, from when it enters until it ends.
 //!
 //! Two things keep it. Landlock, in the kernel: outside of what was granted the thread opens, creates and removes nothing,
-//! whatever a bug here may try. And [`resolve`](super::resolve), which asks before it looks: for what Landlock does not see
+//! whatever a bug here may try. And [`resolve`](crate::fs::path::resolve), which asks before it looks: for what Landlock does not see
 //! (metadata, links, permission bits), for what is taken away again inside of what was granted, and so that a path outside
 //! gives the same answer whether there is something or not.
 //!
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::error::FsError;
-use super::resolve::{self, Identity};
+use crate::fs::path::resolve::{self, Identity};
 use crate::sandbox::landlock::{self, LandlockError, Ruleset};
 use crate::sandbox::{Access, Grant, Mechanism, Policy, WITHOUT_VARIABLE};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::confinement::RequiredAccess;
-use super::kind::FileKind;
+use crate::fs::path::kind::FileKind;
 
 #[derive(Debug)]
 pub enum FsError {

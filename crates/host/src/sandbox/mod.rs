@@ -4,48 +4,19 @@
 //! for, since what it cannot express is an error.
 
 #[cfg(target_os = "linux")]
-pub(crate) mod bubblewrap;
-mod capabilities;
-#[cfg(target_os = "linux")]
-mod descriptor_room;
-#[cfg(target_os = "linux")]
-pub(crate) mod empty_network;
-mod enforcement;
-mod error;
-#[cfg(target_os = "linux")]
-pub(crate) mod init;
-#[cfg(target_os = "linux")]
-pub mod landlock;
-#[cfg(target_os = "linux")]
-pub(crate) mod lockdown;
-mod mechanism;
-#[cfg(target_os = "linux")]
-pub(crate) mod missing_roots;
-#[cfg(target_os = "linux")]
-mod mount_call;
-#[cfg(target_os = "linux")]
-pub(crate) mod mounts;
-#[cfg(target_os = "linux")]
-pub(crate) mod namespaces;
-#[cfg(target_os = "linux")]
-pub(crate) mod placeholder;
+mod kernel;
+mod macos;
 mod plan;
 mod policy;
 mod probe;
-pub mod seatbelt;
+pub(crate) mod report;
 #[cfg(target_os = "linux")]
-pub mod seccomp;
-#[cfg(target_os = "linux")]
-pub(crate) mod start_cancellation;
-pub(crate) mod step;
-#[cfg(target_os = "linux")]
-pub(crate) mod terminals;
+pub(crate) mod setup;
 mod write_history;
 
-pub use capabilities::Capabilities;
-pub use enforcement::Enforcement;
-pub use error::SandboxError;
-pub use mechanism::Mechanism;
+#[cfg(target_os = "linux")]
+pub use kernel::{landlock, seccomp};
+pub use macos::seatbelt;
 pub use plan::{
     Cover, CoverKind, Lack, LandlockRules, Mount, Need, Plan, PlanError, Regrant, Tier,
 };
@@ -55,5 +26,9 @@ pub use policy::{
     Rule, TooMuch, WrittenRoots,
 };
 pub use probe::{Finding, Findings, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
-pub use step::SandboxStep;
+pub use report::capabilities::Capabilities;
+pub use report::enforcement::Enforcement;
+pub use report::error::SandboxError;
+pub use report::mechanism::Mechanism;
+pub use report::step::SandboxStep;
 pub use write_history::{WriteHistory, WriteHistoryError};

@@ -25,10 +25,10 @@ use self::file::{FileSink, UntilCancelled};
 use self::visible::{Entry, Found, Next, READING, Visibility};
 use super::FsError;
 use super::confinement::RequiredAccess;
-use super::glob::{Globs, PatternError, Verdict};
-use super::kind::FileKind;
-use super::metadata::size;
-use super::resolve::{self, Symlinks};
+use crate::fs::path::kind::FileKind;
+use crate::fs::path::resolve::{self, Symlinks};
+use crate::fs::read::metadata::size;
+use crate::fs::tree::glob::{Globs, PatternError, Verdict};
 
 /// A parsed pattern takes a hundred times its length.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
@@ -47,7 +47,7 @@ pub struct SearchOptions {
     pub ignore_case: bool,
     /// Only whole words.
     pub word: bool,
-    /// Only files that these match, as in [`GlobOptions`](super::glob::GlobOptions).
+    /// Only files that these match, as in [`GlobOptions`](crate::fs::tree::glob::GlobOptions).
     pub globs: Vec<String>,
     /// Also names that start with a dot.
     pub hidden: bool,

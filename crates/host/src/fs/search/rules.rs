@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::visible::{Obstacle, open_regular};
 use crate::fs::confinement::RequiredAccess;
-use crate::fs::resolve::{self, Symlinks};
+use crate::fs::path::resolve::{self, Symlinks};
 
 /// Of one ignore file: far more than anybody writes. Compiling this much may take 100 MiB, and a fifth of a second.
 const MAX_FILE_BYTES: usize = 64 << 10;

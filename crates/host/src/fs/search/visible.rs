@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use super::rules::{self, Rules};
 use crate::fs::FsError;
 use crate::fs::confinement::{self, RequiredAccess, View};
-use crate::fs::listing::{Listing, followed_type, own_type};
-use crate::fs::metadata::size;
-use crate::fs::procfs;
-use crate::fs::resolve::{self, Symlinks};
+use crate::fs::path::procfs;
+use crate::fs::path::resolve::{self, Symlinks};
+use crate::fs::read::listing::{Listing, followed_type, own_type};
+use crate::fs::read::metadata::size;
 
 /// Each level holds a descriptor.
 const MAX_DEPTH: usize = 256;

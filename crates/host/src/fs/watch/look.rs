@@ -16,8 +16,8 @@ use super::routes::Scope;
 use super::window::{MAX_PATHS, RootState, Settled};
 use super::{Shared, WatchDepth, WatchTarget};
 use crate::fs::confinement::RequiredAccess;
-use crate::fs::listing::{Listing, own_type};
-use crate::fs::resolve::{self, Symlinks};
+use crate::fs::path::resolve::{self, Symlinks};
+use crate::fs::read::listing::{Listing, own_type};
 use crate::fs::{FileKind, FsError};
 
 impl Shared {

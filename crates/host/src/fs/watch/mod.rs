@@ -31,8 +31,9 @@ use self::inbox::Inbox;
 use self::kernel::Kernel;
 use self::requests::WatchRequest;
 use self::routes::{Routes, Scope};
+use super::FsError;
 use super::confinement::{self, RequiredAccess};
-use super::{FsError, resolve};
+use crate::fs::path::resolve;
 
 /// How long after a first change further ones are waited for.
 const WINDOW: Duration = Duration::from_millis(50);

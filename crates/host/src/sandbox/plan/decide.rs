@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::{Plan, PlanError, Tier};
-use crate::sandbox::capabilities::Capabilities;
+use crate::sandbox::macos::seatbelt;
 use crate::sandbox::policy::{Names, Policy};
-use crate::sandbox::seatbelt;
+use crate::sandbox::report::capabilities::Capabilities;
 
 impl Plan {
     /// Looks at the names that the policy protects, as they are now.

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::sandbox::capabilities::Capabilities;
-use crate::sandbox::mechanism::Mechanism;
 use crate::sandbox::policy::TooMuch;
 use crate::sandbox::probe::WITHOUT_VARIABLE;
+use crate::sandbox::report::capabilities::Capabilities;
+use crate::sandbox::report::mechanism::Mechanism;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::error::Need;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
-use crate::sandbox::bubblewrap;
-use crate::sandbox::capabilities::Capabilities;
-use crate::sandbox::landlock::SCOPES_SINCE;
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::kernel::landlock::SCOPES_SINCE;
+use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
 use crate::sandbox::policy::{Access, Grant, Names, Network, Policy};
-use crate::sandbox::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::report::capabilities::Capabilities;
+use crate::sandbox::report::mechanism::Mechanism;
+use crate::sandbox::setup::bubblewrap;
 
 pub(super) fn plan(
     cwd: Option<&Path>,

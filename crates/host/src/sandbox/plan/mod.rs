@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 
 pub use error::{Lack, Need, PlanError};
 
-use super::enforcement::Enforcement;
 use super::policy::{Access, Grant, Network};
+use crate::sandbox::report::enforcement::Enforcement;
 
 /// How one process is confined.
 #[derive(Clone, Debug, PartialEq, Eq)]

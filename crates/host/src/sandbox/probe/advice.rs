@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::finding::Failure;
 use super::without::WITHOUT_VARIABLE;
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::report::mechanism::Mechanism;
 
 /// The first ABI of Landlock that suffices without namespaces.
 const COMPLETE_LANDLOCK: u32 = 6;

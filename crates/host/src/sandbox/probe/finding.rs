@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::advice;
 use super::without::WITHOUT_VARIABLE;
-use crate::sandbox::capabilities::Capabilities;
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::report::capabilities::Capabilities;
+use crate::sandbox::report::mechanism::Mechanism;
 
 /// What is said of a bubblewrap that can give its namespaces a `/proc` of their own, or no network.
 pub(super) const WITH_PROC: &str = "proc";

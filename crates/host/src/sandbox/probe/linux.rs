@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketType};
 use super::bubblewrap;
 use super::finding::Failure;
 use super::trial::{Failed, Step as _, try_in_child};
-use crate::sandbox::landlock::{self, Ruleset};
-use crate::sandbox::lockdown::Lockdown;
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::kernel::landlock::{self, Ruleset};
+use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
 use crate::sandbox::plan::{Plan, Tier};
 use crate::sandbox::policy::Network;
-use crate::sandbox::seccomp::{self, Attributes, Neighbours};
-use crate::sandbox::{mount_call, namespaces};
+use crate::sandbox::report::mechanism::Mechanism;
+use crate::sandbox::setup::lockdown::Lockdown;
+use crate::sandbox::setup::{mount_call, namespaces};
 
 /// Its version or place if it works, else why not. Only for a process with one thread.
 pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {

@@ -22,7 +22,7 @@ use std::process::{ExitCode, Stdio};
 pub use finding::{Finding, Findings};
 pub use without::WITHOUT_VARIABLE;
 
-use super::capabilities::Capabilities;
+use crate::sandbox::report::capabilities::Capabilities;
 use finding::{Failure, Outcome};
 use without::Without;
 
@@ -70,7 +70,7 @@ pub fn run_probe() -> ExitCode {
 }
 
 fn probe(without: &Without) -> Vec<Outcome> {
-    let mechanisms = super::mechanism::Mechanism::ALL.iter();
+    let mechanisms = super::Mechanism::ALL.iter();
     mechanisms
         .map(|&mechanism| {
             let result = if without.contains(mechanism) {
@@ -88,7 +88,7 @@ use linux::attempt;
 
 /// Seatbelt is part of every macOS, but nothing is started with it yet: whoever relied on it would rely on nothing.
 #[cfg(not(target_os = "linux"))]
-fn attempt(mechanism: super::mechanism::Mechanism) -> Result<String, Failure> {
+fn attempt(mechanism: super::Mechanism) -> Result<String, Failure> {
     Err(Failure::Refused(format!("programs are not yet started with {mechanism}")))
 }
 

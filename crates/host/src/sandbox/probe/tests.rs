@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use super::finding::{Failure, Findings, Outcome};
 use super::without::{WITHOUT_VARIABLE, Without};
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::report::mechanism::Mechanism;
 
 fn outcomes(result: impl Fn(Mechanism) -> Result<String, Failure>) -> Vec<Outcome> {
     let outcome = |&mechanism| Outcome { mechanism, result: result(mechanism) };

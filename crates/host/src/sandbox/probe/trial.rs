@@ -6,8 +6,8 @@ use std::io::{self, Read as _, Write as _};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
-use crate::sandbox::landlock::LandlockError;
-use crate::sandbox::step::StepFailure;
+use crate::sandbox::kernel::landlock::LandlockError;
+use crate::sandbox::report::step::StepFailure;
 
 /// Longer than any trial takes, so that one that hangs does not hang its caller.
 pub(super) const TIMEOUT_SECONDS: u32 = 10;

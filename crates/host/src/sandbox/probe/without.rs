@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::report::mechanism::Mechanism;
 
 /// Names of mechanisms with commas between: `namespaces`, `bubblewrap`, `landlock`, `seccomp`. It can only take away, so that
 /// another tier is used or a request is refused.

@@ -28,11 +28,12 @@ use super::child::{self, Failure, Parent, Start};
 use super::descendants;
 use super::signals;
 use super::wire::{Request, Stage, Strings};
-use crate::sandbox::lockdown::Lockdown;
-use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::start_cancellation::StartCancellation;
-use crate::sandbox::step::{FAILURE_LEN, SandboxStep, from_bytes, to_bytes};
-use crate::sandbox::{Plan, bubblewrap};
+use crate::sandbox::Plan;
+use crate::sandbox::report::step::{FAILURE_LEN, SandboxStep, from_bytes, to_bytes};
+use crate::sandbox::setup::bubblewrap;
+use crate::sandbox::setup::lockdown::Lockdown;
+use crate::sandbox::setup::placeholder::Placeholders;
+use crate::sandbox::setup::start_cancellation::StartCancellation;
 
 /// The second argument of the hidden mode that makes it the one inside a sandbox.
 pub(super) const INSIDE_ARG: &str = "__inside";

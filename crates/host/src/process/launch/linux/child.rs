@@ -13,8 +13,8 @@ use rustix::process::{Pid, WaitOptions};
 use super::signals;
 use super::wire::{Request, Stage, Strings};
 use crate::child_stack::ChildStack;
-use crate::sandbox::lockdown::Lockdown;
-use crate::sandbox::step::StepFailure;
+use crate::sandbox::report::step::StepFailure;
+use crate::sandbox::setup::lockdown::Lockdown;
 
 /// Enough for a handful of system calls in a debug build.
 const STACK_LEN: usize = 64 << 10;

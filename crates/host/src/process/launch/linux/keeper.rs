@@ -18,8 +18,8 @@ use super::reaping::{self, Pause};
 use super::sandboxed::{self, Confines, Started};
 use super::signals::ChildDeaths;
 use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
-use crate::sandbox::empty_network::EmptyNetwork;
-use crate::sandbox::start_cancellation::StartCancellation;
+use crate::sandbox::setup::empty_network::EmptyNetwork;
+use crate::sandbox::setup::start_cancellation::StartCancellation;
 
 /// Most requests are smaller, and then one read takes all of it.
 const FIRST_READ: usize = 16 << 10;

@@ -10,13 +10,14 @@ use super::child::{self, Failure, Parent, Start};
 use super::descendants;
 use super::stage;
 use super::wire::Request;
-use crate::sandbox::empty_network::EmptyNetwork;
-use crate::sandbox::init::Init;
-use crate::sandbox::lockdown::Lockdown;
-use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::start_cancellation::StartCancellation;
-use crate::sandbox::step::SandboxStep;
-use crate::sandbox::{Plan, Tier, missing_roots};
+use crate::sandbox::report::step::SandboxStep;
+use crate::sandbox::setup::empty_network::EmptyNetwork;
+use crate::sandbox::setup::init::Init;
+use crate::sandbox::setup::lockdown::Lockdown;
+use crate::sandbox::setup::missing_roots;
+use crate::sandbox::setup::placeholder::Placeholders;
+use crate::sandbox::setup::start_cancellation::StartCancellation;
+use crate::sandbox::{Plan, Tier};
 
 /// A program that runs.
 #[derive(Debug)]

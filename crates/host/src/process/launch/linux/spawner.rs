@@ -20,7 +20,7 @@ use super::passing::{self, MAX_DESCRIPTORS};
 use super::reaping::{self, Pause};
 use super::signals::{self, ChildDeaths};
 use super::wire::{Report, START, START_WITHOUT_NETWORK, Stage};
-use crate::sandbox::empty_network::EmptyNetwork;
+use crate::sandbox::setup::empty_network::EmptyNetwork;
 
 /// The first argument that asks an executable to be the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";

@@ -20,14 +20,14 @@ use super::child::{self, Failure, Parent, Start};
 use super::wire::{Request, Stage};
 use crate::child_stack::ChildStack;
 use crate::sandbox::Plan;
-use crate::sandbox::empty_network::EmptyNetwork;
-use crate::sandbox::init::Init;
-use crate::sandbox::lockdown::Lockdown;
-use crate::sandbox::placeholder::Placeholders;
-use crate::sandbox::start_cancellation::StartCancellation;
-use crate::sandbox::step::SandboxStep;
-use crate::sandbox::terminals::OwnTerminals;
-use crate::sandbox::{mounts, namespaces};
+use crate::sandbox::report::step::SandboxStep;
+use crate::sandbox::setup::empty_network::EmptyNetwork;
+use crate::sandbox::setup::init::Init;
+use crate::sandbox::setup::lockdown::Lockdown;
+use crate::sandbox::setup::placeholder::Placeholders;
+use crate::sandbox::setup::start_cancellation::StartCancellation;
+use crate::sandbox::setup::terminals::OwnTerminals;
+use crate::sandbox::setup::{mounts, namespaces};
 
 /// Opening files and building rulesets takes more than a few system calls.
 const STACK_LEN: usize = 512 << 10;

@@ -1,10 +1,10 @@
 //! Which mechanisms a policy takes, and which refusals there are.
 
 use super::*;
-use crate::sandbox::mechanism::Mechanism;
+use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
 use crate::sandbox::plan::Tier;
 use crate::sandbox::policy::Grant;
-use crate::sandbox::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::report::mechanism::Mechanism;
 
 #[test]
 fn the_tier_follows_from_policy_and_host() {

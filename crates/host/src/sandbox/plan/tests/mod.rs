@@ -9,11 +9,11 @@ mod mounts;
 use std::path::{Path, PathBuf};
 
 use super::{Cover, CoverKind, LandlockRules, Mount, Plan, PlanError, Regrant};
-use crate::sandbox::capabilities::Capabilities;
 use crate::sandbox::policy::fake::FakeNames;
 use crate::sandbox::policy::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, Network, Policy, PolicyContext,
 };
+use crate::sandbox::report::capabilities::Capabilities;
 
 fn names() -> FakeNames {
     FakeNames::default()

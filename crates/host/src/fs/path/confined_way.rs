@@ -1,0 +1,254 @@
+//! From a path to a descriptor on a thread that is kept to a policy.
+//!
+//! A path without symlinks that stays in what was granted takes one `openat2`, beneath the descriptor of the grant. Every other
+//! path is walked component by component, and nothing is looked at before the policy has said that it may be known: so what
+//! is outside has one answer, whether it exists or not.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::resolve::{self, Identity, Symlinks};
+use crate::fs::confinement::{Confinement, RequiredAccess};
+
+/// As many as the kernel follows.
+const MAX_LINKS: usize = 40;
+
+/// What a path led to.
+#[derive(Debug)]
+pub(in crate::fs) struct Found<'p> {
+    pub(in crate::fs) node: OwnedFd,
+    /// Without symlinks, `.` and `..`.
+    pub(in crate::fs) place: Cow<'p, Path>,
+}
+
+/// Why a path led nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum Unresolved {
+    Os(Errno),
+    /// By the policy.
+    Denied(RequiredAccess),
+    /// It goes through a link that no text describes.
+    KernelLink,
+}
+
+impl From<Errno> for Unresolved {
+    fn from(errno: Errno) -> Self {
+        Self::Os(errno)
+    }
+}
+
+impl Confinement {
+    /// `flags` have `O_PATH`, or `O_DIRECTORY`, or both.
+    pub(in crate::fs) fn open<'p>(
+        &self,
+        path: &'p Path,
+        flags: OFlags,
+        symlinks: Symlinks,
+        required: RequiredAccess,
+    ) -> Result<Found<'p>, Unresolved> {
+        if let Some(at_once) = self.open_at_once(path, flags, required) {
+            return at_once;
+        }
+        let mut walk = Walk {
+            confinement: self,
+            symlinks,
+            here: rustix::fs::openat(&self.top, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?,
+            place: PathBuf::from("/"),
+            above: Vec::new(),
+            ahead: components(path.as_os_str()),
+            followed: 0,
+            required,
+        };
+        walk.expect(RequiredAccess::Pass)?;
+        let keeps_last = flags.contains(OFlags::NOFOLLOW);
+        let node = walk.go(keeps_last)?;
+        walk.expect(required)?;
+        Ok(Found { node: finish(node, flags)?, place: Cow::Owned(walk.place) })
+    }
+
+    /// `None`: it takes a walk. If the policy has what is needed for the path as it is written, whatever is above it may be known
+    /// as well; and without symlinks, as the kernel makes sure, it is written as it is.
+    fn open_at_once<'p>(
+        &self,
+        path: &'p Path,
+        flags: OFlags,
+        required: RequiredAccess,
+    ) -> Option<Result<Found<'p>, Unresolved>> {
+        if !is_plain(path) || !self.has(path, required) {
+            return None;
+        }
+        let (root, way) = self.root_of(path)?;
+        let way = if way.as_os_str().is_empty() { Path::new(".") } else { way };
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::CLOEXEC;
+        match rustix::fs::openat2(root, way, flags, Mode::empty(), resolve) {
+            Ok(node) => Some(Ok(Found { node, place: Cow::Borrowed(path) })),
+            Err(Errno::LOOP | Errno::NAMETOOLONG | Errno::XDEV | Errno::AGAIN) => None,
+            Err(errno) => Some(Err(errno.into())),
+        }
+    }
+}
+
+const PASSING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+struct Walk<'c> {
+    confinement: &'c Confinement,
+    symlinks: Symlinks,
+    /// A directory.
+    here: OwnedFd,
+    /// Of `here`; at the end, of what was found.
+    place: PathBuf,
+    /// The directories that `..` leads back to.
+    above: Vec<Identity>,
+    /// The next one last.
+    ahead: Vec<OsString>,
+    followed: usize,
+    /// What a refusal says: it must not tell how far the walk came.
+    required: RequiredAccess,
+}
+
+impl Walk<'_> {
+    fn go(&mut self, keeps_last: bool) -> Result<OwnedFd, Unresolved> {
+        while let Some(name) = self.ahead.pop() {
+            match name.as_bytes() {
+                b"." => continue,
+                b".." => {
+                    self.up()?;
+                    continue;
+                }
+                _ => {}
+            }
+            self.place.push(&name);
+            self.expect(RequiredAccess::Pass)?;
+            let node = rustix::fs::openat(&self.here, &name, PASSING, Mode::empty())?;
+            let stat = rustix::fs::fstat(&node)?;
+            let is_last = self.ahead.is_empty();
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    self.above.push(Identity::of(self.here.as_fd())?);
+                    self.here = node;
+                }
+                FileType::Symlink if is_last && keeps_last => return Ok(node),
+                FileType::Symlink => self.follow(&name, node.as_fd(), &stat)?,
+                _ if is_last => return Ok(node),
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        Ok(rustix::fs::openat(&self.here, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?)
+    }
+
+    /// A directory that was moved meanwhile leads elsewhere.
+    fn up(&mut self) -> Result<(), Unresolved> {
+        let Some(left) = self.above.pop() else { return Ok(()) };
+        let above =
+            rustix::fs::openat(&self.here, "..", PASSING | OFlags::DIRECTORY, Mode::empty())?;
+        if Identity::of(above.as_fd())? != left {
+            return Err(Errno::AGAIN.into());
+        }
+        self.here = above;
+        self.place.pop();
+        Ok(())
+    }
+
+    /// `place` is that of the link.
+    fn follow(
+        &mut self,
+        name: &OsStr,
+        link: BorrowedFd<'_>,
+        stat: &Stat,
+    ) -> Result<(), Unresolved> {
+        if self.symlinks == Symlinks::Refuse || self.followed == MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        if is_of_kernel(self.here.as_fd(), name, link)? {
+            return Err(Unresolved::KernelLink);
+        }
+        if is_planted(self.here.as_fd(), stat)? {
+            return Err(Errno::ACCESS.into());
+        }
+        self.followed += 1;
+        let target = rustix::fs::readlinkat(link, "", Vec::new())?;
+        let target = OsString::from_vec(target.into_bytes());
+        if target.as_bytes().starts_with(b"/") {
+            let flags = PASSING | OFlags::DIRECTORY;
+            self.here = rustix::fs::openat(&self.confinement.top, ".", flags, Mode::empty())?;
+            self.place = PathBuf::from("/");
+            self.above.clear();
+        } else {
+            self.place.pop();
+        }
+        self.ahead.extend(components(&target));
+        Ok(())
+    }
+
+    fn expect(&self, required: RequiredAccess) -> Result<(), Unresolved> {
+        match self.confinement.has(&self.place, required) {
+            true => Ok(()),
+            false => Err(Unresolved::Denied(self.required)),
+        }
+    }
+}
+
+fn finish(node: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    if flags.contains(OFlags::PATH) && !flags.contains(OFlags::DIRECTORY) {
+        return Ok(node);
+    }
+    let stat = rustix::fs::fstat(&node)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory if flags.contains(OFlags::PATH) => Ok(node),
+        FileType::Directory => resolve::reopen(node.as_fd(), flags),
+        _ => Err(Errno::NOTDIR),
+    }
+}
+
+/// Whether the kernel itself would go elsewhere than the text of the link says. All such links are in procfs.
+fn is_of_kernel(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    link: BorrowedFd<'_>,
+) -> Result<bool, Errno> {
+    if rustix::fs::fstatfs(link)?.f_type != PROC_SUPER_MAGIC {
+        return Ok(false);
+    }
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_MAGICLINKS);
+    let followed = rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve);
+    Ok(followed.err() == Some(Errno::LOOP))
+}
+
+/// What the kernel refuses with `fs.protected_symlinks`: a link that somebody else has put where everybody may, as in /tmp.
+fn is_planted(directory: BorrowedFd<'_>, link: &Stat) -> Result<bool, Errno> {
+    const STICKY_FOR_ALL: u32 = 0o1002;
+    let directory = rustix::fs::fstat(directory)?;
+    Ok(directory.st_mode & STICKY_FOR_ALL == STICKY_FOR_ALL
+        && link.st_uid != rustix::process::geteuid().as_raw()
+        && link.st_uid != directory.st_uid)
+}
+
+/// In reverse. A slash at the end is as good as a dot behind it: what is before has to be a directory.
+fn components(path: &OsStr) -> Vec<OsString> {
+    let bytes = path.as_bytes();
+    let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let dot = bytes.ends_with(b"/").then_some(&b"."[..]);
+    let mut components: Vec<_> =
+        names.chain(dot).map(|n| OsStr::from_bytes(n).to_owned()).collect();
+    components.reverse();
+    components
+}
+
+/// Whether it is absolute, and names nothing but entries of directories.
+fn is_plain(path: &Path) -> bool {
+    match path.as_os_str().as_bytes() {
+        b"/" => true,
+        [b'/', names @ ..] => {
+            names.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."))
+        }
+        _ => false,
+    }
+}

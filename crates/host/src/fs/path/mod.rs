@@ -1,0 +1,8 @@
+//! From a path to a descriptor.
+
+mod confined_way;
+pub(super) mod descent;
+pub(super) mod destination;
+pub(super) mod kind;
+pub(super) mod procfs;
+pub(super) mod resolve;

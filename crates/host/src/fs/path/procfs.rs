@@ -1,0 +1,155 @@
+//! What procfs shows of this very process. Its environment has the secrets that no client is to see, its memory has the rest,
+//! and its threads have the same under their own numbers; so no content below them is handed out or written.
+//!
+//! Of other processes procfs shows what the kernel allows. Links of the kernel (`/proc/PID/fd/N`, `/proc/PID/root`) are the
+//! business of `resolve`, which follows none.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC};
+use rustix::io::Errno;
+use rustix::path::DecInt;
+use rustix::process::{Pid, getpid};
+
+/// These say nothing but what every process of this machine sees: `/proc/net` and `/proc/mounts` lead to them.
+const PUBLIC: [&str; 6] = ["cgroup", "limits", "mountinfo", "mounts", "net", "status"];
+
+/// Whether the content of the regular file `node` is this process's own business. `size` is what the file says of itself: every
+/// file that procfs has of a process says 0, so that a look at it is all that other files cost.
+pub(in crate::fs) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool, Errno> {
+    if size > 0 || rustix::fs::fstatfs(node)?.f_type != PROC_SUPER_MAGIC {
+        return Ok(false);
+    }
+    let link = format!("/proc/self/fd/{}", node.as_raw_fd());
+    let name = rustix::fs::readlink(link, Vec::new())?;
+    Ok(is_private_name(Path::new(OsStr::from_bytes(name.as_bytes()))))
+}
+
+/// What a descriptor stands for, opened once more.
+pub(in crate::fs) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    match OwnDescriptors::held() {
+        Some(directory) => {
+            rustix::fs::openat(directory, DecInt::from_fd(node), flags, Mode::empty())
+        }
+        None => {
+            let link = format!("/proc/self/fd/{}", node.as_raw_fd());
+            rustix::fs::open(link, flags, Mode::empty())
+        }
+    }
+}
+
+/// `/proc/self/fd`, held open: the way there takes longer than to open a file.
+struct OwnDescriptors {
+    directory: OwnedFd,
+    /// Whose they are. After a fork the child's numbers stand for something else in it.
+    process: Pid,
+}
+
+impl OwnDescriptors {
+    /// `None` where they are not to be had, or are another process's.
+    fn held() -> Option<BorrowedFd<'static>> {
+        static HELD: OnceLock<Option<OwnDescriptors>> = OnceLock::new();
+        HELD.get_or_init(|| Self::open().ok()).as_ref()?.of_this_process()
+    }
+
+    fn of_this_process(&self) -> Option<BorrowedFd<'_>> {
+        (self.process == getpid()).then(|| self.directory.as_fd())
+    }
+
+    fn open() -> Result<Self, Errno> {
+        let process = getpid();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+        Ok(Self { directory, process })
+    }
+}
+
+/// The real name of a file on procfs, wherever that is mounted: `PROCFS/NUMBER/...`.
+fn is_private_name(name: &Path) -> bool {
+    let mut procfs = PathBuf::new();
+    let mut components = name.iter();
+    while let Some(component) = components.next() {
+        if is_number(component)
+            && let Some(own) = own_number(&procfs)
+        {
+            return is_of(&procfs, &own, component) && !is_public(components.as_path());
+        }
+        procfs.push(component);
+    }
+    false
+}
+
+/// What this process is called there: another procfs may count from elsewhere.
+fn own_number(procfs: &Path) -> Option<PathBuf> {
+    let own = rustix::fs::readlink(procfs.join("self"), Vec::new()).ok()?;
+    let own = OsStr::from_bytes(own.as_bytes());
+    is_number(own).then(|| own.into())
+}
+
+/// Every thread has a directory beside the process's own, though no listing shows it.
+fn is_of(procfs: &Path, own: &Path, number: &OsStr) -> bool {
+    let thread = procfs.join(own).join("task").join(number);
+    let found = rustix::fs::statat(CWD, thread, AtFlags::SYMLINK_NOFOLLOW);
+    own == number || !matches!(found, Err(Errno::NOENT))
+}
+
+fn is_public(rest: &Path) -> bool {
+    let mut rest = rest.iter();
+    let first = match rest.next() {
+        Some(task) if task == "task" => rest.nth(1),
+        first => first,
+    };
+    first.is_some_and(|first| PUBLIC.iter().any(|public| first == *public))
+}
+
+fn is_number(component: &OsStr) -> bool {
+    !component.is_empty() && component.as_bytes().iter().all(u8::is_ascii_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_opened_again_whatever_became_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("file");
+        std::fs::write(&name, "old").unwrap();
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let node = rustix::fs::open(&name, flags, Mode::empty()).unwrap();
+        std::fs::remove_file(&name).unwrap();
+        std::fs::write(&name, "new").unwrap();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let again = std::fs::File::from(open_own(node.as_fd(), flags).unwrap());
+        assert_eq!(std::io::read_to_string(again).unwrap(), "old");
+    }
+
+    #[test]
+    fn descriptors_of_another_process_are_not_taken_for_our_own() {
+        let own = OwnDescriptors::open().unwrap();
+        assert!(own.of_this_process().is_some());
+        let parent = rustix::process::getppid().unwrap();
+        assert!(OwnDescriptors { process: parent, ..own }.of_this_process().is_none());
+    }
+
+    #[test]
+    fn only_what_is_this_process_is_private() {
+        let own = std::process::id();
+        let other = rustix::process::getppid().unwrap().as_raw_nonzero();
+        for private in ["environ", "mem", "maps", "cmdline", "task/TASK/environ", "task/TASK/mem"] {
+            let name = private.replace("TASK", &own.to_string());
+            assert!(is_private_name(Path::new(&format!("/proc/{own}/{name}"))), "{private}");
+            assert!(!is_private_name(Path::new(&format!("/proc/{other}/{name}"))), "{private}");
+        }
+        for public in ["status", "net/dev", "mounts", "task/1/net/tcp"] {
+            assert!(!is_private_name(Path::new(&format!("/proc/{own}/{public}"))), "{public}");
+        }
+        for public in ["/proc/meminfo", "/proc/sys/kernel/hostname", "/proc/irq/0/node", "/1/2/3"] {
+            assert!(!is_private_name(Path::new(public)), "{public}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A regular file that is open for reading. It stays the same file whatever happens to its name.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::metadata::{self, Metadata};
+use crate::fs::confinement::RequiredAccess;
+use crate::fs::error::FsError;
+use crate::fs::path::kind::FileKind;
+use crate::fs::path::resolve::{self, Symlinks};
+
+#[derive(Debug)]
+pub struct OpenFile {
+    file: OwnedFd,
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    pub bytes: Vec<u8>,
+    /// Nothing came after these bytes when they were read. A file that grows may have more later.
+    pub eof: bool,
+}
+
+/// The largest offset of any file.
+const MAX_OFFSET: u64 = i64::MAX as u64;
+/// Room for content of unknown size, to begin with.
+const MIN_ROOM: usize = 4 << 10;
+/// The most that is allocated because a file says that it is large.
+const MAX_FORESIGHT: usize = 64 << 20;
+
+impl OpenFile {
+    pub fn open(path: &Path, symlinks: Symlinks) -> Result<Self, FsError> {
+        let (node, metadata) = find(path, symlinks)?;
+        if metadata.kind != FileKind::Regular {
+            let (path, found) = (path.to_owned(), metadata.kind);
+            return Err(FsError::WrongKind { path, found, wanted: "a regular file" });
+        }
+        // Some files below /proc and /sys call themselves regular and wait for news when they are read.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = resolve::content("open", path, node.as_fd(), metadata.size, flags)?;
+        Ok(Self { file, path: path.to_owned(), metadata })
+    }
+
+    /// As it was when the file was opened.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// By which the file was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `len` bytes from `offset`, fewer only at the end.
+    pub fn read_block(&self, offset: u64, len: usize) -> Result<Block, FsError> {
+        let mut bytes = Vec::new();
+        let eof = self.append(&mut bytes, offset, len)?;
+        Ok(Block { bytes, eof })
+    }
+
+    /// The whole file, unless it has more than `max` bytes. What it says of its size is not trusted: files below /proc
+    /// say 0, and others grow.
+    pub fn read_to_end(&self, max: u64) -> Result<Vec<u8>, FsError> {
+        let too_large = || FsError::TooLarge { path: self.path.clone(), max };
+        if self.metadata.size > max {
+            return Err(too_large());
+        }
+        let mut bytes = Vec::new();
+        let len = usize::try_from(max).unwrap_or(usize::MAX);
+        if self.append(&mut bytes, 0, len)? { Ok(bytes) } else { Err(too_large()) }
+    }
+
+    /// Appends at most `max` bytes from `offset` on to `buffer`. Returns whether that is the end.
+    pub fn read_from(
+        &self,
+        offset: u64,
+        buffer: &mut Vec<u8>,
+        max: usize,
+    ) -> Result<bool, FsError> {
+        self.append(buffer, offset, max)
+    }
+
+    /// Goes on after the content that `buffer` has, with at most `max` bytes. Returns whether that is the end.
+    pub fn read_more(&self, buffer: &mut Vec<u8>, max: usize) -> Result<bool, FsError> {
+        let offset = u64::try_from(buffer.len()).unwrap_or(u64::MAX);
+        self.append(buffer, offset, max)
+    }
+
+    /// Returns whether nothing comes after what was appended. To know that without a further call one byte more than asked
+    /// for is read, and dropped.
+    fn append(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<bool, FsError> {
+        let Some(room) = MAX_OFFSET.checked_sub(offset) else { return Ok(true) };
+        let wanted = len.saturating_add(1).min(usize::try_from(room).unwrap_or(usize::MAX));
+        buffer.reserve_exact(self.expected_room(offset).min(wanted));
+        let start = buffer.len();
+        loop {
+            let have = buffer.len() - start;
+            if have == wanted {
+                buffer.truncate(start + len.min(have));
+                return Ok(have <= len);
+            }
+            if buffer.len() == buffer.capacity() {
+                buffer.reserve(MIN_ROOM);
+            }
+            let room = buffer.capacity() - buffer.len();
+            match self.read_some(buffer, offset + have as u64, wanted - have) {
+                Ok(0) => return Ok(true),
+                // There was room for more, and the file has said that there is none.
+                Ok(read) if read < room && self.is_size(offset, have + read) => return Ok(true),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(FsError::os("read", &self.path)(errno)),
+            }
+        }
+    }
+
+    /// For what comes after `offset`, and one byte more to see the end.
+    fn expected_room(&self, offset: u64) -> usize {
+        match self.metadata.size.saturating_sub(offset) {
+            0 => MIN_ROOM,
+            rest => usize::try_from(rest).map_or(MAX_FORESIGHT, |rest| rest.min(MAX_FORESIGHT) + 1),
+        }
+    }
+
+    /// Whether the file had its end there when it was opened. Files that are made when they are read say that they are
+    /// empty.
+    fn is_size(&self, offset: u64, read: usize) -> bool {
+        self.metadata.size > 0 && offset + read as u64 == self.metadata.size
+    }
+
+    /// Into the room that `buffer` has, which may be more than `max`.
+    fn read_some(&self, buffer: &mut Vec<u8>, offset: u64, max: usize) -> Result<usize, Errno> {
+        let end = buffer.len() + max;
+        let read = rustix::io::pread(&self.file, spare_capacity(buffer), offset)?;
+        buffer.truncate(end);
+        Ok(read)
+    }
+}
+
+/// A node and what it is; whether the name itself is a symlink, too. Most paths do not end in one: then one look tells everything.
+pub(in crate::fs) fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata), FsError> {
+    let look = |node: OwnedFd| {
+        let metadata = metadata::of_descriptor(node.as_fd(), path)?;
+        Ok((node, metadata))
+    };
+    if symlinks == Symlinks::Refuse {
+        return look(resolve::node(path, symlinks, RequiredAccess::Read)?);
+    }
+    let (own, metadata) = look(resolve::own_node(path, RequiredAccess::Read)?)?;
+    if metadata.kind != FileKind::Symlink {
+        return Ok((own, metadata));
+    }
+    let (target, metadata) = look(resolve::node(path, symlinks, RequiredAccess::Read)?)?;
+    Ok((target, Metadata { is_symlink: true, ..metadata }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn file(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::fs::write(&path, content).unwrap();
+        (root, path)
+    }
+
+    fn open(path: &Path) -> OpenFile {
+        OpenFile::open(path, Symlinks::Follow).unwrap()
+    }
+
+    #[test]
+    fn blocks_say_whether_anything_follows() {
+        let (_root, path) = file(b"0123456789");
+        let file = open(&path);
+        for (offset, len, bytes, eof) in [
+            (0, 4, &b"0123"[..], false),
+            (4, 5, b"45678", false),
+            (4, 6, b"456789", true),
+            (4, 7, b"456789", true),
+            (9, 0, b"", false),
+            (10, 0, b"", true),
+            (10, 1, b"", true),
+            (0, usize::MAX, b"0123456789", true),
+            (1 << 40, 1, b"", true),
+            (MAX_OFFSET - 1, 10, b"", true),
+            (MAX_OFFSET, 1, b"", true),
+            (u64::MAX, usize::MAX, b"", true),
+        ] {
+            let block = file.read_block(offset, len).unwrap();
+            assert_eq!((&block.bytes[..], block.eof), (bytes, eof), "{offset} {len}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_where_it_is_when_it_is_read() {
+        let (_root, path) = file(b"ab");
+        let reader = open(&path);
+        assert!(reader.read_block(0, 2).unwrap().eof);
+        let mut writer = File::options().append(true).open(&path).unwrap();
+        writer.write_all(&[b'c'; 100_000]).unwrap();
+        assert!(!reader.read_block(0, 2).unwrap().eof);
+        assert_eq!(reader.metadata().size, 2);
+        assert_eq!(reader.read_to_end(200_000).unwrap().len(), 100_002);
+        let error = reader.read_to_end(100_001).unwrap_err();
+        assert!(matches!(error, FsError::TooLarge { max: 100_001, .. }), "{error}");
+        assert_eq!(reader.read_to_end(100_002).unwrap().len(), 100_002);
+    }
+
+    #[test]
+    fn a_second_step_goes_on_where_the_first_ended() {
+        let content: Vec<u8> = (0..300_000_u32).map(|index| (index % 251) as u8).collect();
+        let (_root, path) = file(&content);
+        let file = open(&path);
+        let mut buffer = Vec::new();
+        assert!(!file.read_more(&mut buffer, 7).unwrap());
+        assert_eq!(buffer.len(), 7);
+        assert!(!file.read_more(&mut buffer, 0).unwrap());
+        assert!(file.read_more(&mut buffer, 299_993).unwrap());
+        assert_eq!(buffer, content);
+        assert!(file.read_more(&mut buffer, 0).unwrap());
+        assert!(file.read_more(&mut buffer, 100).unwrap());
+        assert_eq!(buffer, content);
+    }
+
+    #[test]
+    fn files_of_proc_have_content_though_they_say_no_size() {
+        let status = open(Path::new("/proc/self/status"));
+        assert_eq!(status.metadata().size, 0);
+        let content = status.read_to_end(1 << 20).unwrap();
+        assert!(content.starts_with(b"Name:"), "{:?}", String::from_utf8_lossy(&content));
+        assert!(matches!(status.read_to_end(10), Err(FsError::TooLarge { max: 10, .. })));
+        assert!(!status.read_block(0, 10).unwrap().eof);
+    }
+
+    #[test]
+    fn a_sparse_file_is_zeros_and_costs_only_what_is_read() {
+        let (_root, path) = file(b"");
+        File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let file = open(&path);
+        let block = file.read_block(1 << 39, 1 << 20).unwrap();
+        assert!(block.bytes.len() == 1 << 20 && !block.eof);
+        assert!(block.bytes.iter().all(|&byte| byte == 0));
+        assert!(
+            file.read_block((1 << 40) - 5, 10).unwrap() == Block { bytes: vec![0; 5], eof: true }
+        );
+        assert!(matches!(file.read_to_end(47 << 20), Err(FsError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn an_open_file_survives_its_name() {
+        let (root, path) = file(b"old");
+        let link = root.path().join("link");
+        symlink("file", &link).unwrap();
+        let reader = open(&link);
+        assert!(reader.metadata().is_symlink);
+        assert!(!open(&path).metadata().is_symlink);
+        std::fs::write(root.path().join("new"), "new").unwrap();
+        std::fs::rename(root.path().join("new"), &path).unwrap();
+        assert_eq!(reader.read_to_end(10).unwrap(), b"old");
+        assert_eq!(reader.path(), link);
+        let refused = OpenFile::open(&link, Symlinks::Refuse).unwrap_err();
+        assert!(matches!(refused, FsError::Symlink { .. }), "{refused}");
+    }
+}

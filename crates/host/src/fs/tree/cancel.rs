@@ -1,0 +1,53 @@
+//! How a caller cancels work on a tree.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fs::error::FsError;
+
+/// The caller requests it, and the work checks it now and then. All clones are one flag.
+#[derive(Debug, Clone, Default)]
+pub struct CancelFlag(Arc<AtomicBool>);
+
+impl CancelFlag {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For work that runs to its end: no caller has this flag.
+    #[must_use]
+    pub fn never() -> Self {
+        Self::new()
+    }
+
+    /// From now on, and for good.
+    pub fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Fails once cancellation is requested. `path` is the subject of the work.
+    pub(in crate::fs) fn check(&self, path: &Path) -> Result<(), FsError> {
+        if self.is_requested() {
+            return Err(Self::abandoned(path));
+        }
+        Ok(())
+    }
+
+    pub(in crate::fs) fn abandoned(path: &Path) -> FsError {
+        let why = "was abandoned: nobody waits for the result any more";
+        FsError::Unsuitable { path: path.to_owned(), why }
+    }
+}
+
+impl From<Arc<AtomicBool>> for CancelFlag {
+    fn from(requested: Arc<AtomicBool>) -> Self {
+        Self(requested)
+    }
+}

@@ -1,0 +1,11 @@
+//! Names and directories with what is below them: found, copied, moved, removed.
+
+pub(super) mod cancel;
+pub(super) mod copy;
+pub(super) mod create_directory;
+pub mod glob;
+pub(super) mod permissions;
+pub(super) mod remove;
+pub(super) mod rename;
+pub(super) mod survey;
+pub(super) mod walk;

@@ -1,0 +1,162 @@
+//! A look through a tree before it is changed as a whole: if the policy of this thread forbids the change for anything in it,
+//! nothing is changed at all.
+//!
+//! The work itself asks again for each entry, since what is in a tree may be something else by then.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::cancel::CancelFlag;
+use crate::fs::confinement::{self, Confinement, RequiredAccess};
+use crate::fs::error::FsError;
+use crate::fs::path::descent::{TreeDescent, open_directory};
+use crate::fs::read::listing::{Listing, own_type};
+use crate::sandbox::Access;
+
+/// Where a tree is, or will be, and what its entries need there.
+#[derive(Debug)]
+pub(in crate::fs) struct Site {
+    pub(in crate::fs) place: PathBuf,
+    /// Where directories are to be made, what is in them is made too.
+    pub(in crate::fs) required: RequiredAccess,
+}
+
+impl Site {
+    fn required_of(&self, is_directory: bool) -> RequiredAccess {
+        match self.required {
+            RequiredAccess::MakeDirectory if !is_directory => RequiredAccess::Change,
+            required => required,
+        }
+    }
+
+    /// Of a name in an open directory.
+    pub(in crate::fs) fn of(
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        required: RequiredAccess,
+        path: &Path,
+    ) -> Result<Self, FsError> {
+        let directory = confinement::real_path(directory)
+            .map_err(FsError::os("look at the directory of", path))?;
+        Ok(Self { place: directory.join(name), required })
+    }
+
+    /// Of an open directory.
+    pub(in crate::fs) fn open(
+        directory: BorrowedFd<'_>,
+        required: RequiredAccess,
+        path: &Path,
+    ) -> Result<Self, FsError> {
+        let place = confinement::real_path(directory).map_err(FsError::os("look at", path))?;
+        Ok(Self { place, required })
+    }
+}
+
+/// Fails if the tree `name` in `directory` has anything that its sites forbid. `path` is what the caller calls it. What is not a
+/// directory, or cannot be read, is left to the work itself.
+pub(in crate::fs) fn expect(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    sites: &[Site],
+    path: &Path,
+    cancel: &CancelFlag,
+) -> Result<(), FsError> {
+    let Some(confinement) = confinement::in_force() else { return Ok(()) };
+    let policy = confinement.policy();
+    if sites.iter().all(|site| !policy.may_vary_below(&site.place)) {
+        return Ok(());
+    }
+    match open_directory(directory, name) {
+        Ok(root) => {
+            let descent = TreeDescent::new(path, root);
+            let survey = Survey { confinement, sites, path, cancel, descent, way: PathBuf::new() };
+            survey.run()
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(FsError::os("open the directory", path)(errno)),
+    }
+}
+
+struct Survey<'a> {
+    confinement: Arc<Confinement>,
+    sites: &'a [Site],
+    path: &'a Path,
+    cancel: &'a CancelFlag,
+    descent: TreeDescent,
+    /// From the root to where the descent is.
+    way: PathBuf,
+}
+
+impl Survey<'_> {
+    fn run(mut self) -> Result<(), FsError> {
+        let mut listing = Listing::new();
+        let mut levels = vec![self.list(&mut listing)?];
+        while let Some(waiting) = levels.last_mut() {
+            let Some(name) = waiting.pop() else {
+                levels.pop();
+                self.way.pop();
+                self.descent.leave()?;
+                continue;
+            };
+            match self.descent.enter(&name) {
+                Ok(()) => {
+                    self.way.push(&name);
+                    levels.push(self.list(&mut listing)?);
+                }
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(errno) => {
+                    let path = self.descent.path_of(&name);
+                    return Err(FsError::os("open the directory", &path)(errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directories in this one.
+    fn list(&self, listing: &mut Listing) -> Result<Vec<OsString>, FsError> {
+        self.cancel.check(self.path)?;
+        let here = self.descent.here();
+        let mut directories = Vec::new();
+        let outcome = listing.read(here, |name: &CStr, listed| {
+            let is_directory = own_type(here, name, listed) == Ok(FileType::Directory);
+            let name = OsStr::from_bytes(name.to_bytes());
+            if let Some(denied) = self.refusal(name, is_directory) {
+                return ControlFlow::Break(denied);
+            }
+            if is_directory {
+                directories.push(name.to_owned());
+            }
+            ControlFlow::Continue(())
+        });
+        match outcome {
+            Ok(ControlFlow::Continue(())) => Ok(directories),
+            Ok(ControlFlow::Break(denied)) => Err(denied),
+            Err(errno) => Err(FsError::os("read the directory", &self.descent.path())(errno)),
+        }
+    }
+
+    /// Names the entry only if it is no secret that it exists.
+    fn refusal(&self, name: &OsStr, is_directory: bool) -> Option<FsError> {
+        let way = self.way.join(name);
+        let required = self.sites.iter().map(|site| (&site.place, site.required_of(is_directory)));
+        let denied = |(place, required): &(&PathBuf, RequiredAccess)| {
+            !self.confinement.has(&place.join(&way), *required)
+        };
+        let (_, required) = required.into_iter().find(denied)?;
+        let may_be_named = self.sites.first().is_some_and(|source| {
+            self.confinement.policy().access(&source.place.join(&way)) >= Access::Read
+        });
+        Some(match may_be_named {
+            true => FsError::denied(&self.path.join(way), required),
+            false => FsError::denied_inside(self.path, required),
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! Compare and swap: what must be true of a file for a write to go ahead, and how such a write makes sure that the file no
+//! longer looks like before.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use crate::fs::error::FsError;
+use crate::fs::read::metadata::{modified_at_ms, size};
+
+/// Nothing by default. Between writers of this process the comparison and the write are one step. Another program that
+/// writes in between is not noticed, nor is anybody who overwrites without a condition, in the millisecond that was looked
+/// at and without a change of size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Condition {
+    pub modified_at_ms: Option<i64>,
+    pub size: Option<u64>,
+    /// There is nothing of this name, not even a symlink that leads nowhere.
+    pub create_new: bool,
+}
+
+/// What the file looks like after a write; the next condition can be made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    pub modified_at_ms: i64,
+    pub size: u64,
+}
+
+impl From<&Stat> for Written {
+    fn from(stat: &Stat) -> Self {
+        Self { modified_at_ms: modified_at_ms(stat), size: size(stat) }
+    }
+}
+
+impl Condition {
+    pub(in crate::fs) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(in crate::fs) fn check(&self, path: &Path, found: Option<&Stat>) -> Result<(), FsError> {
+        let conflict = |is| Err(FsError::Conflict { path: path.to_owned(), is });
+        let Some(found) = found else {
+            let expects_a_file = self.modified_at_ms.is_some() || self.size.is_some();
+            return if expects_a_file { conflict("does not exist".to_owned()) } else { Ok(()) };
+        };
+        if self.create_new {
+            return Err(FsError::already_exists(path));
+        }
+        let modified_at = modified_at_ms(found);
+        if let Some(wanted) = self.modified_at_ms.filter(|wanted| *wanted != modified_at) {
+            return conflict(format!("was modified at {modified_at} ms, not at {wanted} ms"));
+        }
+        let size = size(found);
+        if let Some(wanted) = self.size.filter(|wanted| *wanted != size) {
+            return conflict(format!("has {size} bytes, not {wanted}"));
+        }
+        Ok(())
+    }
+}
+
+/// How far a time that a write without a condition sets may be ahead of the clock.
+const MAX_AHEAD_MS: i64 = 100;
+/// A file whose time is ahead of the clock by more than this was dated into the future: its time does not come again soon.
+const FUTURE_MS: i64 = 10_000;
+/// How often the clock is asked for another time, a millisecond apart. Most kernels have one every 1 to 10 ms.
+const MAX_WAITS: usize = 30;
+/// What file systems keep of a time: a millisecond or better, whole seconds, even seconds.
+const GRANULARITIES_MS: [i64; 3] = [1, 1_000, 2_000];
+
+/// How the new content came to where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum Arrival {
+    /// In a file that nobody has seen before.
+    Unseen,
+    /// Over the old content, where others could see a part of it.
+    Overwritten,
+}
+
+/// Called with a written file in the place of `old`, under the lock. Kernels stamp files by a clock that ticks every few
+/// milliseconds: two writes within a tick, of the same size, would be one to a later condition.
+///
+/// Who writes under a condition takes part in this, and may wait for it: the file gets a time that is later than the one
+/// before, and than any that was seen while the write was under way. So nobody has looked at half of the content and has the
+/// time of the whole. Other writes do not wait, and hardly ever leave the clock.
+pub(in crate::fs) fn distinguish(
+    path: &Path,
+    file: impl AsFd,
+    old: Option<&Stat>,
+    arrival: Arrival,
+    condition: &Condition,
+) -> Result<Written, FsError> {
+    let file = file.as_fd();
+    let look = || rustix::fs::fstat(file).map_err(FsError::os("look at", path));
+    let stat = look()?;
+    let now = modified_at_ms(&stat);
+    match (old.map(modified_at_ms), arrival) {
+        (Some(old), Arrival::Unseen) if condition.is_none() => step_past(file, old, now),
+        (Some(old), Arrival::Unseen) => leave_behind(file, now, &[old]),
+        (Some(old), Arrival::Overwritten) if !condition.is_none() => {
+            leave_behind(file, now, &[old, now]);
+        }
+        _ => return Ok(Written::from(&stat)),
+    }
+    Ok(Written::from(&look()?))
+}
+
+/// Without waiting. Whoever writes again and again does not get ahead of the clock for ever.
+fn step_past(file: BorrowedFd<'_>, old: i64, now: i64) {
+    let next = old.saturating_add(1);
+    if now <= old && next <= clock_ms().saturating_add(MAX_AHEAD_MS) {
+        // Only the owner may set a time, and not on every file system. The content is written all the same.
+        let _ = rustix::fs::futimens(file, &modified_at(next));
+    }
+}
+
+/// To a time that is none of those `seen`, and comes after them. Where that cannot be had the content is written all the
+/// same.
+fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
+    let is_later = seen.iter().all(|seen| *seen < now);
+    if is_later || wait_for_the_clock(file, seen) {
+        return;
+    }
+    for step in GRANULARITIES_MS {
+        let Ok(stat) = rustix::fs::fstat(file) else { return };
+        let Some(last) = last_repeatable(seen, modified_at_ms(&stat)) else { return };
+        if rustix::fs::futimens(file, &modified_at(last.saturating_add(step))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether the clock has reached a time that serves. It is the one that the file system goes by, and to set its time is
+/// allowed to everybody who may write the file.
+#[expect(clippy::disallowed_methods, reason = "nothing tells that a clock has ticked")]
+fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
+    for _ in 0..MAX_WAITS {
+        if rustix::fs::futimens(file, &NOW).is_err() {
+            return false;
+        }
+        let Ok(stat) = rustix::fs::fstat(file) else { return false };
+        if last_repeatable(seen, modified_at_ms(&stat)).is_none() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Both times: the kernel takes one alone for a wish of the owner.
+const NOW: Timestamps = Timestamps {
+    last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+    last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+};
+
+/// The last of those that forbid the time `new`.
+fn last_repeatable(seen: &[i64], new: i64) -> Option<i64> {
+    seen.iter().copied().filter(|seen| is_repeatable(*seen, new)).max()
+}
+
+/// Whether the new time is one that the file may have had before, or may get again.
+fn is_repeatable(old: i64, new: i64) -> bool {
+    (0..FUTURE_MS).contains(&old.saturating_sub(new))
+}
+
+fn clock_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn modified_at(ms: i64) -> Timestamps {
+    let last_modification =
+        Timespec { tv_sec: ms.div_euclid(1000), tv_nsec: ms.rem_euclid(1000) * 1_000_000 };
+    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fact_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::fs::write(&path, "12345").unwrap();
+        let stat = rustix::fs::stat(&path).unwrap();
+        let time = modified_at_ms(&stat);
+        let refusal = |condition: Condition, found| match condition.check(&path, found) {
+            Ok(()) => String::new(),
+            Err(FsError::Conflict { is, .. }) => is,
+            Err(other) => panic!("{other}"),
+        };
+        let none = Condition::default();
+        let right = Condition { modified_at_ms: Some(time), size: Some(5), create_new: false };
+        let new = Condition { create_new: true, ..none };
+        assert_eq!(refusal(none, Some(&stat)), "");
+        assert_eq!(refusal(none, None), "");
+        assert_eq!(refusal(right, Some(&stat)), "");
+        assert_eq!(refusal(new, None), "");
+        assert_eq!(refusal(right, None), "does not exist");
+        assert_eq!(refusal(new, Some(&stat)), "exists already");
+        let size = Condition { size: Some(6), ..right };
+        assert_eq!(refusal(size, Some(&stat)), "has 5 bytes, not 6");
+        let earlier = Condition { modified_at_ms: Some(1), ..right };
+        assert_eq!(
+            refusal(earlier, Some(&stat)),
+            format!("was modified at {time} ms, not at 1 ms")
+        );
+    }
+
+    #[test]
+    fn a_time_never_comes_twice() {
+        assert!(!is_repeatable(100, 101));
+        assert!(is_repeatable(100, 100));
+        assert!(is_repeatable(107, 101), "the old time is ahead of the clock");
+        assert!(!is_repeatable(4_000_000_000_000, 101), "somebody dated it into the future");
+        assert!(!is_repeatable(i64::MAX, i64::MIN));
+    }
+
+    fn dated(ms: i64) -> (std::fs::File, Stat) {
+        let file = tempfile::tempfile().unwrap();
+        rustix::fs::futimens(&file, &modified_at(ms)).unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        (file, stat)
+    }
+
+    #[test]
+    fn a_write_without_a_condition_stays_near_the_clock() {
+        let none = Condition::default();
+        let time = |old: &Stat, arrival| {
+            // As if written in the same tick.
+            let (file, _) = dated(modified_at_ms(old));
+            distinguish(Path::new("file"), &file, Some(old), arrival, &none).unwrap().modified_at_ms
+        };
+        let past = clock_ms() - 50;
+        let (_file, old) = dated(past);
+        assert_eq!(time(&old, Arrival::Unseen), past + 1);
+        assert_eq!(time(&old, Arrival::Overwritten), past);
+        let ahead = clock_ms() + 60_000;
+        let (_file, old) = dated(ahead);
+        assert_eq!(time(&old, Arrival::Unseen), ahead, "not further ahead");
+    }
+
+    #[test]
+    fn a_write_under_a_condition_has_a_time_of_its_own() {
+        let condition = Condition { size: Some(0), ..Condition::default() };
+        for arrival in [Arrival::Unseen, Arrival::Overwritten] {
+            // The clock is there, will be there in a moment, or takes too long to get there.
+            for ahead in [-50_000, -50, 0, 5, 5_000] {
+                let time = clock_ms() + ahead;
+                let (_, old) = dated(time);
+                // Written a while ago, which does not matter.
+                let (file, _) = dated(time - 20_000);
+                let written =
+                    distinguish(Path::new("file"), &file, Some(&old), arrival, &condition).unwrap();
+                assert!(written.modified_at_ms > time, "{ahead} {arrival:?} {written:?}");
+                let latest = clock_ms().max(time + 1);
+                assert!(written.modified_at_ms <= latest, "{ahead} {arrival:?} {written:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_is_set_to_the_millisecond() {
+        let file = tempfile::tempfile().unwrap();
+        for ms in [-1, 0, 1_700_000_000_123] {
+            rustix::fs::futimens(&file, &modified_at(ms)).unwrap();
+            assert_eq!(modified_at_ms(&rustix::fs::fstat(&file).unwrap()), ms);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Who may do what with a file that replaces another: the same as before, and never more.
+//!
+//! Owner, group, permission bits and access lists are taken over. Other extended attributes, capabilities among them, are
+//! not.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, Stat, Uid, XattrFlags};
+
+use super::claim::Existing;
+use crate::fs::error::FsError;
+
+const ACCESS_LIST: &str = "system.posix_acl_access";
+/// The most that Linux allows for any attribute.
+const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
+
+/// Permission in the directory is enough to replace a file; yet one that this process may not write is to stay.
+pub(in crate::fs) fn expect_writable(path: &Path, old: &Existing) -> Result<(), FsError> {
+    rustix::fs::accessat(CWD, link_to(&old.node), Access::WRITE_OK, AtFlags::EACCESS)
+        .map_err(FsError::os("replace", path))
+}
+
+/// `mode` is what was asked for, whoever the owner.
+pub(in crate::fs) fn inherit(
+    path: &Path,
+    file: BorrowedFd<'_>,
+    old: Option<&Existing>,
+    mode: Option<Mode>,
+) -> Result<(), FsError> {
+    let Some(old) = old else { return mode.map_or(Ok(()), |mode| set_mode(path, file, mode)) };
+    let own = rustix::fs::fstat(file).map_err(FsError::os("look at", path))?;
+    let ownership = take_ownership(file, &own, &old.stat);
+    let list = take_access_list(file, old);
+    set_mode(path, file, mode.unwrap_or_else(|| no_wider(&old.stat, ownership, list)))
+}
+
+/// What could be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ownership {
+    user: bool,
+    group: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AccessList {
+    /// Both have the same, or none.
+    Same,
+    /// The old one's could not be taken over; its mode says less than it seems.
+    Lost,
+}
+
+fn take_ownership(file: BorrowedFd<'_>, own: &Stat, old: &Stat) -> Ownership {
+    let same = Ownership { user: own.st_uid == old.st_uid, group: own.st_gid == old.st_gid };
+    if same.user && same.group {
+        return same;
+    }
+    let (user, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
+    if rustix::fs::fchown(file, Some(user), Some(group)).is_ok() {
+        return Ownership { user: true, group: true };
+    }
+    // An owner may give a file to any group that they are in.
+    let group = same.group || rustix::fs::fchown(file, None, Some(group)).is_ok();
+    Ownership { group, ..same }
+}
+
+/// The new file may have got one from its directory, which the old had not.
+fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
+    let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
+    let taken = match rustix::fs::getxattr(link_to(&old.node), ACCESS_LIST, &mut list) {
+        Ok(len) => rustix::fs::fsetxattr(file, ACCESS_LIST, &list[..len], XattrFlags::empty()),
+        Err(rustix::io::Errno::NODATA) => match rustix::fs::fremovexattr(file, ACCESS_LIST) {
+            Err(rustix::io::Errno::NODATA) => Ok(()),
+            removed => removed,
+        },
+        // No lists at all on this file system.
+        Err(rustix::io::Errno::NOTSUP) => Ok(()),
+        Err(errno) => Err(errno),
+    };
+    if taken.is_ok() { AccessList::Same } else { AccessList::Lost }
+}
+
+/// With another group, who was in the old one or neither is now judged by the other's bits: both get what both had. Set-id
+/// bits would lend the rights of somebody else.
+fn no_wider(old: &Stat, ownership: Ownership, list: AccessList) -> Mode {
+    let mut mode = old.st_mode & 0o7777;
+    if !ownership.user {
+        mode &= !0o4000;
+    }
+    if !ownership.group {
+        mode &= !0o2000;
+    }
+    if !ownership.group || list == AccessList::Lost {
+        let both = (mode >> 3) & mode & 0o007;
+        mode = (mode & !0o077) | (both << 3) | both;
+    }
+    Mode::from_raw_mode(mode)
+}
+
+fn set_mode(path: &Path, file: BorrowedFd<'_>, mode: Mode) -> Result<(), FsError> {
+    rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
+}
+
+/// Most calls take no `O_PATH` descriptor, and its name may stand for something else by now.
+fn link_to(node: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", node.as_fd().as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_dropped_where_they_would_mean_others() {
+        let file = tempfile::tempfile().unwrap();
+        let mut stat = rustix::fs::fstat(&file).unwrap();
+        let all = Ownership { user: true, group: true };
+        let no_group = Ownership { user: true, group: false };
+        let no_user = Ownership { user: false, group: true };
+        for (old, ownership, list, new) in [
+            (0o6755, all, AccessList::Same, 0o6755),
+            (0o6755, no_group, AccessList::Same, 0o4755),
+            (0o6755, no_user, AccessList::Same, 0o2755),
+            (0o640, no_group, AccessList::Same, 0o600),
+            (0o664, no_group, AccessList::Same, 0o644),
+            (0o604, no_group, AccessList::Same, 0o600),
+            (0o660, all, AccessList::Lost, 0o600),
+            (0o660, no_user, AccessList::Same, 0o660),
+        ] {
+            stat.st_mode = 0o100_000 | old;
+            let mode = no_wider(&stat, ownership, list).as_raw_mode();
+            assert_eq!(mode, new, "{old:o} {ownership:?} {list:?}");
+        }
+    }
+}

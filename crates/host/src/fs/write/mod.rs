@@ -1,0 +1,10 @@
+//! The content of one file, written as a whole or in blocks.
+
+pub(super) mod claim;
+pub(super) mod condition;
+pub(super) mod inheritance;
+pub(super) mod new_file;
+pub(super) mod room;
+pub(super) mod staged_file;
+pub(super) mod write_file;
+pub(super) mod write_lock;

@@ -1,0 +1,221 @@
+//! A file that is written in blocks and takes its name when it is complete. Until then the name stands for what it stood
+//! for before.
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use super::claim::{self, Claim};
+use super::condition::{Arrival, Condition, Written, distinguish};
+use super::inheritance::{expect_writable, inherit};
+use super::staged_file::{NotPublished, StagedFile};
+use crate::fs::confinement::{self, RequiredAccess};
+use crate::fs::error::FsError;
+use crate::fs::path::destination::{self, LastLink};
+use crate::fs::path::resolve::{Identity, Parent, Symlinks};
+use crate::fs::read::metadata;
+use crate::fs::tree::permissions::permission_bits;
+use crate::fs::write::write_file::write_all_at;
+
+#[derive(Debug, Clone, Default)]
+pub struct NewFileOptions {
+    pub symlinks: Symlinks,
+    /// Permission bits. When left out those of the file that is replaced.
+    pub mode: Option<u32>,
+    /// Looked at when the file is created, to refuse early, and again when it takes its name.
+    pub condition: Condition,
+    /// What is written is kept when this is dropped, and is found again by the next file of the same name and key:
+    /// letters, digits, `-` and `_`, at most 64. How much there is, [`NewFile::written`] tells; that it has no holes is up
+    /// to the caller, who writes in order.
+    pub resume_key: Option<String>,
+}
+
+/// Dropped without a commit, it leaves nothing behind, unless it can be resumed.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    staged_file: StagedFile,
+    symlinks: Symlinks,
+    mode: Option<Mode>,
+    condition: Condition,
+    written: AtomicU64,
+    /// The first write that failed. A file with a part missing must not take its name.
+    failed: OnceLock<Errno>,
+}
+
+const MAX_KEY_BYTES: usize = 64;
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl NewFile {
+    /// In the directory where the file will be. With [`Symlinks::Follow`] a symlink stays and what it leads to is replaced.
+    pub fn create(path: &Path, options: NewFileOptions) -> Result<Self, FsError> {
+        let NewFileOptions { symlinks, mode, condition, resume_key } = options;
+        let mode = mode.map(|mode| permission_bits(path, mode)).transpose()?;
+        let (parent, replaces) = claim::persist(path, || find(path, symlinks, &condition))?;
+        // Nobody is to read what is being written who may not read the result.
+        let initial = if replaces || mode.is_some() { PRIVATE } else { Mode::from_raw_mode(0o666) };
+        let staged_file = match resume_key {
+            None => StagedFile::create(path, parent, initial)?,
+            Some(key) => StagedFile::resume(path, parent, expect_key(path, &key)?, initial)?,
+        };
+        if initial == PRIVATE {
+            // A staged file that is resumed may be older than the file that it replaces.
+            rustix::fs::fchmod(staged_file.file(), initial)
+                .map_err(FsError::os("set the permissions of", path))?;
+        }
+        let stat = rustix::fs::fstat(staged_file.file()).map_err(FsError::os("look at", path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            staged_file,
+            symlinks,
+            mode,
+            condition,
+            written: AtomicU64::new(metadata::size(&stat)),
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// Up to where something was written, by an earlier attempt too.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Blocks may come in any order and from several threads. What is left out between them reads as zeros.
+    pub fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
+        self.write_all(offset, bytes).map_err(|errno| {
+            let first = *self.failed.get_or_init(|| errno);
+            FsError::os("write", &self.path)(first)
+        })
+    }
+
+    /// The file takes its name. Its size is what was written. If it cannot, it is removed; with a key it is kept, and can be
+    /// committed another time.
+    ///
+    /// It can only where its path leads now. A directory that is moved while this runs takes the file along, as it would a moment
+    /// later.
+    pub fn commit(self) -> Result<Written, FsError> {
+        self.expect_same_place()?;
+        self.commit_where_it_began()
+    }
+
+    /// The same for a file that was begun just now.
+    pub(in crate::fs) fn commit_where_it_began(mut self) -> Result<Written, FsError> {
+        if let Some(errno) = self.failed.get() {
+            return Err(FsError::os("write", &self.path)(*errno));
+        }
+        let path = self.path.clone();
+        let committed = claim::persist(&path, || self.publish());
+        if committed.is_err() {
+            self.staged_file.take_back_ownership();
+        }
+        committed
+    }
+
+    pub fn discard(mut self) {
+        self.staged_file.remove_when_dropped();
+    }
+
+    fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if let Some(errno) = self.failed.get() {
+            return Err(*errno);
+        }
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or(Errno::FBIG)?;
+        write_all_at(self.staged_file.file(), bytes, offset)?;
+        if !bytes.is_empty() {
+            self.written.fetch_max(end, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn expect_same_place(&self) -> Result<(), FsError> {
+        let path = &self.path;
+        expect_change(path, self.staged_file.parent())?;
+        let last = LastLink::under(&self.condition);
+        let found = claim::persist(path, || destination::find(path, self.symlinks, last));
+        let is_same = match &found {
+            Ok(now) => {
+                is_same(self.staged_file.parent(), now).map_err(FsError::os("look at", path))?
+            }
+            Err(error) if error.is_not_found() => false,
+            Err(_) => return found.map(drop),
+        };
+        if is_same {
+            return Ok(());
+        }
+        let is = "leads elsewhere than when it was begun".to_owned();
+        Err(FsError::Conflict { path: path.clone(), is })
+    }
+
+    /// `None` if somebody changed the name meanwhile.
+    fn publish(&mut self) -> Result<Option<Written>, FsError> {
+        let path = &self.path;
+        expect_change(path, self.staged_file.parent())?;
+        let Some(claim) = Claim::take(path, self.staged_file.parent())? else { return Ok(None) };
+        let old = claim.admit(path, self.symlinks, &self.condition)?;
+        if let Some(old) = old {
+            expect_writable(path, old)?;
+        }
+        inherit(path, self.staged_file.file(), old, self.mode)?;
+        let (file, old) = (self.staged_file.file(), old.map(|old| &old.stat));
+        let written = distinguish(path, file, old, Arrival::Unseen, &self.condition)?;
+        rustix::fs::fsync(self.staged_file.file()).map_err(FsError::os("write", path))?;
+        // The sync may have taken long enough for other programs.
+        if !self.condition.is_none() && !claim.still_holds(path, self.staged_file.parent())? {
+            return Ok(None);
+        }
+        self.staged_file.publish(self.condition.create_new).map_err(|why| match why {
+            NotPublished::Os(Errno::EXIST) => FsError::already_exists(path),
+            NotPublished::Os(errno) => FsError::os("replace", path)(errno),
+            NotPublished::Replaced => {
+                let is = "was not written: another program has replaced its temporary file";
+                FsError::Conflict { path: path.clone(), is: is.to_owned() }
+            }
+        })?;
+        Ok(Some(written))
+    }
+}
+
+fn is_same(begun: &Parent, now: &Parent) -> Result<bool, Errno> {
+    let directories =
+        (Identity::of(begun.directory.as_fd())?, Identity::of(now.directory.as_fd())?);
+    Ok(directories.0 == directories.1 && begun.name == now.name)
+}
+
+/// Where the file will be, and whether there is one now.
+fn find(
+    path: &Path,
+    symlinks: Symlinks,
+    condition: &Condition,
+) -> Result<Option<(Parent, bool)>, FsError> {
+    let Some(parent) = destination::find(path, symlinks, LastLink::under(condition))? else {
+        return Ok(None);
+    };
+    expect_change(path, &parent)?;
+    let Some(claim) = Claim::take(path, &parent)? else { return Ok(None) };
+    let old = claim.admit(path, symlinks, condition)?;
+    if let Some(old) = old {
+        expect_writable(path, old)?;
+    }
+    let replaces = old.is_some();
+    Ok(Some((parent, replaces)))
+}
+
+/// Asked again at the end: the directory may be elsewhere by then.
+fn expect_change(path: &Path, parent: &Parent) -> Result<(), FsError> {
+    confinement::expect(parent.directory.as_fd(), &parent.name, RequiredAccess::Change, path)
+}
+
+fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(allowed) {
+        return Ok(key);
+    }
+    let why = "cannot be resumed by a key that is not 1 to 64 letters, digits, - and _";
+    Err(FsError::Unsuitable { path: path.to_owned(), why })
+}

@@ -1,0 +1,256 @@
+//! Room on the disk for new content of an existing file, secured before its first byte is overwritten: a write that fails
+//! for want of room leaves the old content.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FsWord, Mode, Stat};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::staged_file::StagedFile;
+use crate::fs::error::FsError;
+use crate::fs::path::resolve::Parent;
+use crate::fs::read::metadata::size;
+
+/// The kernel reserves the blocks of a page before it copies anything into it. So content that ends within the first page,
+/// of the smallest size that pages have, is written as a whole or not at all.
+const PAGE: u64 = 4096;
+
+const XFS: FsWord = 0x5846_5342;
+/// btrfs, bcachefs and ZFS write changed blocks to another place: the blocks that a file has are no room for new content.
+const COPY_ON_WRITE: [FsWord; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
+
+/// Blocks beyond the end of a file that [`give_back`] leaves to it. Another program may append to the file between the look at
+/// its size and the release of what is behind it.
+const LEFT_TO_APPENDS: u64 = 1 << 20;
+
+/// How certain it is that the content will fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum Room {
+    /// The file has its blocks.
+    Reserved,
+    /// It fitted into another file, or so little is written that it is written as a whole or not at all. Where no other file
+    /// can be made nothing is known.
+    Tried,
+}
+
+/// Secures room for content of `len` bytes that has data in these ranges. Nothing of the file changes but its times, and
+/// what is allocated beyond its end.
+///
+/// `beside` is asked for the place of the file, and `write` to write the content to another file, only where space cannot be
+/// reserved.
+pub(in crate::fs) fn reserve(
+    path: &Path,
+    file: BorrowedFd<'_>,
+    len: u64,
+    data: &[Range<u64>],
+    beside: impl FnOnce() -> Result<Option<Parent>, FsError>,
+    write: impl FnOnce(BorrowedFd<'_>) -> Result<(), FsError>,
+) -> Result<Room, FsError> {
+    // The kernel would write as far as the limit allows.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
+        return Err(FsError::os("write", path)(Errno::FBIG));
+    }
+    if len <= PAGE {
+        return Ok(Room::Tried);
+    }
+    let file_system = rustix::fs::fstatfs(file).map_err(FsError::os("look at", path))?.f_type;
+    if COPY_ON_WRITE.contains(&file_system) {
+        // These refuse a write as soon as there is no room for it: nothing needs to reach the disk.
+        return try_beside(path, beside()?, write, |_| Ok(()));
+    }
+    refuse_more_than_is_free(path, file, data)?;
+    let mut flags = FallocateFlags::KEEP_SIZE;
+    // Blocks that a copy of the file shares are written to another place, too.
+    flags.set(FallocateFlags::UNSHARE_RANGE, file_system == XFS);
+    match data.iter().try_for_each(|range| allocate(file, flags, range.clone())) {
+        Ok(()) => Ok(Room::Reserved),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            // Among these are network file systems, which may accept what they have no room for until it is synced.
+            try_beside(path, beside()?, write, |staged_file| rustix::fs::fsync(staged_file))
+        }
+        Err(errno) => Err(FsError::os("reserve space for", path)(errno)),
+    }
+}
+
+/// An allocation that fails keeps what it got until then on some file systems, and on ext4 only ftruncate(2) would give it back. So
+/// what cannot succeed is not begun.
+fn refuse_more_than_is_free(
+    path: &Path,
+    file: BorrowedFd<'_>,
+    data: &[Range<u64>],
+) -> Result<(), FsError> {
+    let looking = FsError::os("look at", path);
+    let (stat, system) = (rustix::fs::fstat(file), rustix::fs::fstatvfs(file));
+    let (stat, system) = stat.and_then(|stat| Ok((stat, system?))).map_err(looking)?;
+    let wanted: u64 = data.iter().map(|range| range.end - range.start).sum();
+    let has = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let blocks = match rustix::process::geteuid().is_root() {
+        true => system.f_bfree,
+        false => system.f_bavail,
+    };
+    // A file system without a size does not say what is free.
+    let is_known = system.f_blocks > 0;
+    match wanted.saturating_sub(has) > blocks.saturating_mul(system.f_frsize) && is_known {
+        true => Err(FsError::os("reserve space for", path)(Errno::NOSPC)),
+        false => Ok(()),
+    }
+}
+
+/// Gives back what [`reserve`] has allocated beyond the end of a file that is not written after all, up to `len`, where the file
+/// system can do that and keep the size. What it has allocated in holes of the file stays.
+pub(in crate::fs) fn give_back(file: BorrowedFd<'_>, before: &Stat, len: u64) {
+    let Ok(now) = rustix::fs::fstat(file) else { return };
+    if now.st_blocks > before.st_blocks {
+        release(file, size(&now), len);
+    }
+}
+
+/// Never by ftruncate(2): that would cut off what another program has appended since the file ended at `end`.
+fn release(file: BorrowedFd<'_>, end: u64, len: u64) {
+    let start = end.saturating_add(LEFT_TO_APPENDS);
+    if start < len {
+        let _ = punch(file, start..len);
+    }
+}
+
+/// Makes a hole of a range. The size of the file stays.
+pub(in crate::fs) fn punch(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
+    allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range)
+}
+
+fn allocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: Range<u64>) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(file, flags, range.start, range.end - range.start) {
+            Err(Errno::INTR) => {}
+            allocated => return allocated,
+        }
+    }
+}
+
+/// Writes the content to a temporary file beside the real one, and removes it again: then there is room. The old content may
+/// be lost only if another program takes that room at this very moment.
+///
+/// Where no file can be made, for another reason than want of room, nothing is tried: the directory may be read-only or not be a
+/// real one, as in `/proc`, and the file can be written all the same.
+fn try_beside(
+    path: &Path,
+    place: Option<Parent>,
+    write: impl FnOnce(BorrowedFd<'_>) -> Result<(), FsError>,
+    settle: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<Room, FsError> {
+    let Some(place) = place else { return Ok(Room::Tried) };
+    let staged_file = match StagedFile::create(path, place, Mode::RUSR | Mode::WUSR) {
+        Ok(staged_file) => staged_file,
+        Err(error) if is_want_of_room(&error) => return Err(error),
+        Err(_) => return Ok(Room::Tried),
+    };
+    write(staged_file.file())?;
+    settle(staged_file.file()).map_err(FsError::os("write", path))?;
+    Ok(Room::Tried)
+}
+
+fn is_want_of_room(error: &FsError) -> bool {
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    matches!(error, FsError::Os { source, .. } if full.contains(&source.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::slice::from_ref;
+
+    use super::*;
+    use crate::fs::Symlinks;
+    use crate::fs::confinement::RequiredAccess;
+    use crate::fs::path::resolve;
+    use crate::fs::write::write_file::write_all_at;
+
+    fn place(path: &Path) -> Parent {
+        resolve::parent(path, Symlinks::Follow, RequiredAccess::Change).unwrap()
+    }
+
+    #[test]
+    fn what_was_tried_beside_a_file_is_gone_afterwards() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let write = |staged_file: BorrowedFd<'_>| {
+            write_all_at(staged_file, b"content", 0).map_err(FsError::os("write", &path))
+        };
+        for outcome in [Ok(()), Err(Errno::DQUOT)] {
+            let mut tried = None;
+            let done = try_beside(&path, Some(place(&path)), write, |staged_file| {
+                tried = Some(rustix::fs::fstat(staged_file).unwrap().st_size);
+                outcome
+            });
+            assert_eq!((tried, done.is_ok()), (Some(7), outcome.is_ok()), "{done:?}");
+            assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_directory_in_which_no_file_can_be_made_is_no_reason() {
+        let path = Path::new("/proc/sys/kernel/hostname");
+        let write = |_: BorrowedFd<'_>| panic!("no file can be made there");
+        try_beside(path, Some(place(path)), write, |_| Ok(())).unwrap();
+    }
+
+    const RESERVED: u64 = 4 << 20;
+
+    /// A file with three bytes and much reserved space behind them. `None` where space cannot be reserved.
+    fn reserved(directory: &Path) -> Option<(std::fs::File, Stat)> {
+        let Ok(file) = tempfile::tempfile_in(directory) else {
+            println!("SKIPPED: no file can be made in {}", directory.display());
+            return None;
+        };
+        rustix::io::write(&file, b"old").unwrap();
+        let before = rustix::fs::fstat(&file).unwrap();
+        match allocate(file.as_fd(), FallocateFlags::KEEP_SIZE, 0..RESERVED) {
+            Err(Errno::OPNOTSUPP) => {
+                println!("SKIPPED: {} cannot reserve space", directory.display());
+                return None;
+            }
+            allocated => allocated.unwrap(),
+        }
+        Some((file, before))
+    }
+
+    #[test]
+    fn what_was_reserved_and_not_used_is_given_back() {
+        // Not ext4, which keeps it.
+        let Some((file, before)) = reserved(Path::new("/dev/shm")) else { return };
+        let reserved = rustix::fs::fstat(&file).unwrap();
+        assert!(reserved.st_blocks > before.st_blocks);
+        give_back(file.as_fd(), &before, RESERVED);
+        let after = rustix::fs::fstat(&file).unwrap();
+        assert_eq!(after.st_size, 3);
+        assert!(after.st_blocks < reserved.st_blocks);
+    }
+
+    #[test]
+    fn what_another_program_appends_meanwhile_is_not_given_back() {
+        for directory in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Some((file, _)) = reserved(&directory) else { continue };
+            let appended = vec![b'a'; usize::try_from(LEFT_TO_APPENDS).unwrap()];
+            write_all_at(file.as_fd(), &appended, 3).unwrap();
+            release(file.as_fd(), 3, RESERVED);
+            let mut content = vec![0; appended.len() + 4];
+            let read = rustix::io::pread(&file, &mut content, 0).unwrap();
+            assert_eq!(read, appended.len() + 3);
+            assert!(content[..read] == [b"old", &*appended].concat());
+        }
+    }
+
+    #[test]
+    fn more_than_is_free_is_not_begun() {
+        let file = tempfile::tempfile().unwrap();
+        let free = rustix::fs::fstatvfs(&file).unwrap();
+        let much = (free.f_bfree * free.f_frsize).next_multiple_of(1 << 30) + (1 << 30);
+        let refused = refuse_more_than_is_free(Path::new("f"), file.as_fd(), from_ref(&(0..much)));
+        assert!(is_want_of_room(&refused.unwrap_err()));
+        refuse_more_than_is_free(Path::new("f"), file.as_fd(), from_ref(&(0..1))).unwrap();
+    }
+}

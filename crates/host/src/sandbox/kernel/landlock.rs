@@ -1,0 +1,378 @@
+//! Grants as a Landlock ruleset of the kernel.
+//!
+//! Every right that the ABI knows is handled, so what is not granted is denied. Landlock only adds: carve-outs inside a grant are
+//! not its business. Neither are the rights it does not know at all (`stat`, `chmod`, times, extended attributes).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
+};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::io::Errno;
+
+use crate::sandbox::plan::LandlockRules;
+use crate::sandbox::policy::{Access, Grant};
+
+/// The first ABI with scopes: a confined process can then not signal what is outside.
+pub const SCOPES_SINCE: u32 = 6;
+
+/// Nobody who is confined needs a new device, and whoever can make one has all that it stands for.
+const DEVICE_NODES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeChar | MakeBlock});
+
+#[derive(Debug, thiserror::Error)]
+pub enum LandlockError {
+    #[error("the kernel has no Landlock")]
+    Missing,
+    #[error("Landlock does not take the ruleset: {0}")]
+    Ruleset(#[from] RulesetError),
+    #[error("cannot open {} for a Landlock rule: {source}", path.display())]
+    Path { path: PathBuf, source: io::Error },
+    #[error("cannot tell what the terminal is that Landlock is to grant: {source}")]
+    Terminal { source: io::Error },
+}
+
+impl LandlockError {
+    /// The error of the system call, if it came to one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        let mut cause: &(dyn std::error::Error + 'static) = self;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error)
+    }
+}
+
+/// A ruleset of the kernel, not yet in force.
+#[derive(Debug)]
+pub struct Ruleset(RulesetCreated);
+
+impl Ruleset {
+    /// Grants exactly this of the file system.
+    ///
+    /// A granted path that does not exist (any more), or that we cannot get at, grants nothing. One with a symlink in it is an error: the policy speaks of real
+    /// paths, so somebody has changed it since.
+    pub fn new(grants: &[Grant], abi: u32) -> Result<Self, LandlockError> {
+        let abi = known(abi)?;
+        let scopes = Scope::from_all(abi);
+        let mut attributes = strict().handle_access(AccessFs::from_all(abi))?;
+        if !scopes.is_empty() {
+            attributes = attributes.scope(scopes)?;
+        }
+        let mut created = attributes.create()?;
+        for grant in grants {
+            let rights = match grant.access {
+                Access::Deny => continue,
+                Access::Read => AccessFs::from_read(abi),
+                Access::Write => writing(abi),
+            };
+            created = add(created, &grant.path, rights, abi)?;
+        }
+        Ok(Self(created))
+    }
+
+    /// Keeps signals and abstract sockets inside, and leaves files alone. Needs [`SCOPES_SINCE`].
+    pub fn scopes_only(abi: u32) -> Result<Self, LandlockError> {
+        Ok(Self(strict().scope(Scope::from_all(known(abi)?))?.create()?))
+    }
+
+    /// With terminals, or directories of them, that the process may open once more.
+    pub fn of_plan(
+        rules: &LandlockRules,
+        terminals: &[BorrowedFd<'_>],
+    ) -> Result<Self, LandlockError> {
+        let Some(grants) = &rules.grants else {
+            return Self::scopes_only(rules.abi);
+        };
+        let Self(mut created) = Self::new(grants, rules.abi)?;
+        let abi = known(rules.abi)?;
+        for directory in &rules.listed {
+            created = add(created, directory, AccessFs::ReadDir.into(), abi)?;
+        }
+        for terminal in terminals {
+            let rights = applicable(*terminal, writing(abi), abi)
+                .map_err(|errno| LandlockError::Terminal { source: errno.into() })?;
+            created = created.add_rule(PathBeneath::new(*terminal, rights))?;
+        }
+        Ok(Self(created))
+    }
+
+    /// For [`restrict_self`]. Closed on exec.
+    pub fn into_fd(self) -> Result<OwnedFd, LandlockError> {
+        Option::from(self.0).ok_or(LandlockError::Missing)
+    }
+}
+
+/// Confines the calling thread, and what it starts from now on, for good. It must have given up new privileges before.
+///
+/// What the ruleset handles was settled when it was made, so this is all or nothing. No memory is touched but that of `errno`: it may be
+/// called between fork and exec.
+pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the call takes a descriptor, which is open, and flags; no memory is involved.
+    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// What the kernel offers. Whether it may be used is another question.
+pub fn kernel_abi() -> io::Result<u32> {
+    const VERSION: libc::c_ulong = 1;
+    let no_attributes = std::ptr::null::<libc::c_void>();
+    // SAFETY: asked for the version, the kernel touches no memory.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, no_attributes, 0_usize, VERSION)
+    };
+    u32::try_from(abi).map_err(|_| io::Error::last_os_error())
+}
+
+/// Anything the kernel does not do is an error, not a weaker ruleset.
+fn strict() -> landlock::Ruleset {
+    landlock::Ruleset::default().set_compatibility(CompatLevel::HardRequirement)
+}
+
+fn known(abi: u32) -> Result<ABI, LandlockError> {
+    match ABI::from(i32::try_from(abi).unwrap_or(i32::MAX)) {
+        ABI::Unsupported => Err(LandlockError::Missing),
+        abi => Ok(abi),
+    }
+}
+
+fn writing(abi: ABI) -> BitFlags<AccessFs> {
+    AccessFs::from_all(abi) & !DEVICE_NODES
+}
+
+fn add(
+    ruleset: RulesetCreated,
+    path: &Path,
+    rights: BitFlags<AccessFs>,
+    abi: ABI,
+) -> Result<RulesetCreated, LandlockError> {
+    let failed = |errno: Errno| LandlockError::Path { path: path.into(), source: errno.into() };
+    let opened = match open(path) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(ruleset),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let rights = applicable(opened.as_fd(), rights, abi).map_err(failed)?;
+    Ok(ruleset.add_rule(PathBeneath::new(opened, rights))?)
+}
+
+/// The kernel refuses rights to something that is no directory if they are about what is in one.
+fn applicable(
+    opened: BorrowedFd<'_>,
+    rights: BitFlags<AccessFs>,
+    abi: ABI,
+) -> Result<BitFlags<AccessFs>, Errno> {
+    let is_directory = FileType::from_raw_mode(fstat(opened)?.st_mode) == FileType::Directory;
+    Ok(if is_directory { rights } else { rights & AccessFs::from_file(abi) })
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    loop {
+        match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            // The kernel saw a rename at the same time and could not tell where it was.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, OpenOptions};
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use rustix::process::{Pid, test_kill_process};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn restrict(ruleset: Ruleset) {
+        rustix::thread::set_no_new_privs(true).unwrap();
+        restrict_self(ruleset.into_fd().unwrap().as_fd()).unwrap();
+    }
+
+    /// What a thread can do that was confined, or `None` where the kernel has no Landlock.
+    fn confined<T: Send>(grants: &[Grant], act: impl FnOnce() -> T + Send) -> Option<T> {
+        let Ok(abi) = kernel_abi() else {
+            eprintln!("SKIPPED: this kernel has no Landlock");
+            return None;
+        };
+        let ruleset = Ruleset::new(grants, abi).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                restrict(ruleset);
+                act()
+            });
+            Some(thread.join().unwrap())
+        })
+    }
+
+    fn grant(path: &Path, access: Access) -> Grant {
+        Grant { path: path.into(), access }
+    }
+
+    /// `readable/old`, `writable/`, `hidden/old`, with a grant for the first two.
+    fn scene() -> (TempDir, Vec<Grant>) {
+        let scene = tempfile::tempdir().unwrap();
+        for name in ["readable", "writable", "hidden"] {
+            fs::create_dir(scene.path().join(name)).unwrap();
+            fs::write(scene.path().join(name).join("old"), "old").unwrap();
+        }
+        let grants = vec![
+            grant(&scene.path().join("readable"), Access::Read),
+            grant(&scene.path().join("writable"), Access::Write),
+        ];
+        (scene, grants)
+    }
+
+    fn denied<T>(result: io::Result<T>) -> bool {
+        let refused = [Some(libc::EACCES), Some(libc::EPERM), Some(libc::EXDEV)];
+        result.is_err_and(|error| refused.contains(&error.raw_os_error()))
+    }
+
+    /// By path, for which there is no safe wrapper.
+    fn truncate(path: &Path) -> io::Result<()> {
+        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the path ends with its NUL.
+        match unsafe { libc::truncate(path.as_ptr(), 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    #[test]
+    fn what_is_granted_can_be_done() {
+        let (scene, grants) = scene();
+        let (readable, writable) = (scene.path().join("readable"), scene.path().join("writable"));
+        confined(&grants, || {
+            assert_eq!(fs::read(readable.join("old")).unwrap(), b"old");
+            assert_eq!(fs::read_dir(&readable).unwrap().count(), 1);
+            fs::create_dir(writable.join("sub")).unwrap();
+            fs::write(writable.join("sub/new"), "new").unwrap();
+            fs::rename(writable.join("sub/new"), writable.join("moved")).unwrap();
+            fs::hard_link(writable.join("moved"), writable.join("sub/link")).unwrap();
+            File::options().write(true).open(writable.join("moved")).unwrap().set_len(1).unwrap();
+            fs::remove_dir_all(writable.join("sub")).unwrap();
+        });
+    }
+
+    #[test]
+    fn nothing_else_can() {
+        let (scene, grants) = scene();
+        let at = |name: &str| scene.path().join(name);
+        confined(&grants, || {
+            assert!(denied(File::open(at("hidden/old"))));
+            assert!(denied(fs::read_dir(at("hidden"))));
+            for directory in ["readable", "hidden"] {
+                let at = |name: &str| at(directory).join(name);
+                assert!(denied(fs::write(at("new"), "x")));
+                assert!(denied(OpenOptions::new().append(true).open(at("old"))));
+                assert!(denied(truncate(&at("old"))));
+                assert!(denied(fs::create_dir(at("new"))));
+                assert!(denied(symlink("x", at("new"))));
+                assert!(denied(fs::remove_file(at("old"))));
+                assert!(denied(fs::rename(scene.path().join("writable/old"), at("new"))));
+                assert!(denied(fs::rename(at("old"), scene.path().join("writable/new"))));
+                assert!(denied(fs::hard_link(at("old"), scene.path().join("writable/new"))));
+            }
+        });
+        assert_eq!(fs::read(at("readable/old")).unwrap(), b"old");
+        assert_eq!(fs::read(at("hidden/old")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn no_device_can_be_made_even_where_everything_can_be_written() {
+        use rustix::fs::{FileType, mknodat};
+        let (scene, grants) = scene();
+        let device = scene.path().join("writable/device");
+        confined(&grants, || {
+            for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
+                let made = mknodat(CWD, &device, kind, Mode::RUSR, rustix::fs::makedev(1, 3));
+                assert!(denied(made.map_err(io::Error::from)));
+            }
+            mknodat(CWD, &device, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_single_file_can_be_granted() {
+        let (scene, _) = scene();
+        let file = scene.path().join("hidden/old");
+        confined(&[grant(&file, Access::Write)], || {
+            fs::write(&file, "new").unwrap();
+            assert!(denied(fs::remove_file(&file)));
+        });
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+
+    #[test]
+    fn signals_do_not_get_out() {
+        if kernel_abi().unwrap_or(0) < SCOPES_SINCE {
+            eprintln!("SKIPPED: Landlock of this kernel has no scopes");
+            return;
+        }
+        #[expect(clippy::disallowed_methods, reason = "a test of the crate that starts programs")]
+        let mut outside =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&outside);
+        test_kill_process(pid).unwrap();
+        let everything = [grant(Path::new("/"), Access::Write)];
+        assert_eq!(confined(&everything, || test_kill_process(pid)), Some(Err(Errno::PERM)));
+        let alone = std::thread::spawn(move || {
+            restrict(Ruleset::scopes_only(SCOPES_SINCE).unwrap());
+            File::open("/").unwrap();
+            test_kill_process(pid)
+        });
+        assert_eq!(alone.join().unwrap(), Err(Errno::PERM));
+        drop(outside.stdin.take());
+        outside.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_grants_nothing_and_a_symlink_is_refused() {
+        let (scene, mut grants) = scene();
+        grants.push(grant(&scene.path().join("missing"), Access::Write));
+        grants.push(grant(&scene.path().join("readable/old/below"), Access::Write));
+        let created = scene.path().join("missing");
+        confined(&grants, || assert!(denied(fs::create_dir(&created))));
+
+        symlink(scene.path().join("hidden"), scene.path().join("link")).unwrap();
+        let Ok(abi) = kernel_abi() else {
+            return println!("SKIPPED: this kernel has no Landlock");
+        };
+        for path in ["link", "link/old"] {
+            let error = Ruleset::new(&[grant(&scene.path().join(path), Access::Read)], abi);
+            let error = error.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{error}");
+            assert!(error.to_string().contains("symbolic links"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_older_abi_is_as_strict_as_it_can_be() {
+        let (scene, grants) = scene();
+        let Ok(abi) = kernel_abi() else {
+            return println!("SKIPPED: this kernel has no Landlock");
+        };
+        for abi in 1..=abi {
+            let ruleset = Ruleset::new(&grants, abi).unwrap();
+            let (hidden, outside) = (scene.path().join("hidden/old"), scene.path().join("new"));
+            std::thread::spawn(move || {
+                restrict(ruleset);
+                assert!(denied(File::open(hidden)));
+                assert!(denied(File::create(outside)));
+            })
+            .join()
+            .unwrap();
+        }
+        assert!(matches!(Ruleset::new(&grants, 0), Err(LandlockError::Missing)));
+    }
+}

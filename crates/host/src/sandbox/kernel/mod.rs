@@ -1,0 +1,4 @@
+//! The parts of a plan in the form that the kernel takes them.
+
+pub mod landlock;
+pub mod seccomp;

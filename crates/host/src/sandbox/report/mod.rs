@@ -1,0 +1,7 @@
+//! What callers learn: the mechanisms of this machine, those that hold a process, and the step that failed.
+
+pub(super) mod capabilities;
+pub(super) mod enforcement;
+pub(super) mod error;
+pub(super) mod mechanism;
+pub(crate) mod step;

@@ -1,0 +1,186 @@
+//! The mounts and namespaces of a plan, made by bubblewrap where we may not make them ourselves.
+//!
+//! Bubblewrap goes by names, and somebody might rename what they stand for at the same time. So what it has done is looked at from the
+//! inside, by [`verify`], before anything is started there.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstatvfs, statx};
+use rustix::io::Errno;
+
+use super::mounts::{check_kind, open_place};
+use super::placeholder::Placeholders;
+use crate::sandbox::plan::{Cover, CoverKind, Mount, Plan, PlanError};
+use crate::sandbox::policy::Access;
+use crate::sandbox::report::step::{SandboxStep, StepFailure};
+
+/// For everything that it is told, be it on its command line.
+const MAX_WORDS: usize = 9_000;
+/// Enough for all that is not about one of the mounts.
+const OTHER_WORDS: usize = 32;
+
+/// Whether bubblewrap can be told to make these mounts, and a program be started there.
+pub(in crate::sandbox) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
+    let mut options = Options::default();
+    for (index, mount) in mounts.iter().enumerate() {
+        if hides_proc(mount) {
+            return Err(PlanError::HiddenProc);
+        }
+        options.mount(mounts, index);
+        if options.len() + OTHER_WORDS > MAX_WORDS {
+            return Err(PlanError::TooManyMounts { limit: index });
+        }
+    }
+    Ok(())
+}
+
+/// The one inside is started by the name of a descriptor, which is there.
+fn hides_proc(mount: &Mount) -> bool {
+    let is_hidden = matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden);
+    is_hidden && mount.path() == Path::new("/proc")
+}
+
+/// Bubblewrap's options. What it runs is not among them.
+///
+/// It would make what is missing, and leave it there; so what is not as the plan saw it is an error here.
+pub(crate) fn options(
+    plan: &Plan,
+    placeholders: &Placeholders,
+) -> Result<Vec<OsString>, StepFailure> {
+    let mut options = Options::default();
+    options.namespaces(plan);
+    for (index, mount) in plan.mounts.iter().enumerate() {
+        if mount.path() == Path::new("/") || placeholders.is_impossible(index) {
+            continue;
+        }
+        let step = SandboxStep::Mount { mount: u32::try_from(index).unwrap_or(u32::MAX) };
+        if is_there(mount).map_err(|errno| step.failed(errno))? {
+            options.mount(&plan.mounts, index);
+        }
+    }
+    Ok(options.into_words())
+}
+
+/// What a plan gives back may have gone since, and the access with it. What is to be covered may not.
+fn is_there(mount: &Mount) -> Result<bool, Errno> {
+    let is_directory = match mount {
+        Mount::Cover(cover) => cover.is_directory,
+        Mount::Regrant(regrant) => regrant.is_directory,
+        Mount::Fresh(_) => true,
+    };
+    match open_place(mount.path()).and_then(|place| check_kind(place, is_directory)) {
+        Err(Errno::NOENT | Errno::NOTDIR) if matches!(mount, Mount::Regrant(_)) => Ok(false),
+        checked => checked.map(|_| true),
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    words: Vec<OsString>,
+    /// Still to be made read-only, when everything in them has its place.
+    hidden: Vec<PathBuf>,
+}
+
+impl Options {
+    fn namespaces(&mut self, plan: &Plan) {
+        self.add(&["--unshare-pid", "--unshare-ipc"]);
+        if !rustix::process::geteuid().is_root() {
+            self.add(&["--unshare-user"]);
+        }
+        if plan.new_network_namespace {
+            self.add(&["--unshare-net"]);
+        }
+        let (root, devices) = (Path::new("/"), Path::new("/dev"));
+        if plan.mounts.first().is_some_and(|mount| mount.path() == root) {
+            self.bind("--ro-bind", root, root);
+            // On other mounts it makes, there are no devices.
+            self.bind("--dev-bind", devices, devices);
+        } else {
+            self.bind("--dev-bind", root, root);
+        }
+        if plan.fresh_proc {
+            self.add(&["--proc", "/proc"]);
+        }
+    }
+
+    fn mount(&mut self, mounts: &[Mount], index: usize) {
+        let mount = &mounts[index];
+        let path = mount.path();
+        match mount {
+            // Without devices, as is all but what is said to have them.
+            Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
+                self.bind("--ro-bind", path, path);
+            }
+            Mount::Cover(Cover { is_directory: true, .. }) => {
+                // Sorted by path: what is below comes next.
+                let leads_on =
+                    mounts.get(index + 1).is_some_and(|next| next.path().starts_with(path));
+                self.add(&["--perms", if leads_on { "0111" } else { "0000" }, "--tmpfs"]);
+                self.words.push(path.into());
+                self.hidden.push(path.into());
+            }
+            Mount::Cover(_) => self.bind("--ro-bind", Path::new("/dev/null"), path),
+            // Landlock knows which of them can be written.
+            Mount::Regrant(_) if path.starts_with("/dev") => self.bind("--dev-bind", path, path),
+            Mount::Regrant(regrant) if regrant.access == Access::Write => {
+                self.bind("--bind", path, path);
+            }
+            Mount::Regrant(_) => self.bind("--ro-bind", path, path),
+            Mount::Fresh(_) => {
+                self.add(&["--perms", "1777", "--tmpfs"]);
+                self.words.push(path.into());
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.words.len() + 2 * self.hidden.len()
+    }
+
+    fn into_words(mut self) -> Vec<OsString> {
+        for path in self.hidden {
+            self.words.extend(["--remount-ro".into(), path.into()]);
+        }
+        self.words
+    }
+
+    fn add(&mut self, words: &[&str]) {
+        self.words.extend(words.iter().map(OsString::from));
+    }
+
+    fn bind(&mut self, how: &str, from: &Path, to: &Path) {
+        self.words.extend([how.into(), from.into(), to.into()]);
+    }
+}
+
+/// Whether every mount of the plan is where it should be, seen from inside.
+pub(crate) fn verify(mounts: &[Mount]) -> Result<(), StepFailure> {
+    for (index, mount) in mounts.iter().enumerate() {
+        let step = SandboxStep::Mount { mount: u32::try_from(index).unwrap_or(u32::MAX) };
+        match verify_one(mount) {
+            // Nothing was there, and nothing can be made there.
+            Err(Errno::NOENT) if matches!(mount, Mount::Cover(cover) if cover.missing) => {}
+            Err(Errno::NOENT | Errno::NOTDIR) if matches!(mount, Mount::Regrant(_)) => {}
+            verified => verified.map_err(|errno| step.failed(errno))?,
+        }
+    }
+    Ok(())
+}
+
+fn verify_one(mount: &Mount) -> Result<(), Errno> {
+    let place = open_place(mount.path())?;
+    let status = statx(&place, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+    let is_mount = status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    let flags = fstatvfs(&place)?.f_flag;
+    let no_devices = StatVfsMountFlags::RDONLY | StatVfsMountFlags::NODEV;
+    let is_as_planned = match mount {
+        Mount::Cover(Cover { kind: CoverKind::NoDevices, .. }) => {
+            is_mount && flags.contains(no_devices)
+        }
+        Mount::Cover(_) => is_mount && flags.contains(StatVfsMountFlags::RDONLY),
+        Mount::Regrant(_) => is_mount,
+        Mount::Fresh(_) => is_mount && flags.contains(StatVfsMountFlags::NODEV),
+    };
+    if is_as_planned { Ok(()) } else { Err(Errno::STALE) }
+}

@@ -1,0 +1,76 @@
+//! Room for many descriptors in a process whose children are to have the limit that it was started with.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What the rest of the process may have open.
+const OTHERS: usize = 256;
+
+/// While it lives the soft limit on descriptors is the hard one, if the soft one would not do.
+#[derive(Debug)]
+pub(in crate::sandbox) struct DescriptorRoom {
+    raised_from: Option<Rlimit>,
+}
+
+impl DescriptorRoom {
+    pub(in crate::sandbox) fn for_more(descriptors: usize) -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        let wanted = u64::try_from(descriptors.saturating_add(OTHERS)).unwrap_or(u64::MAX);
+        let is_enough = limit.current.is_none_or(|current| current >= wanted);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let is_raised = !is_enough && setrlimit(Resource::Nofile, raised).is_ok();
+        Self { raised_from: is_raised.then_some(limit) }
+    }
+
+    /// No more than there is.
+    #[cfg(test)]
+    pub(in crate::sandbox) fn none() -> Self {
+        Self { raised_from: None }
+    }
+
+    /// Moves a descriptor that is to stay above the limit that comes back: the numbers below are for what is opened then.
+    pub(in crate::sandbox) fn put_away(&self, descriptor: OwnedFd) -> OwnedFd {
+        let limit = self.raised_from.as_ref().and_then(|limit| limit.current);
+        match limit.and_then(|limit| i32::try_from(limit).ok()) {
+            Some(limit) => fcntl_dupfd_cloexec(&descriptor, limit).unwrap_or(descriptor),
+            None => descriptor,
+        }
+    }
+}
+
+impl Drop for DescriptorRoom {
+    fn drop(&mut self) {
+        if let Some(limit) = self.raised_from.take() {
+            // It was in force before, so it is allowed.
+            let _ = setrlimit(Resource::Nofile, limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// The limits of the test's own process, so this is one test.
+    #[test]
+    fn there_is_room_for_as_many_as_the_system_allows_and_then_for_as_many_as_before() {
+        let before = getrlimit(Resource::Nofile);
+        let low = Rlimit { current: Some(512), maximum: before.maximum };
+        setrlimit(Resource::Nofile, low).unwrap();
+        drop(DescriptorRoom::for_more(10));
+        let room = DescriptorRoom::for_more(1000);
+        let open = |_| room.put_away(File::open("/").unwrap().into());
+        let away: Vec<_> = (0..1000).map(open).collect();
+        drop(room);
+        assert_eq!(getrlimit(Resource::Nofile), low);
+        assert!(away.iter().all(|away| away.as_raw_fd() >= 512));
+        assert!(File::open("/").unwrap().as_raw_fd() < 512);
+        drop(away);
+        setrlimit(Resource::Nofile, before).unwrap();
+    }
+}

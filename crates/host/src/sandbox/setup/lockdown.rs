@@ -1,0 +1,171 @@
+//! What a process does to itself last, between fork and exec: it gives up capabilities, the way to get them back, most files and
+//! most of the kernel.
+//!
+//! [`Lockdown::prepare`] is ordinary code. What is done with it runs in a child that shares its parent's memory, so it is only
+//! system calls on what is prepared.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
+
+use crate::sandbox::kernel::landlock::{LandlockError, Ruleset, restrict_self};
+use crate::sandbox::plan::Plan;
+use crate::sandbox::report::step::{SandboxStep, StepFailure};
+
+/// What root keeps: its way with files and users. All that reaches beyond them goes, such as making devices, mounting and tracing.
+const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::NET_BIND_SERVICE);
+
+#[derive(Debug)]
+pub(crate) struct Lockdown {
+    landlock: Option<OwnedFd>,
+    filter: Vec<libc::sock_filter>,
+    is_root: bool,
+}
+
+impl Lockdown {
+    /// Granted paths mean what they name now, so mounts come first. The program may open `terminals`, or those in them, once more:
+    /// no plan knows their names.
+    pub(crate) fn prepare(plan: &Plan, terminals: &[BorrowedFd<'_>]) -> Result<Self, StepFailure> {
+        let landlock = match &plan.landlock {
+            Some(rules) => Some(
+                Ruleset::of_plan(rules, terminals)
+                    .and_then(Ruleset::into_fd)
+                    .map_err(|error| SandboxStep::Landlock.failed(errno_of(&error)))?,
+            ),
+            None => None,
+        };
+        let filter =
+            parse_filter(&plan.seccomp).ok_or(SandboxStep::Seccomp.failed(Errno::INVAL))?;
+        Ok(Self { landlock, filter, is_root: rustix::process::geteuid().is_root() })
+    }
+
+    /// Everything but seccomp. The descriptor of the ruleset is still open.
+    pub(crate) fn give_up_rights(&self) -> Result<(), StepFailure> {
+        set_no_new_privs(true).map_err(|errno| SandboxStep::NoNewPrivileges.failed(errno))?;
+        self.drop_capabilities().map_err(|errno| SandboxStep::Capabilities.failed(errno))?;
+        let Some(ruleset) = &self.landlock else {
+            return Ok(());
+        };
+        restrict_self(ruleset.as_fd()).map_err(|errno| SandboxStep::Landlock.failed(errno))
+    }
+
+    /// The very last thing before exec.
+    pub(crate) fn filter_calls(&self) -> Result<(), StepFailure> {
+        let program = libc::sock_fprog {
+            len: u16::try_from(self.filter.len()).unwrap_or(0),
+            filter: self.filter.as_ptr().cast_mut(),
+        };
+        // SAFETY: the program is as long as is said, and the kernel only reads it. Of length 0, it is refused.
+        let result = unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+        };
+        if result == -1 { Err(SandboxStep::Seccomp.failed(last_errno())) } else { Ok(()) }
+    }
+
+    /// Also what was gained by owning a user namespace.
+    fn drop_capabilities(&self) -> Result<(), Errno> {
+        let kept = if self.is_root { KEPT_BY_ROOT } else { CapabilitySet::empty() };
+        let current = capabilities(None)?;
+        // With no new privileges to come an exec gives nothing back that was dropped, so this is a second wall, which a root of a
+        // container may not be able to put up.
+        if self.is_root && current.effective.contains(CapabilitySet::SETPCAP) {
+            for number in 0..u64::BITS {
+                let capability = CapabilitySet::from_bits_retain(1 << number);
+                if kept.contains(capability) {
+                    continue;
+                }
+                match remove_capability_from_bounding_set(capability) {
+                    // Past the last one that this kernel knows.
+                    Err(Errno::INVAL) => break,
+                    dropped => dropped?,
+                }
+            }
+        }
+        set_capabilities(
+            None,
+            CapabilitySets {
+                effective: current.effective & kept,
+                permitted: current.permitted & kept,
+                inheritable: CapabilitySet::empty(),
+            },
+        )
+    }
+}
+
+fn parse_filter(bytes: &[u8]) -> Option<Vec<libc::sock_filter>> {
+    let (instructions, rest) = bytes.as_chunks::<8>();
+    if instructions.is_empty() || !rest.is_empty() || u16::try_from(instructions.len()).is_err() {
+        return None;
+    }
+    Some(
+        instructions
+            .iter()
+            .map(|&[code0, code1, jt, jf, k0, k1, k2, k3]| libc::sock_filter {
+                code: u16::from_ne_bytes([code0, code1]),
+                jt,
+                jf,
+                k: u32::from_ne_bytes([k0, k1, k2, k3]),
+            })
+            .collect(),
+    )
+}
+
+fn errno_of(error: &LandlockError) -> Errno {
+    match (error.raw_os_error(), error) {
+        (Some(errno), _) => Errno::from_raw_os_error(errno),
+        (None, LandlockError::Missing) => Errno::OPNOTSUPP,
+        (None, LandlockError::Path { .. } | LandlockError::Terminal { .. }) => Errno::IO,
+        (None, LandlockError::Ruleset(_)) => Errno::INVAL,
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::kernel::landlock::{Ruleset, kernel_abi};
+    use crate::sandbox::policy::{Access, Grant};
+
+    #[test]
+    fn what_the_kernel_said_is_kept() {
+        let Ok(abi) = kernel_abi() else {
+            return println!("SKIPPED: this kernel has no Landlock");
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("link");
+        std::os::unix::fs::symlink("/", &path).unwrap();
+        let error = Ruleset::new(&[Grant { path, access: Access::Read }], abi).unwrap_err();
+        assert_eq!(errno_of(&error), Errno::LOOP);
+        // More domains inside of each other than a thread can be in.
+        let confine = move |_| {
+            set_no_new_privs(true).unwrap();
+            restrict_self(Ruleset::new(&[], abi).unwrap().into_fd().unwrap().as_fd()).err()
+        };
+        let errno = std::thread::spawn(move || (0..100).find_map(confine)).join().unwrap();
+        assert_eq!(errno, Some(Errno::TOOBIG));
+    }
+
+    #[test]
+    fn a_filter_that_is_not_whole_is_none() {
+        assert!(parse_filter(&[]).is_none());
+        assert!(parse_filter(&[0; 7]).is_none());
+        assert!(parse_filter(&[0; 9]).is_none());
+        assert!(parse_filter(&vec![0; 8 << 16]).is_none());
+        let one = parse_filter(&[6, 0, 1, 2, 0, 0, 255, 127]).unwrap();
+        assert_eq!((one[0].code, one[0].jt, one[0].jf, one[0].k), (6, 1, 2, 0x7fff_0000));
+    }
+}

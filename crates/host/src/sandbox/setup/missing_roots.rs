@@ -1,0 +1,59 @@
+//! Writable roots that do not exist yet, made before what is protected in them is covered.
+//!
+//! The plan names only those that the process itself could make, so nothing is made here that it could not have.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use super::placeholder::open_real;
+use crate::sandbox::plan::{Cover, Mount};
+
+const DIRECTORY: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Makes every directory that is missing above a cover. Where one cannot be made, the cover moves there: the placeholder finds out
+/// whether anybody could make it, and else stands in its place.
+pub(crate) fn make(mounts: &mut [Mount]) {
+    for mount in mounts {
+        if let Mount::Cover(cover @ Cover { missing: true, .. }) = mount
+            && let Err(Unmade { path }) = make_above(&cover.path)
+        {
+            cover.path = path;
+        }
+    }
+}
+
+struct Unmade {
+    path: PathBuf,
+}
+
+fn make_above(path: &Path) -> Result<(), Unmade> {
+    let mut missing = Vec::new();
+    let mut parent = None;
+    for above in path.ancestors().skip(1) {
+        match open_real(above, DIRECTORY) {
+            Ok(directory) => {
+                parent = Some(directory);
+                break;
+            }
+            Err(Errno::NOENT) => missing.push(above),
+            // Whoever needs it will meet the same.
+            Err(_) => return Ok(()),
+        }
+    }
+    let Some(mut parent) = parent else { return Ok(()) };
+    for directory in missing.into_iter().rev() {
+        let Some(name) = directory.file_name() else { return Ok(()) };
+        match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(_) => return Err(Unmade { path: directory.to_owned() }),
+        }
+        match openat(&parent, name, DIRECTORY, Mode::empty()) {
+            Ok(made) => parent = made,
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
