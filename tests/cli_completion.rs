@@ -2,6 +2,7 @@
 
 use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Server, command, run_command, run_program};
+use exec_server_test_support::skipped;
 
 /// How a shell is started without anybody's settings, and how it takes the script.
 struct Shell {
@@ -74,7 +75,7 @@ fn completes(shell: &Shell) {
 #[test]
 fn bash_completes_commands_options_processes_and_environments() {
     if BASH.is_missing() {
-        return println!("SKIPPED: bash is not installed");
+        return skipped("bash is not installed");
     }
     completes(&BASH);
 }
@@ -82,7 +83,7 @@ fn bash_completes_commands_options_processes_and_environments() {
 #[test]
 fn zsh_completes_commands_options_processes_and_environments() {
     if ZSH.is_missing() {
-        return println!("SKIPPED: zsh is not installed");
+        return skipped("zsh is not installed");
     }
     completes(&ZSH);
 }
@@ -90,7 +91,7 @@ fn zsh_completes_commands_options_processes_and_environments() {
 #[test]
 fn fish_completes_commands_options_processes_and_environments() {
     if FISH.is_missing() {
-        return println!("SKIPPED: fish is not installed");
+        return skipped("fish is not installed");
     }
     completes(&FISH);
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use exec_server::protocol::{PathUri, SandboxMode, SandboxRequest, StartParams};
 use exec_server::{EnvironmentManager, ExecBackend as _, ExecServerRuntimePaths};
+use exec_server_test_support::skipped;
 use serde_json::Value;
 
 use crate::support::{PROGRAM, Running, Server, command, run_command};
@@ -74,7 +75,7 @@ fn no_sandbox_without(mechanisms: &str) -> Option<String> {
 #[test]
 fn a_command_reads_only() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let script = "cat secret.pem && echo a > made";
@@ -88,7 +89,7 @@ fn a_command_reads_only() {
 #[test]
 fn a_command_writes_in_its_workspace() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let workspace_write = ["--sandbox", "workspace-write"];
@@ -107,7 +108,7 @@ fn a_command_writes_in_its_workspace() {
 #[test]
 fn more_can_be_granted_and_less() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let also = ["--sandbox", "workspace-write", "--writable", "../other"];
@@ -132,12 +133,12 @@ fn more_can_be_granted_and_less() {
 #[test]
 fn a_writable_directory_may_be_missing_in_the_workspace() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     for (without, name) in [("", "build"), ("namespaces", "build/deep"), ("", "out")] {
         if let Some(why) = no_sandbox_without(without) {
-            println!("SKIPPED: a missing directory without {without}: {why}");
+            skipped(format_args!("a missing directory without {without}: {why}"));
             continue;
         }
         let script = format!("mkdir -p {name} && echo a > {name}/made");
@@ -161,7 +162,7 @@ fn a_writable_directory_may_be_missing_in_the_workspace() {
 #[test]
 fn a_directory_for_temporary_files_may_be_missing() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let inside_tmp = tempfile::tempdir_in("/tmp").unwrap();
@@ -176,7 +177,7 @@ fn a_directory_for_temporary_files_may_be_missing() {
 #[test]
 fn the_network_is_for_those_who_ask() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -191,7 +192,7 @@ fn the_network_is_for_those_who_ask() {
 #[test]
 fn who_wants_to_know_is_told_what_was_denied() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let target = place.path("other/made");
@@ -207,7 +208,7 @@ fn who_wants_to_know_is_told_what_was_denied() {
 #[test]
 fn who_is_denied_a_socket_is_told_of_the_network() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let connect = "exec bash -c 'exec 3<> /dev/tcp/127.0.0.1/9'";
@@ -222,7 +223,7 @@ fn who_is_denied_a_socket_is_told_of_the_network() {
 #[test]
 fn what_outlives_us_stays_in_its_sandbox() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let server = Server::start();
@@ -243,7 +244,7 @@ fn what_outlives_us_stays_in_its_sandbox() {
 #[test]
 fn an_environment_has_a_sandbox_of_its_own() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let environments = place.path("environments.toml");
@@ -274,7 +275,7 @@ fn an_environment_has_a_sandbox_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_get_the_sandbox_of_an_environment_too() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let server = Server::start();
@@ -303,7 +304,7 @@ async fn programs_get_the_sandbox_of_an_environment_too() {
 #[test]
 fn nobody_gets_more_than_the_ceiling() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let root = place.path("workspace");
@@ -481,7 +482,7 @@ fn a_server_that_does_not_enforce_sandboxes_is_not_believed() {
 #[test]
 fn a_shell_can_be_confined() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let mut shell = command(PROGRAM);

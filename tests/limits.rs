@@ -1,5 +1,6 @@
 //! A machine that has no more to give: the server says so, answers, and recovers.
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use crate::support::daemons::marker;
@@ -42,7 +43,7 @@ const NOBODY_ELSE: u32 = 61_234;
 fn output_is_complete_where_no_thread_can_be_started() {
     const BYTES: usize = 20 << 20;
     if !is_root() {
-        return println!("skipped: only root can give the server a user of its own");
+        return skipped("only root can give the server a user of its own");
     }
     let directory = tempfile::tempdir().unwrap();
     let user = NOBODY_ELSE + 1;
@@ -77,9 +78,7 @@ fn output_is_complete_where_no_thread_can_be_started() {
 fn a_fork_bomb_ends_with_terminate() {
     const BOMB: &str = "perl -e 'fork while 1'";
     if !is_root() || !std::path::Path::new("/usr/bin/perl").exists() {
-        println!(
-            "SKIPPED: only root can give the bomb a user of its own, and it is written in perl"
-        );
+        skipped("only root can give the bomb a user of its own, and it is written in perl");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

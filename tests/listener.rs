@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use crate::support::machine::is_root;
@@ -111,7 +112,7 @@ fn other_users_are_refused_unless_the_operator_lets_them_in() {
     const OWN: u32 = 61_235;
     const OTHER: u32 = 61_236;
     if !is_root() {
-        println!("SKIPPED: only root can be several users");
+        skipped("only root can be several users");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

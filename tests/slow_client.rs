@@ -1,5 +1,6 @@
 //! A client that does not read: bounded memory, nothing lost, nobody else disturbed.
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use crate::support::daemons::marker;
@@ -226,7 +227,7 @@ fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
 fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
     if !machine::is_root() {
         // The server is not dumpable.
-        return println!("SKIPPED: only root can count what the server has open");
+        return skipped("only root can count what the server has open");
     }
     let limits = ["--spill-output-bytes-per-process", "1048576"];
     let server = Server::with(&limits);

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use exec_server_test_support::skipped;
 use serde_json::{Value, json};
 
 use super::{INVALID_PARAMS, INVALID_REQUEST, Scene, calls_on, uri};
@@ -162,7 +163,9 @@ fn what_a_sandbox_refuses_says_permission_denied() {
     let info = client.call("environment/info", json!({}));
     let code = match info["capabilities"]["sandboxedFileStreaming"].as_bool().unwrap() {
         true => "sandboxDenied",
-        false => return println!("SKIPPED: files cannot be kept to a sandbox here"),
+        false => {
+            return skipped("files cannot be kept to a sandbox here");
+        }
     };
     for path in ["outside/file", "outside/missing"] {
         for (method, mut params) in calls_on(&scene.uri(path)) {

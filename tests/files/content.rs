@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use super::{Scene, read, uri, write};
@@ -105,7 +106,7 @@ fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
     let scene = Scene::new();
     let file = File::create(scene.path("sparse")).unwrap();
     if let Err(error) = file.set_len(LEN) {
-        return println!("SKIPPED: no file is so large here: {error}");
+        return skipped(format_args!("no file is so large here: {error}"));
     }
     file.write_all_at(b"the end", LEN - 7).unwrap();
     let server = Server::start();

@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use exec_server_test_support::skipped;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, OFlags, mknodat};
 use serde_json::json;
@@ -22,7 +23,7 @@ fn special_files(scene: &Scene) -> Vec<&'static str> {
     let tty = rustix::fs::makedev(5, 0);
     match is_root().then(|| make("device", FileType::CharacterDevice, tty)) {
         Some(Ok(())) => names.push("device"),
-        _ => println!("SKIPPED: special files that are devices: only root can make one"),
+        _ => skipped("special files that are devices: only root can make one"),
     }
     names
 }

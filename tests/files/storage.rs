@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::skipped;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -33,7 +34,7 @@ fn server_with(mount: &str) -> Option<Server> {
     attempt.args([namespace, "sh", "-c", mount]);
     let outcome = run_command(attempt);
     if outcome.code != Some(0) {
-        println!("SKIPPED: no such storage can be mounted here: {}", outcome.stderr.trim());
+        skipped(format_args!("no such storage can be mounted here: {}", outcome.stderr.trim()));
         return None;
     }
     let script = format!("{mount} && exec \"$@\"");
@@ -249,7 +250,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
 #[test]
 fn an_error_of_the_device_reaches_the_caller() {
     if !is_root() {
-        return println!("SKIPPED: only a server of root may open our memory");
+        return skipped("only a server of root may open our memory");
     }
     let server = Server::start();
     let mut client = server.client();

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use exec_server_test_support::skipped;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -140,7 +141,7 @@ fn changes_that_the_kernel_dropped_are_declared() {
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let queue: usize = queue.trim().parse().unwrap();
     if queue > 100_000 {
-        return println!("SKIPPED: the kernel queues {queue} events");
+        return skipped(format_args!("the kernel queues {queue} events"));
     }
     let scene = Scene::new();
     let server = Server::start();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use super::arena::Tier;
@@ -19,7 +20,7 @@ const USERS: [User; 2] = [User::Myself, User::Nobody];
 #[test]
 fn a_denied_pattern_holds_for_a_symlink_that_matches() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let directory = directory_outside_of_tmp();
     let work = directory.path().join("work");
@@ -62,7 +63,7 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
     let tiers = [Tier::Namespaces, Tier::Bubblewrap];
     for (user, tier) in USERS.into_iter().flat_map(|user| tiers.map(|tier| (user, tier))) {
         if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {
-            println!("SKIPPED: {tier:?} as {user:?}: {why}");
+            skipped(format_args!("{tier:?} as {user:?}: {why}"));
             continue;
         }
         let directory = directory_outside_of_tmp();
@@ -120,10 +121,10 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
 #[test]
 fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     if !is_root() {
-        return println!("SKIPPED: only root can be two users");
+        return skipped("only root can be two users");
     }
     const DAEMON: u32 = 1;
     let mode = |path: &Path, mode| {
@@ -168,7 +169,7 @@ fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
 #[test]
 fn protected_names_above_the_working_directory_and_writable_roots_are_protected() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in USERS.into_iter().filter(|user| user.obstacle().is_none()) {
         let programs = directory_outside_of_tmp();
@@ -213,7 +214,7 @@ fn protected_names_above_the_working_directory_and_writable_roots_are_protected(
 #[test]
 fn without_workspace_roots_no_project_is_granted() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let directory = directory_outside_of_tmp();
     let file = directory.path().join("file");

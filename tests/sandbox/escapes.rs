@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use exec_server_test_support::skipped;
+
 use super::arena::{Arena, Ending, Tier, Verdict};
 use super::attempts::{self, Attempt};
 use super::{User, programs};
@@ -83,7 +85,7 @@ fn a_server_knows_its_sandboxes_from_their_first_moment() {
 
 fn attack(user: User, tier: Tier) {
     if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {
-        return println!("SKIPPED: {tier:?} as {user:?}: {why}");
+        return skipped(format_args!("{tier:?} as {user:?}: {why}"));
     }
     let mut arena = Arena::new(user, tier);
     let (mut blocked, mut failures) = (0, Vec::new());

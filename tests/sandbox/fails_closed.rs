@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use exec_server_test_support::skipped;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Verdict};
@@ -180,7 +181,7 @@ fn an_outer_sandbox_is_trusted_with_files_and_not_with_the_network() {
 fn carve_outs_are_refused_where_nothing_can_make_them() {
     for user in [User::Myself, User::Nobody] {
         if let Some(why) = user.obstacle() {
-            println!("SKIPPED: {user:?}: {why}");
+            skipped(format_args!("{user:?}: {why}"));
             continue;
         }
         let mut arena = Arena::without(user, "namespaces,bubblewrap");

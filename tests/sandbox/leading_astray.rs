@@ -8,6 +8,7 @@ use std::process::Command;
 
 use exec_server::protocol::{PathUri, SandboxMode, SandboxRequest, StartParams};
 use exec_server::{Environment, ExecBackend as _, ExecServerRuntimePaths};
+use exec_server_test_support::skipped;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -72,7 +73,7 @@ impl Place {
 #[test]
 fn by_a_command_that_brings_its_server_along() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let mut run = command(PROGRAM);
@@ -85,7 +86,7 @@ fn by_a_command_that_brings_its_server_along() {
 #[test]
 fn by_a_server_on_stdio() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let (_server, mut client) = place.server(&[]).start_stdio();
@@ -95,7 +96,7 @@ fn by_a_server_on_stdio() {
 #[test]
 fn by_a_server_that_is_not_to_be_found() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let server = place.server(&["--discoverable", "false"]).start();
@@ -105,7 +106,7 @@ fn by_a_server_that_is_not_to_be_found() {
 #[test]
 fn by_a_server_that_another_came_before() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let first = place.server(&[]).start();
@@ -132,7 +133,7 @@ fn by_a_server_that_listens_nowhere() {
 #[test]
 fn by_a_server_of_an_embedder() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let mut embedder = Running::start(place.itself("embedder"));
@@ -151,7 +152,7 @@ fn by_a_server_of_an_embedder() {
 #[test]
 fn by_an_environment_of_a_library() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let place = Place::new();
     let (status, out, error) = Running::start(place.itself("library")).finish();
@@ -190,7 +191,7 @@ async fn library() {
 #[test]
 fn by_a_lock_on_what_a_killed_server_left() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for lock in ["fcntl.flock(f, fcntl.LOCK_EX)", "fcntl.lockf(f, fcntl.LOCK_SH)"] {
         let place = Place::new();

@@ -1,5 +1,6 @@
 //! What a program needs in order to start, and no neighbours.
 
+use exec_server_test_support::skipped;
 use serde_json::{Value, json};
 
 use super::arena::Tier;
@@ -43,7 +44,7 @@ fn only_the_processes_of_the_sandbox_are_in_its_proc() {
     for user in [User::Myself, User::Nobody] {
         for tier in [Tier::Namespaces, Tier::Bubblewrap] {
             if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {
-                println!("SKIPPED: {tier:?} as {user:?}: {why}");
+                skipped(format_args!("{tier:?} as {user:?}: {why}"));
                 continue;
             }
             let directory = directory_outside_of_tmp();

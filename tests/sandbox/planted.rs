@@ -1,5 +1,7 @@
 //! Other users can put names into `/tmp`, and hold locks on what they can open. That must not keep anybody from running anything.
 
+use exec_server_test_support::skipped;
+
 use super::{NOBODY, User, directory_outside_of_tmp, ordinary_workspace, uri};
 use crate::support::machine::is_root;
 use crate::support::shell;
@@ -19,7 +21,7 @@ exec "$@"
 #[test]
 fn nobody_forbids_a_sandbox_by_names_and_locks_in_tmp() {
     if !is_root() {
-        return println!("SKIPPED: only root can be two users");
+        return skipped("only root can be two users");
     }
     for user in [User::Myself, User::Nobody] {
         let directory = directory_outside_of_tmp();

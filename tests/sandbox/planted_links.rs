@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use exec_server_test_support::skipped;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -185,7 +186,7 @@ pub(super) fn attack(home: &Home, client: &mut Client, link: &Path) {
 #[test]
 fn no_later_request_is_granted_what_a_planted_link_leads_to() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
@@ -210,7 +211,7 @@ fn no_later_request_is_granted_what_a_planted_link_leads_to() {
 #[test]
 fn a_command_does_not_start_in_a_planted_link() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let home = Home::new(User::Myself);
     let run_in = |directory: &str, arguments: &[&str]| {
@@ -240,7 +241,7 @@ fn a_command_does_not_start_in_a_planted_link() {
 #[test]
 fn neither_hooks_nor_other_protected_names_become_a_root() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
@@ -293,12 +294,12 @@ pub(super) fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
 #[test]
 fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
         if !home.needs_memory() {
-            return println!("SKIPPED: {NO_PLACE}");
+            return skipped(NO_PLACE);
         }
         let code = home.path("home/code");
         symlink("../data/code", &code).unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
+use exec_server_test_support::skipped;
 use serde_json::json;
 
 use super::planted_links::{Home, NO_PLACE, attack, works_in};
@@ -42,12 +43,12 @@ fn by_itself(home: &Home, mounts: &str) -> ServerBuilder {
 #[test]
 fn servers_with_other_variables_share_it() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
         if !home.needs_memory() {
-            return println!("SKIPPED: {NO_PLACE}");
+            return skipped(NO_PLACE);
         }
         let server = by_itself(&home, "true").start();
         home.run(&mut server.client(), "home/proj", "rmdir sub && ln -s ../.ssh sub");
@@ -70,7 +71,7 @@ fn servers_with_other_variables_share_it() {
 #[test]
 fn a_sandbox_cannot_change_it() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
@@ -99,7 +100,7 @@ fn a_sandbox_cannot_change_it() {
 #[test]
 fn a_damaged_file_trusts_no_link_and_is_reported() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     let home = Home::new(User::Myself);
     let code = home.path("home/code");
@@ -136,12 +137,12 @@ fn refused_by(home: &Home, server: &Server) -> String {
 #[test]
 fn without_a_place_for_it_nothing_can_be_written() {
     if let Some(why) = no_sandbox() {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
         if !home.needs_memory() {
-            return println!("SKIPPED: {NO_PLACE}");
+            return skipped(NO_PLACE);
         }
         let server = home.server().variable(HISTORY_VARIABLE, "/proc/nonexistent").start();
         let message = refused_by(&home, &server);
@@ -153,12 +154,12 @@ fn without_a_place_for_it_nothing_can_be_written() {
 #[test]
 fn what_cannot_be_added_to_one_file_is_not_only_in_others() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
-        return println!("SKIPPED: {why}");
+        return skipped(why);
     }
     for user in Home::users() {
         let home = Home::new(user);
         if !home.needs_memory() {
-            return println!("SKIPPED: {NO_PLACE}");
+            return skipped(NO_PLACE);
         }
         let server = by_itself(&home, "true").start();
         home.run(&mut server.client(), "home/proj", "true");

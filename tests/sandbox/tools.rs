@@ -6,6 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use exec_server_test_support::skipped;
 use tempfile::TempDir;
 
 use super::{User, directory_outside_of_tmp, ordinary_workspace, uri};
@@ -98,13 +99,13 @@ fn tools_work_in_an_ordinary_workspace_of_an_ordinary_user() {
 
 fn work(user: User) {
     if let Some(why) = user.obstacle() {
-        return println!("SKIPPED: tools as {user:?}: {why}");
+        return skipped(format_args!("tools as {user:?}: {why}"));
     }
     let mut workshop = Workshop::new(user);
     let (mut worked, mut failures) = (0, Vec::new());
     for (number, tool) in TOOLS.iter().enumerate() {
         if !workshop.has(number, tool) {
-            println!("SKIPPED: {user:?} has no {}", tool.program);
+            skipped(format_args!("{user:?} has no {}", tool.program));
             continue;
         }
         let plain = workshop.run(&format!("plain-{number}"), tool, false);

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use exec_server_host::process::launch::{
     Command, Io, LaunchError, Launcher, PtySize, SPAWNER_ARG, Signal, TreeEvent, run_spawner,
 };
+use exec_server_test_support::skipped;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::confinement::{Confinement, by_bubblewrap, confine};
@@ -163,7 +164,7 @@ fn run(launcher: fn() -> Launcher, test: impl AsyncFnOnce(Launcher)) -> Result<(
 /// In a sandbox where everything can be read and a temporary workspace can be written.
 fn run_confined(confinement: Confinement, test: impl AsyncFnOnce(Launcher)) -> Result<(), Failed> {
     if !confinement.is_available() {
-        println!("SKIPPED: bubblewrap is not installed");
+        skipped("bubblewrap is not installed");
         return Ok(());
     }
     let workspace = tempfile::tempdir()?;

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Output};
 
 use exec_server_host::sandbox::landlock::kernel_abi;
 use exec_server_host::sandbox::{Capabilities, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
+use exec_server_test_support::skipped;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const OURSELVES: &str = "/proc/self/exe";
@@ -64,7 +65,7 @@ fn every_user_finds_the_same() -> Result<(), Failed> {
     if !rustix::process::geteuid().is_root() {
         #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
         {
-            eprintln!("SKIPPED: only root can become another user");
+            skipped("only root can become another user");
         }
         return Ok(());
     }

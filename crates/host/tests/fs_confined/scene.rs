@@ -25,6 +25,7 @@ use exec_server_host::sandbox::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Policy,
     PolicyContext,
 };
+use exec_server_test_support::skipped;
 use rustix::thread::{Gid, Uid};
 
 pub(crate) const OUTSIDE: &str = "content of the outside";
@@ -46,7 +47,7 @@ impl User {
         if rustix::process::geteuid().is_root() {
             return &[Self::Own, Self::Nobody];
         }
-        println!("SKIPPED: work on files as nobody: only root can become another user");
+        skipped("work on files as nobody: only root can become another user");
         &[Self::Own]
     }
 

@@ -8,6 +8,7 @@ use exec_server_host::fs::{
     canonicalize, metadata, read_link, remove, write_file,
 };
 use exec_server_host::sandbox::Access;
+use exec_server_test_support::skipped;
 
 use crate::scene::{Scene, User, on_confined_thread, policy};
 
@@ -127,7 +128,7 @@ fn a_single_file_that_is_granted() {
 #[test]
 fn a_link_that_somebody_planted_in_tmp_is_not_followed() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: no other user to be");
+        skipped("no other user to be");
         return;
     }
     let scene = Scene::new();

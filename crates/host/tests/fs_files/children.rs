@@ -10,6 +10,7 @@ use exec_server_host::fs::{
     Condition, FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, Written,
     metadata, set_permissions, write_file,
 };
+use exec_server_test_support::skipped;
 
 use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, denied, mode};
 
@@ -106,9 +107,9 @@ fn a_full_file_system_is_reported() {
     match status {
         Ok(status) if status.success() => {}
         Ok(status) if matches!(status.code(), Some(1 | NO_MOUNT)) => {
-            println!("SKIPPED: no tmpfs in a namespace of our own ({status})");
+            skipped(format_args!("no tmpfs in a namespace of our own ({status})"));
         }
-        Err(error) => println!("SKIPPED: no unshare ({error})"),
+        Err(error) => skipped(format_args!("no unshare ({error})")),
         Ok(status) => panic!("{status}"),
     }
 }
@@ -148,7 +149,7 @@ fn an_ordinary_user_is_told_what_is_denied() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root becomes another user");
+        skipped("only root becomes another user");
         return;
     }
     const NOBODY: u32 = 65_534;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_host::fs::{
     FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, metadata, write_file,
 };
+use exec_server_test_support::skipped;
 use rustix::fs::XattrFlags;
 
 use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, mode, umask};
@@ -53,7 +54,7 @@ fn an_atomic_write_keeps_the_mode_and_leaves_other_links() {
 #[test]
 fn an_atomic_write_as_root_keeps_the_owner() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root may give files away");
+        skipped("only root may give files away");
         return;
     }
     let scene = Scene::new();
@@ -86,7 +87,7 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
     let listed = scene.file("listed", "old", 0o600);
     let plain = scene.file("plain", "old", 0o660);
     if let Err(errno) = rustix::fs::setxattr(&listed, ACCESS, &list, XattrFlags::empty()) {
-        println!("SKIPPED: no access lists here ({errno})");
+        skipped(format_args!("no access lists here ({errno})"));
         return;
     }
     let inherited = "system.posix_acl_default";
@@ -168,7 +169,7 @@ fn any_name_can_be_written() {
 #[test]
 fn files_of_the_kernel_can_be_written() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root writes settings of the kernel");
+        skipped("only root writes settings of the kernel");
         return;
     }
     let path = Path::new("/proc/sys/kernel/core_uses_pid");

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 
 use exec_server_host::fs::{CancelFlag, FileKind, FsError, copy};
+use exec_server_test_support::skipped;
 
 use crate::{Scratch, as_nobody, exists, give_away, inode, mode, set_mode};
 
@@ -187,7 +188,7 @@ fn files_that_say_they_are_empty_and_other_file_systems() {
     copy(&scratch.file("empty", ""), &destination, false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(&destination).unwrap(), b"");
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
-        return println!("SKIPPED: a copy to another file system: /dev/shm is missing");
+        return skipped("a copy to another file system: /dev/shm is missing");
     };
     let source = scratch.file("source", vec![7; 3_000_000]);
     copy(&source, &other.path().join("copy"), false, &CancelFlag::never()).unwrap();
@@ -225,7 +226,7 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
     match copy(endless.as_ref(), &destination, false, &CancelFlag::never()) {
         Err(FsError::TooLarge { max, .. }) => assert_eq!(max, 64 << 20),
         Err(FsError::Os { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            println!("SKIPPED: this user may not read {endless}");
+            skipped(format_args!("this user may not read {endless}"));
         }
         other => panic!("{other:?}"),
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use exec_server_host::process::launch::{Command, Io, PtySize};
 use exec_server_host::sandbox::{Access, EntryPath, Plan};
+use exec_server_test_support::skipped;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::super::support::Running;
@@ -70,7 +71,7 @@ pub(crate) async fn what_every_program_needs_is_there(scene: &Scene) {
 pub(crate) async fn devices_need_a_word_of_the_policy(scene: &Scene) {
     let can_open = |path: &&str| OpenOptions::new().read(true).open(path).is_ok();
     let Some(device) = NOT_ESSENTIAL.into_iter().find(can_open) else {
-        println!("SKIPPED: there is no device that we could open");
+        skipped("there is no device that we could open");
         return;
     };
     let open = format!("exec 3< {device}");
@@ -84,7 +85,7 @@ pub(crate) async fn devices_need_a_word_of_the_policy(scene: &Scene) {
 
 pub(crate) async fn who_may_write_everything_has_no_more_devices(scene: &Scene) {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root can make the placeholders that a writable root needs");
+        skipped("only root can make the placeholders that a writable root needs");
         return;
     }
     let entries = vec![
@@ -126,7 +127,7 @@ pub(crate) async fn shared_memory_is_its_own(scene: &Scene) {
 pub(crate) async fn new_terminals_are_its_own(scene: &Scene) {
     let plan = scene.plan(&[]);
     if scene.run(&plan, "command -v script").await.1.code != 0 {
-        println!("SKIPPED: there is no program called script");
+        skipped("there is no program called script");
         return;
     }
     let (output, _) = scene.run(&plan, "ls /dev/pts; script -qec 'tty; stty size' /dev/null").await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use exec_server_host::sandbox::{Access, EntryPath};
+use exec_server_test_support::skipped;
 
 use super::scene::Scene;
 
@@ -33,7 +34,7 @@ pub(crate) async fn one_that_could_be_made_is_made_and_protected(scene: &Scene) 
 /// It can be written by the policy, but not by this user, so that nothing has to be protected there.
 pub(crate) async fn one_that_nobody_can_make_is_no_obstacle(scene: &Scene) {
     if rustix::process::geteuid().is_root() {
-        return println!("SKIPPED: root can make any directory");
+        return skipped("root can make any directory");
     }
     let missing = EntryPath::Path("/no-such-directory/out".into());
     let entries = vec![(EntryPath::Root, Access::Write), (missing, Access::Write)];

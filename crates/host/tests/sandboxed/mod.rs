@@ -15,6 +15,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use exec_server_host::process::launch::{Command, Launcher};
+use exec_server_test_support::skipped;
 use libtest_mimic::{Failed, Trial};
 
 use super::support::Running;
@@ -137,7 +138,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn run(confinement: Confinement, test: impl AsyncFnOnce(Scene)) -> Result<(), Failed> {
     if !confinement.is_available() {
-        println!("SKIPPED: bubblewrap is not installed");
+        skipped("bubblewrap is not installed");
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -149,7 +150,7 @@ fn run(confinement: Confinement, test: impl AsyncFnOnce(Scene)) -> Result<(), Fa
 fn as_another_user() -> Result<(), Failed> {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root can become another user");
+        skipped("only root can become another user");
         return Ok(());
     }
     let directory = tempfile::tempdir()?;

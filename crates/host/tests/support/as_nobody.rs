@@ -1,5 +1,6 @@
 //! Work as somebody whom permissions bind.
 
+use exec_server_test_support::skipped;
 use rustix::thread::{Gid, Uid};
 
 /// Runs as a user whom permissions bind. The kernel keeps credentials for each thread, so a test that runs as root needs no
@@ -25,7 +26,7 @@ pub(crate) fn as_nobody(work: impl FnOnce() + Send) -> bool {
     });
     let ran = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if !ran {
-        println!("SKIPPED: no other user to be");
+        skipped("no other user to be");
     }
     ran
 }

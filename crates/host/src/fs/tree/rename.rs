@@ -121,6 +121,8 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
+    use exec_server_test_support::skipped;
+
     use super::*;
 
     fn root() -> (tempfile::TempDir, PathBuf) {
@@ -194,7 +196,7 @@ mod tests {
         let elsewhere = tempfile::tempdir_in("/dev/shm").ok();
         let elsewhere = elsewhere.filter(|other| device(other.path()) != device(&root));
         let Some(elsewhere) = elsewhere else {
-            return println!("SKIPPED: a rename to another file system: /dev/shm is not one");
+            return skipped("a rename to another file system: /dev/shm is not one");
         };
         let away = elsewhere.path().join("file");
         let error = rename(&root.join("file"), &away, Replace::No, Symlinks::Follow);

@@ -163,6 +163,8 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::slice::from_ref;
 
+    use exec_server_test_support::skipped;
+
     use super::*;
     use crate::fs::Symlinks;
     use crate::fs::confinement::RequiredAccess;
@@ -203,14 +205,14 @@ mod tests {
     /// A file with three bytes and much reserved space behind them. `None` where space cannot be reserved.
     fn reserved(directory: &Path) -> Option<(std::fs::File, Stat)> {
         let Ok(file) = tempfile::tempfile_in(directory) else {
-            println!("SKIPPED: no file can be made in {}", directory.display());
+            skipped(format_args!("no file can be made in {}", directory.display()));
             return None;
         };
         rustix::io::write(&file, b"old").unwrap();
         let before = rustix::fs::fstat(&file).unwrap();
         match allocate(file.as_fd(), FallocateFlags::KEEP_SIZE, 0..RESERVED) {
             Err(Errno::OPNOTSUPP) => {
-                println!("SKIPPED: {} cannot reserve space", directory.display());
+                skipped(format_args!("{} cannot reserve space", directory.display()));
                 return None;
             }
             allocated => allocated.unwrap(),

@@ -114,6 +114,8 @@ fn padded(ip: IpAddr) -> [u8; 16] {
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
+    use exec_server_test_support::skipped;
+
     use super::*;
 
     #[test]
@@ -123,7 +125,9 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             match find(own, other) {
-                Err(error) => return println!("SKIPPED: no sock_diag here: {error}"),
+                Err(error) => {
+                    return skipped(format_args!("no sock_diag here: {error}"));
+                }
                 Ok(found) => {
                     let entry = found.expect(address);
                     assert_eq!(entry.uid, rustix::process::geteuid().as_raw());

@@ -75,6 +75,7 @@ fn pid_of_peer(_socket: BorrowedFd<'_>) -> Option<u32> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use exec_server_test_support::skipped;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
     use rustix::process::{
         Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
@@ -98,7 +99,7 @@ mod tests {
         let address = SocketAddrUnix::new(&path).unwrap();
         let child = match child(None, || connect(&client, &address)) {
             Err(Errno::NOSYS | Errno::PERM) => {
-                println!("SKIPPED: clone3 is forbidden here");
+                skipped("clone3 is forbidden here");
                 return None;
             }
             child => child.unwrap(),
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn whoever_gets_the_pid_of_who_connected_is_not_taken_for_him() {
         if let Err(Errno::NOPROTOOPT) = pidfd_of_peer(connected_to_nobody().as_fd()) {
-            return println!("SKIPPED: this kernel does not tell who connected but by a number");
+            return skipped("this kernel does not tell who connected but by a number");
         }
         for _ in 0..100 {
             let Some(connected) = connected() else { return };
@@ -173,7 +174,9 @@ mod tests {
                     return assert_eq!(traced, Origin::Unknown);
                 }
                 Err(Errno::EXIST) => {}
-                Err(Errno::PERM) => return println!("SKIPPED: only root can choose a pid"),
+                Err(Errno::PERM) => {
+                    return skipped("only root can choose a pid");
+                }
                 Err(errno) => panic!("{errno}"),
             }
         }

@@ -189,6 +189,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
+    use exec_server_test_support::skipped;
     use rustix::process::{Pid, test_kill_process};
     use tempfile::TempDir;
 
@@ -202,7 +203,7 @@ mod tests {
     /// What a thread can do that was confined, or `None` where the kernel has no Landlock.
     fn confined<T: Send>(grants: &[Grant], act: impl FnOnce() -> T + Send) -> Option<T> {
         let Ok(abi) = kernel_abi() else {
-            eprintln!("SKIPPED: this kernel has no Landlock");
+            skipped("this kernel has no Landlock");
             return None;
         };
         let ruleset = Ruleset::new(grants, abi).unwrap();
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn signals_do_not_get_out() {
         if kernel_abi().unwrap_or(0) < SCOPES_SINCE {
-            eprintln!("SKIPPED: Landlock of this kernel has no scopes");
+            skipped("Landlock of this kernel has no scopes");
             return;
         }
         #[expect(clippy::disallowed_methods, reason = "a test of the crate that starts programs")]
@@ -346,7 +347,7 @@ mod tests {
 
         symlink(scene.path().join("hidden"), scene.path().join("link")).unwrap();
         let Ok(abi) = kernel_abi() else {
-            return println!("SKIPPED: this kernel has no Landlock");
+            return skipped("this kernel has no Landlock");
         };
         for path in ["link", "link/old"] {
             let error = Ruleset::new(&[grant(&scene.path().join(path), Access::Read)], abi);
@@ -360,7 +361,7 @@ mod tests {
     fn every_older_abi_is_as_strict_as_it_can_be() {
         let (scene, grants) = scene();
         let Ok(abi) = kernel_abi() else {
-            return println!("SKIPPED: this kernel has no Landlock");
+            return skipped("this kernel has no Landlock");
         };
         for abi in 1..=abi {
             let ruleset = Ruleset::new(&grants, abi).unwrap();

@@ -136,6 +136,8 @@ fn last_errno() -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_test_support::skipped;
+
     use super::*;
     use crate::sandbox::kernel::landlock::{Ruleset, kernel_abi};
     use crate::sandbox::policy::{Access, Grant};
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn what_the_kernel_said_is_kept() {
         let Ok(abi) = kernel_abi() else {
-            return println!("SKIPPED: this kernel has no Landlock");
+            return skipped("this kernel has no Landlock");
         };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("link");

@@ -329,6 +329,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
 
+    use exec_server_test_support::skipped;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
@@ -441,7 +442,7 @@ mod tests {
     #[test]
     fn one_of_another_user_goes_with_the_last_who_needs_it_and_in_tmp_is_not_changed() {
         if !rustix::process::geteuid().is_root() {
-            return println!("SKIPPED: only root can remove what is another user's");
+            return skipped("only root can remove what is another user's");
         }
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");

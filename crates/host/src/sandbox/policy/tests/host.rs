@@ -3,6 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::{fs, io};
 
+use exec_server_test_support::skipped;
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::*;
@@ -150,7 +151,7 @@ fn in_a_sticky_directory_names_belong_to_who_made_them() {
         });
         match held {
             Some(held) => assert_eq!(held, Hold::OutOfReach),
-            None => println!("SKIPPED: names of root: there is none in /tmp"),
+            None => skipped("names of root: there is none in /tmp"),
         }
     }
 }
