@@ -8,4 +8,5 @@ mod files;
 mod http;
 mod large_answers;
 mod other_processes;
+mod session_model;
 mod sessions;
