@@ -88,7 +88,7 @@ async fn a_session_that_expired_is_the_end() {
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
         DisconnectReason::Refused(error) => {
-            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession))
+            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession));
         }
         other => panic!("{other}"),
     }
@@ -106,7 +106,7 @@ async fn a_server_that_restarted_is_the_end() {
     let errors = errors(&client, waiting, &processes).await;
     match &*the_loss(&errors) {
         DisconnectReason::Refused(error) => {
-            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession))
+            assert_eq!(error.kind(), Some(&ErrorKind::UnknownSession));
         }
         other => panic!("{other}"),
     }

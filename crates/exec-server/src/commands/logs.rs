@@ -96,7 +96,7 @@ impl Printer {
         if let Some(tail) = &mut self.tail {
             match event {
                 ExecProcessEvent::Output(output) => {
-                    tail.push(output.stream, output.chunk.into_bytes())
+                    tail.push(output.stream, output.chunk.into_bytes());
                 }
                 ExecProcessEvent::Gap { dropped_bytes } => tail.forget_before_gap(dropped_bytes),
                 _ => {}

@@ -1,10 +1,6 @@
 //! Promises about directories and trees, kept against the real file system.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a step that fails fails its test, and what was left out is said"
-)]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 #[path = "../support/as_nobody.rs"]
 mod as_nobody;

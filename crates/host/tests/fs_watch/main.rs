@@ -1,11 +1,7 @@
 //! Watches on real directories. Every wait is for an event; what must not be told is shown by a later event that comes
 //! without it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a step that fails fails its test, and what was left out is said"
-)]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 #[path = "../support/as_nobody.rs"]
 mod as_nobody;
