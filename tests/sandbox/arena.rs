@@ -270,7 +270,7 @@ impl Arena {
         let server = self.server.pid();
         let children = descendants(server).into_iter();
         children
-            .filter(|pid| machine::state(*pid).is_some() && machine::parent(*pid) == server)
+            .filter(|pid| machine::living_parent(*pid) == Some(server))
             .min()
             .expect("the victim was started by it")
     }

@@ -60,7 +60,12 @@ pub(crate) fn zombies_below(root: u32) -> usize {
 }
 
 pub(crate) fn parent(pid: u32) -> u32 {
-    stat(pid).expect("the process lives").parent
+    living_parent(pid).expect("the process lives")
+}
+
+/// `None` for a process that has ended.
+pub(crate) fn living_parent(pid: u32) -> Option<u32> {
+    stat(pid).map(|stat| stat.parent)
 }
 
 /// The state letter of `ps`.
