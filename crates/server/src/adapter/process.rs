@@ -19,7 +19,7 @@ use exec_server_protocol::{
 use tokio::sync::oneshot;
 
 use super::names::check_name;
-use super::sandbox::Asked;
+use super::sandbox::RequestedSandbox;
 use super::start::{StartContext, planned};
 
 /// The names by which a process's notifications go out.
@@ -68,7 +68,7 @@ impl ManagedProcess {
     pub(super) fn spawn(
         context: StartContext<'_>,
         command: Command,
-        asked: Option<Asked>,
+        asked: Option<RequestedSandbox>,
         limits: LogLimits,
         timeout_ms: Option<u64>,
         (id, argv, dialect): (String, Vec<String>, NotificationDialect),

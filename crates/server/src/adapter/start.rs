@@ -18,7 +18,7 @@ use exec_server_protocol::{
 use super::files::FilePool;
 use super::names::check_name;
 use super::process::{ManagedProcess, NotificationDialect, Started, pty_size};
-use super::sandbox::{Asked, SandboxResolver, to_rpc_error as sandbox_refusal};
+use super::sandbox::{RequestedSandbox, SandboxResolver, to_rpc_error as sandbox_refusal};
 use crate::ServerConfig;
 use crate::sandboxed_peers::SandboxedPeers;
 
@@ -183,7 +183,7 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
 /// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
 pub(super) fn planned(
     context: StartContext<'_>,
-    asked: Asked,
+    asked: RequestedSandbox,
     cwd: PathBuf,
     sandbox: Arc<OnceLock<Arc<Plan>>>,
 ) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {

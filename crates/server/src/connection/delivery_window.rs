@@ -1,7 +1,7 @@
 //! What has been sent on a connection and is not yet known to have been read.
 //!
 //! A socket that took bytes says little: kernels on both sides hold megabytes that a cut destroys. So
-//! the output is followed by questions (WebSocket pings) whose answers say how far the peer has read.
+//! the output is followed by WebSocket pings whose pongs say how far the peer has read.
 //! That confirms output for clients that never ack, and it bounds how much is under way, so that what
 //! may have to be sent again is still in the memory of the log.
 
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use crate::feed::SocketFeed;
 
-/// How much is sent between two questions, at most.
-const QUESTION_BYTES: usize = 256 << 10;
-/// How long the last, smaller piece may stay unasked for.
-const QUESTION_DELAY: Duration = Duration::from_millis(500);
+/// How much is sent between two pings, at most.
+const PING_BYTES: usize = 256 << 10;
+/// How long the last, smaller piece may stay without a ping.
+const PING_DELAY: Duration = Duration::from_millis(500);
 /// What may be under way to a near peer: about the memory of one log, after base64.
 const NEAR_WINDOW: usize = 5 << 18;
 /// A far peer needs more to fill its link, and its link is slow enough for the spill file.
@@ -27,11 +27,11 @@ const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct DeliveryWindow {
-    /// The highest question answered; `None` where the transport cannot ask.
-    answers: Option<watch::Receiver<u64>>,
-    question_bytes: usize,
-    unasked: Piece,
-    asked: VecDeque<Asked>,
+    /// The highest ping answered; `None` where the transport has no pings.
+    pongs: Option<watch::Receiver<u64>>,
+    ping_bytes: usize,
+    unpinged: Piece,
+    pinged: VecDeque<SentPing>,
     under_way: usize,
     shortest_round_trip: Duration,
 }
@@ -45,20 +45,20 @@ struct Piece {
 }
 
 #[derive(Debug)]
-struct Asked {
-    question: u64,
+struct SentPing {
+    ping: u64,
     at: Instant,
     piece: Piece,
 }
 
 impl DeliveryWindow {
-    /// `log_bytes` is the memory of one log: with less of it, questions come more often.
+    /// `log_bytes` is the memory of one log: with less of it, pings come more often.
     pub(super) fn new(outgoing: &Outgoing, log_bytes: usize) -> Self {
         Self {
-            answers: outgoing.receipts(),
-            question_bytes: QUESTION_BYTES.min(log_bytes / 4),
-            unasked: Piece::default(),
-            asked: VecDeque::new(),
+            pongs: outgoing.receipts(),
+            ping_bytes: PING_BYTES.min(log_bytes / 4),
+            unpinged: Piece::default(),
+            pinged: VecDeque::new(),
             under_way: 0,
             shortest_round_trip: Duration::MAX,
         }
@@ -73,39 +73,39 @@ impl DeliveryWindow {
     /// Events of a feed up to `seq` have been put into the buffer.
     pub(super) fn pushed(&mut self, feed: Arc<SocketFeed>, seq: u64, bytes: usize, now: Instant) {
         self.under_way += bytes;
-        self.unasked.bytes += bytes;
-        self.unasked.since.get_or_insert(now);
-        match self.unasked.events.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &feed)) {
+        self.unpinged.bytes += bytes;
+        self.unpinged.since.get_or_insert(now);
+        match self.unpinged.events.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &feed)) {
             // An answer to a read may bring less than what was sent before it.
             Some((_, last)) => *last = seq.max(*last),
-            None => self.unasked.events.push((feed, seq)),
+            None => self.unpinged.events.push((feed, seq)),
         }
     }
 
-    /// Puts a question behind what was pushed, when it is time to.
-    pub(super) fn ask_if_due(&mut self, outgoing: &mut Outgoing, now: Instant) {
-        let due = (self.unasked.bytes > 0 && self.unasked.bytes >= self.question_bytes)
-            || self.unasked.since.is_some_and(|since| now >= since + QUESTION_DELAY);
-        if due && let Some(question) = outgoing.request_receipt() {
-            let piece = std::mem::take(&mut self.unasked);
-            self.asked.push_back(Asked { question, at: now, piece });
+    /// Puts a ping behind what was pushed, when it is time to.
+    pub(super) fn ping_if_due(&mut self, outgoing: &mut Outgoing, now: Instant) {
+        let due = (self.unpinged.bytes > 0 && self.unpinged.bytes >= self.ping_bytes)
+            || self.unpinged.since.is_some_and(|since| now >= since + PING_DELAY);
+        if due && let Some(ping) = outgoing.request_receipt() {
+            let piece = std::mem::take(&mut self.unpinged);
+            self.pinged.push_back(SentPing { ping, at: now, piece });
         }
     }
 
-    /// The socket has taken the whole buffer. Where nobody can be asked, that is all there is to know.
+    /// The socket has taken the whole buffer. Without pings, that is all there is to know.
     pub(super) fn written(&mut self) {
-        if self.answers.is_none() {
-            let piece = std::mem::take(&mut self.unasked);
+        if self.pongs.is_none() {
+            let piece = std::mem::take(&mut self.unpinged);
             self.received(piece);
         }
     }
 
-    /// Takes note of the answers that have come.
+    /// Takes note of the pongs that have come.
     pub(super) fn settle(&mut self, now: Instant) {
-        let newest = self.answers.as_mut().map_or(0, |answers| *answers.borrow_and_update());
-        while let Some(asked) = self.asked.pop_front_if(|asked| asked.question <= newest) {
-            self.shortest_round_trip = self.shortest_round_trip.min(now - asked.at);
-            self.received(asked.piece);
+        let newest = self.pongs.as_mut().map_or(0, |pongs| *pongs.borrow_and_update());
+        while let Some(pinged) = self.pinged.pop_front_if(|pinged| pinged.ping <= newest) {
+            self.shortest_round_trip = self.shortest_round_trip.min(now - pinged.at);
+            self.received(pinged.piece);
         }
     }
 
@@ -116,12 +116,12 @@ impl DeliveryWindow {
         }
     }
 
-    /// Resolves when [`Self::settle`] or [`Self::ask_if_due`] has something to do.
+    /// Resolves when [`Self::settle`] or [`Self::ping_if_due`] has something to do.
     pub(super) async fn news(&mut self) {
         let answered = async {
-            match &mut self.answers {
-                Some(answers) if !self.asked.is_empty() => {
-                    if answers.changed().await.is_err() {
+            match &mut self.pongs {
+                Some(pongs) if !self.pinged.is_empty() => {
+                    if pongs.changed().await.is_err() {
                         std::future::pending::<()>().await;
                     }
                 }
@@ -129,8 +129,8 @@ impl DeliveryWindow {
             }
         };
         let due = async {
-            match self.unasked.since {
-                Some(since) => tokio::time::sleep_until(since + QUESTION_DELAY).await,
+            match self.unpinged.since {
+                Some(since) => tokio::time::sleep_until(since + PING_DELAY).await,
                 None => std::future::pending().await,
             }
         };

@@ -54,7 +54,7 @@ impl Writer {
                 self.window.pushed(feed, seq, bytes, Instant::now());
             }
         }
-        self.window.ask_if_due(&mut self.outgoing, Instant::now());
+        self.window.ping_if_due(&mut self.outgoing, Instant::now());
         match self.outgoing.buffered() {
             0 if nothing => self.wait().await,
             0 => {

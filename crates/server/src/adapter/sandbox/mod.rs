@@ -17,7 +17,7 @@ use exec_server_protocol::{ErrorCode, ErrorKind, RpcError, SandboxRequest};
 
 use crate::{SandboxCeiling, SandboxLevel, ServerConfig};
 use recent::Recent;
-use wire::Wish;
+use wire::RequestedPolicy;
 pub(crate) use wire::own_tmpdir;
 
 /// What the server knows about sandboxes.
@@ -42,8 +42,8 @@ pub(crate) struct SandboxResolver {
 
 /// A request whose sandbox has been understood, and not yet been looked up on this machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
-    wish: Option<Wish>,
+pub(crate) struct RequestedSandbox {
+    requested: Option<RequestedPolicy>,
 }
 
 impl SandboxResolver {
@@ -67,8 +67,8 @@ impl SandboxResolver {
         &self,
         sandbox: Option<&SandboxRequest>,
         cwd: Option<&Path>,
-    ) -> Result<Option<Asked>, RpcError> {
-        let wish = match sandbox {
+    ) -> Result<Option<RequestedSandbox>, RpcError> {
+        let requested = match sandbox {
             None => None,
             Some(sandbox) => {
                 let invalid = |error: &dyn std::error::Error| {
@@ -78,14 +78,14 @@ impl SandboxResolver {
                 Some(wire::read(sandbox, cwd).map_err(|error| invalid(&error))?)
             }
         };
-        let is_free = wish.as_ref().is_none_or(|wish| wish.policy.is_none());
-        Ok((!is_free || self.ceiling.require.is_some()).then_some(Asked { wish }))
+        let is_free = requested.as_ref().is_none_or(|requested| requested.policy.is_none());
+        Ok((!is_free || self.ceiling.require.is_some()).then_some(RequestedSandbox { requested }))
     }
 
     /// Looks at the machine for what the names in a policy mean. Blocks.
-    pub(crate) fn policy(&self, asked: &Asked) -> Result<Policy, Arc<SandboxError>> {
-        let own = match &asked.wish {
-            Some(Wish { policy: Some(policy), around }) => Some(self.resolve(policy, around)?),
+    pub(crate) fn policy(&self, asked: &RequestedSandbox) -> Result<Policy, Arc<SandboxError>> {
+        let own = match &asked.requested {
+            Some(RequestedPolicy { policy: Some(policy), around }) => Some(self.resolve(policy, around)?),
             _ => None,
         };
         let ceiling = self.ceiling_policy()?;

@@ -12,7 +12,7 @@ use exec_server_protocol::{
 
 /// What a sandbox object asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct RequestedPolicy {
     /// `None`: no restriction at all.
     pub(super) policy: Option<DeclaredPolicy>,
     pub(super) around: PolicyContext,
@@ -27,7 +27,7 @@ pub(super) enum WishError {
 }
 
 /// `cwd` is the working directory of the request, if it has one. Temporary directories are the server's.
-pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishError> {
+pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<RequestedPolicy, WishError> {
     let tmpdir = own_tmpdir();
     match sandbox {
         Sandbox::Mode(mode) => Ok(from_mode(mode, cwd, tmpdir)),
@@ -35,7 +35,7 @@ pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<Wish, WishErr
             let cwd = profile.cwd.map(PathUri::into_path).or_else(|| cwd.map(Path::to_owned));
             let workspace_roots =
                 profile.workspace_roots.into_iter().map(PathUri::into_path).collect();
-            Ok(Wish {
+            Ok(RequestedPolicy {
                 policy: from_permissions(profile.permissions)?,
                 around: PolicyContext { cwd, workspace_roots, tmpdir, ..PolicyContext::default() },
             })
@@ -62,20 +62,20 @@ pub(super) fn read_only(network: Network) -> DeclaredPolicy {
     restricted(vec![entry(EntryPath::Root, Access::Read)], network)
 }
 
-fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> Wish {
+fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> RequestedPolicy {
     let cwd = cwd.map(Path::to_owned);
     let around = |cwd| PolicyContext { cwd, tmpdir, ..PolicyContext::default() };
     match mode {
-        SandboxMode::DangerFullAccess {} => Wish { policy: None, around: around(cwd) },
+        SandboxMode::DangerFullAccess {} => RequestedPolicy { policy: None, around: around(cwd) },
         SandboxMode::ExternalSandbox { network_access } => {
             let policy = match network_access {
                 ExternalNetwork::Restricted => Some(only_network(Network::Restricted)),
                 ExternalNetwork::Enabled => None,
             };
-            Wish { policy, around: around(cwd) }
+            RequestedPolicy { policy, around: around(cwd) }
         }
         SandboxMode::ReadOnly { network_access } => {
-            Wish { policy: Some(read_only(network(network_access))), around: around(cwd) }
+            RequestedPolicy { policy: Some(read_only(network(network_access))), around: around(cwd) }
         }
         SandboxMode::WorkspaceWrite {
             writable_roots,
@@ -91,7 +91,7 @@ fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> 
             let slash_tmp = (!exclude_slash_tmp).then_some(EntryPath::SlashTmp);
             let writable = writable.chain(tmpdir).chain(slash_tmp);
             let policy = workspace_write(writable, network(network_access));
-            Wish { policy: Some(policy), around: around(cwd) }
+            RequestedPolicy { policy: Some(policy), around: around(cwd) }
         }
     }
 }
