@@ -1,4 +1,4 @@
-//! PendingCalls that wait for their answers, and what becomes of them when the connection is lost.
+//! Calls that wait for their answers, and what becomes of them when the connection is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -18,7 +18,7 @@ use crate::calls::{ProcessKey, ReplyTo};
 use crate::connector::{Connector, OnceConnector, UrlConnector};
 use crate::driver::{Command, Driver, GrantedSession, Opens, Shared};
 use crate::in_process::InProcess;
-use crate::launch::LaunchConnector;
+use crate::launch::ChildServerConnector;
 use crate::leases::{Lease, LeaseId, LeaseWakeups};
 use crate::mirror::{GapPolicy, ProcessMirror};
 use crate::process::ExecServerProcess;
@@ -28,7 +28,7 @@ use crate::{
     RemoteExecServerConnectArgs,
 };
 
-/// PendingCalls that may wait for the driver; more wait in their callers.
+/// Calls that may wait for the driver; more wait in their callers.
 const QUEUED_CALLS: usize = 64;
 
 /// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
@@ -42,7 +42,7 @@ pub struct ExecServerClient {
 #[derive(Debug, Clone)]
 pub enum ConnectionState {
     Connected,
-    /// PendingCalls wait; processes go on at the server.
+    /// Calls wait; processes go on at the server.
     Recovering {
         since: Instant,
         failed_attempts: u32,
@@ -76,7 +76,7 @@ impl Link {
     fn hang_up(&self) {
         match self {
             Self::Driver { shared, .. } => shared.hang_up.notify_one(),
-            Self::InProcess(link) => drop(link.state.send_replace(ConnectionState::Closed)),
+            Self::InProcess(link) => link.hang_up(),
         }
     }
 }
@@ -129,7 +129,7 @@ impl ExecServerClient {
         command: ExecServerLaunchCommand,
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
-        Self::connect_by(LaunchConnector::new(command), options).await
+        Self::connect_by(ChildServerConnector::new(command), options).await
     }
 
     /// Uses a connection that is there already. Its end is the end of the client.
@@ -157,7 +157,8 @@ impl ExecServerClient {
         Ok(Self::new(session, Link::Driver { commands, shared }))
     }
 
-    /// Uses a session at a server in the same program. It ends with the client, and with it its processes.
+    /// Uses a session at a server in the same program. It ends with the client, and with it its processes. Must be called
+    /// within a runtime.
     #[must_use]
     pub fn connect_in_process(server: Arc<dyn ServerLink>) -> Self {
         let link = InProcess::new(server);
@@ -187,7 +188,7 @@ impl ExecServerClient {
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         match &self.handle.link {
             Link::Driver { shared, .. } => shared.state.subscribe(),
-            Link::InProcess(link) => link.state.subscribe(),
+            Link::InProcess(link) => link.state(),
         }
     }
 
@@ -260,13 +261,12 @@ impl ExecServerClient {
         process_id: &str,
     ) -> Result<ExecServerProcess, ExecServerError> {
         let key = ProcessKey { observed_session: None, process_id: process_id.to_owned() };
-        let mirror = link.find_mirror(&key).ok_or_else(|| {
+        let mirror = link.take_mirror(&key).ok_or_else(|| {
             let message = format!("process {process_id:?} is not known, or has a handle already");
             ExecServerError::Server(
                 RpcError::invalid_request(message).with_kind(ErrorKind::UnknownProcess),
             )
         })?;
-        mirror.regain_handle();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
     }
 
@@ -339,7 +339,7 @@ impl ExecServerClient {
         self.send::<R>(params, Some(Opens::Process(process))).await?.answer().await
     }
 
-    /// PendingCalls for something that lasts as long as the connection.
+    /// Calls for something that lasts as long as the connection.
     pub(crate) async fn lease<R: Rpc>(
         &self,
         params: R::Params,

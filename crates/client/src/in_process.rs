@@ -1,12 +1,14 @@
-//! PendingCalls to a server in the same program: no connection that could be lost, and no JSON.
+//! Calls to a server in the same program: no connection that could be lost, and no JSON.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use exec_server_protocol::{
-    CallResponse, EventSink, Offered, Rpc, RpcError, ServerLink, ServerNotification, SinkFuture,
+    Call, CallResponse, ErrorKind, EventSink, Offered, Rpc, RpcError, ServerLink,
+    ServerNotification, SinkFuture,
 };
+use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::calls::ProcessKey;
@@ -14,6 +16,7 @@ use crate::driver::Opens;
 use crate::leases::{Lease, LeaseId, LeaseMessage, Leases, Target, wait_until};
 use crate::mirror::{Offer, ProcessMirror, WeakMirror};
 use crate::notified::read_event;
+use crate::process_state::ProcessState;
 use crate::{ConnectionState, ExecServerError};
 
 /// The response of a call as a value.
@@ -23,25 +26,43 @@ pub(crate) type Returned = Result<CallResponse, RpcError>;
 #[derive(Debug)]
 pub(crate) struct InProcess {
     server: Arc<dyn ServerLink>,
-    pub(crate) state: watch::Sender<ConnectionState>,
-    /// The processes of this session whose events still come.
+    state: watch::Sender<ConnectionState>,
+    /// The processes whose events still come.
     mirrors: Mutex<HashMap<ProcessKey, WeakMirror>>,
     leases: Mutex<Leases>,
+    /// For calls that follow a response: that may come on a thread that is kept to a sandbox.
+    runtime: runtime::Handle,
 }
 
 impl InProcess {
+    /// Must be called within a runtime.
     pub(crate) fn new(server: Arc<dyn ServerLink>) -> Arc<Self> {
         let (state, _) = watch::channel(ConnectionState::Connected);
         let (mirrors, leases) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { server, state, mirrors, leases })
+        Arc::new(Self { server, state, mirrors, leases, runtime: runtime::Handle::current() })
     }
 
     pub(crate) fn session_id(&self) -> &str {
         self.server.session_id()
     }
 
+    pub(crate) fn state(&self) -> watch::Receiver<ConnectionState> {
+        self.state.subscribe()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.state.borrow(), ConnectionState::Closed)
+    }
+
+    /// Nothing more comes of this session. Subscribers learn that before the server kills its processes, and nothing
+    /// after it.
+    pub(crate) fn hang_up(&self) {
+        self.state.send_replace(ConnectionState::Closed);
+        self.lock_leases().fail_all(&ExecServerError::Closed);
+        let mirrors: Vec<_> = self.lock_mirrors().drain().collect();
+        for mirror in mirrors.iter().filter_map(|(_, mirror)| mirror.upgrade()) {
+            mirror.fail(ExecServerError::Closed);
+        }
     }
 
     pub(crate) fn call<R: Rpc>(
@@ -51,43 +72,71 @@ impl InProcess {
     ) -> oneshot::Receiver<Returned> {
         let call = R::into_call(params);
         match opens {
-            None => {
-                let (sender, receiver) = oneshot::channel();
-                self.server.call(call, None, Box::new(|returned| drop(sender.send(returned))));
-                receiver
-            }
-            Some(Opens::Process(process)) => {
-                let mirror = process.mirror.clone();
-                self.lock_mirrors().insert(process.key().clone(), mirror.downgrade());
-                let (sender, receiver) = oneshot::channel();
-                let respond = Box::new(|returned| drop(sender.send(returned)));
-                self.server.call(call, Some(Arc::new(ProcessSink(mirror))), respond);
-                receiver
-            }
+            None => self.call_plainly(call),
+            Some(Opens::Process(process)) => self.open_process(call, &process),
             Some(Opens::Lease(lease)) => self.open_lease(call, lease),
         }
     }
 
-    fn open_lease(
+    fn call_plainly(self: &Arc<Self>, call: Call) -> oneshot::Receiver<Returned> {
+        let (sender, receiver) = oneshot::channel();
+        // Weak: a call under way must not keep the session.
+        let this = Arc::downgrade(self);
+        let respond = move |returned: Returned| {
+            note_end(&this, &returned);
+            let _ = sender.send(returned);
+        };
+        self.server.call(call, None, Box::new(respond));
+        receiver
+    }
+
+    fn open_process(
         self: &Arc<Self>,
-        call: exec_server_protocol::Call,
-        lease: Lease,
+        call: Call,
+        process: &ProcessState,
     ) -> oneshot::Receiver<Returned> {
+        let (sender, receiver) = oneshot::channel();
+        let (key, mirror) = (process.key().clone(), process.mirror.clone());
+        let sink = ProcessSink { mirror: mirror.clone(), is_observed: process.is_observed() };
+        let (this, mirror) = (Arc::downgrade(self), mirror.downgrade());
+        let respond = move |returned: Returned| {
+            note_end(&this, &returned);
+            if returned.is_ok()
+                && let Some(this) = Weak::upgrade(&this)
+            {
+                this.lock_mirrors().insert(key, mirror);
+                this.drop_later();
+            }
+            let _ = sender.send(returned);
+        };
+        self.server.call(call, Some(Arc::new(sink)), Box::new(respond));
+        receiver
+    }
+
+    fn open_lease(self: &Arc<Self>, call: Call, lease: Lease) -> oneshot::Receiver<Returned> {
         let (sender, receiver) = oneshot::channel();
         let (id, sink) = (lease.id().clone(), LeaseSink(lease.target().clone()));
         self.lock_leases().track(lease);
-        // Weak: a call under way must not keep the session.
         let this = Arc::downgrade(self);
-        let respond = move |returned: Returned| match Weak::upgrade(&this) {
-            None => drop(sender.send(returned)),
-            Some(this) => {
-                let refused = returned.is_err();
-                this.lock_leases().opened(&id, refused, || drop(sender.send(returned)));
-                this.send_outbound();
+        let respond = move |returned: Returned| {
+            note_end(&this, &returned);
+            match Weak::upgrade(&this) {
+                None => drop(sender.send(returned)),
+                Some(this) => {
+                    let refused = returned.is_err();
+                    this.lock_leases().opened(&id, refused, || drop(sender.send(returned)));
+                    this.drop_later();
+                }
             }
         };
         self.server.call(call, Some(Arc::new(sink)), Box::new(respond));
         receiver
+    }
+
+    /// Sends what a response has brought about, and drops this, on a thread of the runtime.
+    fn drop_later(self: Arc<Self>) {
+        let runtime = self.runtime.clone();
+        runtime.spawn(async move { self.send_outbound() });
     }
 
     /// The holder of a lease has taken something, or is gone.
@@ -109,10 +158,11 @@ impl InProcess {
         }
     }
 
-    /// A process of this session that no handle is left of.
-    pub(crate) fn find_mirror(&self, key: &ProcessKey) -> Option<ProcessMirror> {
-        let mirror = self.lock_mirrors().get(key)?.upgrade()?;
-        mirror.is_without_handle().then_some(mirror)
+    /// Takes the handle of a process of this session that has none.
+    pub(crate) fn take_mirror(&self, key: &ProcessKey) -> Option<ProcessMirror> {
+        let mirrors = self.lock_mirrors();
+        let mirror = mirrors.get(key)?.upgrade()?;
+        mirror.regain_handle().then_some(mirror)
     }
 
     fn lock_mirrors(&self) -> MutexGuard<'_, HashMap<ProcessKey, WeakMirror>> {
@@ -129,23 +179,34 @@ impl InProcess {
     }
 }
 
+/// Another client may have closed the session; then nothing here works any more.
+fn note_end(this: &Weak<InProcess>, returned: &Returned) {
+    if let Err(error) = returned
+        && error.kind() == Some(&ErrorKind::SessionEnded)
+        && let Some(this) = Weak::upgrade(this)
+    {
+        this.state.send_replace(ConnectionState::Failed(ExecServerError::Server(error.clone())));
+        this.drop_later();
+    }
+}
+
 impl Drop for InProcess {
     fn drop(&mut self) {
-        // Before the server kills the processes: subscribers learn that the client is gone, and of nothing after it.
-        for mirror in self.lock_mirrors().values().filter_map(WeakMirror::upgrade) {
-            mirror.fail(ExecServerError::Closed);
-        }
+        self.hang_up();
     }
 }
 
 /// Takes the events of a process.
 #[derive(Debug)]
-struct ProcessSink(ProcessMirror);
+struct ProcessSink {
+    mirror: ProcessMirror,
+    is_observed: bool,
+}
 
 impl EventSink for ProcessSink {
     fn offer(&self, notification: ServerNotification) -> Offered {
-        let Self(mirror) = self;
-        if mirror.is_unwanted() {
+        let mirror = &self.mirror;
+        if self.is_gone() {
             return Offered::Gone;
         }
         let Some((seq, event, dropped_bytes)) = read_event(&notification) else {
@@ -157,23 +218,38 @@ impl EventSink for ProcessSink {
             mirror.fail(gap);
         }
         // What is offered after a failure is a duplicate, so the process still runs to its end.
-        match mirror.offer(seq, event) {
+        match mirror.offer(seq, event.clone()) {
             Offer::Full => Offered::Full(notification),
-            Offer::Accepted | Offer::Duplicate | Offer::Hole => Offered::Accepted,
+            Offer::Accepted | Offer::Duplicate => Offered::Accepted,
+            // A bare call has confirmed what did not come here.
+            Offer::Hole => {
+                match mirror.skip_to(seq, 0) {
+                    Ok(()) => drop(mirror.offer(seq, event)),
+                    Err(gap) => mirror.fail(gap),
+                }
+                Offered::Accepted
+            }
         }
     }
 
     fn room(&self) -> SinkFuture<'_> {
-        Box::pin(self.0.has_room())
+        Box::pin(self.mirror.has_room())
     }
 
     fn gone(&self) -> SinkFuture<'_> {
-        Box::pin(self.0.unwanted())
+        Box::pin(self.mirror.wait_until(|| self.is_gone()))
     }
 
     /// Does nothing to a process that has closed; subscribers of any other would wait for ever.
     fn end(&self) {
-        self.0.fail(ExecServerError::Closed);
+        self.mirror.fail(ExecServerError::Closed);
+    }
+}
+
+impl ProcessSink {
+    /// A process that was started runs on without a handle; one that is observed is then of no interest.
+    fn is_gone(&self) -> bool {
+        self.mirror.is_unwanted() || (self.is_observed && self.mirror.is_unobserved())
     }
 }
 

@@ -14,12 +14,12 @@ use crate::{ConnectError, DisconnectReason, ExecServerLaunchCommand};
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct LaunchConnector {
+pub(crate) struct ChildServerConnector {
     command: ExecServerLaunchCommand,
     server: Option<LaunchedServer>,
 }
 
-impl LaunchConnector {
+impl ChildServerConnector {
     pub(crate) fn new(command: ExecServerLaunchCommand) -> Self {
         Self { command, server: None }
     }
@@ -37,7 +37,7 @@ impl LaunchConnector {
     }
 }
 
-impl Connector for LaunchConnector {
+impl Connector for ChildServerConnector {
     fn dial(&mut self) -> Dialing {
         let launched = self.launch();
         Box::pin(async move { launched })

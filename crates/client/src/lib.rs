@@ -29,10 +29,10 @@
 //! What happens when the connection is lost:
 //!
 //! * The client dials again, at once and then with growing, jittered pauses, until [`RecoveryPolicy::deadline`].
-//! * New calls wait. PendingCalls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
+//! * New calls wait. Calls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
 //!   `terminate`, writes by their `writeId`); others fail as [`ExecServerError::Interrupted`], and the client goes on.
 //! * A start whose answer was lost fails as interrupted, and what it may have started is ended.
-//! * Each process is read from where its handle stopped. If output is gone, only that process fails.
+//! * Each process goes on where its handle stopped. If output is gone, only that process fails.
 //! * What belongs to one connection ends with it, at once and as interrupted: open files, searches, bodies of HTTP
 //!   responses. A watch is established again, and says that something was missed.
 //! * After the deadline everybody who waits gets one and the same [`ExecServerError::Disconnected`].

@@ -22,6 +22,8 @@ const CATCH_UP_BYTES: u64 = 64 << 10;
 const MAX_POSITIONS_BYTES: usize = 512 << 10;
 /// What a position takes beside the id.
 const POSITION_BYTES: usize = 32;
+/// A control character of an id takes this many bytes in JSON.
+const MAX_ESCAPE: usize = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
@@ -108,7 +110,7 @@ impl Processes {
         let own = self.by_key.values().filter(|process| !process.is_observed());
         let positions: BTreeMap<_, _> =
             own.map(|process| (process.key().process_id.clone(), process.after())).collect();
-        let bytes: usize = positions.keys().map(|id| id.len() + POSITION_BYTES).sum();
+        let bytes: usize = positions.keys().map(|id| MAX_ESCAPE * id.len() + POSITION_BYTES).sum();
         (bytes <= MAX_POSITIONS_BYTES).then_some(positions)
     }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use exec_server_client::{
@@ -294,6 +294,69 @@ async fn a_start_that_is_dropped_after_it_succeeded_leaves_nothing() {
         }
     }
     is_free(&client, "p").await;
+}
+
+/// The process may be over before its feed learns that it is not wanted.
+#[tokio::test]
+async fn a_short_start_that_is_dropped_leaves_nothing_either() {
+    let client = local(ServerConfig::default());
+    for _ in 0..50 {
+        {
+            let mut start = pin!(client.start(shell("p", "echo over")));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(start.as_mut().poll(&mut context).is_pending());
+        }
+        is_free(&client, "p").await;
+    }
+}
+
+#[tokio::test]
+async fn calls_may_come_from_a_thread_without_a_runtime() {
+    let client = local(ServerConfig::default());
+    let starting = client.clone();
+    let thread = std::thread::spawn(move || {
+        let mut start = pin!(starting.start(shell("p", "echo up; exit 3")));
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match start.as_mut().poll(&mut context) {
+                Poll::Ready(started) => return started.unwrap(),
+                Poll::Pending => std::thread::yield_now(),
+            }
+        }
+    });
+    let joined = tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
+    assert_eq!(collect(&mut joined.subscribe_events()).await, (b"up\n".to_vec(), Some(3)));
+}
+
+#[tokio::test]
+async fn what_is_open_ends_with_the_session() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(ServerConfig::default());
+    let path = PathUri::from_path(directory.path()).unwrap();
+
+    let client = connect(&server);
+    let mut watch = client.watch(watch_params(&path)).await.unwrap();
+    client.close().await.unwrap();
+    assert!(matches!(watch.next().await, Some(Err(ExecServerError::Closed))));
+
+    let client = connect(&server);
+    let mut watch = client.watch(watch_params(&path)).await.unwrap();
+    let session_id = Some(client.session_id().to_owned());
+    other(&server).await.session_close(SessionCloseParams { session_id }).await.unwrap();
+    assert!(matches!(watch.next().await, Some(Err(ExecServerError::Closed))));
+    client.environment_info(Empty {}).await.unwrap_err();
+    assert!(matches!(*client.connection_state().borrow(), ConnectionState::Failed(_)));
+}
+
+#[tokio::test]
+async fn a_refused_start_does_not_hide_the_process_of_that_id() {
+    let client = local(ServerConfig::default());
+    let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
+    let refused = client.start(shell("p", "true")).await.unwrap_err();
+    assert_eq!(kind(&refused), "duplicateProcess");
+    assert_eq!(kind(&client.attach("p").await.unwrap_err()), "unknownProcess", "it has a handle");
+    drop(process);
+    client.attach("p").await.unwrap();
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Errors as they appear on the wire. Codes are assigned here and nowhere else.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{ErrorKind, PathUri};
 
@@ -49,8 +49,8 @@ pub struct RpcError {
 pub struct ErrorData {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ErrorKind>,
-    /// What the error is about, if it is one thing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What the error is about, if it is one thing. One of a kind that is not known is left out.
+    #[serde(default, deserialize_with = "known_subject", skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
     /// The message without its subject, for clients that name the subject in their own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,6 +64,11 @@ pub enum Subject {
     Process(String),
     Request(String),
     Path(PathUri),
+}
+
+fn known_subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>, D::Error> {
+    let subject = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(subject).ok())
 }
 
 impl RpcError {
@@ -119,4 +124,24 @@ impl RpcError {
 /// Peers may put line breaks into names that we quote; an error stays one line.
 fn one_line(message: String) -> String {
     if message.contains(['\n', '\r']) { message.replace(['\n', '\r'], " ") } else { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_of_later_versions_leave_the_kind_readable() {
+        for subject in [r#"{"watch":"w"}"#, r#""p""#, "7", r#"{"process":7}"#] {
+            let text = format!(
+                r#"{{"code":-32600,"message":"m","data":{{"kind":"conflict","subject":{subject}}}}}"#
+            );
+            let error: RpcError = serde_json::from_str(&text).unwrap();
+            assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{subject}");
+            assert_eq!(error.data.unwrap().subject, None);
+        }
+        let error = RpcError::internal("no").about(Subject::Process("p".into()));
+        let text = serde_json::to_string(&error).unwrap();
+        assert_eq!(serde_json::from_str::<RpcError>(&text).unwrap(), error);
+    }
 }

@@ -41,6 +41,8 @@ impl ServerLink for InProcessLink {
     }
 
     fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond) {
+        // The caller may be of another runtime, or of none.
+        let _context = self.dispatcher.runtime().enter();
         let reply = Reply::in_process(respond, events);
         match call.check_names() {
             Ok(()) => self.dispatcher.call(&self.session, call, reply),
@@ -53,6 +55,6 @@ impl Drop for InProcessLink {
     fn drop(&mut self) {
         // All but the waiting is done when the future has been made, so no runtime is needed here.
         drop(self.dispatcher.state().end_session(&self.session));
-        self.dispatcher.connection().resources.files.end();
+        self.dispatcher.connection().resources.end();
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct ServerState {
     pub(crate) http: HttpClient,
     /// Requests that use it, to the end of their bodies.
     pub(crate) http_requests: ActiveRequests,
+    /// Events on their way to clients in this program.
+    pub(crate) in_process_feeds: ActiveRequests,
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
@@ -98,6 +100,7 @@ impl Server {
             files,
             http: HttpClient::default().protecting(protected_variables),
             http_requests: ActiveRequests::default(),
+            in_process_feeds: ActiveRequests::default(),
             sandboxes,
             sandboxed_peers: Arc::default(),
             sessions,
@@ -160,6 +163,7 @@ impl Server {
             for process in &last_words {
                 process.log().wait_closed().await;
             }
+            state.in_process_feeds.idle().await;
             for connection in &connections {
                 if let Some(socket) = connection.socket() {
                     socket.outbox().idle().await;

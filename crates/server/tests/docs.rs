@@ -70,7 +70,7 @@ fn the_list_of_protected_variables_is_that_of_the_code() {
     assert_eq!(said, protected);
 }
 
-/// OutgoingQueue every request as the examples have it. Lives as long as the test.
+/// Answers every request as the examples have it. Lives as long as the test.
 fn serve_hello() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

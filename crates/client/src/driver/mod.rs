@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) hang_up: Notify,
     /// Told when a process has room again for what it had to refuse.
     pub(crate) room: Arc<Notify>,
-    /// LeaseWoken by those who hold leases.
+    /// Told by the holders of leases.
     pub(crate) lease_wakeups: LeaseWakeups,
 }
 

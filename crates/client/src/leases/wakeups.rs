@@ -30,6 +30,6 @@ impl LeaseWakeups {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<LeaseId>> {
-        self.woken.lock().expect("no code panics while it holds the lease_wakeups")
+        self.woken.lock().expect("no code panics while it holds the wake-ups")
     }
 }

@@ -80,8 +80,8 @@ struct Shared {
     wake: watch::Sender<u64>,
     /// Told when there is room again after something was refused.
     room: Arc<Notify>,
-    /// Told when the process is given away.
-    unwanted: Notify,
+    /// Told when the process is given away, or loses its handle or a subscriber.
+    abandoned: Notify,
 }
 
 /// Names a subscriber of one mirror.
@@ -125,7 +125,7 @@ impl ProcessMirror {
                 state: Mutex::new(state),
                 wake,
                 room,
-                unwanted: Notify::new(),
+                abandoned: Notify::new(),
             }),
         }
     }
@@ -180,6 +180,8 @@ impl ProcessMirror {
             state.wake_subscribers();
             drop(state);
             self.announce();
+            // What is offered from now on is a duplicate, for which there is always room.
+            self.shared.room.notify_one();
         }
     }
 
@@ -205,6 +207,7 @@ impl ProcessMirror {
         state.without_handle = true;
         state.awaits_subscriber = false;
         self.tell_room(state);
+        self.shared.abandoned.notify_waiters();
     }
 
     pub(crate) fn is_without_handle(&self) -> bool {
@@ -218,19 +221,25 @@ impl ProcessMirror {
         state.awaits_subscriber = false;
         drop(state);
         self.shared.room.notify_one();
-        self.shared.unwanted.notify_waiters();
+        self.shared.abandoned.notify_waiters();
     }
 
     pub(crate) fn is_unwanted(&self) -> bool {
         self.lock().unwanted
     }
 
-    /// Resolves when [`Self::give_away`] was called.
-    pub(crate) async fn unwanted(&self) {
+    /// Whether there is neither a handle nor a subscriber.
+    pub(crate) fn is_unobserved(&self) -> bool {
+        let state = self.lock();
+        state.without_handle && state.subscribers.is_empty()
+    }
+
+    /// Resolves when this is so; looked at whenever the process is given away, loses its handle or a subscriber.
+    pub(crate) async fn wait_until(&self, reached: impl Fn() -> bool + Send) {
         loop {
-            let mut told = std::pin::pin!(self.shared.unwanted.notified());
+            let mut told = std::pin::pin!(self.shared.abandoned.notified());
             told.as_mut().enable();
-            if self.is_unwanted() {
+            if reached() {
                 return;
             }
             told.await;
@@ -241,9 +250,9 @@ impl ProcessMirror {
         WeakMirror(Arc::downgrade(&self.shared))
     }
 
-    /// Takes back what [`Self::lose_handle`] said.
-    pub(crate) fn regain_handle(&self) {
-        self.lock().without_handle = false;
+    /// Takes back what [`Self::lose_handle`] said. False if there is a handle.
+    pub(crate) fn regain_handle(&self) -> bool {
+        std::mem::take(&mut self.lock().without_handle)
     }
 
     /// Whether [`Self::give_away`] was called, told once.
@@ -348,6 +357,7 @@ impl ProcessMirror {
         let mut state = self.lock();
         state.subscribers.remove(&id);
         self.tell_room(state);
+        self.shared.abandoned.notify_waiters();
     }
 
     fn tell_room(&self, mut state: MutexGuard<'_, State>) {

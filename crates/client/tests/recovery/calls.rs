@@ -1,4 +1,4 @@
-//! PendingCalls that meet a lost connection: they wait, are sent again, or say that they were interrupted.
+//! Calls that meet a lost connection: they wait, are sent again, or say that they were interrupted.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
             let first = start.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_pending());
         }
-        // PendingCalls of one client are sent in order: if the start was sent, the list knows it.
+        // Calls of one client are sent in order: if the start was sent, the list knows it.
         wait_until_gone(&client, client.session_id(), &id).await;
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::terminal::outage;
-use crate::terminal::{self, RawMode, printable_lines};
+use crate::terminal::{self, RawModeGuard, printable_lines};
 use delivery::deliver;
 use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
@@ -204,18 +204,18 @@ impl Foreground {
     }
 
     /// For a person at a terminal who types to a terminal.
-    fn enter_raw_mode(&self, signals: &mut Signals) -> io::Result<Option<RawMode>> {
+    fn enter_raw_mode(&self, signals: &mut Signals) -> io::Result<Option<RawModeGuard>> {
         let (Some(Source::Keyboard(_)), true) = (&self.stdin, self.terminal) else {
             return Ok(None);
         };
         signals.listen_for_stop()?;
-        RawMode::enter().map(Some)
+        RawModeGuard::enter().map(Some)
     }
 }
 
 /// Stops and continues as a program without a terminal in raw mode would by itself. A terminal that is gone, which also
 /// continues those it leaves behind, needs no mode; whoever reads it finds out.
-fn follow(received: Received, raw_mode: Option<&RawMode>) {
+fn follow(received: Received, raw_mode: Option<&RawModeGuard>) {
     match (received, raw_mode) {
         (Received::Stopped, Some(raw_mode)) => {
             let _ = raw_mode.suspend();

@@ -253,12 +253,13 @@ impl TargetSession {
         if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
             return;
         }
-        let is_closed = tokio::select! {
-            closed = self.client.close() => closed.is_ok(),
-            () = tokio::time::sleep(CLOSE_TIMEOUT) => false,
-            () = soon_after(hurry) => false,
-        };
-        if let (Some(server), false) = (self.embedded, is_closed) {
+        tokio::select! {
+            _ = self.client.close() => {}
+            () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
+            () = soon_after(hurry) => {}
+        }
+        // Also after a close: temporary files go with the work on files.
+        if let Some(server) = self.embedded {
             server.shutdown().await;
         }
     }

@@ -11,7 +11,7 @@ mod untrusted;
 pub(crate) use colour::{Colour, Paint};
 pub(crate) use escape::{EscapeMachine, HELP, Typed};
 pub(crate) use names::{Names, escaped};
-pub(crate) use raw_mode::RawMode;
+pub(crate) use raw_mode::RawModeGuard;
 pub(crate) use untrusted::{is_harmful, json_line, printable, printable_lines};
 
 use std::io::{self, IsTerminal as _};

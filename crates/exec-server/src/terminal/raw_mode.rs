@@ -6,11 +6,11 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// The terminal of our standard input in raw mode; dropping it restores the mode it had. It lives on the stack of
 /// whoever waits for the program, so it is dropped however that ends: return, signal or panic.
-pub(crate) struct RawMode {
+pub(crate) struct RawModeGuard {
     original: Termios,
 }
 
-impl RawMode {
+impl RawModeGuard {
     pub(crate) fn enter() -> io::Result<Self> {
         let original = tcgetattr(io::stdin())?;
         let guard = Self { original };
@@ -31,15 +31,15 @@ impl RawMode {
     }
 }
 
-impl Drop for RawMode {
+impl Drop for RawModeGuard {
     fn drop(&mut self) {
         // A terminal that is gone needs no mode.
         let _ = self.suspend();
     }
 }
 
-impl std::fmt::Debug for RawMode {
+impl std::fmt::Debug for RawModeGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RawMode")
+        f.write_str("RawModeGuard")
     }
 }

@@ -163,9 +163,11 @@ impl ClientConnection {
         }
     }
 
+    /// Its session was closed. A socket hangs up; a client in this program loses what it has opened.
     pub(crate) fn give_up(&self) {
-        if let Some(socket) = &self.socket {
-            socket.outbox.close();
+        match &self.socket {
+            Some(socket) => socket.outbox.close(),
+            None => self.resources.end(),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::outbox::Outbox;
-use super::scheduler::{REQUEST_OVERHEAD, Refused, RequestScheduler};
+use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
 use crate::dispatch::{Dispatcher, Reply, RequestTexts};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
@@ -132,7 +132,7 @@ impl Reader {
         }
     }
 
-    /// OutgoingQueue a message that has no id of its own.
+    /// Answers a message that has no id of its own.
     fn refuse(&self, why: &str) {
         self.refuse_with(&RpcError::invalid_request(why));
     }
@@ -172,7 +172,7 @@ impl Reader {
                     self.begin(call, reply);
                 }
             }
-            Err(Refused(reply)) => {
+            Err(RequestRefused(reply)) => {
                 let error = RpcError::internal("too many requests are queued on this connection");
                 reply.fail(error.with_kind(ErrorKind::Overloaded));
             }
@@ -282,7 +282,10 @@ impl Reader {
             protocol_version: PROTOCOL_VERSION.to_owned(),
             detached_ttl_ms: params.detached_ttl_ms.map(|_| granted_ms),
             acks: params.acks,
-            positions: params.positions.map(|positions| session.last_events(positions.keys())),
+            positions: match confirmed_by {
+                ConfirmedBy::Ack => params.positions.map(|known| session.last_events(known.keys())),
+                ConfirmedBy::Receipt => None,
+            },
         };
         self.phase = Phase::Greeted(session);
         Ok(response)

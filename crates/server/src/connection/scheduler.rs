@@ -68,7 +68,7 @@ impl Drop for RequestPermit {
 
 /// The queue is full.
 #[derive(Debug)]
-pub(super) struct Refused(pub(super) Reply);
+pub(super) struct RequestRefused(pub(super) Reply);
 
 impl RequestScheduler {
     pub(super) fn new(limit: usize) -> Self {
@@ -83,13 +83,13 @@ impl RequestScheduler {
         call: Call,
         reply: Reply,
         bytes: usize,
-    ) -> Result<Vec<(Call, Reply)>, Refused> {
+    ) -> Result<Vec<(Call, Reply)>, RequestRefused> {
         match call.scheduling() {
             Scheduling::Waiting if !self.permits.is_only_one() => Ok(self.overtaking(call, reply)),
             Scheduling::Control => Ok(self.overtaking(call, reply)),
             Scheduling::Ordinary | Scheduling::Waiting => {
                 if self.queued_bytes + bytes > MAX_QUEUED_BYTES && !self.queue.is_empty() {
-                    return Err(Refused(reply));
+                    return Err(RequestRefused(reply));
                 }
                 self.queue.push_back(Queued { call, reply, bytes });
                 self.queued_bytes += bytes;

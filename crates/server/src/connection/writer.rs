@@ -36,7 +36,7 @@ struct Writer {
     window: DeliveryWindow,
     /// Empty between two steps.
     answers: OutgoingQueue,
-    /// OutgoingQueue in the buffer.
+    /// Bytes of responses in the buffer.
     answer_bytes: usize,
 }
 

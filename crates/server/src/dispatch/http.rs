@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::events::{EventStream, Sent};
 use super::resources::{HttpStream, StreamWindow, WholeRequest};
-use super::{Dispatcher, Reply};
+use super::{Dispatcher, Reply, no_events};
 use crate::adapter::{MAX_BODY_BYTES, head, host_request, http_rpc_error, no_thread};
 use crate::connection::ClientConnection;
 use crate::server::ServerState;
@@ -39,7 +39,7 @@ impl Dispatcher {
             });
         }
         let Some(events) = reply.events(&self.connection) else {
-            return reply.fail(RpcError::internal("the body of the response has nowhere to go"));
+            return reply.fail(no_events());
         };
         let stream = match self.connection.resources.bodies.open(params.request_id.clone()) {
             Ok(stream) => stream,

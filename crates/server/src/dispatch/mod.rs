@@ -65,6 +65,10 @@ impl Dispatcher {
         &self.connection
     }
 
+    pub(crate) fn runtime(&self) -> &runtime::Handle {
+        &self.runtime
+    }
+
     pub(crate) fn tasks(&self) -> &TaskSet {
         &self.tasks
     }
@@ -168,8 +172,11 @@ impl Dispatcher {
         let holder = session.connection();
         // Ended here and now; a client that hangs up right away has closed the session all the same.
         let ended = self.state.end_session(&session);
-        // Whoever had it would wait for events that never come.
-        if let Some(holder) = holder.filter(|holder| holder.id() != self.connection.id()) {
+        // A client that had it would wait for events that never come. One that asks over its own socket hangs up itself.
+        let hangs_up_itself = |connection: &ClientConnection| {
+            connection.id() == self.connection.id() && connection.socket().is_some()
+        };
+        if let Some(holder) = holder.filter(|holder| !hangs_up_itself(holder)) {
             holder.give_up();
         }
         self.spawn(reply, |reply| async move {
@@ -225,7 +232,12 @@ impl Dispatcher {
                 if let Some(sink) = sink {
                     let reader =
                         FeedReader::Owner { confirmed_by: session.settings().confirmed_by };
-                    self.state.spawn(feed_in_process(Arc::clone(&process), reader, sink));
+                    let feeding = self.state.in_process_feeds.begin();
+                    let feed = feed_in_process(Arc::clone(&process), reader, sink);
+                    self.state.spawn(async move {
+                        feed.await;
+                        drop(feeding);
+                    });
                 }
                 self.state.supervise(Arc::clone(session), process, outcome, move |outcome| {
                     match outcome {
@@ -375,7 +387,8 @@ impl Dispatcher {
             let after = params.after_seq.unwrap_or(0);
             if let Some(socket) = self.connection.socket() {
                 socket.observe(&process, &params.session_id, after)?;
-            } else if let Some(sink) = sink {
+            } else {
+                let sink = sink.ok_or_else(no_events)?;
                 let session_id = params.session_id.clone();
                 let reader = FeedReader::Observer { session_id, after };
                 self.tasks.spawn_on(&self.runtime, feed_in_process(process, reader, sink));
@@ -392,6 +405,11 @@ impl Dispatcher {
     ) -> Result<Arc<Session>, RpcError> {
         other.map_or_else(|| Ok(Arc::clone(own)), |id| self.state.sessions.named(id))
     }
+}
+
+/// Of a call in the same program that came without a sink.
+fn no_events() -> RpcError {
+    RpcError::internal("the call has nowhere to send its notifications")
 }
 
 fn initialized_before() -> RpcError {

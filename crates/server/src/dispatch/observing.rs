@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::events::{EventStream, Sent};
 use super::files::closed;
 use super::resources::WatchTask;
-use super::{Dispatcher, Reply};
+use super::{Dispatcher, Reply, no_events};
 use crate::adapter::no_thread;
 use crate::adapter::{ChangeWatch, PolicyScoped, Searching, WatchedChanges};
 
@@ -156,10 +156,6 @@ async fn report(
             return;
         }
     }
-}
-
-fn no_events() -> RpcError {
-    RpcError::internal("the call has nowhere to send its notifications")
 }
 
 /// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.

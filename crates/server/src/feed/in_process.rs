@@ -26,17 +26,17 @@ pub(crate) async fn feed_in_process(
         }
     };
     let events = EventStream::in_process(sink);
-    loop {
+    'feeding: loop {
         tokio::select! {
             () = log.wait_beyond(cursor.position()) => {}
-            () = events.gone() => break,
+            () = events.gone() => break 'feeding,
         }
         let Page { events: slice, complete, progress, .. } = cursor.read(log, SLICE).await;
         for Delivered { entry, dropped } in slice {
             let seq = entry.seq;
             let notification = event_notification(&process, observed, &entry, dropped);
             if events.send(notification).await == Sent::Gone {
-                break;
+                break 'feeding;
             }
             if is_owner {
                 log.confirm(seq);

@@ -1,4 +1,4 @@
-//! OutgoingQueue that could be too large for a message, or too many for a client that does not read.
+//! Answers that could be too large for a message, or too many for a client that does not read.
 
 use std::path::{Path, PathBuf};
 
@@ -192,12 +192,15 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
         deaf.push(ask_without_reading(&server, &uri(&path)).await);
     }
     let (mut client, _) = Client::open(&server, json!({})).await;
+    // Those that do not read are closed in the end, so they hold less and less.
+    let mut most = server.buffered_bytes();
     for _ in 0..5 {
         let content = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
         assert_eq!(bytes(&content["dataBase64"]).len(), 1 << 20);
-        assert!(server.buffered_bytes() <= BUDGET, "{} bytes", server.buffered_bytes());
+        most = most.max(server.buffered_bytes());
+        assert!(most <= BUDGET, "{most} bytes");
     }
-    assert!(server.buffered_bytes() > 0, "the others do not wait for anything");
+    assert!(most > 0, "the others do not wait for anything");
 }
 
 #[tokio::test]

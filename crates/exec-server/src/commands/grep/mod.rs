@@ -22,7 +22,7 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, Paint};
-use print::{Printer, Root};
+use print::{Printer, SearchRoot};
 
 pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<ExitStatus> {
     let mut outputs = Outputs::open();
@@ -71,7 +71,7 @@ async fn search(
     let found = client.fs_get_metadata(params).await;
     let is_lone_file =
         found.map_err(|error| without_path(&path, error))?.is_file && grep.paths.len() == 1;
-    let root = Root {
+    let root = SearchRoot {
         path: path.as_path().to_owned(),
         written: PathBuf::from(&written.written),
         is_named: !is_lone_file || matches!(grep.output, GrepOutput::Files),

@@ -17,7 +17,7 @@ const CUT_MARK: &[u8] = b" [... rest of the line left out]";
 
 /// Where a search began, and how its user wrote that.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct SearchRoot {
     pub(super) path: PathBuf,
     /// Empty: nobody did.
     pub(super) written: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Root {
 
 #[derive(Debug)]
 pub(super) struct Printer {
-    root: Root,
+    root: SearchRoot,
     output: GrepOutput,
     /// Groups of lines are separated.
     has_context: bool,
@@ -43,7 +43,7 @@ pub(super) struct Printer {
 
 impl Printer {
     pub(super) fn new(
-        root: Root,
+        root: SearchRoot,
         output: GrepOutput,
         has_context: bool,
         names: Names,
@@ -205,7 +205,7 @@ impl Printer {
     }
 }
 
-impl Root {
+impl SearchRoot {
     fn name(&self, path: &Path) -> PathBuf {
         as_written(path, &self.path, &self.written)
     }
@@ -239,7 +239,7 @@ mod tests {
         named: bool,
         matches: Vec<SearchMatch>,
     ) -> String {
-        let root = Root { path: "/r".into(), written: "box:r".into(), is_named: named };
+        let root = SearchRoot { path: "/r".into(), written: "box:r".into(), is_named: named };
         let paint = Paint::for_stream(&std::fs::File::open("/dev/null").unwrap());
         let mut printer = Printer::new(root, output, context, Names::Raw, paint);
         let mut text = Vec::new();
@@ -256,8 +256,11 @@ mod tests {
         let lines = printed(GrepOutput::Lines, false, true, matches.clone());
         assert_eq!(lines, "box:r/a:1:line 1\nbox:r/b/c:7:line 7\n");
         assert_eq!(printed(GrepOutput::Lines, false, false, matches), "1:line 1\n7:line 7\n");
-        let root =
-            |written: &str| Root { path: "/r".into(), written: written.into(), is_named: true };
+        let root = |written: &str| SearchRoot {
+            path: "/r".into(),
+            written: written.into(),
+            is_named: true,
+        };
         assert_eq!(root("").name(Path::new("/r/a")), Path::new("a"));
         assert_eq!(root("./").name(Path::new("/r/a")).as_os_str(), "./a");
         assert_eq!(root("f").name(Path::new("/r")).as_os_str(), "f");

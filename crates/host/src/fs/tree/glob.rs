@@ -30,7 +30,7 @@ pub struct GlobOptions {
     /// Also what ignore files exclude.
     pub ignored: bool,
     pub max_entries: usize,
-    /// Of the answer, estimated as for a [`walk`](super::walk).
+    /// Of the answer, estimated as for a [`walk`](crate::fs::walk).
     pub max_bytes: usize,
 }
 

@@ -22,13 +22,13 @@ use crate::sandbox::Access;
 
 /// Where a tree is, or will be, and what its entries need there.
 #[derive(Debug)]
-pub(in crate::fs) struct Site {
+pub(in crate::fs) struct SurveyedTree {
     pub(in crate::fs) place: PathBuf,
     /// Where directories are to be made, what is in them is made too.
     pub(in crate::fs) required: RequiredAccess,
 }
 
-impl Site {
+impl SurveyedTree {
     fn required_of(&self, is_directory: bool) -> RequiredAccess {
         match self.required {
             RequiredAccess::MakeDirectory if !is_directory => RequiredAccess::Change,
@@ -64,7 +64,7 @@ impl Site {
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
-    sites: &[Site],
+    sites: &[SurveyedTree],
     path: &Path,
     cancel: &CancelFlag,
 ) -> Result<(), FsError> {
@@ -86,7 +86,7 @@ pub(in crate::fs) fn expect(
 
 struct Survey<'a> {
     confinement: Arc<Confinement>,
-    sites: &'a [Site],
+    sites: &'a [SurveyedTree],
     path: &'a Path,
     cancel: &'a CancelFlag,
     descent: TreeDescent,

@@ -15,13 +15,13 @@ use super::requests::WatchRequests;
 use crate::fs::FsError;
 
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelWatches {
     queue: RecommendedWatcher,
     pub(super) requests: WatchRequests,
     directories: Arc<Directories>,
 }
 
-impl Kernel {
+impl KernelWatches {
     pub(super) fn new(
         mut deliver: impl FnMut(notify::Result<notify::Event>) + Send + 'static,
     ) -> Result<Self, FsError> {

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use self::inbox::Inbox;
-use self::kernel::Kernel;
+use self::kernel::KernelWatches;
 use self::requests::WatchRequest;
 use self::routes::{Routes, Scope};
 use super::FsError;
@@ -116,7 +116,7 @@ enum Progress {
 
 #[derive(Debug)]
 struct Shared {
-    kernel: Mutex<Kernel>,
+    kernel: Mutex<KernelWatches>,
     routes: Arc<Routes>,
     /// Of watches that were dropped, until a thread that may block has told the kernel.
     released: Mutex<Vec<WatchRequest>>,
@@ -132,7 +132,7 @@ impl Watcher {
         }
         let routes = Arc::new(Routes::default());
         let deliver = Arc::clone(&routes);
-        let kernel = Kernel::new(move |event| deliver.deliver(&event))?;
+        let kernel = KernelWatches::new(move |event| deliver.deliver(&event))?;
         let shared = Shared {
             kernel: Mutex::new(kernel),
             routes,
@@ -253,7 +253,7 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    fn kernel(&self) -> MutexGuard<'_, Kernel> {
+    fn kernel(&self) -> MutexGuard<'_, KernelWatches> {
         self.kernel.lock().expect("no code panics while it holds the kernel's queue")
     }
 

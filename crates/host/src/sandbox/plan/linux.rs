@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::Need;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
 use crate::sandbox::kernel::landlock::SCOPES_SINCE;
-use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
 use crate::sandbox::policy::{Access, Grant, Names, Network, Policy};
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
@@ -66,8 +66,11 @@ fn for_restricted_files(
     if matches!(tier, Tier::Bubblewrap(_)) {
         bubblewrap::check(&mounts)?;
     }
-    let attributes =
-        if isolated || changes_files { Attributes::Changeable } else { Attributes::Frozen };
+    let attributes = if isolated || changes_files {
+        AttributeChanges::Changeable
+    } else {
+        AttributeChanges::Frozen
+    };
     let own_terminals = tier == Tier::Namespaces && devices::can_have_terminals(policy, names)?;
     let (mut grants, listed) = devices::narrow(policy, grants, names)?;
     grants.extend(mounts.iter().filter_map(|mount| match mount {
@@ -105,7 +108,8 @@ fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError
         tier,
         mounts: vec![],
         landlock: (abi > 0).then_some(LandlockRules { abi, grants, listed: vec![] }),
-        seccomp: seccomp::program(network, Attributes::Changeable, neighbours(isolated)).to_vec(),
+        seccomp: seccomp::program(network, AttributeChanges::Changeable, neighbours(isolated))
+            .to_vec(),
         network,
         new_network_namespace: isolated && without_network && has.network_namespace,
         fresh_proc: isolated && has.fresh_proc,

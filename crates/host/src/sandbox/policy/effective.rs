@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::draft::{Decision, Draft};
 use super::plain::PlainPath;
-use super::real::real;
 use super::resolve;
+use super::resolved_path::real;
 use super::rules::Rules;
 use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyContext, PolicyError, Rule};
 

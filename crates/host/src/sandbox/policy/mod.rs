@@ -15,10 +15,10 @@ mod globs;
 mod names;
 mod pattern;
 mod plain;
-mod real;
 #[cfg(test)]
 mod reference;
 mod resolve;
+mod resolved_path;
 mod rules;
 mod scan;
 #[cfg(test)]
@@ -39,6 +39,6 @@ pub(in crate::sandbox) use essentials::{MINIMAL, PROTECTED_NAMES};
 pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
 #[cfg(target_os = "linux")]
-pub(in crate::sandbox) use real::existing_target;
-pub(in crate::sandbox) use real::real_path;
+pub(in crate::sandbox) use resolved_path::existing_target;
+pub(in crate::sandbox) use resolved_path::real_path;
 pub use rules::Rule;

@@ -12,7 +12,7 @@ use super::bubblewrap;
 use super::finding::Failure;
 use super::trial::{Failed, Step as _, try_in_child};
 use crate::sandbox::kernel::landlock::{self, Ruleset};
-use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
 use crate::sandbox::plan::{Plan, Tier};
 use crate::sandbox::policy::Network;
 use crate::sandbox::report::mechanism::Mechanism;
@@ -50,10 +50,10 @@ fn try_landlock() -> Result<String, Failed> {
 
 fn try_seccomp() -> Result<String, Failed> {
     let filters = [
-        (Network::Enabled, Attributes::Changeable),
-        (Network::Enabled, Attributes::Frozen),
-        (Network::Restricted, Attributes::Changeable),
-        (Network::Restricted, Attributes::Frozen),
+        (Network::Enabled, AttributeChanges::Changeable),
+        (Network::Enabled, AttributeChanges::Frozen),
+        (Network::Restricted, AttributeChanges::Changeable),
+        (Network::Restricted, AttributeChanges::Frozen),
     ];
     for (index, (network, attributes)) in filters.into_iter().enumerate() {
         let lockdown = Lockdown::prepare(&filter_only(network, attributes), &[]).step("seccomp")?;
@@ -69,7 +69,7 @@ fn try_seccomp() -> Result<String, Failed> {
     }
 }
 
-fn filter_only(network: Network, attributes: Attributes) -> Plan {
+fn filter_only(network: Network, attributes: AttributeChanges) -> Plan {
     Plan {
         tier: Tier::Direct,
         mounts: vec![],

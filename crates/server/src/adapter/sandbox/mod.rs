@@ -85,7 +85,9 @@ impl SandboxResolver {
     /// Looks at the machine for what the names in a policy mean. Blocks.
     pub(crate) fn policy(&self, asked: &RequestedSandbox) -> Result<Policy, Arc<SandboxError>> {
         let own = match &asked.requested {
-            Some(RequestedPolicy { policy: Some(policy), around }) => Some(self.resolve(policy, around)?),
+            Some(RequestedPolicy { policy: Some(policy), around }) => {
+                Some(self.resolve(policy, around)?)
+            }
             _ => None,
         };
         let ceiling = self.ceiling_policy()?;

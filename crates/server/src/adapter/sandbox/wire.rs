@@ -74,9 +74,10 @@ fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> 
             };
             RequestedPolicy { policy, around: around(cwd) }
         }
-        SandboxMode::ReadOnly { network_access } => {
-            RequestedPolicy { policy: Some(read_only(network(network_access))), around: around(cwd) }
-        }
+        SandboxMode::ReadOnly { network_access } => RequestedPolicy {
+            policy: Some(read_only(network(network_access))),
+            around: around(cwd),
+        },
         SandboxMode::WorkspaceWrite {
             writable_roots,
             network_access,

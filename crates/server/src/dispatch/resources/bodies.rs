@@ -188,6 +188,14 @@ impl HttpBodies {
         cancelled
     }
 
+    /// Asks every request to end.
+    pub(crate) fn end(&self) {
+        let whole = self.requests.lock().values().flatten().cloned().collect::<Vec<_>>();
+        for stream in whole.into_iter().chain(self.streams.end()) {
+            stream.cancelled.send_replace(true);
+        }
+    }
+
     pub(crate) fn memory(&self, held: Holding) -> BodyMemory {
         BodyMemory { whole: Arc::clone(&self.whole), permits: None, bytes: 0, held }
     }

@@ -20,6 +20,12 @@ impl Resources {
         Self { files: Files::limited(), bodies: HttpBodies::limited() }
     }
 
+    /// Nothing of it is wanted any more.
+    pub(crate) fn end(&self) {
+        self.files.end();
+        self.bodies.end();
+    }
+
     /// For the program that the server is part of.
     pub(crate) fn unlimited() -> Self {
         Self { files: Files::unlimited(), bodies: HttpBodies::unlimited() }

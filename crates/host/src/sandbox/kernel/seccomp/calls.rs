@@ -7,7 +7,7 @@ use libc::{
 };
 
 use super::assembler::{Action, Condition, Filter, Test, Verdict};
-use super::{Attributes, Neighbours};
+use super::{AttributeChanges, Neighbours};
 use crate::sandbox::policy::Network;
 
 const DENY: Action = Action::Fail(EPERM);
@@ -37,7 +37,11 @@ const SYS_FILE_SETATTR: i64 = 469;
 /// What came after this (Linux 6.17) has not been gone through, and may be a way out.
 const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
 
-pub(super) fn filter(network: Network, attributes: Attributes, neighbours: Neighbours) -> Filter {
+pub(super) fn filter(
+    network: Network,
+    attributes: AttributeChanges,
+    neighbours: Neighbours,
+) -> Filter {
     let mut verdicts = Verdicts(BTreeMap::new());
     verdicts.deny(OTHER_PROCESSES);
     verdicts.deny(MESSAGE_QUEUES);
@@ -61,7 +65,7 @@ pub(super) fn filter(network: Network, attributes: Attributes, neighbours: Neigh
         verdicts.leaving_neighbours_alone();
     }
     let mut ioctls: Vec<_> = TERMINAL_IOCTLS.map(|request| deny_if(low(1, request))).into();
-    if attributes == Attributes::Frozen {
+    if attributes == AttributeChanges::Frozen {
         verdicts.deny(ATTRIBUTES);
         ioctls.extend(HARMLESS_FILE_IOCTLS.map(|request| allow_if([low(1, request)])));
         ioctls.extend(FILE_IOCTL_TYPES.map(|kind| deny_if(low_masked(1, IOCTL_TYPE, kind))));

@@ -20,7 +20,7 @@ use crate::sandbox::policy::Network;
 /// Whether modes, owners, times and extended attributes of files can be changed. Landlock does not know of these, and a filter
 /// cannot tell which file is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Attributes {
+pub enum AttributeChanges {
     Changeable,
     Frozen,
 }
@@ -33,10 +33,14 @@ pub enum Neighbours {
 }
 
 /// A complete BPF program, as `struct sock_filter` in native order. Made once.
-pub fn program(network: Network, attributes: Attributes, neighbours: Neighbours) -> &'static [u8] {
+pub fn program(
+    network: Network,
+    attributes: AttributeChanges,
+    neighbours: Neighbours,
+) -> &'static [u8] {
     static PROGRAMS: [OnceLock<Vec<u8>>; 8] = [const { OnceLock::new() }; 8];
     let index = usize::from(network == Network::Enabled)
-        + 2 * usize::from(attributes == Attributes::Frozen)
+        + 2 * usize::from(attributes == AttributeChanges::Frozen)
         + 4 * usize::from(neighbours == Neighbours::InReach);
     PROGRAMS[index]
         .get_or_init(|| to_bytes(&calls::filter(network, attributes, neighbours).assemble()))

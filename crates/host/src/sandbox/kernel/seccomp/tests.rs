@@ -1,7 +1,7 @@
 //! Every verdict, tried on the assembled programs. That the kernel takes them is shown by `probe`.
 
 use super::interpreter::{Call, run};
-use super::{Attributes, Neighbours, program};
+use super::{AttributeChanges, Neighbours, program};
 use crate::sandbox::policy::Network;
 
 const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
@@ -17,7 +17,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 const BOTH: [Network; 2] = [Network::Restricted, Network::Enabled];
 const GARBAGE: u64 = 0xdead_beef_0000_0000;
 
-fn outcome(network: Network, attributes: Attributes, number: i64, arguments: &[u64]) -> u32 {
+fn outcome(network: Network, attributes: AttributeChanges, number: i64, arguments: &[u64]) -> u32 {
     let mut call = Call {
         number: u32::try_from(number).unwrap(),
         architecture: ARCHITECTURE,
@@ -33,12 +33,12 @@ fn alone_and_among_others(number: i64, arguments: &[u64]) -> [u32; 2] {
         let number = u32::try_from(number).unwrap();
         let mut call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
         call.arguments[..arguments.len()].copy_from_slice(arguments);
-        run(program(Network::Enabled, Attributes::Changeable, neighbours), call).0
+        run(program(Network::Enabled, AttributeChanges::Changeable, neighbours), call).0
     })
 }
 
 fn ordinary(network: Network, number: i64, arguments: &[u64]) -> u32 {
-    outcome(network, Attributes::Changeable, number, arguments)
+    outcome(network, AttributeChanges::Changeable, number, arguments)
 }
 
 #[test]
@@ -158,7 +158,8 @@ fn another_architecture_is_death() {
             let call = Call { number, architecture, arguments: [0; 6] };
             for network in BOTH {
                 assert_eq!(
-                    run(program(network, Attributes::Changeable, Neighbours::InReach), call).0,
+                    run(program(network, AttributeChanges::Changeable, Neighbours::InReach), call)
+                        .0,
                     KILLED
                 );
             }
@@ -350,7 +351,7 @@ fn frozen_attributes_stay_as_they_are() {
     ]);
     for network in BOTH {
         for &number in &numbers {
-            assert_eq!(outcome(network, Attributes::Frozen, number, &[]), DENIED, "{number}");
+            assert_eq!(outcome(network, AttributeChanges::Frozen, number, &[]), DENIED, "{number}");
             assert_eq!(ordinary(network, number, &[]), ALLOWED, "{number}");
         }
         let file_ioctls = [
@@ -363,19 +364,32 @@ fn frozen_attributes_stay_as_they_are() {
         ];
         for request in file_ioctls {
             let arguments = [3, request | GARBAGE];
-            assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &arguments), DENIED);
+            assert_eq!(
+                outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
+                DENIED
+            );
             assert_eq!(ordinary(network, libc::SYS_ioctl, &arguments), ALLOWED);
         }
         // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then flags, extents and versions that are only asked for.
         let others = [0x5401, 0x541b, 0x5451, 0x8004_5430, libc::FS_IOC_GETFLAGS, 0xc020_660b];
         for request in others {
             let arguments = [3, request];
-            assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &arguments), ALLOWED);
+            assert_eq!(
+                outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
+                ALLOWED
+            );
         }
-        assert_eq!(outcome(network, Attributes::Frozen, libc::SYS_ioctl, &[0, 0x5412]), DENIED);
+        assert_eq!(
+            outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &[0, 0x5412]),
+            DENIED
+        );
         // Reading them is another matter.
         for number in [libc::SYS_getxattr, libc::SYS_statx, libc::SYS_faccessat2, 464, 465, 468] {
-            assert_eq!(outcome(network, Attributes::Frozen, number, &[]), ALLOWED, "{number}");
+            assert_eq!(
+                outcome(network, AttributeChanges::Frozen, number, &[]),
+                ALLOWED,
+                "{number}"
+            );
         }
     }
 }
@@ -383,7 +397,7 @@ fn frozen_attributes_stay_as_they_are() {
 #[test]
 fn every_number_is_decided_in_a_few_steps() {
     for network in BOTH {
-        for attributes in [Attributes::Changeable, Attributes::Frozen] {
+        for attributes in [AttributeChanges::Changeable, AttributeChanges::Frozen] {
             let program = program(network, attributes, Neighbours::InReach);
             assert!(program.len() / 8 <= 4096, "the kernel takes no more");
             let steps = (0..1024).map(|number| {
@@ -447,9 +461,9 @@ fn priorities_of_many_are_denied_where_others_are_among_them() {
 #[test]
 fn a_program_is_made_once() {
     let alone = |network, attributes| program(network, attributes, Neighbours::Absent);
-    let first = alone(Network::Restricted, Attributes::Frozen);
-    assert!(std::ptr::eq(first, alone(Network::Restricted, Attributes::Frozen)));
-    assert_ne!(first, alone(Network::Restricted, Attributes::Changeable));
-    assert_ne!(first, alone(Network::Enabled, Attributes::Frozen));
-    assert_ne!(first, program(Network::Restricted, Attributes::Frozen, Neighbours::InReach));
+    let first = alone(Network::Restricted, AttributeChanges::Frozen);
+    assert!(std::ptr::eq(first, alone(Network::Restricted, AttributeChanges::Frozen)));
+    assert_ne!(first, alone(Network::Restricted, AttributeChanges::Changeable));
+    assert_ne!(first, alone(Network::Enabled, AttributeChanges::Frozen));
+    assert_ne!(first, program(Network::Restricted, AttributeChanges::Frozen, Neighbours::InReach));
 }

@@ -1,7 +1,7 @@
 //! Which mechanisms a policy takes, and which refusals there are.
 
 use super::*;
-use crate::sandbox::kernel::seccomp::{self, Attributes, Neighbours};
+use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
 use crate::sandbox::plan::Tier;
 use crate::sandbox::policy::Grant;
 use crate::sandbox::report::mechanism::Mechanism;
@@ -129,7 +129,8 @@ fn a_network_namespace_is_only_for_the_network() {
     let online = policy_of(&names(), Network::Enabled, &[READ_ALL, WORKSPACE]);
     let plan = plan(&online, &everything()).unwrap();
     assert!(!plan.new_network_namespace);
-    let expected = seccomp::program(Network::Enabled, Attributes::Changeable, Neighbours::Absent);
+    let expected =
+        seccomp::program(Network::Enabled, AttributeChanges::Changeable, Neighbours::Absent);
     assert_eq!(plan.seccomp, expected);
 }
 
@@ -138,9 +139,9 @@ fn attributes_are_frozen_where_nothing_else_protects_them() {
     let filter = |policy: &Policy, has: &Capabilities| plan(policy, has).unwrap().seccomp;
     let program =
         |attributes, neighbours| seccomp::program(Network::Restricted, attributes, neighbours);
-    let frozen = program(Attributes::Frozen, Neighbours::InReach);
-    let changeable = program(Attributes::Changeable, Neighbours::InReach);
-    let isolated = program(Attributes::Changeable, Neighbours::Absent);
+    let frozen = program(AttributeChanges::Frozen, Neighbours::InReach);
+    let changeable = program(AttributeChanges::Changeable, Neighbours::InReach);
+    let isolated = program(AttributeChanges::Changeable, Neighbours::Absent);
     assert_eq!(filter(&read_only(), &everything()), frozen);
     assert_eq!(filter(&workspace(), &everything()), isolated);
     assert_eq!(filter(&workspace(), &without_namespaces()), isolated);

@@ -8,7 +8,7 @@ use crate::sandbox::policy::effort::Effort;
 use crate::sandbox::policy::essentials::MINIMAL;
 use crate::sandbox::policy::globs::{DEFAULT_MAX_DEPTH, split};
 use crate::sandbox::policy::pattern::Pattern;
-use crate::sandbox::policy::real::{Real, real};
+use crate::sandbox::policy::resolved_path::{ResolvedPath, real};
 use crate::sandbox::policy::scan;
 use crate::sandbox::policy::{
     Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyContext, PolicyError,
@@ -31,7 +31,7 @@ pub(super) struct Resolved {
     /// Each with the symlinks on the way to its base.
     pub(super) globs: Vec<(DeniedGlob, Vec<PathBuf>)>,
     /// Workspace roots and the working directory, whether or not an entry is about them.
-    pub(super) places: Vec<Real>,
+    pub(super) places: Vec<ResolvedPath>,
 }
 
 pub(super) fn resolve(
@@ -124,7 +124,7 @@ impl<N: Names> Resolver<'_, N> {
         Ok(())
     }
 
-    fn real(&mut self, path: &Path) -> Result<Real, PolicyError> {
+    fn real(&mut self, path: &Path) -> Result<ResolvedPath, PolicyError> {
         self.paths += 1;
         if self.paths > MAX_PATHS {
             return Err(PolicyError::TooManyPaths { max: MAX_PATHS });
@@ -169,7 +169,7 @@ impl<N: Names> Resolver<'_, N> {
     fn denied_glob(&mut self, glob: &str) -> Result<(), PolicyError> {
         for (base, pattern) in self.bases(glob)? {
             let max_depth = pattern.reach(self.max_depth);
-            let Real { path, links, .. } = base;
+            let ResolvedPath { path, links, .. } = base;
             self.resolved.globs.push((DeniedGlob::new(path, max_depth, pattern), links));
             if self.resolved.globs.len() > MAX_GLOBS {
                 return Err(PolicyError::TooManyGlobs { max: MAX_GLOBS });
@@ -192,7 +192,7 @@ impl<N: Names> Resolver<'_, N> {
                 let access =
                     if is_protected_name(&path) { access.min(Access::Read) } else { access };
                 let links = base.links.clone();
-                let real = Real { path, kind, links, last_link: None };
+                let real = ResolvedPath { path, kind, links, last_link: None };
                 self.resolved
                     .matches
                     .push((base.path.clone(), Target::new(real, access, Origin::Named)));
@@ -202,7 +202,7 @@ impl<N: Names> Resolver<'_, N> {
     }
 
     /// Where the glob starts, and what it is from there.
-    fn bases(&mut self, glob: &str) -> Result<Vec<(Real, Pattern)>, PolicyError> {
+    fn bases(&mut self, glob: &str) -> Result<Vec<(ResolvedPath, Pattern)>, PolicyError> {
         let (way, pattern) = split(glob)?;
         let starts = if way.is_absolute() { vec![PathBuf::from("/")] } else { self.starts() };
         if starts.is_empty() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{Origin, Target};
 use crate::sandbox::policy::draft::Draft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
-use crate::sandbox::policy::real::real_path;
+use crate::sandbox::policy::resolved_path::real_path;
 use crate::sandbox::policy::{
     Access, DeniedGlob, LinkDoubt, LinkTrust, NameKind, Names, PolicyContext, PolicyError,
     WrittenRoots,

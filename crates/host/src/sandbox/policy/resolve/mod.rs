@@ -10,7 +10,7 @@ use self::entries::Resolved;
 use super::draft::Draft;
 use super::effective::Policy;
 use super::essentials::DEVICES;
-use super::real::{Real, real};
+use super::resolved_path::{ResolvedPath, real};
 use super::rules::Rules;
 use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyContext, PolicyError};
 
@@ -41,12 +41,12 @@ enum Origin {
 }
 
 impl Target {
-    fn new(real: Real, access: Access, origin: Origin) -> Self {
-        let Real { path, kind, links, .. } = real;
+    fn new(real: ResolvedPath, access: Access, origin: Origin) -> Self {
+        let ResolvedPath { path, kind, links, .. } = real;
         Self { path, kind, access, links, named: Vec::new(), origin }
     }
 
-    fn of_entry(real: Real, access: Access, origin: Origin) -> Self {
+    fn of_entry(real: ResolvedPath, access: Access, origin: Origin) -> Self {
         let named = real.last_link.clone().into_iter().chain([real.path.clone()]).collect();
         Self { named, ..Self::new(real, access, origin) }
     }

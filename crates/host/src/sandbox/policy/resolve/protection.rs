@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{Origin, Target};
 use crate::sandbox::policy::draft::Draft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
-use crate::sandbox::policy::real::{Real, real, real_from};
+use crate::sandbox::policy::resolved_path::{ResolvedPath, real, real_from};
 use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 
 /// Of a file that says where a git directory is.
@@ -24,7 +24,7 @@ const MAX_POINTER_BYTES: usize = 8 << 10;
 pub(super) fn protected(
     draft: &Draft,
     targets: &[Target],
-    places: &[Real],
+    places: &[ResolvedPath],
     names: &impl Names,
     is_certain: impl Fn(&Target) -> bool,
 ) -> Result<Vec<Target>, PolicyError> {
@@ -152,7 +152,7 @@ impl<N: Names> Protection<'_, N> {
             }
             _ => {}
         }
-        self.add(Real { path, kind, links: Vec::new(), last_link: None });
+        self.add(ResolvedPath { path, kind, links: Vec::new(), last_link: None });
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl<N: Names> Protection<'_, N> {
         Ok(())
     }
 
-    fn protect_git_directory(&mut self, directory: Real) {
+    fn protect_git_directory(&mut self, directory: ResolvedPath) {
         if self.is_writable(&directory.path) && !self.meant.contains(directory.path.as_path()) {
             self.add(directory);
         }
@@ -198,7 +198,7 @@ impl<N: Names> Protection<'_, N> {
         self.names.kind(path).map_err(|source| unreadable(path, source))
     }
 
-    fn add(&mut self, real: Real) {
+    fn add(&mut self, real: ResolvedPath) {
         self.found.push(Target::new(real, Access::Read, Origin::System));
     }
 }

@@ -13,6 +13,7 @@ mod trial;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -117,13 +118,21 @@ impl Shared {
             return self.wanted.notify_one();
         }
         drop(state);
-        let shared = Arc::clone(self);
-        let starter = std::thread::Builder::new().name("files-starter".to_owned());
-        if let Err(error) = starter.spawn(move || shared.start_threads()) {
+        if let Err(error) = self.start_starter() {
             tracing::error!(%error, "cannot start a thread for work on files in a sandbox");
             self.lock().has_starter = false;
             self.give_up_wanted(&no_thread(NoThread));
         }
+    }
+
+    fn start_starter(self: &Arc<Self>) -> io::Result<()> {
+        // It would be confined as well, and with it every thread that it starts.
+        if exec_server_host::fs::is_confined() {
+            return Err(io::Error::other("the thread that asks for it is kept to a sandbox"));
+        }
+        let shared = Arc::clone(self);
+        let starter = std::thread::Builder::new().name("files-starter".to_owned());
+        starter.spawn(move || shared.start_threads()).map(drop)
     }
 
     /// The thread that starts the others. It ends when there are none.

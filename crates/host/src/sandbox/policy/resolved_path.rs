@@ -11,7 +11,7 @@ use super::{NameKind, Names, PolicyError};
 const MAX_LINKS: usize = 40;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Real {
+pub(super) struct ResolvedPath {
     /// Without symlinks, as far as there is something; what is missing stands as it was written.
     pub(super) path: PathBuf,
     pub(super) kind: NameKind,
@@ -22,7 +22,7 @@ pub(super) struct Real {
 }
 
 /// The path must be absolute and have no `..`: after a symlink, few know where that leads.
-pub(super) fn real(names: &impl Names, path: &Path) -> Result<Real, PolicyError> {
+pub(super) fn real(names: &impl Names, path: &Path) -> Result<ResolvedPath, PolicyError> {
     if !path.is_absolute() {
         return Err(PolicyError::Relative { path: path.to_owned() });
     }
@@ -56,7 +56,7 @@ pub(super) fn real_from(
     names: &impl Names,
     directory: &Path,
     way: &Path,
-) -> Result<Real, PolicyError> {
+) -> Result<ResolvedPath, PolicyError> {
     let mut walk = Walk {
         names,
         asked: way,
@@ -71,7 +71,7 @@ pub(super) fn real_from(
         walk.take(step)?;
     }
     let Walk { at: path, kind, links, last_link, .. } = walk;
-    Ok(Real { path, kind, links, last_link })
+    Ok(ResolvedPath { path, kind, links, last_link })
 }
 
 enum Step {
