@@ -32,7 +32,7 @@ use crate::{
 const QUEUED_CALLS: usize = 64;
 
 /// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
-/// connection ends and the server keeps the session for its detached time.
+/// connection ends and the server keeps the session for its detached time. A session in the same program ends then.
 #[derive(Debug, Clone)]
 pub struct ExecServerClient {
     handle: Arc<Handle>,

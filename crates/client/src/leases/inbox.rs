@@ -1,4 +1,4 @@
-//! What passes from the driver to the one who holds a lease: items in a queue, and an end.
+//! The queue between the sender of a lease's notifications and its holder: items, and an end.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard};

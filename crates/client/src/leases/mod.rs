@@ -1,7 +1,7 @@
 //! What a client has at the server for as long as one connection lives: watches, searches, bodies of HTTP responses, file
 //! handles. Where their notifications go, and that each is given up there when nobody wants it here.
 //!
-//! Decides and returns what to send; the driver sends it. Ids are never used twice, and a lost connection ends every
+//! Decides and returns what to send; the driver, or the link to a server in the same program, sends it. Ids are never used twice, and a lost connection ends every
 //! lease, so what an old connection still says reaches nobody.
 
 mod changes;

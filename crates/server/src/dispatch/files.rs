@@ -19,7 +19,7 @@ use crate::adapter::{
 use crate::connection::{ClientConnection, Reservation};
 use crate::server::ServerState;
 
-/// What is answered without asking whether there is room for it.
+/// Larger blocks reserve response budget first.
 const SMALL_BYTES: usize = 64 << 10;
 
 impl Dispatcher {
@@ -34,8 +34,8 @@ impl Dispatcher {
         });
     }
 
-    /// For what may have a large answer. As far as a small one goes it is done at once; the rest waits for room. So what hangs on dead
-    /// storage takes no room from others, and a client that asks and does not read costs a bounded memory.
+    /// Small responses are sent at once; large ones first reserve response budget. So a call that hangs on dead storage takes
+    /// no budget from others, and a client that asks and does not read costs a bounded memory.
     pub(super) fn large_file_call<M: LargeFileCall>(&self, params: M::Params, reply: Reply) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
@@ -197,7 +197,7 @@ impl Dispatcher {
         }
     }
 
-    /// Closing what is read can be waited for by nobody; the end of what was written is the answer.
+    /// Read handles close immediately; there is nothing to wait for. A written file is answered when it has its name.
     pub(super) fn close_file(&self, params: &FsCloseParams, reply: Reply) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.resources.files.handles.remove(&params.handle_id) {
