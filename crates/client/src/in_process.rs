@@ -179,10 +179,10 @@ impl InProcess {
     }
 }
 
-/// Another client may have closed the session; then nothing here works any more.
+/// Another client may have closed the session, or the server stops; then nothing here works any more.
 fn note_end(this: &Weak<InProcess>, returned: &Returned) {
     if let Err(error) = returned
-        && error.kind() == Some(&ErrorKind::SessionEnded)
+        && matches!(error.kind(), Some(ErrorKind::SessionEnded | ErrorKind::ShuttingDown))
         && let Some(this) = Weak::upgrade(this)
     {
         this.state.send_replace(ConnectionState::Failed(ExecServerError::Server(error.clone())));
@@ -217,7 +217,7 @@ impl EventSink for ProcessSink {
         {
             mirror.fail(gap);
         }
-        // What is offered after a failure is a duplicate, so the process still runs to its end.
+        // A mirror that has failed takes every event as a duplicate, so the process still runs to its end.
         match mirror.offer(seq, event.clone()) {
             Offer::Full => Offered::Full(notification),
             Offer::Accepted | Offer::Duplicate => Offered::Accepted,

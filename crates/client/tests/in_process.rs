@@ -14,7 +14,7 @@ use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{
     Empty, ErrorKind, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams,
     FsWatchParams, FsWriteFileParams, ListParams, OutputStream, PathUri, SessionCloseParams,
-    StartParams, TerminateMode, WriteStatus,
+    StartParams, TerminateMode, WriteParams, WriteStatus,
 };
 use exec_server_server::{Server, ServerConfig};
 use exec_server_transport::memory;
@@ -175,7 +175,8 @@ async fn the_session_counts_is_listed_and_cannot_be_resumed() {
         resume_session_id: Some(client.session_id().to_owned()),
         ..Default::default()
     };
-    assert!(ExecServerClient::connect_over(ours, options).await.is_err());
+    let refused = ExecServerClient::connect_over(ours, options).await.unwrap_err();
+    assert!(refused.to_string().contains("-32010"), "{refused}");
 
     drop((client, _process));
     assert!(server.connect_in_process("third").is_ok());
@@ -198,6 +199,8 @@ async fn another_client_may_observe_the_session_and_close_it() {
     let refused = client.start(shell("q", "true")).await.unwrap_err();
     assert_eq!(kind(&refused), "sessionEnded");
     let refused = client.environment_info(Empty {}).await.unwrap_err();
+    assert_eq!(kind(&refused), "sessionEnded");
+    let refused = client.process_list(ListParams::default()).await.unwrap_err();
     assert_eq!(kind(&refused), "sessionEnded");
 }
 
@@ -378,9 +381,12 @@ async fn limits_and_errors_are_those_of_the_wire() {
     assert_eq!(kind(&refused(shell("q", "true")).await), "tooManyProcesses");
 
     assert_eq!(process.write("x").await.unwrap(), WriteStatus::StdinClosed);
+    let write = WriteParams { process_id: "p".into(), chunk: "x".into(), write_id: Some(long) };
+    assert_eq!(code(&client.process_write(write).await.unwrap_err()), -32602);
     assert_eq!(process_ids(&client).await, ["p"]);
     server.shutdown().await;
-    assert_eq!(kind(&refused(shell("q", "true")).await), "sessionEnded");
+    assert_eq!(kind(&refused(shell("q", "true")).await), "shuttingDown");
+    assert!(matches!(*client.connection_state().borrow(), ConnectionState::Failed(_)));
 }
 
 #[tokio::test]

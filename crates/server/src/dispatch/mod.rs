@@ -77,7 +77,8 @@ impl Dispatcher {
     pub(crate) fn call(&self, session: &Arc<Session>, call: Call, reply: Reply) {
         match session.check_attached(self.connection.id()) {
             Ok(()) => self.run(session, call, reply),
-            Err(error) => reply.fail(error),
+            // A server that stops ends its sessions: that is the reason to tell.
+            Err(error) => reply.fail(self.state.sessions.check_draining().err().unwrap_or(error)),
         }
     }
 
