@@ -145,3 +145,26 @@ async fn a_client_that_is_closed_ends_its_watches() {
     assert!(watch.next().await.is_none());
     assert!(matches!(client.watch(params()).await, Err(ExecServerError::Closed)));
 }
+
+#[tokio::test]
+async fn a_notification_that_cannot_be_read_fails_its_watch_alone() {
+    let (client, _listening, mut peer) = connected().await;
+    let (mut broken, broken_id) = watching(&client, &mut peer).await;
+    let (mut whole, whole_id) = watching(&client, &mut peer).await;
+    peer.notify("fs/changed", &json!({"watchId": broken_id, "changedPaths": 7})).await;
+    let error = broken.next().await.unwrap().unwrap_err();
+    assert!(matches!(error, ExecServerError::ProtocolViolation(_)), "{error}");
+    let (_, given_up) = peer.expect("fs/unwatch").await;
+    assert_eq!(given_up["watchId"], broken_id);
+    peer.notify("fs/changed", &created(&whole_id, "a")).await;
+    assert_eq!(names(&mut whole).await, ["a"]);
+
+    // Without an id, nothing that the server says can be relied on.
+    peer.notify("fs/changed", &json!({"changedPaths": []})).await;
+    let error = whole.next().await.unwrap().unwrap_err();
+    assert!(!matches!(error, ExecServerError::Server(_)), "{error}");
+    assert!(matches!(
+        *client.connection_state().borrow(),
+        exec_server_client::ConnectionState::Failed(_)
+    ));
+}

@@ -99,6 +99,17 @@ async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
 }
 
 #[tokio::test]
+async fn positions_without_acks_are_not_granted() {
+    let server = server(ServerConfig::default());
+    let (mut client, session) = Client::open(&server, json!({})).await;
+    client.start("p", "exec sleep 1000", json!({})).await;
+    client.cut().await;
+    let resume = json!({ "resumeSessionId": session, "positions": { "p": 0 } });
+    let greeting = Client::connect(&server).call("initialize", resume).await.unwrap();
+    assert_eq!(greeting.get("positions"), None, "{greeting}");
+}
+
+#[tokio::test]
 async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
     let detached_session_ttl = Duration::from_secs(600);
     let server = server(ServerConfig { detached_session_ttl, ..ServerConfig::default() });
