@@ -20,7 +20,7 @@ const ACK_DELAY: Duration = Duration::from_millis(100);
 const CATCH_UP_BYTES: u64 = 64 << 10;
 /// Positions in the first message of a connection, for which servers allow 1 MiB.
 const MAX_POSITIONS_BYTES: usize = 512 << 10;
-/// What a position takes beside the id.
+/// The JSON of a position, without its id.
 const POSITION_BYTES: usize = 32;
 /// A control character of an id takes this many bytes in JSON.
 const MAX_ESCAPE: usize = 6;

@@ -83,7 +83,7 @@ impl<Q: Queue> LeaseHandle<Q> {
 impl<Q: Queue> Drop for LeaseHandle<Q> {
     fn drop(&mut self) {
         self.inbox.abandon();
-        // What is over has been dealt with.
+        // A lease that is over has nothing to give up.
         if !self.inbox.is_over() {
             self.client.lease_changed(&self.id);
         }

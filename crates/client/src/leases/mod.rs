@@ -218,7 +218,7 @@ impl Lease {
 }
 
 impl Target {
-    /// What a notification of another kind says under this id means nothing.
+    /// Ignores a notification of another kind under this id.
     pub(crate) fn take(&self, notification: ServerNotification, text_len: usize) {
         match (self, notification) {
             (Self::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {

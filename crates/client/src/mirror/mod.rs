@@ -180,7 +180,7 @@ impl ProcessMirror {
             state.wake_subscribers();
             drop(state);
             self.announce();
-            // What is offered from now on is a duplicate, for which there is always room.
+            // A feed that waits for room may go on: a failed mirror takes every event as a duplicate.
             self.shared.room.notify_one();
         }
     }

@@ -165,7 +165,7 @@ impl<'a> Copying<'a> {
         let is_new = self.note.is_some() || (is_there && is_missing(&self.to, &target).await);
         if is_there {
             match self.copy_there(source, &found, target.clone()).await {
-                // Whatever the server has made by then, it has made for this copy.
+                // The server made it for this copy, complete or not.
                 Err(ExecServerError::Interrupted { .. }) if found.is_directory && is_new => {}
                 outcome => return Ok(outcome?),
             }
