@@ -30,3 +30,9 @@ pub use memory::memory;
 pub use stdio::stdio;
 pub use tungstenite::protocol::frame::coding::CloseCode;
 pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};
+
+/// For the targets in `fuzz/`; no other build has it.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::websocket::fuzzing::decode_in_pieces;
+}

@@ -12,6 +12,8 @@ mod control;
 mod counted_sink;
 mod decoder;
 mod frame;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod liveness;
 mod reader;
 #[cfg(test)]

@@ -1,0 +1,21 @@
+//! A sandbox object that is accepted means the same after it was written again.
+#![no_main]
+
+use exec_server_protocol::{Sandbox, SandboxRequest};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &[u8]| {
+    let Ok(request) = serde_json::from_slice::<SandboxRequest>(text) else { return };
+    let asks_for_nothing = request.asks_for_nothing();
+    let Ok(sandbox) = request.parse() else {
+        assert!(!asks_for_nothing, "an object that is not understood asks for a restriction");
+        return;
+    };
+    let written = match &sandbox {
+        Sandbox::Mode(mode) => SandboxRequest::mode(mode),
+        Sandbox::Profile(profile) => SandboxRequest::profile(profile),
+    };
+    assert_eq!(written.asks_for_nothing(), asks_for_nothing);
+    let again = written.parse().expect("an object that was written can be read");
+    assert_eq!(format!("{again:?}"), format!("{sandbox:?}"));
+});
