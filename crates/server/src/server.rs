@@ -153,7 +153,7 @@ impl Server {
         let last_words = state.end_processes(grace).await;
         let finished = async {
             state.http_requests.idle().await;
-            state.searches.free().idle().await;
+            state.searches.idle().await;
         };
         let _ = tokio::time::timeout_at(deadline, finished).await;
         // What is being written is written, and its answers are among the last words.

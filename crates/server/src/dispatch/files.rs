@@ -13,8 +13,7 @@ use tokio::runtime;
 use super::resources::FileHandle;
 use super::{Dispatcher, Reply};
 use crate::adapter::{
-    FileCall, LargeFileCall, NoThread, PolicyScoped, Reading, Upload, check_block_len, no_thread,
-    open, read_block,
+    FileCall, LargeFileCall, PolicyScoped, Reading, Upload, check_block_len, open, read_block,
 };
 use crate::connection::{ClientConnection, Reservation};
 use crate::server::ServerState;
@@ -130,11 +129,11 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let offset = params.offset;
-        let read = move |reply: Reply, thread: Result<(), NoThread>| {
+        let read = move |reply: Reply, thread: Result<(), RpcError>| {
             if !reply.is_wanted() {
                 return;
             }
-            match thread.map_err(no_thread).and_then(|()| read_block(&file, offset, len)) {
+            match thread.and_then(|()| read_block(&file, offset, len)) {
                 Ok((bytes, eof)) => reply.send_block(bytes, eof),
                 Err(error) => reply.fail(error),
             }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::events::{EventStream, Sent};
 use super::resources::{HttpStream, StreamWindow, WholeRequest};
 use super::{Dispatcher, Reply, no_events};
-use crate::adapter::{MAX_BODY_BYTES, head, host_request, http_rpc_error, no_thread};
+use crate::adapter::{MAX_BODY_BYTES, head, host_request, http_rpc_error};
 use crate::connection::ClientConnection;
 use crate::server::ServerState;
 
@@ -95,7 +95,7 @@ async fn answer_whole(
     };
     let (answered, done) = oneshot::channel::<()>();
     state.files.run_or_tell(move |thread| {
-        reply.send::<rpc::HttpRequest>(thread.map(|()| whole).map_err(no_thread));
+        reply.send::<rpc::HttpRequest>(thread.map(|()| whole));
         drop((reserved, answered));
     });
     // Whoever waits for the work of a connection that ends waits for the answer.

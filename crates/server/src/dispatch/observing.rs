@@ -15,7 +15,6 @@ use super::events::{EventStream, Sent};
 use super::files::closed;
 use super::resources::WatchTask;
 use super::{Dispatcher, Reply, no_events};
-use crate::adapter::no_thread;
 use crate::adapter::{ChangeWatch, PolicyScoped, Searching, WatchedChanges};
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
@@ -61,11 +60,9 @@ impl Dispatcher {
                 }
             }
         };
-        self.state.files.run_or_tell(move |thread| {
-            match thread.map_err(no_thread).and_then(|()| watches.prepare()) {
-                Ok(()) => work.run(params, watch),
-                Err(error) => watch(Err(error)),
-            }
+        self.state.files.run_or_tell(move |thread| match thread.and_then(|()| watches.prepare()) {
+            Ok(()) => work.run(params, watch),
+            Err(error) => watch(Err(error)),
         });
     }
 

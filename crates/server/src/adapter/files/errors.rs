@@ -4,10 +4,8 @@ use exec_server_host::fs::FsError;
 use exec_server_protocol::{ErrorCode, ErrorKind, PathUri, RpcError, Subject};
 use std::io;
 
-use super::pool::NoThread;
-
 /// A later attempt may succeed.
-pub(crate) fn no_thread(_: NoThread) -> RpcError {
+pub(super) fn no_thread() -> RpcError {
     let message = "the server cannot start a thread for work on files; try again later";
     RpcError::internal(message).with_kind(ErrorKind::OutOfResources)
 }

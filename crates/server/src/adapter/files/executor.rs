@@ -12,8 +12,6 @@ use exec_server_protocol::{
     FsSymlinkParams, FsWalkParams, FsWatchParams, FsWriteFileParams, RpcError, SandboxRequest,
 };
 
-use super::confined::ConfinedPools;
-use super::errors::no_thread;
 use super::pool::{ExpectedJob, FilePool};
 use crate::adapter::SandboxResolver;
 
@@ -66,19 +64,18 @@ pub(crate) struct PolicyScoped<P> {
 /// Clones share threads.
 #[derive(Debug, Clone)]
 pub(crate) struct FileExecutors {
-    free: FilePool,
-    confined: ConfinedPools,
+    pool: FilePool,
     sandboxes: Arc<SandboxResolver>,
 }
 
 impl FileExecutors {
-    pub(crate) fn new(free: FilePool, sandboxes: Arc<SandboxResolver>) -> Self {
-        Self { free, confined: ConfinedPools::default(), sandboxes }
+    pub(crate) fn new(pool: FilePool, sandboxes: Arc<SandboxResolver>) -> Self {
+        Self { pool, sandboxes }
     }
 
-    /// For what is about no file that a client has named.
-    pub(crate) fn free(&self) -> &FilePool {
-        &self.free
+    /// Waits until no work is queued, running or expected.
+    pub(crate) async fn idle(&self) {
+        self.pool.idle().await;
     }
 
     /// Does the work where the policy of the params holds, or says why that cannot be.
@@ -92,9 +89,8 @@ impl FileExecutors {
             // To find out what a policy means on this machine takes a look at it.
             None => {
                 let this = self.clone();
-                self.free.run_or_tell(move |thread| {
-                    let policy = thread.map_err(no_thread);
-                    match policy.and_then(|()| this.sandboxes.file_policy(params.sandbox())) {
+                self.pool.run_or_tell(move |thread| {
+                    match thread.and_then(|()| this.sandboxes.file_policy(params.sandbox())) {
                         Ok(Some(policy)) => this.run_under(Some(policy), params, work),
                         Ok(None) => {
                             let executor = this.executor(None);
@@ -118,34 +114,25 @@ impl FileExecutors {
     }
 
     fn executor(&self, policy: Option<Policy>) -> FileExecutor {
-        let free = self.free.clone();
-        FileExecutor { free, confined: policy.map(|policy| (self.confined.clone(), policy)) }
+        FileExecutor { pool: self.pool.clone(), policy }
     }
 }
 
 /// Threads that are kept to one policy, or free ones.
 #[derive(Debug, Clone)]
 pub(crate) struct FileExecutor {
-    free: FilePool,
-    confined: Option<(ConfinedPools, Policy)>,
+    pool: FilePool,
+    policy: Option<Policy>,
 }
 
 impl FileExecutor {
     /// The job is told if there is no thread that is kept to the policy. It must not touch anything then, nor block.
     pub(crate) fn run(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
-        let Some((pools, policy)) = &self.confined else {
-            return self.free.run_or_tell(move |thread| job(thread.map_err(no_thread)));
-        };
-        // Whoever waits for the pool to be idle waits for this as well.
-        let coming = self.expect_job();
-        pools.run(policy, move |kept| {
-            job(kept);
-            drop(coming);
-        });
+        self.pool.run_under(&self.policy, job);
     }
 
     /// A job will come.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
-        self.free.expect_job()
+        self.pool.expect_job()
     }
 }

@@ -1,6 +1,5 @@
 //! Work on files, on threads that keep to the policy of their request.
 
-mod confined;
 mod errors;
 mod executor;
 mod handles;
@@ -11,13 +10,11 @@ mod reading;
 mod searching;
 mod watching;
 
-pub(crate) use confined::can_confine;
-pub(crate) use errors::no_thread;
 pub(crate) use executor::{FileExecutors, PolicyScoped};
 pub(crate) use handles::{Upload, check_block_len, open, read_block};
 pub(crate) use listing::LargeFileCall;
 pub(crate) use operations::FileCall;
-pub(crate) use pool::{FilePool, NoThread};
+pub(crate) use pool::{FilePool, can_confine};
 pub(crate) use reading::{LargeFile, Reading};
 pub(crate) use searching::Searching;
 pub(crate) use watching::Watches;

@@ -1,0 +1,435 @@
+//! Which workers the pool has, and which of them does the next job: decisions only. No thread is
+//! started or woken here, and the clock is an argument.
+//!
+//! Each policy has a queue and workers of its own; so does work without a policy. A queue has as
+//! many workers at work as there are processors, and one more for each job that has waited for a
+//! millisecond. At most one worker at a time is on its way to a queue: when it takes a job and
+//! more are there, it calls the next. So short jobs do not wake a thread each.
+//!
+//! A worker asks [`PoolState::next`] until it is told to end. The *starter*, one thread, starts
+//! workers and keeps the time.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// A worker that sleeps for so long ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A job that waits for longer gets one more worker. One that runs for longer is slow because of
+/// its storage.
+const LATE: Duration = Duration::from_millis(1);
+/// The same if a worker has to be started and its queue has [`Limits::few`] already.
+const VERY_LATE: Duration = Duration::from_millis(20);
+/// After a worker could not be started.
+const START_RETRY: Duration = Duration::from_millis(100);
+
+/// Of workers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Of one queue. Under a ceiling all clients share one policy, so it is more than one client
+    /// can have at work.
+    pub(super) each: usize,
+    /// Started for a queue as soon as a job is late.
+    pub(super) few: usize,
+    /// Of all queues; beyond, an idle worker of another queue ends first.
+    pub(super) usual: usize,
+    /// Of all queues, even if every worker hangs.
+    pub(super) all: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct WorkerId(u64);
+
+#[derive(Debug)]
+pub(super) struct Job<J> {
+    pub(super) work: J,
+    pub(super) queued_at: Instant,
+}
+
+/// The answer to a worker that asks what to do.
+#[derive(Debug)]
+pub(super) enum Next<J> {
+    Run(Job<J>),
+    /// Until then, or until it is woken; then it asks again.
+    Sleep {
+        until: Instant,
+    },
+    End,
+}
+
+/// `P` is a policy, `J` the work of a job. The queue of `None` has no policy.
+pub(super) struct PoolState<P, J> {
+    processors: usize,
+    queues: HashMap<Option<P>, Queue<J>>,
+    pub(super) workers: HashMap<WorkerId, Worker<P>>,
+    /// Without a policy, and of all policies.
+    budgets: [Budget<P>; 2],
+    to_start: VecDeque<WorkerId>,
+    to_wake: Vec<WorkerId>,
+    /// A worker is to be started, a check is due earlier, or no worker is left.
+    wake_starter: bool,
+    /// When a job will be late.
+    check_at: Option<Instant>,
+    /// A job is late and no worker was to be had. One may be when another sleeps or ends.
+    held_back: bool,
+    last_id: u64,
+}
+
+/// Invariant: it has a worker or a job.
+struct Queue<J> {
+    jobs: VecDeque<Job<J>>,
+    workers: usize,
+    /// Workers that run a job.
+    busy: usize,
+    /// Workers that may be busy beyond one for each processor.
+    extra: usize,
+    /// The one that has slept for longest is the first.
+    idle: VecDeque<WorkerId>,
+    /// A worker was called or started and has not asked yet.
+    coming: bool,
+    last_use: Instant,
+}
+
+pub(super) struct Worker<P> {
+    policy: Option<P>,
+    pub(super) activity: Activity,
+    has_run: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Activity {
+    Starting,
+    Busy {
+        since: Instant,
+    },
+    Idle {
+        since: Instant,
+    },
+    /// Woken for a job.
+    Called,
+    /// Woken to end.
+    Dismissed,
+}
+
+/// Of the queues that share limits.
+struct Budget<P> {
+    limits: Limits,
+    /// Those to be started, too.
+    workers: usize,
+    /// Queues with jobs that get a worker when another one ends.
+    starving: VecDeque<Option<P>>,
+}
+
+impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
+    pub(super) fn new(processors: usize, plain: Limits, sandboxed: Limits) -> Self {
+        let budget = |limits| Budget { limits, workers: 0, starving: VecDeque::new() };
+        Self {
+            processors,
+            queues: HashMap::new(),
+            workers: HashMap::new(),
+            budgets: [plain, sandboxed].map(budget),
+            to_start: VecDeque::new(),
+            to_wake: Vec::new(),
+            wake_starter: false,
+            check_at: None,
+            held_back: false,
+            last_id: 0,
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, policy: &Option<P>, work: J, now: Instant) {
+        let queue = self.queues.entry(policy.clone()).or_insert_with(|| Queue::new(now));
+        queue.last_use = now;
+        queue.jobs.push_back(Job { work, queued_at: now });
+        self.call_worker(policy, now);
+    }
+
+    /// To be asked by a worker that was started, was woken, has slept or has run its job.
+    pub(super) fn next(&mut self, id: WorkerId, now: Instant) -> Next<J> {
+        let worker = self.workers.get_mut(&id).expect("a worker that asks has not ended");
+        let policy = worker.policy.clone();
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        let is_over = match worker.activity {
+            Activity::Starting | Activity::Called => {
+                queue.coming = false;
+                false
+            }
+            Activity::Busy { since } => {
+                queue.finish_job(now - since);
+                false
+            }
+            Activity::Idle { since } if now < since + IDLE_TIMEOUT => {
+                return Next::Sleep { until: since + IDLE_TIMEOUT };
+            }
+            Activity::Idle { .. } => {
+                queue.idle.retain(|idle| *idle != id);
+                true
+            }
+            Activity::Dismissed => true,
+        };
+        // Another queue has no worker: this one makes room, and its own queue waits for its turn.
+        // But each runs one job at least, or two queues could pass a place to and fro for ever.
+        let may_yield = worker.has_run || queue.jobs.is_empty();
+        let budget = &self.budgets[group(&policy)];
+        if is_over || may_yield && budget.starving.iter().any(|starving| *starving != policy) {
+            self.end_worker(id);
+            self.settle(&policy, now);
+            return Next::End;
+        }
+        if let Some(job) = queue.take_job(self.processors, now) {
+            worker.activity = Activity::Busy { since: now };
+            worker.has_run = true;
+            self.call_worker(&policy, now);
+            return Next::Run(job);
+        }
+        worker.activity = Activity::Idle { since: now };
+        queue.idle.push_back(id);
+        self.settle(&policy, now);
+        Next::Sleep { until: now + IDLE_TIMEOUT }
+    }
+
+    /// A worker cannot run the job that it was given, and ends. Another one does it.
+    pub(super) fn hand_back(&mut self, id: WorkerId, job: Job<J>, now: Instant) {
+        let policy = self.workers[&id].policy.clone();
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        queue.finish_job(Duration::ZERO);
+        queue.jobs.push_front(job);
+        self.end_worker(id);
+        self.settle(&policy, now);
+    }
+
+    /// A worker could not be started, or is of no use for its queue. If that has others they do
+    /// the jobs; otherwise these are returned.
+    #[must_use]
+    pub(super) fn fail_start(&mut self, id: WorkerId, now: Instant) -> VecDeque<Job<J>> {
+        let policy = self.workers[&id].policy.clone();
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        queue.coming = false;
+        let mut failed = VecDeque::new();
+        if queue.workers == 1 {
+            failed.append(&mut queue.jobs);
+        }
+        self.end_worker(id);
+        let needs_worker = self.queues.get(&policy).is_some_and(Queue::needs_worker);
+        self.held_back |= needs_worker && !self.call_idle(&policy);
+        // Not at once: it would fail again.
+        if self.held_back {
+            self.check_later(now + START_RETRY);
+        }
+        failed
+    }
+
+    /// To be called by the starter whenever it wakes.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.check_at.is_some_and(|at| at <= now) {
+            self.check_at = None;
+            self.call_workers(now);
+        }
+    }
+
+    /// When the starter has to wake at the latest.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    /// A worker to be started, and its policy.
+    pub(super) fn poll_start(&mut self) -> Option<(WorkerId, Option<P>)> {
+        let id = self.to_start.pop_front()?;
+        Some((id, self.workers[&id].policy.clone()))
+    }
+
+    /// A sleeping worker to be woken.
+    pub(super) fn poll_wake(&mut self) -> Option<WorkerId> {
+        self.to_wake.pop()
+    }
+
+    /// Whether the starter has to look again.
+    pub(super) fn poll_starter(&mut self) -> bool {
+        std::mem::take(&mut self.wake_starter)
+    }
+
+    /// Whether there is no worker, and so no job.
+    pub(super) fn is_empty(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    /// A worker of a queue sleeps or has ended. Its own queue comes first.
+    fn settle(&mut self, policy: &Option<P>, now: Instant) {
+        self.call_worker(policy, now);
+        if self.held_back {
+            self.call_workers(now);
+        }
+    }
+
+    /// Sees to it that a worker comes for the jobs of a queue.
+    fn call_worker(&mut self, policy: &Option<P>, now: Instant) {
+        let Some(queue) = self.queues.get(policy).filter(|queue| queue.needs_worker()) else {
+            return;
+        };
+        let limits = self.budgets[group(policy)].limits;
+        if queue.is_full(self.processors) {
+            let grows = queue.idle.is_empty() && queue.workers >= limits.few;
+            let late_at = queue.oldest() + if grows { VERY_LATE } else { LATE };
+            if now < late_at {
+                return self.check_later(late_at);
+            }
+        }
+        let (is_alone, may_grow) = (queue.workers == 0, queue.workers < limits.each);
+        if self.call_idle(policy) {
+            return;
+        }
+        let of = group(policy);
+        if !may_grow || self.budgets[of].starving.contains(policy) {
+            self.held_back = true;
+        } else if self.budgets[of].workers < limits.usual {
+            self.start_worker(policy);
+        } else if self.dismiss_one(of) {
+            self.budgets[of].starving.push_back(policy.clone());
+        } else if self.budgets[of].workers < limits.all {
+            self.start_worker(policy);
+        } else if is_alone {
+            self.budgets[of].starving.push_back(policy.clone());
+        } else {
+            // It gets the place of another queue's worker only when that sleeps or ends.
+            self.held_back = true;
+        }
+    }
+
+    /// Calls workers for all queues that need one.
+    fn call_workers(&mut self, now: Instant) {
+        self.held_back = false;
+        let needy = self.queues.iter().filter(|(_, queue)| queue.needs_worker());
+        let needy: Vec<_> = needy.map(|(policy, _)| policy.clone()).collect();
+        for policy in needy {
+            self.call_worker(&policy, now);
+        }
+    }
+
+    /// Wakes an idle worker of a queue for a job, if there is one.
+    fn call_idle(&mut self, policy: &Option<P>) -> bool {
+        let Some(queue) = self.queues.get_mut(policy) else { return false };
+        // The last one that fell asleep: the others may end.
+        let Some(id) = queue.idle.pop_back() else { return false };
+        queue.coming = true;
+        self.wake(id, Activity::Called);
+        true
+    }
+
+    /// Ends an idle worker of the queue that was least recently used.
+    fn dismiss_one(&mut self, of: usize) -> bool {
+        let queues = self.queues.iter_mut().filter(|(policy, _)| group(policy) == of);
+        let idle = queues.map(|(_, queue)| queue).filter(|queue| !queue.idle.is_empty());
+        let Some(queue) = idle.min_by_key(|queue| queue.last_use) else { return false };
+        let id = queue.idle.pop_front().expect("it has an idle worker");
+        self.wake(id, Activity::Dismissed);
+        true
+    }
+
+    fn wake(&mut self, id: WorkerId, activity: Activity) {
+        self.workers.get_mut(&id).expect("an idle worker is there").activity = activity;
+        self.to_wake.push(id);
+    }
+
+    pub(super) fn start_worker(&mut self, policy: &Option<P>) {
+        self.last_id += 1;
+        let id = WorkerId(self.last_id);
+        let worker =
+            Worker { policy: policy.clone(), activity: Activity::Starting, has_run: false };
+        self.workers.insert(id, worker);
+        self.budgets[group(policy)].workers += 1;
+        let queue = self.queues.get_mut(policy).expect("a queue with a job is there");
+        queue.workers += 1;
+        queue.coming = true;
+        self.to_start.push_back(id);
+        self.wake_starter = true;
+    }
+
+    /// Its place goes to a starving queue; to several if there is room, since others end for them.
+    fn end_worker(&mut self, id: WorkerId) {
+        let policy = self.workers.remove(&id).expect("a worker ends once").policy;
+        let budget = &mut self.budgets[group(&policy)];
+        budget.workers -= 1;
+        let mut room = budget.limits.usual.saturating_sub(budget.workers).max(1);
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        queue.workers -= 1;
+        if queue.workers == 0 && queue.jobs.is_empty() {
+            self.queues.remove(&policy);
+        }
+        while room > 0
+            && let Some(starving) = self.budgets[group(&policy)].starving.pop_front()
+        {
+            // Its own workers may have done the jobs since.
+            if self.queues.get(&starving).is_some_and(Queue::needs_worker) {
+                self.start_worker(&starving);
+                room -= 1;
+            }
+        }
+        self.wake_starter |= self.workers.is_empty();
+    }
+
+    fn check_later(&mut self, at: Instant) {
+        if self.check_at.is_none_or(|known| at < known) {
+            self.check_at = Some(at);
+            self.wake_starter = true;
+        }
+    }
+}
+
+/// Which of the budgets a queue shares.
+fn group<P>(policy: &Option<P>) -> usize {
+    usize::from(policy.is_some())
+}
+
+impl<J> Queue<J> {
+    fn new(now: Instant) -> Self {
+        Self {
+            jobs: VecDeque::new(),
+            workers: 0,
+            busy: 0,
+            extra: 0,
+            idle: VecDeque::new(),
+            coming: false,
+            last_use: now,
+        }
+    }
+
+    fn needs_worker(&self) -> bool {
+        !self.jobs.is_empty() && !self.coming
+    }
+
+    /// Whether as many workers are busy as are useful, or more.
+    fn is_full(&self, processors: usize) -> bool {
+        self.busy >= processors + self.extra
+    }
+
+    /// When the job that has waited for longest was queued.
+    fn oldest(&self) -> Instant {
+        self.jobs.front().expect("a queue that needs a worker has jobs").queued_at
+    }
+
+    /// A job for a worker that is awake.
+    fn take_job(&mut self, processors: usize, now: Instant) -> Option<Job<J>> {
+        if self.is_full(processors) {
+            let oldest = self.jobs.front()?;
+            if now < oldest.queued_at + LATE {
+                return None;
+            }
+            self.extra += 1;
+        }
+        let job = self.jobs.pop_front()?;
+        self.busy += 1;
+        Some(job)
+    }
+
+    fn finish_job(&mut self, took: Duration) {
+        self.busy -= 1;
+        if self.busy == 0 {
+            self.extra = 0;
+        } else if took > LATE {
+            self.extra = self.extra.saturating_sub(1);
+        }
+    }
+}
