@@ -256,7 +256,7 @@ impl Log {
 
     fn append(&self, mut state: MutexGuard<'_, State>, event: Event) {
         let waiters = NotifyOnDrop(&self.grew);
-        state.push(event);
+        state.push(event, Instant::now());
         state.evict_confirmed(self.limits.memory_bytes);
         for watcher in &state.watchers {
             if let Some(watcher) = watcher.upgrade() {
@@ -280,8 +280,8 @@ impl Log {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            let patience = self.lock().patience(&self.limits);
-            match patience {
+            let deadline = self.lock().wait_for_reader(&self.limits, Instant::now());
+            match deadline {
                 Some(until) => {
                     let _ = tokio::time::timeout_at(until, room).await;
                 }

@@ -63,9 +63,9 @@ impl State {
         }
     }
 
-    pub(super) fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: Event, now: Instant) {
         let (seq, offset) = (self.progress.next_seq, self.end_offset);
-        let entry = Entry { seq, offset, at: Instant::now(), event };
+        let entry = Entry { seq, offset, at: now, event };
         self.end_offset = entry.end_offset();
         self.progress.next_seq += 1;
         self.memory_cost += entry.cost();
@@ -161,8 +161,8 @@ impl State {
         !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
     }
 
-    /// How long to wait for the reader before another chunk; `None`: not at all.
-    pub(super) fn patience(&mut self, limits: &LogLimits) -> Option<Instant> {
+    /// Until when to wait for the reader before another chunk; `None`: not at all.
+    pub(super) fn wait_for_reader(&mut self, limits: &LogLimits, now: Instant) -> Option<Instant> {
         let events = self.progress.next_seq - 1 - self.confirmed.seq;
         let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
         let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
@@ -174,7 +174,6 @@ impl State {
         if fits || self.spill.is_some() || self.discards(limits) {
             return None;
         }
-        let now = Instant::now();
         let until = *self.reader_deadline.get_or_insert(now + READER_TIMEOUT);
         (until > now).then_some(until)
     }

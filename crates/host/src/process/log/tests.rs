@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::*;
 
@@ -285,10 +286,32 @@ async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written
     assert_eq!(text(&page), [numbered(2, 1000), numbered(3, 1000)].concat());
 }
 
+#[test]
+fn a_reader_has_one_deadline_until_it_makes_room() {
+    let limits = LogLimits { memory_bytes: 1000, spill_bytes: 1 << 20, on_full: OnFull::Block };
+    let (mut state, begin) = (State::new(&limits), Instant::now());
+    let after = |millis| begin + Duration::from_millis(millis);
+    let output = || Event::Output { stream: Stream::Stdout, bytes: vec![0; 400].into() };
+    state.push(output(), begin);
+    assert_eq!(state.wait_for_reader(&limits, begin), None, "there is room");
+    state.push(output(), after(1));
+    assert_eq!(state.wait_for_reader(&limits, after(1)), Some(after(6)));
+    assert_eq!(state.wait_for_reader(&limits, after(5)), Some(after(6)), "it is not put off");
+    assert_eq!(state.wait_for_reader(&limits, after(6)), None, "it did not keep up");
+    assert_eq!(state.wait_for_reader(&limits, after(60)), None, "nor has it since");
+    state.confirmed = state.position_after(2);
+    assert_eq!(state.wait_for_reader(&limits, after(61)), None, "it made room");
+    state.push(output(), after(62));
+    state.push(output(), after(63));
+    assert_eq!(state.wait_for_reader(&limits, after(64)), Some(after(69)), "and has time again");
+    let first = [0, 1, 2, 62, 63, 64].map(|millis| state.first_since(after(millis)));
+    assert_eq!(first, [1, 2, 3, 3, 4, 5]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
     let log = Arc::new(log(64 << 10, 1 << 30, OnFull::Block));
-    while log.lock().patience(&log.limits).is_none() {
+    while log.lock().wait_for_reader(&log.limits, Instant::now()).is_none() {
         produce(&log, vec![0; 4096]).await;
     }
     let reader = tokio::spawn({
@@ -299,13 +322,13 @@ async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
     reader.await.unwrap();
     assert!(log.lock().reader_deadline.is_none(), "the reader made room");
 
-    while log.lock().patience(&log.limits).is_none() {
+    while log.lock().wait_for_reader(&log.limits, Instant::now()).is_none() {
         produce(&log, vec![0; 4096]).await;
     }
     log.wait_for_room().await;
     for _ in 0..100 {
         // Its time is over: output goes to the file without another wait.
-        assert!(log.lock().patience(&log.limits).is_none());
+        assert!(log.lock().wait_for_reader(&log.limits, Instant::now()).is_none());
         produce(&log, vec![0; 4096]).await;
     }
     assert!(log.lock().spilled_bytes() > 0);

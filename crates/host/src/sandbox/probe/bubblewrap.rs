@@ -39,7 +39,7 @@ fn run(place: &str, options: &[&str]) -> Result<String, String> {
     run_for(TIMEOUT_SECONDS, place, options)
 }
 
-fn run_for(patience_seconds: u32, place: &str, options: &[&str]) -> Result<String, String> {
+fn run_for(timeout_seconds: u32, place: &str, options: &[&str]) -> Result<String, String> {
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = std::process::Command::new(place);
     // SAFETY: plain system calls, which may be made between fork and exec. An alarm stays set for the new program, and whoever
@@ -47,7 +47,7 @@ fn run_for(patience_seconds: u32, place: &str, options: &[&str]) -> Result<Strin
     unsafe {
         command.pre_exec(move || {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
-            libc::alarm(patience_seconds);
+            libc::alarm(timeout_seconds);
             Ok(())
         });
     }
