@@ -45,7 +45,7 @@ struct State {
 }
 
 impl Outbox {
-    pub(super) fn new(memory: &MemoryShare) -> Self {
+    pub(crate) fn new(memory: &MemoryShare) -> Self {
         let state = State { held: memory.hold(), ..State::default() };
         Self {
             max_response: memory.budget().largest().min(MAX_MESSAGE_BYTES),

@@ -80,8 +80,8 @@ impl Reply {
         self.prepare::<M>(result).send();
     }
 
-    pub(crate) fn fail(self, error: RpcError) {
-        self.send::<rpc::SessionList>(Err(error));
+    pub(crate) fn fail(mut self, error: RpcError) {
+        self.to.take().expect("a reply is sent once, by value").fail(error);
     }
 
     /// Makes the response, to be sent later.
@@ -113,61 +113,55 @@ impl Reply {
     }
 
     /// Answers `fs/readFile` with a small file.
-    pub(crate) fn send_file(mut self, content: Vec<u8>) {
-        match self.to.take() {
-            Some(ReplyTo::Socket { outbox, id }) => {
-                let message = bytes_response(&id, "dataBase64", &content, "");
-                outbox.push(sendable(&outbox, &id, message));
-            }
-            to => {
-                self.to = to;
-                let response = FsReadFileResponse { data_base64: content.into() };
-                self.send::<rpc::FsReadFile>(Ok(response));
-            }
-        }
+    pub(crate) fn send_file(self, content: Vec<u8>) {
+        let Some((_, id)) = self.socket() else {
+            let response = FsReadFileResponse { data_base64: content.into() };
+            return self.send::<rpc::FsReadFile>(Ok(response));
+        };
+        let message = bytes_response(id, "dataBase64", &content, "");
+        self.push(message);
     }
 
     /// Answers `fs/readFile` with a file that is read piece by piece, straight into the response.
-    pub(crate) fn send_large_file(mut self, file: LargeFile) {
-        match self.to.take() {
-            Some(ReplyTo::Socket { outbox, id }) => {
-                let max = outbox.max_response();
-                let expected = file.expected_bytes().min(max);
-                let mut response = BytesResponse::new(&id, "dataBase64", expected);
-                let read = file.finish(|piece| {
-                    response.append(piece);
-                    if response.len() > max { Err(too_large(max)) } else { Ok(()) }
-                });
-                outbox.push(match read {
-                    Ok(()) => sendable(&outbox, &id, response.finish("")),
-                    Err(error) => error_response(&id, &error),
-                });
-            }
-            to => {
-                self.to = to;
-                let mut content = Vec::with_capacity(file.expected_bytes());
-                let read = file.finish(|piece| {
-                    content.extend_from_slice(piece);
-                    Ok(())
-                });
-                let response = read.map(|()| FsReadFileResponse { data_base64: content.into() });
-                self.send::<rpc::FsReadFile>(response);
-            }
+    pub(crate) fn send_large_file(self, file: LargeFile) {
+        self.send_pieces(file.expected_bytes(), |take| file.finish(take));
+    }
+
+    fn send_pieces(
+        self,
+        expected: usize,
+        read: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), RpcError>) -> Result<(), RpcError>,
+    ) {
+        let Some((outbox, id)) = self.socket() else {
+            let mut content = Vec::with_capacity(expected);
+            let read = read(&mut |piece| {
+                content.extend_from_slice(piece);
+                Ok(())
+            });
+            let response = read.map(|()| FsReadFileResponse { data_base64: content.into() });
+            return self.send::<rpc::FsReadFile>(response);
+        };
+        let max = outbox.max_response();
+        let mut response = BytesResponse::new(id, "dataBase64", expected.min(max));
+        let read = read(&mut |piece| {
+            response.append(piece);
+            if response.len() > max { Err(too_large(max)) } else { Ok(()) }
+        });
+        match read {
+            Ok(()) => self.push(response.finish("")),
+            Err(error) => self.fail(error),
         }
     }
 
     /// Answers `fs/readBlock`.
-    pub(crate) fn send_block(mut self, bytes: Vec<u8>, eof: bool) {
-        match self.to.take() {
-            Some(ReplyTo::Socket { outbox, id }) => {
-                let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
-                outbox.push(sendable(&outbox, &id, bytes_response(&id, "chunk", &bytes, more)));
-            }
-            to => {
-                self.to = to;
-                self.send::<rpc::FsReadBlock>(Ok(FsReadBlockResponse { chunk: bytes.into(), eof }));
-            }
-        }
+    pub(crate) fn send_block(self, bytes: Vec<u8>, eof: bool) {
+        let Some((_, id)) = self.socket() else {
+            let response = FsReadBlockResponse { chunk: bytes.into(), eof };
+            return self.send::<rpc::FsReadBlock>(Ok(response));
+        };
+        let more = if eof { r#","eof":true"# } else { r#","eof":false"# };
+        let message = bytes_response(id, "chunk", &bytes, more);
+        self.push(message);
     }
 
     /// Answers with events of a process up to `seq`, which count as received when the response is.
@@ -177,18 +171,36 @@ impl Reply {
         feed: Arc<SocketFeed>,
         seq: u64,
     ) {
-        match self.to.take() {
-            Some(ReplyTo::Socket { outbox, id }) => match response(&id, &result) {
-                Ok(message) if message.len() <= outbox.max_response() => {
-                    outbox.push_events(message, feed, seq);
-                }
-                Ok(message) => outbox.push(sendable(&outbox, &id, message)),
-                Err(error) => outbox.push(unencodable(&id, &error)),
-            },
-            to => {
-                self.to = to;
-                self.send::<M>(Ok(result));
+        let Some((outbox, id)) = self.socket() else { return self.send::<M>(Ok(result)) };
+        match response(id, &result) {
+            Ok(message) if message.len() <= outbox.max_response() => {
+                outbox.push_events(message, feed, seq);
+                self.to = None;
             }
+            _ => self.send::<M>(Ok(result)),
+        }
+    }
+
+    fn socket(&self) -> Option<(&Arc<Outbox>, &RequestId)> {
+        match &self.to {
+            Some(ReplyTo::Socket { outbox, id }) => Some((outbox, id)),
+            _ => None,
+        }
+    }
+
+    /// Answers a request that came over a socket.
+    fn push(mut self, message: Vec<u8>) {
+        if let Some(ReplyTo::Socket { outbox, id }) = self.to.take() {
+            outbox.push(sendable(&outbox, &id, message));
+        }
+    }
+}
+
+impl ReplyTo {
+    fn fail(self, error: RpcError) {
+        match self {
+            Self::Socket { outbox, id } => outbox.push(error_response(&id, &error)),
+            Self::InProcess { respond, .. } => respond(Err(error)),
         }
     }
 }
@@ -283,10 +295,7 @@ fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let id = match &self.to {
-            Some(ReplyTo::Socket { id, .. }) => Some(id),
-            Some(ReplyTo::InProcess { .. }) | None => None,
-        };
+        let id = self.socket().map(|(_, id)| id);
         f.debug_struct("Reply").field("id", &id).finish_non_exhaustive()
     }
 }
@@ -294,11 +303,29 @@ impl std::fmt::Debug for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(to) = self.to.take() {
-            let error = RpcError::internal("the request was abandoned by the server");
-            match to {
-                ReplyTo::Socket { outbox, id } => outbox.push(error_response(&id, &error)),
-                ReplyTo::InProcess { respond, .. } => respond(Err(error)),
-            }
+            to.fail(RpcError::internal("the request was abandoned by the server"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use exec_server_transport::MemoryBudget;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_while_a_large_file_is_read_is_answered() {
+        let budget = MemoryBudget::new(1 << 20);
+        let outbox = Arc::new(Outbox::new(&budget.share()));
+        let text = Arc::new(RequestTexts::default()).count(0);
+        // Only large answers are counted, and they repeat the id.
+        let id = RequestId::String("x".repeat(100_000));
+        let reply = Reply::over_socket(&outbox, id, text);
+        let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));
+        catch_unwind(answer).unwrap_err();
+        assert!(budget.used() > 0, "nothing waits to be sent");
     }
 }
