@@ -1,107 +1,246 @@
-//! The commands that need a server: what they are called, what they accept, and what that means. Short flags mean
-//! what they mean in ssh and docker.
+//! The commands that need a server. Short flags mean what they mean in ssh and docker.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
+use clap::{Args, Subcommand, ValueHint};
 use exec_server_protocol::SignalName;
 
-use super::files::{self, FileAction};
-use super::http::{self, Request};
-use super::sandbox::{self, SandboxChoice};
+use super::files::FileCommand;
+use super::http::Http;
+use super::sandbox::SandboxFlags;
 use super::signal::parse_signal;
-use super::{CONFIG_FILE, config_argument, switch};
+use super::values::{parse_duration, parse_lifetime, parse_name, secret};
 use crate::target::server_url::ServerUrl;
 
-/// A command of a client, and how it finds its server.
-#[derive(Debug)]
-pub(crate) struct ClientCommand {
-    pub(crate) server: ServerChoice,
-    pub(crate) action: Action,
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientCommand {
+    Run(Run),
+    Shell(Shell),
+    Ps(Ps),
+    Logs(Logs),
+    Attach(Attach),
+    Kill(Kill),
+    Wait(Wait),
+    Forget(Forget),
+    #[command(flatten)]
+    Files(FileCommand),
+    Http(Http),
 }
 
-/// What the command line says about the server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+impl ClientCommand {
+    pub(super) fn server_mut(&mut self) -> &mut ServerChoice {
+        match self {
+            Self::Run(Run { server, .. })
+            | Self::Shell(Shell { server, .. })
+            | Self::Ps(Ps { server, .. })
+            | Self::Logs(Logs { server, .. })
+            | Self::Attach(Attach { server, .. })
+            | Self::Kill(Kill { server, .. })
+            | Self::Wait(Wait { server, .. })
+            | Self::Forget(Forget { server, .. })
+            | Self::Http(Http { server, .. }) => server,
+            Self::Files(command) => command.server_mut(),
+        }
+    }
+
+    /// The rules that clap cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Run(Run { sandbox, .. }) | Self::Shell(Shell { sandbox, .. }) => sandbox.check(),
+            Self::Http(http) => http.method_and_url().map(drop),
+            Self::Files(FileCommand::Cp(cp)) if cp.paths.len() < 2 => {
+                Err("a path is missing: SOURCE or DESTINATION".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The options of every client command: which server it uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(args_override_self = true)]
 pub(crate) struct ServerChoice {
+    /// Use the server at ws://HOST:PORT or unix:///PATH
+    #[arg(long, value_name = "URL", value_parser = secret(parse_url))]
     pub(crate) connect: Option<ServerUrl>,
+    /// Use this environment from environments.toml
+    #[arg(long, value_name = "ENVIRONMENT", conflicts_with = "connect")]
     pub(crate) on: Option<String>,
-    /// Which may have the URL.
+    /// Read the server's URL from this TOML file
+    #[arg(long = "config", value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) config_file: Option<PathBuf>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Action {
-    Run(Run),
-    Shell {
-        command: Vec<OsString>,
-        sandbox: SandboxChoice,
-        server_env: bool,
-    },
-    Ps {
-        all: bool,
-        json: bool,
-    },
-    Logs(Logs),
-    Attach {
-        name: String,
-    },
-    Kill {
-        names: Vec<String>,
-        signal: Option<SignalName>,
-    },
-    Wait {
-        names: Vec<String>,
-        timeout: Option<Duration>,
-        json: bool,
-    },
-    /// No names: all that have finished.
-    Forget {
-        names: Vec<String>,
-        force: bool,
-    },
-    Files(FileAction),
-    Http(Request),
-}
-
-#[derive(Debug)]
-pub(crate) struct Logs {
-    pub(crate) name: String,
-    pub(crate) follow: bool,
-    /// Only the last so many lines of what there is.
-    pub(crate) tail: Option<usize>,
-    /// Only what came in this time.
-    pub(crate) since: Option<Duration>,
-    pub(crate) json: bool,
-}
-
-#[derive(Debug)]
+/// Run a command and pass on its input, output and exit code
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "exec-server run [OPTIONS] [--] COMMAND [ARGUMENTS]...",
+    after_help = "\
+The exit code is that of the command, or 128 + N if signal N killed it; 124 after --timeout,
+125 if exec-server fails, 126 if the command cannot be executed, 127 if it is not found."
+)]
 pub(crate) struct Run {
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Give the command a terminal
+    #[arg(short = 't', long = "tty")]
     pub(crate) terminal: bool,
-    /// Nothing is read from our standard input.
+    /// Do not give it a terminal (the default)
+    #[arg(short = 'T', long = "no-tty", overrides_with = "terminal")]
+    _no_terminal: bool,
+    /// Do not read standard input
+    #[arg(short = 'n', long)]
     pub(crate) no_stdin: bool,
-    pub(crate) cwd: Option<OsString>,
-    pub(crate) variables: Vec<Variable>,
-    /// The environment is the server's, also where ours could be passed.
-    pub(crate) server_env: bool,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) name: Option<String>,
-    pub(crate) sandbox: SandboxChoice,
-    /// Say also to whoever is no terminal what we notice.
+    /// With --detach, keep standard input open for attach
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Report what the sandbox seems to have denied, even if standard error is not a terminal
+    #[arg(short, long)]
     pub(crate) verbose: bool,
-    pub(crate) detach: Option<Detach>,
+    /// Run in this directory on the server's machine
+    #[arg(short = 'w', long, visible_alias = "workdir", value_name = "DIR")]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) cwd: Option<OsString>,
+    /// Set a variable, or copy yours (may be repeated)
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = secret(parse_variable))]
+    pub(crate) env: Vec<Variable>,
+    /// Start from the server's environment, even if the server is yours and on this machine
+    #[arg(long)]
+    pub(crate) server_env: bool,
+    /// End the command after this time: TERM, then KILL 2 s later; 0 means never
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// The name for ps, logs, attach, kill, wait and forget
+    #[arg(long, value_parser = parse_name)]
+    pub(crate) name: Option<String>,
+    /// Start it, print its name and return
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// With --detach, how long it may run without a client [default: until the server stops]
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime, requires = "detach")]
+    pub(crate) ttl: Option<Duration>,
+    /// With --detach, print JSON
+    #[arg(long, requires = "detach")]
+    pub(crate) json: bool,
+    /// The command and its arguments
+    // Everything from the first word on belongs to the command, dashes or not.
+    #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxFlags,
 }
 
-/// For a command that outlives us.
-#[derive(Debug)]
-pub(crate) struct Detach {
-    /// `None`: until the server stops.
-    pub(crate) ttl: Option<Duration>,
-    /// Standard input stays open, so that `attach` can type.
-    pub(crate) keep_stdin: bool,
+/// Open a login shell, or run a command, in a terminal on the server's machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.
+The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.")]
+pub(crate) struct Shell {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Start from the server's environment, even if the server is yours and on this machine
+    #[arg(long)]
+    pub(crate) server_env: bool,
+    /// Run this instead of the login shell
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxFlags,
+}
+
+/// List the processes of the server
+#[derive(Debug, Args)]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Show finished processes too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Print JSON
+    #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print the retained output of a process
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Follow the output until the process ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Start with the last N lines
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "json")]
+    pub(crate) tail: Option<usize>,
+    /// Start with the output of the last DURATION, such as 90 (seconds), 10m or 1h 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// Print one JSON object per event; chunks are base64
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The name of a process, or SESSION/NAME if the name is not unique
+    pub(crate) name: String,
+}
+
+/// Connect to a process that was started with run --detach
+#[derive(Debug, Args)]
+#[command(after_help = "\
+On a terminal, ~. after a newline detaches and leaves the process running, and ~? shows help.
+Otherwise the exit code is that of the process.")]
+pub(crate) struct Attach {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// The name of a process, or SESSION/NAME if the name is not unique
+    pub(crate) name: String,
+}
+
+/// Kill processes and all their descendants, or send a signal
+#[derive(Debug, Args)]
+pub(crate) struct Kill {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Send only this signal [default: TERM, then KILL after 3 s]
+    #[arg(short, long, value_parser = parse_signal)]
+    pub(crate) signal: Option<SignalName>,
+    /// The name of a process, or SESSION/NAME if the name is not unique
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// Wait for processes to exit, print their exit codes, and exit with the last
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The exit code is that of the last process; 124 after --timeout, and 125 if exec-server fails.")]
+pub(crate) struct Wait {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Wait at most this long for all of them; 0 means forever
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The name of a process, or SESSION/NAME if the name is not unique
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// Forget finished processes and their output
+#[derive(Debug, Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// End running processes too
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Forget every finished process that was started with run --detach, and print the names
+    #[arg(long, conflicts_with_all = ["names", "force"])]
+    pub(crate) all: bool,
+    /// The name of a process, or SESSION/NAME if the name is not unique
+    #[arg(required_unless_present = "all", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,330 +249,54 @@ pub(crate) enum Variable {
         name: String,
         value: String,
     },
-    /// Ours, if we have it.
+    /// Copied from the environment of the command, if it is set there.
     Copied {
         name: String,
     },
 }
 
-pub(super) fn commands() -> Vec<clap::Command> {
-    let json = || switch("json", "Print JSON");
-    let of_processes = vec![
-        run(),
-        client_command("shell", "Open a login shell, or run a command, in a terminal on the server's machine")
-            .after_help(
-                "After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.\n\
-                 The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.",
-            )
-            .arg(server_env())
-            .args(sandbox::arguments())
-            .arg(command_argument().help("Run this instead of the login shell")),
-        client_command("ps", "List the processes of the server")
-            .arg(switch("all", "Show finished processes too").short('a'))
-            .arg(json()),
-        client_command("logs", "Print the retained output of a process")
-            .arg(switch("follow", "Follow the output until the process ends").short('f'))
-            .arg(
-                Arg::new("tail")
-                    .short('n')
-                    .long("tail")
-                    .value_name("N")
-                    .value_parser(value_parser!(usize))
-                    .conflicts_with("json")
-                    .help("Start with the last N lines"),
-            )
-            .arg(
-                Arg::new("since")
-                    .long("since")
-                    .value_name("DURATION")
-                    .value_parser(parse_duration)
-                    .help("Start with the output of the last DURATION, such as 90 (seconds), 10m or 1h 30m"),
-            )
-            .arg(json().help("Print one JSON object per event; chunks are base64"))
-            .arg(name_argument("NAME")),
-        client_command("attach", "Connect to a process that was started with run --detach")
-            .after_help(
-                "On a terminal, ~. after a newline detaches and leaves the process running, and ~? shows help.\n\
-                 Otherwise the exit code is that of the process.",
-            )
-            .arg(name_argument("NAME")),
-        client_command("kill", "Kill processes and all their descendants, or send a signal")
-            .arg(
-                Arg::new("signal")
-                    .short('s')
-                    .long("signal")
-                    .value_name("SIGNAL")
-                    .value_parser(parse_signal)
-                    .help("Send only this signal [default: TERM, then KILL after 3 s]"),
-            )
-            .arg(name_argument("NAME").num_args(1..)),
-        client_command("wait", "Wait for processes to exit, print their exit codes, and exit with the last")
-            .after_help("The exit code is that of the last process; 124 after --timeout, and 125 if exec-server fails.")
-            .arg(
-                Arg::new("timeout")
-                    .long("timeout")
-                    .value_name("DURATION")
-                    .value_parser(parse_duration)
-                    .help("Wait at most this long for all of them; 0 means forever"),
-            )
-            .arg(json())
-            .arg(name_argument("NAME").num_args(1..)),
-        client_command("forget", "Forget finished processes and their output")
-            .arg(switch("force", "End running processes too").short('f'))
-            .arg(
-                switch("all", "Forget every finished process that was started with run --detach, and print the names")
-                    .conflicts_with_all(["name", "force"]),
-            )
-            .arg(name_argument("NAME").num_args(1..).required(false).required_unless_present("all")),
-    ];
-    of_processes.into_iter().chain(files::commands()).chain([http::command()]).collect()
-}
-
-fn run() -> clap::Command {
-    client_command("run", "Run a command and pass on its input, output and exit code")
-        .override_usage("exec-server run [OPTIONS] [--] COMMAND [ARGUMENTS]...")
-        .after_help(
-            "The exit code is that of the command, or 128 + N if signal N killed it; 124 after --timeout,\n\
-             125 if exec-server fails, 126 if the command cannot be executed, 127 if it is not found.",
-        )
-        .args([
-            switch("terminal", "Give the command a terminal").short('t').long("tty"),
-            switch("no_terminal", "Do not give it a terminal (the default)").short('T').long("no-tty").overrides_with("terminal"),
-            switch("no_stdin", "Do not read standard input").short('n').long("no-stdin"),
-            switch("interactive", "With --detach, keep standard input open for attach").short('i'),
-            switch("verbose", "Report what the sandbox seems to have denied, even if standard error is not a terminal").short('v'),
-        ])
-        .args([
-            Arg::new("cwd")
-                .short('w')
-                .long("cwd")
-                .visible_alias("workdir")
-                .value_name("DIR")
-                .value_parser(value_parser!(OsString))
-                .value_hint(ValueHint::DirPath)
-                .help("Run in this directory on the server's machine"),
-            Arg::new("env")
-                .short('e')
-                .long("env")
-                .value_name("NAME[=VALUE]")
-                .action(ArgAction::Append)
-                .help("Set a variable, or copy yours (may be repeated)"),
-            server_env(),
-            Arg::new("timeout")
-                .long("timeout")
-                .value_name("DURATION")
-                .value_parser(parse_duration)
-                .help("End the command after this time: TERM, then KILL 2 s later; 0 means never"),
-            Arg::new("name")
-                .long("name")
-                .value_name("NAME")
-                .value_parser(parse_name)
-                .help("The name for ps, logs, attach, kill, wait and forget"),
-        ])
-        .args([
-            switch("detach", "Start it, print its name and return").short('d'),
-            Arg::new("ttl")
-                .long("ttl")
-                .value_name("DURATION")
-                .value_parser(parse_lifetime)
-                .requires("detach")
-                .help("With --detach, how long it may run without a client [default: until the server stops]"),
-            switch("json", "With --detach, print JSON").requires("detach"),
-        ])
-        .args(sandbox::arguments())
-        .arg(command_argument().required(true).num_args(1..).help("The command and its arguments"))
-}
-
-/// What a client command has in common with the others.
-pub(super) fn client_command(name: &'static str, about: &'static str) -> clap::Command {
-    clap::Command::new(name).about(about).args_override_self(true).args([
-        Arg::new("connect")
-            .long("connect")
-            .value_name("URL")
-            .help("Use the server at ws://HOST:PORT or unix:///PATH"),
-        Arg::new("on")
-            .long("on")
-            .value_name("ENVIRONMENT")
-            .conflicts_with("connect")
-            .help("Use this environment from environments.toml"),
-        config_argument().help("Read the server's URL from this TOML file"),
-    ])
-}
-
-fn server_env() -> Arg {
-    switch(
-        "server_env",
-        "Start from the server's environment, even if the server is yours and on this machine",
-    )
-    .long("server-env")
-}
-
-/// Everything from the first word on belongs to the command, dashes or not.
-fn command_argument() -> Arg {
-    Arg::new("command")
-        .value_name("COMMAND")
-        .value_parser(value_parser!(OsString))
-        .value_hint(ValueHint::AnyPath)
-        .num_args(0..)
-        .trailing_var_arg(true)
-}
-
-fn name_argument(name: &'static str) -> Arg {
-    Arg::new("name")
-        .value_name(name)
-        .required(true)
-        .help("The name of a process, or SESSION/NAME if the name is not unique")
-}
-
-/// `None` for a command that is not one of these. An error says what is wrong with a value that clap must not judge,
-/// because it would print it.
-pub(super) fn parse(name: &str, matches: &ArgMatches) -> Result<Option<ClientCommand>, String> {
-    let flag = |id: &str| matches.get_flag(id);
-    let names =
-        || -> Vec<String> { matches.get_many("name").into_iter().flatten().cloned().collect() };
-    let the_name = || names().pop().unwrap_or_default();
-    let action = match name {
-        "run" => Action::Run(parse_run(matches)?),
-        "shell" => Action::Shell {
-            command: words(matches),
-            sandbox: sandbox::parse(matches)?,
-            server_env: flag("server_env"),
-        },
-        "ps" => Action::Ps { all: flag("all"), json: flag("json") },
-        "logs" => Action::Logs(Logs {
-            name: the_name(),
-            follow: flag("follow"),
-            tail: matches.get_one("tail").copied(),
-            since: matches.get_one("since").copied(),
-            json: flag("json"),
-        }),
-        "attach" => Action::Attach { name: the_name() },
-        "kill" => Action::Kill { names: names(), signal: matches.get_one("signal").copied() },
-        "wait" => Action::Wait { names: names(), timeout: timeout(matches), json: flag("json") },
-        "forget" => Action::Forget { names: names(), force: flag("force") },
-        "http" => Action::Http(http::parse(matches)?),
-        _ => match files::parse(name, matches)? {
-            Some(action) => Action::Files(action),
-            None => return Ok(None),
-        },
-    };
-    let connect = matches.get_one::<String>("connect").map(|url| parse_url(url)).transpose()?;
-    let server = ServerChoice {
-        connect,
-        on: matches.get_one("on").cloned(),
-        config_file: matches.get_one(CONFIG_FILE).cloned(),
-    };
-    Ok(Some(ClientCommand { server, action }))
-}
-
-fn parse_run(matches: &ArgMatches) -> Result<Run, String> {
-    let variables = matches.get_many::<String>("env").into_iter().flatten();
-    Ok(Run {
-        command: words(matches),
-        terminal: matches.get_flag("terminal"),
-        no_stdin: matches.get_flag("no_stdin"),
-        cwd: matches.get_one("cwd").cloned(),
-        variables: variables.map(|text| parse_variable(text)).collect::<Result<_, _>>()?,
-        server_env: matches.get_flag("server_env"),
-        timeout: timeout(matches),
-        name: matches.get_one("name").cloned(),
-        sandbox: sandbox::parse(matches)?,
-        verbose: matches.get_flag("verbose"),
-        detach: matches.get_flag("detach").then(|| Detach {
-            ttl: matches.get_one("ttl").copied(),
-            keep_stdin: matches.get_flag("interactive"),
-            json: matches.get_flag("json"),
-        }),
-    })
-}
-
-/// As for timeout(1), zero is no limit.
-pub(super) fn timeout(matches: &ArgMatches) -> Option<Duration> {
-    matches.get_one::<Duration>("timeout").copied().filter(|timeout| !timeout.is_zero())
-}
-
-fn words(matches: &ArgMatches) -> Vec<OsString> {
-    matches.get_many("command").into_iter().flatten().cloned().collect()
-}
-
-/// An error does not show a user's password or a token.
 fn parse_url(text: &str) -> Result<ServerUrl, String> {
     text.parse::<ServerUrl>().map_err(|error| {
-        // Without a user name only a query can be secret, and the error leaves that out itself. With one it cannot be
-        // told where a password with a slash in it ends.
-        let problem = if text.contains('@') {
+        // Without a user name only a query can be secret, and the error leaves that out itself.
+        // With one it cannot be told where a password with a slash in it ends.
+        if text.contains('@') {
             "expected ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
         } else {
             error.to_string()
-        };
-        format!("invalid value for '--connect <URL>': {problem}")
+        }
     })
 }
 
-/// An error does not show the value.
 fn parse_variable(text: &str) -> Result<Variable, String> {
-    match text.split_once('=') {
-        Some(("", _)) | None if text.is_empty() || text.starts_with('=') => {
-            Err("invalid value for '--env <NAME[=VALUE]>': expected NAME=VALUE or NAME".to_owned())
-        }
-        Some((name, value)) => Ok(Variable::Set { name: name.to_owned(), value: value.to_owned() }),
-        None => Ok(Variable::Copied { name: text.to_owned() }),
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, None),
+    };
+    if name.is_empty() {
+        return Err("expected NAME=VALUE or NAME".to_owned());
     }
-}
-
-/// A bare number is seconds, as it is for `timeout` and `sleep`.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let whole = text.parse().ok().map(Duration::from_secs);
-    let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
-    whole
-        .or_else(fraction)
-        .or_else(|| humantime::parse_duration(text).ok())
-        .ok_or_else(|| "expected seconds, or a duration such as 500ms, 30s or 1h 30m".to_owned())
-}
-
-fn parse_lifetime(text: &str) -> Result<Duration, String> {
-    let lifetime = parse_duration(text)?;
-    if lifetime.is_zero() {
-        return Err(
-            "expected more than 0; a command that ends with exec-server run needs no --detach"
-                .to_owned(),
-        );
-    }
-    Ok(lifetime)
-}
-
-const LONGEST_NAME: usize = 128;
-
-/// The rule of docker. A slash would make the name of a session of what stands before it.
-pub(crate) fn is_plain_name(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
-        && text.bytes().all(allowed)
-        && text.len() <= LONGEST_NAME
-}
-
-fn parse_name(text: &str) -> Result<String, String> {
-    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| {
-        format!("expected letters, digits, '_', '.' and '-', the first a letter or digit, at most {LONGEST_NAME}")
+    let name = name.to_owned();
+    Ok(match value {
+        Some(value) => Variable::Set { name, value },
+        None => Variable::Copied { name },
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Command, parse};
+    use super::super::parse;
+    use super::super::values::limit;
     use super::*;
 
     fn parsed(line: &str) -> ClientCommand {
         let words = line.split_whitespace().map(OsString::from);
-        match parse(std::iter::once("exec-server".into()).chain(words)) {
-            Ok(Command::Client(command)) => *command,
-            other => panic!("{line}: {other:?}"),
-        }
+        let line = parse(std::iter::once("exec-server".into()).chain(words)).unwrap();
+        line.command.unwrap().client()
     }
 
     fn run_of(line: &str) -> Run {
-        match parsed(line).action {
-            Action::Run(run) => run,
+        match parsed(line) {
+            ClientCommand::Run(run) => run,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -451,8 +314,8 @@ mod tests {
         assert_eq!(run_of("run -- -odd").command, ["-odd"]);
         assert_eq!(run_of("run a -- b").command, ["a", "--", "b"]);
         assert!(refused("run").contains("COMMAND"));
-        let Action::Shell { command, .. } = parsed("shell").action else { panic!() };
-        assert!(command.is_empty());
+        let ClientCommand::Shell(shell) = parsed("shell") else { panic!() };
+        assert!(shell.command.is_empty());
     }
 
     #[test]
@@ -469,7 +332,7 @@ mod tests {
         let set =
             |name: &str, value: &str| Variable::Set { name: name.into(), value: value.into() };
         let copied = Variable::Copied { name: "E".into() };
-        assert_eq!(run.variables, [set("A", "b=c"), set("D", ""), copied]);
+        assert_eq!(run.env, [set("A", "b=c"), set("D", ""), copied]);
         assert!(refused("run -e =b true").contains("NAME=VALUE"));
     }
 
@@ -489,7 +352,8 @@ mod tests {
     #[test]
     fn no_time_is_no_limit_but_no_life() {
         for zero in ["0", "0.0", "0s"] {
-            assert_eq!(run_of(&format!("run --timeout {zero} true")).timeout, None, "{zero}");
+            let run = run_of(&format!("run --timeout {zero} true"));
+            assert_eq!(limit(run.timeout), None, "{zero}");
             let error = refused(&format!("run -d --ttl {zero} true"));
             assert!(error.contains("expected more than 0"), "{error}");
         }
@@ -520,15 +384,15 @@ mod tests {
 
     #[test]
     fn what_only_goes_with_detach_needs_it() {
-        assert!(run_of("run -d --ttl 1h --json true").detach.is_some());
+        assert!(run_of("run -d --ttl 1h --json true").detach);
         assert!(refused("run --ttl 1h true").contains("--detach"));
         assert!(refused("run --json true").contains("--detach"));
     }
 
     #[test]
     fn what_is_forgotten_is_named_or_all() {
-        let Action::Forget { names, .. } = parsed("forget --all").action else { panic!() };
-        assert!(names.is_empty());
+        let ClientCommand::Forget(forget) = parsed("forget --all") else { panic!() };
+        assert!(forget.all && forget.names.is_empty());
         for bad in ["forget", "forget --all a", "forget --all -f"] {
             assert!(refused(bad).contains("Usage: exec-server forget"), "{bad}");
         }
@@ -536,7 +400,7 @@ mod tests {
 
     #[test]
     fn logs_begin_where_they_are_asked_to() {
-        let Action::Logs(logs) = parsed("logs -n 5 --since 1m a").action else { panic!() };
+        let ClientCommand::Logs(logs) = parsed("logs -n 5 --since 1m a") else { panic!() };
         assert_eq!((logs.tail, logs.since), (Some(5), Some(Duration::from_secs(60))));
         assert!(refused("logs --tail many a").contains("--tail"));
         assert!(refused("logs --tail 1 --json a").contains("--json"));
@@ -544,9 +408,11 @@ mod tests {
 
     #[test]
     fn a_server_is_named_once() {
-        let server = parsed("ps --connect ws://127.0.0.1:1").server;
+        let ClientCommand::Ps(Ps { server, .. }) = parsed("ps --connect ws://127.0.0.1:1") else {
+            panic!()
+        };
         assert_eq!(server.connect.unwrap().to_string(), "ws://127.0.0.1:1");
-        assert_eq!(parsed("run --on box true").server.on.as_deref(), Some("box"));
+        assert_eq!(run_of("run --on box true").server.on.as_deref(), Some("box"));
         assert!(refused("ps --connect ws://a --on b").contains("--on"));
         assert!(refused("ps --connect box").contains("expected ws://HOST:PORT"));
     }

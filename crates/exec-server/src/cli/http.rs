@@ -1,123 +1,92 @@
-//! `exec-server http`: what it accepts. Flags mean what they mean in curl.
+//! `exec-server http`. Flags mean what they mean in curl.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Args, ValueHint};
 use exec_server_protocol::HttpRequestHeader;
 
-use super::client::{client_command, parse_duration, timeout};
-use super::switch;
+use super::client::ServerChoice;
+use super::values::{parse_duration, secret};
 
-/// A request that the server is to make.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) method: String,
-    pub(crate) url: String,
-    pub(crate) headers: Vec<HttpRequestHeader>,
-    pub(crate) body: Option<Body>,
-    /// The status line and the headers are printed, too.
-    pub(crate) include_head: bool,
-    pub(crate) output: Option<PathBuf>,
-    pub(crate) follow_redirects: bool,
+/// Make an HTTP request from the server's machine and print the response
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "exec-server http [OPTIONS] [METHOD] URL",
+    after_help = "\
+The request goes through the proxies of the server's machine. The default method is GET, or POST \
+with --data.
+
+The exit code is 0 for every status (but see --fail), 1 if the response is missing or incomplete, \
+2 if the request is invalid."
+)]
+pub(crate) struct Http {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Send this header (may be repeated)
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    #[arg(value_parser = secret(parse_header))]
+    headers: Vec<HttpRequestHeader>,
+    /// Send a header that ends with a variable of the server: 'Authorization: Bearer
+    /// {SERVICE_TICKET}'
+    #[arg(long = "header-env", value_name = "NAME: VALUE{VARIABLE}")]
+    #[arg(value_parser = secret(parse_secret_header))]
+    secret_headers: Vec<HttpRequestHeader>,
+    /// Send this text; @FILE sends a file, and - standard input
+    #[arg(short, long, allow_hyphen_values = true)]
+    #[arg(value_parser = OsStringValueParser::new().map(|data| parse_data(&data)))]
+    pub(crate) data: Option<Body>,
+    /// Give up after this time; 0 means never
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
-    /// A status of 400 or more is a failure, and the body is not printed.
+    /// Print the status line and the headers before the body
+    #[arg(short, long)]
+    pub(crate) include: bool,
+    /// Write the body to this local file once it is complete; - is standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Print a redirect instead of following it
+    #[arg(long)]
+    pub(crate) no_redirect: bool,
+    /// Exit with 22 and print no body if the status is 400 or higher
+    #[arg(short, long)]
     pub(crate) fail: bool,
+    /// The URL; a method may precede it
+    #[arg(required = true, value_name = "URL")]
+    request: Vec<String>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     Text(Vec<u8>),
     File(PathBuf),
     Stdin,
 }
 
-const HEADER: &str = "header";
-const SECRET_HEADER: &str = "header_env";
-
-pub(super) fn command() -> clap::Command {
-    client_command("http", "Make an HTTP request from the server's machine and print the response")
-        .override_usage("exec-server http [OPTIONS] [METHOD] URL")
-        .after_help(
-            "The request goes through the proxies of the server's machine. The default method is GET, or POST with --data.\n\n\
-             The exit code is 0 for every status (but see --fail), 1 if the response is missing or incomplete, 2 if the request is invalid.",
-        )
-        .args([
-            Arg::new(HEADER)
-                .short('H')
-                .long("header")
-                .value_name("NAME: VALUE")
-                .action(ArgAction::Append)
-                .help("Send this header (may be repeated)"),
-            Arg::new(SECRET_HEADER)
-                .long("header-env")
-                .value_name("NAME: VALUE{VARIABLE}")
-                .action(ArgAction::Append)
-                .help("Send a header that ends with a variable of the server: 'Authorization: Bearer {SERVICE_TICKET}'"),
-            Arg::new("data")
-                .short('d')
-                .long("data")
-                .value_name("DATA")
-                .value_parser(value_parser!(OsString))
-                .allow_hyphen_values(true)
-                .help("Send this text; @FILE sends a file, and - standard input"),
-            Arg::new("timeout")
-                .long("timeout")
-                .value_name("DURATION")
-                .value_parser(parse_duration)
-                .help("Give up after this time; 0 means never"),
-        ])
-        .args([
-            switch("include", "Print the status line and the headers before the body").short('i'),
-            Arg::new("output")
-                .short('o')
-                .long("output")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .value_hint(ValueHint::FilePath)
-                .help("Write the body to this local file once it is complete; - is standard output"),
-            switch("no_redirect", "Print a redirect instead of following it").long("no-redirect"),
-            switch("fail", "Exit with 22 and print no body if the status is 400 or higher").short('f'),
-        ])
-        .arg(Arg::new("request").value_name("URL").required(true).num_args(1..).help("The URL; a method may precede it"))
-}
-
-/// An error does not show the value of a header, or a URL.
-pub(super) fn parse(matches: &ArgMatches) -> Result<Request, String> {
-    let texts = |id: &str| matches.get_many::<String>(id).into_iter().flatten();
-    let mut headers =
-        texts(HEADER).map(|text| parse_header(text)).collect::<Result<Vec<_>, _>>()?;
-    for text in texts(SECRET_HEADER) {
-        headers.push(parse_secret_header(text)?);
-    }
-    let body = matches.get_one::<OsString>("data").map(parse_data);
-    let words: Vec<&String> = texts("request").collect();
-    let usual = if body.is_some() { "POST" } else { "GET" };
-    let (method, url) = match words.as_slice() {
-        [url] => (usual.to_owned(), (*url).clone()),
-        [method, url] if !method.contains([':', '/']) => {
-            (method.to_ascii_uppercase(), (*url).clone())
+impl Http {
+    pub(crate) fn method_and_url(&self) -> Result<(String, &str), String> {
+        match self.request.as_slice() {
+            [url] => Ok((if self.data.is_some() { "POST" } else { "GET" }.to_owned(), url)),
+            [method, url] if !method.contains([':', '/']) => Ok((method.to_ascii_uppercase(), url)),
+            _ => Err("expected a method before the URL, and nothing after it".to_owned()),
         }
-        _ => return Err("expected a method before the URL, and nothing after it".to_owned()),
-    };
-    Ok(Request {
-        method,
-        url,
-        headers,
-        body,
-        include_head: matches.get_flag("include"),
-        output: matches.get_one::<PathBuf>("output").filter(|path| *path != "-").cloned(),
-        follow_redirects: !matches.get_flag("no_redirect"),
-        timeout: timeout(matches),
-        fail: matches.get_flag("fail"),
-    })
+    }
+
+    pub(crate) fn headers(&self) -> Vec<HttpRequestHeader> {
+        [self.headers.as_slice(), &self.secret_headers].concat()
+    }
+
+    /// The file for the body, if it does not go to standard output.
+    pub(crate) fn output_file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| *path != "-")
+    }
 }
 
 fn parse_header(text: &str) -> Result<HttpRequestHeader, String> {
-    let (name, value) = split_header(text).ok_or(
-        "invalid value for '--header <NAME: VALUE>': expected a name, a colon and a value",
-    )?;
+    let (name, value) = split_header(text).ok_or("expected a name, a colon and a value")?;
     Ok(HttpRequestHeader { name, value, value_env_var: None })
 }
 
@@ -128,8 +97,7 @@ fn parse_secret_header(text: &str) -> Result<HttpRequestHeader, String> {
         (!variable.is_empty()).then_some(header)
     });
     let (name, value, variable) = parts.ok_or(
-        "invalid value for '--header-env <NAME: VALUE{VARIABLE}>': expected a name, a colon, and a value that ends \
-         with a variable of the server in braces",
+        "expected a name, a colon, and a value that ends with a variable of the server in braces",
     )?;
     Ok(HttpRequestHeader { name, value, value_env_var: Some(variable) })
 }
@@ -140,39 +108,38 @@ fn split_header(text: &str) -> Option<(String, String)> {
     (!name.is_empty()).then(|| (name.to_owned(), value.trim().to_owned()))
 }
 
-fn parse_data(text: &OsString) -> Body {
-    use std::os::unix::ffi::OsStrExt as _;
+fn parse_data(text: &OsStr) -> Body {
     match text.as_bytes() {
         b"-" | b"@-" => Body::Stdin,
-        [b'@', path @ ..] => Body::File(PathBuf::from(std::ffi::OsStr::from_bytes(path))),
+        [b'@', path @ ..] => Body::File(OsStr::from_bytes(path).into()),
         bytes => Body::Text(bytes.to_vec()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Action;
-    use super::super::{Command, parse};
+    use std::ffi::OsString;
+
+    use super::super::client::ClientCommand;
+    use super::super::parse;
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<Request, String> {
+    fn parsed(words: &[&str]) -> Result<Http, String> {
         let words = ["exec-server", "http"].iter().chain(words).map(OsString::from);
-        match parse(words).map_err(|error| error.to_string())? {
-            Command::Client(command) => match command.action {
-                Action::Http(request) => Ok(request),
-                other => panic!("{other:?}"),
-            },
+        match parse(words).map_err(|error| error.to_string())?.command.unwrap().client() {
+            ClientCommand::Http(request) => Ok(request),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn the_method_follows_from_the_data_unless_it_is_said() {
-        let method = |words: &[&str]| parsed(words).unwrap().method;
+        let method = |words: &[&str]| parsed(words).unwrap().method_and_url().unwrap().0;
         assert_eq!(method(&["http://h/"]), "GET");
         assert_eq!(method(&["-d", "x", "http://h/"]), "POST");
         assert_eq!(method(&["put", "http://h/", "-d", "x"]), "PUT");
-        assert_eq!(parsed(&["put", "http://h/"]).unwrap().url, "http://h/");
+        let request = parsed(&["put", "http://h/"]).unwrap();
+        assert_eq!(request.method_and_url().unwrap().1, "http://h/");
         for words in [&["http://h/", "extra"][..], &["h/x", "http://h/"], &["a", "b", "http://h/"]]
         {
             assert!(parsed(words).unwrap_err().contains("expected a method"), "{words:?}");
@@ -189,20 +156,20 @@ mod tests {
             &["-i", "DELETE", "-d", "x", "--", "http://h/"],
         ] {
             let request = parsed(words).unwrap();
-            assert_eq!((request.method.as_str(), request.url.as_str()), ("DELETE", "http://h/"));
-            assert!(request.include_head && request.body.is_some(), "{words:?}");
+            assert_eq!(request.method_and_url(), Ok(("DELETE".to_owned(), "http://h/")));
+            assert!(request.include && request.data.is_some(), "{words:?}");
         }
     }
 
     #[test]
     fn a_dash_is_our_output() {
-        assert_eq!(parsed(&["-o", "-", "u"]).unwrap().output, None);
-        assert_eq!(parsed(&["-o", "x", "u"]).unwrap().output, Some("x".into()));
+        assert_eq!(parsed(&["-o", "-", "u"]).unwrap().output_file(), None);
+        assert_eq!(parsed(&["-o", "x", "u"]).unwrap().output_file(), Some(Path::new("x")));
     }
 
     #[test]
     fn data_is_text_a_file_or_our_input() {
-        let data = |text: &str| parsed(&["-d", text, "http://h/"]).unwrap().body.unwrap();
+        let data = |text: &str| parsed(&["-d", text, "http://h/"]).unwrap().data.unwrap();
         assert_eq!(data("a=b"), Body::Text(b"a=b".to_vec()));
         assert_eq!(data("@dir/file"), Body::File("dir/file".into()));
         assert_eq!((data("-"), data("@-")), (Body::Stdin, Body::Stdin));
@@ -212,7 +179,7 @@ mod tests {
     #[test]
     fn a_header_may_end_with_a_variable_of_the_server() {
         let words = ["-H", "Accept: a:b", "--header-env", "Authorization: Bearer {TOKEN}", "u"];
-        let headers = parsed(&words).unwrap().headers;
+        let headers = parsed(&words).unwrap().headers();
         let header = |name: &str, value: &str, variable: Option<&str>| HttpRequestHeader {
             name: name.to_owned(),
             value: value.to_owned(),

@@ -1,84 +1,189 @@
-//! The command line: commands, their own options, and one flag for each row of the table of settings. Values of
-//! settings pass through as text; checking them is the configuration's work, as it is for the other channels.
+//! The command line: commands, their options, and rules that clap cannot express.
 
 pub(crate) mod client;
 pub(crate) mod files;
 pub(crate) mod http;
 pub(crate) mod sandbox;
+mod settings;
 mod signal;
+pub(crate) mod values;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use client::ClientCommand;
 
-use crate::config::{
-    CONFIG_VARIABLE, Flag, Flags, SERVER_URL_VARIABLE, SETTINGS, Setting, Settings,
-};
+use crate::config::Flags;
 use crate::program::exit_code::ExitStatus;
 
-/// What the program was asked to do.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Serve { flags: Flags },
-    Config { flags: Flags, json: bool },
-    Doctor { json: bool },
-    Bench { quick: bool, json: bool, only: String },
-    Client(Box<ClientCommand>),
-    Completions { shell: Shell },
-    Man { command: Option<String> },
-}
-
-const CONFIG_FILE: &str = "config";
-/// Options of commands. Before a command they are known only so that it can be said where they belong.
-const OF_COMMANDS: [&str; 2] = ["connect", "on"];
 /// A mistake of the caller, as opposed to a failure of the machine.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
-/// Reads the command line, the program's name included. A request for help or the version is an "error" too, with
-/// exit code 0; the caller prints either.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
-    let mut program = program().args(OF_COMMANDS.map(|name| Arg::new(name).long(name).hide(true)));
+const AFTER_HELP: &str = "\
+Without a command it runs the server. The first line on standard output is the URL it listens on.
+
+Every setting is also an environment variable and a key of the configuration file:
+--max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides
+a variable, and a variable overrides the file. The file is the one that --config or
+EXEC_SERVER_CONFIG names, or else ~/.config/exec-server/config.toml if it exists.
+
+Commands that need a server look for one in this order: --connect, --on, EXEC_SERVER_URL, the key \
+url
+of [exec_server] in the file, the default of environments.toml, a running server of this user.
+If there is none, run, shell, http and the file commands start their own for as long as they run.";
+
+/// Run processes and work with files, on this machine or another
+#[derive(Debug, Parser)]
+#[command(name = "exec-server", version, after_help = AFTER_HELP)]
+pub(crate) struct CommandLine {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+    // Options of commands. They are known here so that an error can say where they belong.
+    #[arg(long, value_name = "URL", hide = true)]
+    connect: Option<String>,
+    #[arg(long, value_name = "ENVIRONMENT", hide = true)]
+    on: Option<String>,
+    /// Without a command, the program is the server.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[command(flatten)]
+    Client(Box<ClientCommand>),
+    /// Print the effective configuration and where each value comes from
+    Config {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        flags: Flags,
+    },
+    /// Check what the server can use on this machine
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure the server against the limits of this machine
+    Bench {
+        /// Fewer rounds, rougher numbers
+        #[arg(long)]
+        quick: bool,
+        /// Run only the measurements with this text in their names, such as "files"
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        only: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page of exec-server or of one command; view it with man -l -
+    Man {
+        /// Only this command
+        #[arg(hide_possible_values = true)]
+        command: Option<String>,
+    },
+}
+
+/// Reads the command line, the program's name included. A request for help or the version is an
+/// "error" too, with exit code 0; the caller prints either.
+pub(crate) fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<CommandLine, clap::Error> {
+    let mut program = program();
     let matches = program.try_get_matches_from_mut(signal::with_signal_flags(arguments))?;
-    refuse_early_options(&mut program, &matches)?;
-    let command = match matches.subcommand() {
-        None => Command::Serve { flags: flags_of(&[&matches]) },
-        Some(("config", of_command)) => Command::Config {
-            flags: flags_of(&[&matches, of_command]),
-            json: of_command.get_flag("json"),
-        },
-        Some((name, of_command)) => {
-            let of_client = client::parse(name, of_command)
-                .map_err(|message| bad_value(&mut program, name, message))?;
-            let mut flags = flags_of(&[&matches]);
-            if let Some(mut command) = of_client {
-                let before = flags.config_file.take();
-                refuse_settings(&mut program, &flags, name)?;
-                command.server.config_file = command.server.config_file.or(before);
-                return Ok(Command::Client(Box::new(command)));
+    let mut line = CommandLine::from_arg_matches(&matches)?;
+    let name = matches.subcommand_name();
+    line.refuse_early_options(name)
+        .map_err(|message| program.error(ErrorKind::ArgumentConflict, message))?;
+    match (&mut line.command, name) {
+        (Some(Command::Config { flags, .. }), _) => line.flags.extend(std::mem::take(flags)),
+        (Some(command), Some(name)) => {
+            if let Command::Client(command) = command {
+                command.check().map_err(|message| {
+                    let command = program.find_subcommand_mut(name).expect("it was matched");
+                    command.error(ErrorKind::ValueValidation, message)
+                })?;
+                let before = line.flags.config_file.take();
+                let server = command.server_mut();
+                server.config_file = server.config_file.take().or(before);
             }
-            refuse_settings(&mut program, &flags, name)?;
-            match name {
-                "doctor" => Command::Doctor { json: of_command.get_flag("json") },
-                "bench" => Command::Bench {
-                    quick: of_command.get_flag("quick"),
-                    json: of_command.get_flag("json"),
-                    only: of_command.get_one("only").cloned().unwrap_or_default(),
-                },
-                "completions" => Command::Completions {
-                    shell: *of_command.get_one("shell").expect("clap requires it"),
-                },
-                _ => Command::Man { command: of_command.get_one("of").cloned() },
-            }
+            line.refuse_settings(name)
+                .map_err(|message| program.error(ErrorKind::ArgumentConflict, message))?;
         }
-    };
-    Ok(command)
+        _ => {}
+    }
+    Ok(line)
+}
+
+/// The description from which parsing, help, completions and manual pages are made.
+pub(crate) fn program() -> clap::Command {
+    let program = CommandLine::command();
+    let commands = program.get_subcommands().map(|command| command.get_name().to_owned());
+    let names = PossibleValuesParser::new(commands.collect::<Vec<_>>());
+    program.mut_subcommand("man", |man| man.mut_arg("command", |name| name.value_parser(names)))
+}
+
+impl CommandLine {
+    /// `exec-server --connect URL ps` could mean only one thing, but `--listen` in the same place
+    /// is the server's.
+    fn refuse_early_options(&self, command: Option<&str>) -> Result<(), String> {
+        let option = match (&self.connect, &self.on) {
+            (Some(_), _) => "--connect",
+            (None, Some(_)) => "--on",
+            (None, None) => return Ok(()),
+        };
+        Err(match (&self.command, command) {
+            (Some(Command::Client(_)), Some(command)) => {
+                format!("{option} belongs behind the command: exec-server {command} {option} ...")
+            }
+            (_, Some(command)) => has_no_meaning(option, command),
+            (_, None) => {
+                format!("{option} belongs behind a command, as in exec-server ps {option} ...")
+            }
+        })
+    }
+
+    /// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than
+    /// ignore it.
+    fn refuse_settings(&self, command: &str) -> Result<(), String> {
+        match (self.flags.values.first(), &self.flags.config_file) {
+            (Some(flag), _) => Err(has_no_meaning(&format!("--{}", flag.name), command)),
+            (None, Some(_)) => Err(has_no_meaning("--config", command)),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+fn has_no_meaning(option: &str, command: &str) -> String {
+    format!("{option} has no meaning for the command '{command}'")
+}
+
+/// The exit code after an error or a request for help. Commands that exit with the code of a process
+/// have another code for their own errors.
+pub(crate) fn exit_code(
+    error: &clap::Error,
+    arguments: impl Iterator<Item = OsString>,
+) -> ExitCode {
+    let arguments: Vec<_> = arguments.collect();
+    let ends_as_a_process = arguments.get(index_of_command(&arguments)).is_some_and(|command| {
+        ["run", "shell", "attach", "wait"].iter().any(|name| command == *name)
+    });
+    match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
+        USAGE_ERROR if ends_as_a_process => ExitStatus::CLIENT_FAILURE.into(),
+        code => code.into(),
+    }
 }
 
 /// Where the command is if there is one: only `--config` may stand before it.
@@ -94,219 +199,30 @@ fn index_of_command(arguments: &[OsString]) -> usize {
     index
 }
 
-/// What a request for help or a mistake ends with. Where the code is that of a process, our own mistakes have another.
-pub(crate) fn exit_code(
-    error: &clap::Error,
-    arguments: impl Iterator<Item = OsString>,
-) -> ExitCode {
-    let arguments: Vec<_> = arguments.collect();
-    let ends_as_a_process = arguments.get(index_of_command(&arguments)).is_some_and(|command| {
-        ["run", "shell", "attach", "wait"].iter().any(|name| command == *name)
-    });
-    match u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR) {
-        USAGE_ERROR if ends_as_a_process => ExitStatus::CLIENT_FAILURE.into(),
-        code => code.into(),
-    }
-}
-
-/// The description from which parsing, help, completions and manual pages are made.
-pub(crate) fn program() -> clap::Command {
-    let mut commands: Vec<_> = client::commands().into_iter().chain(own_commands()).collect();
-    commands.push(man(&commands));
-    clap::Command::new("exec-server")
-        .version(env!("CARGO_PKG_VERSION"))
-        .about("Run processes and work with files, on this machine or another")
-        .after_help(format!(
-            "Without a command it runs the server. The first line on standard output is the URL it listens on.\n\n\
-             Every setting is also an environment variable and a key of the configuration file:\n\
-             --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides\n\
-             a variable, and a variable overrides the file. The file is the one that --config or\n\
-             {CONFIG_VARIABLE} names, or else ~/.config/exec-server/config.toml if it exists.\n\n\
-             Commands that need a server look for one in this order: --connect, --on, {SERVER_URL_VARIABLE}, the key url\n\
-             of [exec_server] in the file, the default of environments.toml, a running server of this user.\n\
-             If there is none, run, shell, http and the file commands start their own for as long as they run."
-        ))
-        .args_override_self(true)
-        .args(setting_arguments())
-        .subcommands(commands)
-}
-
-/// The commands that need no server.
-fn own_commands() -> Vec<clap::Command> {
-    let json = || switch("json", "Print JSON");
-    vec![
-        clap::Command::new("config")
-            .about("Print the effective configuration and where each value comes from")
-            .args_override_self(true)
-            .arg(json())
-            .args(setting_arguments()),
-        clap::Command::new("doctor")
-            .about("Check what the server can use on this machine")
-            .arg(json()),
-        clap::Command::new("bench")
-            .about("Measure the server against the limits of this machine")
-            .arg(switch("quick", "Fewer rounds, rougher numbers"))
-            .arg(
-                Arg::new("only").long("only").value_name("TEXT").help(
-                    "Run only the measurements with this text in their names, such as \"files\"",
-                ),
-            )
-            .arg(json()),
-        clap::Command::new("completions").about("Print the completion script for a shell").arg(
-            Arg::new("shell")
-                .value_name("SHELL")
-                .required(true)
-                .value_parser(value_parser!(Shell))
-                .help("The shell"),
-        ),
-    ]
-}
-
-fn man(commands: &[clap::Command]) -> clap::Command {
-    let names = commands.iter().map(|command| command.get_name().to_owned());
-    clap::Command::new("man")
-        .about("Print the manual page of exec-server or of one command; view it with man -l -")
-        .arg(
-            Arg::new("of")
-                .value_name("COMMAND")
-                .value_parser(PossibleValuesParser::new(names.chain(["man".to_owned()])))
-                .hide_possible_values(true)
-                .help("Only this command"),
-        )
-}
-
-fn setting_arguments() -> impl Iterator<Item = Arg> {
-    let config_file = config_argument().help("Read settings from this TOML file");
-    let defaults = Settings::default();
-    let of_settings = SETTINGS.iter().map(move |setting| {
-        Arg::new(setting.key)
-            .long(setting.flag())
-            .value_name(setting.value_name)
-            .help_heading(setting.group.title())
-            .help(help(setting, &defaults))
-            // A number below zero is a bad value, not an unknown flag.
-            .allow_negative_numbers(true)
-            .action(action(setting))
-    });
-    let deprecated = SETTINGS.iter().filter_map(|setting| {
-        let argument = Arg::new(setting.old_key?).long(setting.old_flag()?).hide(true);
-        Some(argument.allow_negative_numbers(true).action(action(setting)))
-    });
-    std::iter::once(config_file).chain(of_settings).chain(deprecated)
-}
-
-fn action(setting: &Setting) -> ArgAction {
-    if setting.is_list() { ArgAction::Append } else { ArgAction::Set }
-}
-
-fn config_argument() -> Arg {
-    Arg::new(CONFIG_FILE)
-        .long(CONFIG_FILE)
-        .value_name("PATH")
-        .value_parser(value_parser!(PathBuf))
-        .value_hint(ValueHint::FilePath)
-}
-
-fn help(setting: &Setting, defaults: &Settings) -> String {
-    if setting.is_list() {
-        return format!("{} (may be repeated)", setting.help);
-    }
-    let default = match setting.show(defaults) {
-        toml::Value::String(text) => text,
-        other => other.to_string(),
-    };
-    format!("{} [default: {default}]", setting.help)
-}
-
-fn switch(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
-}
-
-/// The flags before the command and those after it, as one: of a single value the last counts, lists add up.
-fn flags_of(levels: &[&ArgMatches]) -> Flags {
-    let config_file =
-        levels.iter().rev().find_map(|matches| matches.get_one::<PathBuf>(CONFIG_FILE).cloned());
-    let names = SETTINGS.iter().flat_map(|setting| {
-        let old = setting.old_key.zip(setting.old_flag());
-        [Some((setting.key, setting.flag())), old]
-            .into_iter()
-            .flatten()
-            .map(move |(key, name)| (setting, key, name))
-    });
-    let values = names.filter_map(|(setting, key, name)| {
-        let given: Vec<&str> = levels
-            .iter()
-            .filter_map(|matches| matches.get_many::<String>(key))
-            .flatten()
-            .map(String::as_str)
-            .collect();
-        let last = *given.last()?;
-        let value = match setting.separator() {
-            Some(separator) => given.join(&separator.to_string()),
-            None => last.to_owned(),
-        };
-        Some(Flag { setting, name, value })
-    });
-    Flags { values: values.collect(), config_file }
-}
-
-/// `exec-server --connect URL ps` could mean only one thing, but `--listen` in the same place is the server's.
-fn refuse_early_options(
-    program: &mut clap::Command,
-    matches: &ArgMatches,
-) -> Result<(), clap::Error> {
-    let Some(option) = OF_COMMANDS.iter().find(|option| matches.contains_id(option)) else {
-        return Ok(());
-    };
-    let command = matches.subcommand_name();
-    let takes_it = |name: &&str| {
-        let command = program.find_subcommand(name);
-        command
-            .is_some_and(|command| command.get_arguments().any(|known| known.get_id() == *option))
-    };
-    let message = match (command, command.filter(takes_it)) {
-        (_, Some(command)) => {
-            format!("--{option} belongs behind the command: exec-server {command} --{option} ...")
+#[cfg(test)]
+impl Command {
+    fn client(self) -> ClientCommand {
+        match self {
+            Self::Client(command) => *command,
+            other => panic!("{other:?}"),
         }
-        (Some(command), None) => format!("--{option} has no meaning for the command '{command}'"),
-        (None, None) => {
-            format!("--{option} belongs behind a command, as in exec-server ps --{option} ...")
-        }
-    };
-    Err(program.error(ErrorKind::ArgumentConflict, message))
-}
-
-/// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than ignore it.
-fn refuse_settings(
-    program: &mut clap::Command,
-    flags: &Flags,
-    command: &str,
-) -> Result<(), clap::Error> {
-    let given = flags.values.first().map(|flag| flag.name.clone());
-    let config_file = || flags.config_file.as_ref().map(|_| CONFIG_FILE.to_owned());
-    let Some(flag) = given.or_else(config_file) else { return Ok(()) };
-    let message = format!("--{flag} has no meaning for the command '{command}'");
-    Err(program.error(ErrorKind::ArgumentConflict, message))
-}
-
-/// Told with the usage of the command.
-fn bad_value(program: &mut clap::Command, command: &str, message: String) -> clap::Error {
-    let command = program.find_subcommand_mut(command).expect("it was matched");
-    command.error(ErrorKind::ValueValidation, message)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SETTINGS;
 
-    fn parsed(line: &str) -> Result<Command, clap::Error> {
+    fn parsed(line: &str) -> Result<CommandLine, clap::Error> {
         let words = line.split_whitespace().map(OsString::from);
         parse(std::iter::once("exec-server".into()).chain(words))
     }
 
-    fn values(flags: &Flags) -> Vec<(&str, &str)> {
-        let values = flags.values.iter();
-        values.map(|flag| (flag.setting.key, flag.value.as_str())).collect()
+    fn assert_values(flags: &Flags, expected: &[(&str, &str)]) {
+        let values = flags.values.iter().map(|flag| (flag.setting.key, flag.value()));
+        let expected = expected.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        assert_eq!(values.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
     #[test]
@@ -331,10 +247,12 @@ mod tests {
 
     #[test]
     fn serving_needs_no_command() {
-        let Ok(Command::Serve { flags }) = parsed("--listen off --config a.toml") else {
+        let CommandLine { flags, command: None, .. } =
+            parsed("--listen off --config a.toml").unwrap()
+        else {
             panic!("not serving");
         };
-        assert_eq!(values(&flags), [("listen", "off")]);
+        assert_values(&flags, &[("listen", "off")]);
         assert_eq!(flags.config_file, Some("a.toml".into()));
     }
 
@@ -342,30 +260,24 @@ mod tests {
     fn settings_stand_before_or_after_config() {
         let line = "--listen off --allow-host a --config a config --json \
                     --listen stdio --allow-host b --allow-host c --config b";
-        let Ok(Command::Config { flags, json: true }) = parsed(line) else {
-            panic!("not config");
-        };
-        assert_eq!(values(&flags), [("listen", "stdio"), ("allow_host", "a,b,c")]);
+        let CommandLine { flags, command, .. } = parsed(line).unwrap();
+        assert!(matches!(command, Some(Command::Config { json: true, .. })));
+        assert_values(&flags, &[("listen", "stdio"), ("allow_host", "a,b,c")]);
         assert_eq!(flags.config_file, Some("b".into()));
     }
 
     #[test]
     fn a_later_flag_replaces_an_earlier_one() {
-        let Ok(Command::Serve { flags }) =
-            parsed("--log warn --allow-origin a --log=debug --allow-origin b")
-        else {
-            panic!("not serving");
-        };
-        assert_eq!(values(&flags), [("allow_origin", "a,b"), ("log", "debug")]);
+        let line = parsed("--log warn --allow-origin a --log=debug --allow-origin b").unwrap();
+        assert_values(&line.flags, &[("allow_origin", "a,b"), ("log", "debug")]);
     }
 
     #[test]
     fn other_commands_refuse_settings() {
-        assert!(matches!(parsed("doctor --json"), Ok(Command::Doctor { json: true })));
-        assert!(matches!(
-            parsed("bench --quick"),
-            Ok(Command::Bench { quick: true, json: false, .. })
-        ));
+        let command = |line| parsed(line).unwrap().command.unwrap();
+        assert!(matches!(command("doctor --json"), Command::Doctor { json: true }));
+        let bench = command("bench --quick");
+        assert!(matches!(bench, Command::Bench { quick: true, json: false, .. }));
         for line in
             ["--listen off doctor", "doctor --listen off", "--config a bench", "bench --log warn"]
         {
@@ -378,7 +290,9 @@ mod tests {
     #[test]
     fn a_configuration_file_may_name_the_server_of_a_command() {
         for line in ["--config c.toml ps", "ps --config c.toml", "--config a ps --config c.toml"] {
-            let Ok(Command::Client(command)) = parsed(line) else { panic!("{line}") };
+            let ClientCommand::Ps(command) = parsed(line).unwrap().command.unwrap().client() else {
+                panic!("{line}")
+            };
             assert_eq!(command.server.config_file, Some("c.toml".into()), "{line}");
         }
         let error = parsed("--max-sessions 3 ps").unwrap_err().to_string();

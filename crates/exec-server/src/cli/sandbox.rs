@@ -3,63 +3,59 @@
 use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use exec_server_server::SandboxLevel;
+use clap::{Args, ValueEnum, ValueHint};
 
-use super::switch;
 use crate::environment::sandbox_terms::{DenialMistake, SandboxTerms};
 
-/// What the command line says about the sandbox.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum SandboxChoice {
-    /// That of the environment, if it has one.
-    Unsaid,
-    None,
-    Flags(SandboxFlags),
-}
-
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxFlags {
-    pub(crate) level: SandboxLevel,
-    /// As they were written.
+    /// Only allow it to read files, or also to write in its directory and in temporary directories;
+    /// none overrides the environment
+    // Without it, the sandbox is that of the environment, if it has one.
+    #[arg(long, value_name = "MODE")]
+    pub(crate) sandbox: Option<SandboxMode>,
+    /// Also allow it to write in this directory (may be repeated)
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "sandbox",
+        value_parser = OsStringValueParser::new().try_map(directory),
+        value_hint = ValueHint::DirPath
+    )]
     pub(crate) writable: Vec<OsString>,
+    /// Deny it this path, or paths that match this pattern (may be repeated)
+    #[arg(long, value_name = "GLOB", requires = "sandbox", value_parser = denial)]
     pub(crate) deny: Vec<String>,
+    /// Allow it to use the network
+    #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
 }
 
-const READ_ONLY: &str = "read-only";
-const WORKSPACE_WRITE: &str = "workspace-write";
-const NONE: &str = "none";
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SandboxMode {
+    ReadOnly,
+    WorkspaceWrite,
+    None,
+}
 
-pub(super) fn arguments() -> [Arg; 4] {
-    const HEADING: &str = "Sandbox";
-    [
-        Arg::new("sandbox")
-            .long("sandbox")
-            .value_name("MODE")
-            .value_parser([READ_ONLY, WORKSPACE_WRITE, NONE])
-            .help(
-                "Only allow it to read files, or also to write in its directory and in temporary directories; \
-                 none overrides the environment",
-            ),
-        Arg::new("writable")
-            .long("writable")
-            .value_name("DIR")
-            .value_parser(OsStringValueParser::new().try_map(directory))
-            .value_hint(ValueHint::DirPath)
-            .action(ArgAction::Append)
-            .requires("sandbox")
-            .help("Also allow it to write in this directory (may be repeated)"),
-        Arg::new("deny")
-            .long("deny")
-            .value_name("GLOB")
-            .value_parser(denial)
-            .action(ArgAction::Append)
-            .requires("sandbox")
-            .help("Deny it this path, or paths that match this pattern (may be repeated)"),
-        switch("network", "Allow it to use the network").requires("sandbox"),
-    ]
-    .map(|argument| argument.help_heading(HEADING))
+impl SandboxFlags {
+    pub(super) fn check(&self) -> Result<(), String> {
+        let given = [
+            ("--writable", !self.writable.is_empty()),
+            ("--deny", !self.deny.is_empty()),
+            ("--network", self.network),
+        ];
+        match (self.sandbox, given.iter().find(|(_, is_given)| *is_given)) {
+            (Some(SandboxMode::ReadOnly), Some(("--writable", _))) => {
+                Err("--writable needs --sandbox workspace-write".to_owned())
+            }
+            (Some(SandboxMode::None), Some((flag, _))) => {
+                Err(format!("{flag} means nothing with --sandbox none"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A variable that is not set, most likely.
@@ -71,66 +67,36 @@ fn denial(text: &str) -> Result<String, DenialMistake> {
     SandboxTerms::check_denial(text).map(|()| text.to_owned())
 }
 
-pub(super) fn parse(matches: &ArgMatches) -> Result<SandboxChoice, String> {
-    let Some(mode) = matches.get_one::<String>("sandbox") else {
-        return Ok(SandboxChoice::Unsaid);
-    };
-    let flags = |level| SandboxFlags {
-        level,
-        writable: matches.get_many("writable").into_iter().flatten().cloned().collect(),
-        deny: matches.get_many("deny").into_iter().flatten().cloned().collect(),
-        network: matches.get_flag("network"),
-    };
-    match &**mode {
-        WORKSPACE_WRITE => Ok(SandboxChoice::Flags(flags(SandboxLevel::WorkspaceWrite))),
-        READ_ONLY if matches.contains_id("writable") => {
-            Err(format!("--writable needs --sandbox {WORKSPACE_WRITE}"))
-        }
-        READ_ONLY => Ok(SandboxChoice::Flags(flags(SandboxLevel::ReadOnly))),
-        _ => {
-            let given = ["writable", "deny"].iter().find(|id| matches.contains_id(id));
-            match given.or(matches.get_flag("network").then_some(&"network")) {
-                Some(flag) => Err(format!("--{flag} means nothing with --sandbox {NONE}")),
-                None => Ok(SandboxChoice::None),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Action, ClientCommand};
-    use super::super::{Command, parse};
+    use super::super::client::ClientCommand;
+    use super::super::parse;
     use super::*;
 
-    fn parsed(line: &str) -> Result<SandboxChoice, String> {
+    fn parsed(line: &str) -> Result<SandboxFlags, String> {
         let words = line.split_whitespace().map(OsString::from);
-        match parse(std::iter::once("exec-server".into()).chain(words)) {
-            Ok(Command::Client(command)) => match *command {
-                ClientCommand { action: Action::Run(run), .. } => Ok(run.sandbox),
-                ClientCommand { action: Action::Shell { sandbox, .. }, .. } => Ok(sandbox),
-                other => panic!("{line}: {other:?}"),
-            },
-            Ok(other) => panic!("{line}: {other:?}"),
-            Err(error) => Err(error.to_string()),
+        let parsed = parse(std::iter::once("exec-server".into()).chain(words));
+        match parsed.map_err(|error| error.to_string())?.command.unwrap().client() {
+            ClientCommand::Run(run) => Ok(run.sandbox),
+            ClientCommand::Shell(shell) => Ok(shell.sandbox),
+            other => panic!("{line}: {other:?}"),
         }
     }
 
     #[test]
     fn everything_comes_from_the_flags_once_there_is_one() {
-        assert_eq!(parsed("run true").unwrap(), SandboxChoice::Unsaid);
-        assert_eq!(parsed("run --sandbox none true").unwrap(), SandboxChoice::None);
+        assert_eq!(parsed("run true").unwrap().sandbox, None);
+        let none = parsed("run --sandbox none true").unwrap();
+        assert_eq!(none.sandbox, Some(SandboxMode::None));
         let line = "--sandbox workspace-write --writable a --writable /b --deny **/*.pem --network -- true";
         let flags = SandboxFlags {
-            level: SandboxLevel::WorkspaceWrite,
+            sandbox: Some(SandboxMode::WorkspaceWrite),
             writable: vec!["a".into(), "/b".into()],
             deny: vec!["**/*.pem".to_owned()],
             network: true,
         };
         for command in ["run", "run --detach", "shell"] {
-            let SandboxChoice::Flags(found) = parsed(&format!("{command} {line}")).unwrap() else {
-                panic!("{command}");
-            };
+            let found = parsed(&format!("{command} {line}")).unwrap();
             assert_eq!(found, flags, "{command}");
         }
     }

@@ -51,8 +51,8 @@ fn looks_like_signal(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Action;
-    use super::super::{Command, parse};
+    use super::super::client::{ClientCommand, Kill};
+    use super::super::parse;
     use super::*;
 
     fn killed(arguments: &str) -> Result<(Vec<String>, Option<SignalName>), clap::Error> {
@@ -60,11 +60,9 @@ mod tests {
     }
 
     fn parsed(words: &str) -> Result<(Vec<String>, Option<SignalName>), clap::Error> {
-        match parse(words.split_whitespace().map(OsString::from))? {
-            Command::Client(command) => match command.action {
-                Action::Kill { names, signal } => Ok((names, signal)),
-                other => panic!("{other:?}"),
-            },
+        let line = parse(words.split_whitespace().map(OsString::from))?;
+        match line.command.unwrap().client() {
+            ClientCommand::Kill(Kill { names, signal, .. }) => Ok((names, signal)),
             other => panic!("{other:?}"),
         }
     }

@@ -8,7 +8,7 @@ use exec_server_protocol::ErrorKind;
 
 use super::listing::{self, Listed};
 use super::run::{input_failed, options};
-use crate::cli::client::ServerChoice;
+use crate::cli::client::Attach;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::program::exit_code::ExitStatus;
 use crate::program::{say, tell};
@@ -16,8 +16,8 @@ use crate::target::{Target, TargetError};
 
 const CLIENT_NAME: &str = "exec-server attach";
 
-pub(crate) async fn run(choice: &ServerChoice, name: &str) -> anyhow::Result<ExitStatus> {
-    let target = Target::lasting(choice)?;
+pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<ExitStatus> {
+    let target = Target::lasting(server)?;
     let listed = look_up(&target, name).await?;
     let in_use = || {
         anyhow::anyhow!(

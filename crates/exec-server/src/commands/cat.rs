@@ -11,6 +11,7 @@ use super::failures::Failures;
 use super::problem::Problem;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
+use crate::cli::files::Cat;
 use crate::environment::{ExecutorFileSystem, FileReader};
 use crate::foreground::Outputs;
 use crate::program::exit_code::ExitStatus;
@@ -19,10 +20,10 @@ use crate::target::remote_path::ServerPath;
 /// Losses of the connection in a row without a byte in between.
 const MAX_LOSSES: usize = 5;
 
-pub(super) async fn run(servers: &Servers<'_>, paths: &[ServerPath]) -> anyhow::Result<ExitStatus> {
+pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<ExitStatus> {
     let mut outputs = Outputs::open();
     let mut failures = Failures::default();
-    for path in paths {
+    for path in &cat.paths {
         match print(servers, path, &mut outputs).await {
             Ok(()) => {}
             Err(Problem::Work(error)) => failures.tell(&path.written, &error),

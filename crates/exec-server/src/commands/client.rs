@@ -5,30 +5,26 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_client::ExecServerClient;
-use serde_json::json;
-use tokio::time::{Instant, timeout_at};
 
 use super::listing::{self, Listed};
 use super::run::options;
 use super::servers::Servers;
-use super::wait::Waited;
 use super::wording::{UsageError, one_line};
 use super::{
     attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
 };
-use crate::cli::client::{Action, ClientCommand, ServerChoice};
-use crate::cli::files::FileAction;
+use crate::cli::client::{ClientCommand, Forget, Kill, Ps, ServerChoice};
+use crate::cli::files::FileCommand;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::{Target, TargetError};
-use crate::terminal::json_line;
 
 pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             say(&format!("cannot start the runtime: {error}"));
-            return failure_of(&command.action).into();
+            return failure_of(command).into();
         }
     };
     let outcome = runtime.block_on(perform(command));
@@ -36,7 +32,7 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     runtime.shutdown_background();
     let status = outcome.unwrap_or_else(|error| {
         say(&one_line(&error));
-        match failure_of(&command.action) {
+        match failure_of(command) {
             ExitStatus::FAILURE if is_usage_error(&error) => ExitStatus::USAGE_ERROR,
             failure => failure,
         }
@@ -49,53 +45,57 @@ fn is_usage_error(error: &anyhow::Error) -> bool {
     error.is::<UsageError>() || error.downcast_ref().is_some_and(TargetError::is_usage_error)
 }
 
-/// Where the exit code is a process's, ours must be told from it.
-fn failure_of(action: &Action) -> ExitStatus {
-    match action {
-        Action::Run(_) | Action::Shell { .. } | Action::Attach { .. } | Action::Wait { .. } => {
-            ExitStatus::CLIENT_FAILURE
-        }
-        Action::Files(FileAction::Grep(_)) => ExitStatus::NOT_ALL_SEARCHED,
-        Action::Ps { .. }
-        | Action::Logs(_)
-        | Action::Kill { .. }
-        | Action::Forget { .. }
-        | Action::Files(_)
-        | Action::Http(_) => ExitStatus::FAILURE,
+/// Where the exit code is that of a process, a failure of the command itself has another.
+fn failure_of(command: &ClientCommand) -> ExitStatus {
+    match command {
+        ClientCommand::Run(_)
+        | ClientCommand::Shell(_)
+        | ClientCommand::Attach(_)
+        | ClientCommand::Wait(_) => ExitStatus::CLIENT_FAILURE,
+        ClientCommand::Files(FileCommand::Grep(_)) => ExitStatus::NOT_ALL_SEARCHED,
+        ClientCommand::Ps(_)
+        | ClientCommand::Logs(_)
+        | ClientCommand::Kill(_)
+        | ClientCommand::Forget(_)
+        | ClientCommand::Files(_)
+        | ClientCommand::Http(_) => ExitStatus::FAILURE,
     }
 }
 
 async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
-    let server = &command.server;
-    match &command.action {
-        Action::Run(run) => Box::pin(run::run(server, run)).await,
-        Action::Shell { command, sandbox, server_env } => {
-            Box::pin(shell::run(server, command, sandbox, *server_env)).await
-        }
-        Action::Attach { name } => Box::pin(attach::run(server, name)).await,
-        Action::Ps { all, json } => {
+    match command {
+        ClientCommand::Run(run) => Box::pin(run::run(run)).await,
+        ClientCommand::Shell(shell) => Box::pin(shell::run(shell)).await,
+        ClientCommand::Attach(attach) => Box::pin(attach::run(attach)).await,
+        ClientCommand::Ps(Ps { server, all, json }) => {
             with_listing(server, "exec-server ps", async |_, listed| {
                 ps::print(&listed, *all, *json)?;
                 Ok(ExitStatus::SUCCESS)
             })
             .await
         }
-        Action::Logs(logs) => {
+        ClientCommand::Logs(logs) => {
             let act = async |client: &_, listed: Vec<Listed>| {
                 logs::run(client, listing::find(&listed, &logs.name)?, logs).await
             };
-            with_listing_within(server, "exec-server logs", logs.since, act).await
+            with_listing_within(&logs.server, "exec-server logs", logs.since, act).await
         }
-        Action::Kill { names, signal } => {
+        ClientCommand::Kill(Kill { server, names, signal }) => {
             with_listing(server, "exec-server kill", async |client, listed| {
                 for_each(names, &listed, async |listed| kill::run(client, listed, *signal).await)
                     .await
             })
             .await
         }
-        Action::Forget { names, force } => {
+        ClientCommand::Wait(wait) => {
+            with_listing(&wait.server, "exec-server wait", async |client, listed| {
+                wait::run(client, &listed, wait).await
+            })
+            .await
+        }
+        ClientCommand::Forget(Forget { server, names, force, all }) => {
             with_listing(server, "exec-server forget", async |client, listed| {
-                if names.is_empty() {
+                if *all {
                     return forget::all(client, &listed).await;
                 }
                 for_each(names, &listed, async |listed| forget::run(client, listed, *force).await)
@@ -103,44 +103,34 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             })
             .await
         }
-        Action::Files(action) => Box::pin(with_files(server, action)).await,
-        Action::Http(request) => {
-            let work = async |servers: &Servers<'_>| http::run(servers, request).await;
-            Box::pin(Servers::work(server, "http", work)).await
-        }
-        Action::Wait { names, timeout, json } => {
-            with_listing(server, "exec-server wait", async |client, listed| {
-                wait_for(client, &listed, names, *timeout, *json).await
-            })
-            .await
+        ClientCommand::Files(command) => Box::pin(with_files(command)).await,
+        ClientCommand::Http(http) => {
+            let work = async |servers: &Servers<'_>| http::run(servers, http).await;
+            Box::pin(Servers::work(&http.server, "http", work)).await
         }
     }
 }
 
-async fn with_files(server: &ServerChoice, action: &FileAction) -> anyhow::Result<ExitStatus> {
-    let name = match action {
-        FileAction::Cp(_) => "cp",
-        FileAction::Ls(_) => "ls",
-        FileAction::Cat { .. } => "cat",
-        FileAction::Mkdir { .. } => "mkdir",
-        FileAction::Rm { .. } => "rm",
-        FileAction::Watch { .. } => "watch",
-        FileAction::Grep(_) => "grep",
+async fn with_files(command: &FileCommand) -> anyhow::Result<ExitStatus> {
+    let (name, server) = match command {
+        FileCommand::Cp(cp) => ("cp", &cp.server),
+        FileCommand::Ls(ls) => ("ls", &ls.server),
+        FileCommand::Cat(cat) => ("cat", &cat.server),
+        FileCommand::Mkdir(mkdir) => ("mkdir", &mkdir.server),
+        FileCommand::Rm(rm) => ("rm", &rm.server),
+        FileCommand::Watch(watch) => ("watch", &watch.server),
+        FileCommand::Grep(grep) => ("grep", &grep.server),
     };
     Servers::work(server, name, async |servers| {
-        servers.prepare(&action.environments()).await?;
-        match action {
-            FileAction::Cp(cp) => cp::run(servers, cp).await,
-            FileAction::Ls(ls) => ls::run(servers, ls).await,
-            FileAction::Cat { paths } => cat::run(servers, paths).await,
-            FileAction::Mkdir { paths, parents } => mkdir::run(servers, paths, *parents).await,
-            FileAction::Rm { paths, recursive, force } => {
-                rm::run(servers, paths, *recursive, *force).await
-            }
-            FileAction::Watch { path, recursive, json } => {
-                watch::run(servers, path, *recursive, *json).await
-            }
-            FileAction::Grep(grep) => grep::run(servers, grep).await,
+        servers.prepare(&command.environments()).await?;
+        match command {
+            FileCommand::Cp(cp) => cp::run(servers, cp).await,
+            FileCommand::Ls(ls) => ls::run(servers, ls).await,
+            FileCommand::Cat(cat) => cat::run(servers, cat).await,
+            FileCommand::Mkdir(mkdir) => mkdir::run(servers, mkdir).await,
+            FileCommand::Rm(rm) => rm::run(servers, rm).await,
+            FileCommand::Watch(watch) => watch::run(servers, watch).await,
+            FileCommand::Grep(grep) => grep::run(servers, grep).await,
         }
     })
     .await
@@ -190,45 +180,4 @@ async fn for_each(
         }
     }
     Ok(status)
-}
-
-async fn wait_for(
-    client: &ExecServerClient,
-    listed: &[Listed],
-    names: &[String],
-    timeout: Option<Duration>,
-    json: bool,
-) -> anyhow::Result<ExitStatus> {
-    // One that no clock can hold is none.
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    // All names first: a mistake is not worth waiting for.
-    let found = names.iter().map(|name| listing::find(listed, name));
-    let found = found.collect::<Result<Vec<_>, _>>()?;
-    let mut last = 0;
-    for process in found {
-        let waiting = wait::run(client, process);
-        let Waited { exit_code, timed_out } = match deadline {
-            None => waiting.await?,
-            Some(deadline) => match timeout_at(deadline, waiting).await {
-                Ok(waited) => waited?,
-                Err(_) => {
-                    let after = timeout.unwrap_or_default();
-                    say(&format!("{:?} is still running after {after:?}", process.name()));
-                    return Ok(ExitStatus::TIMED_OUT);
-                }
-            },
-        };
-        last = exit_code;
-        let line = if json {
-            let (session_id, process_id) = (&process.session.session_id, process.name());
-            json_line(&json!({
-                "processId": process_id, "sessionId": session_id, "exitCode": exit_code,
-                "timedOut": timed_out,
-            }))
-        } else {
-            format!("{exit_code}\n")
-        };
-        super::print(line.as_bytes(), &mut std::io::stdout())?;
-    }
-    Ok(ExitStatus::of_process(last))
 }

@@ -17,7 +17,8 @@ use clap_complete::{CompleteEnv, Shell};
 use super::listing::{self, Listed};
 use super::run::options;
 use crate::cli;
-use crate::cli::client::{ServerChoice, is_plain_name};
+use crate::cli::client::ServerChoice;
+use crate::cli::values::is_plain_name;
 use crate::target::{Target, environment_ids};
 
 /// Set by the scripts. Its value is the name of the shell.
@@ -81,15 +82,9 @@ fn server_choice(words: &[OsString]) -> ServerChoice {
 }
 
 fn program_with_candidates(choice: &ServerChoice, is_bash: bool) -> clap::Command {
-    let names: Vec<String> =
-        cli::program().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    names.into_iter().fold(cli::program(), |program, name| {
-        program.mut_subcommand(&name, |command| {
-            let command_name = command.get_name().to_owned();
-            command.mut_args(|argument| {
-                with_candidates(&command_name, argument, choice.clone(), is_bash)
-            })
-        })
+    cli::program().mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        command.mut_args(|argument| with_candidates(&name, argument, choice.clone(), is_bash))
     })
 }
 
@@ -97,11 +92,11 @@ fn with_candidates(command: &str, argument: Arg, choice: ServerChoice, is_bash: 
     let only_running = matches!(command, "attach" | "kill");
     match (command, argument.get_id().as_str()) {
         (_, "on") => argument.add(ArgValueCandidates::new(|| candidates(environment_ids()))),
-        ("logs" | "attach" | "kill" | "wait" | "forget", "name") => {
+        ("logs" | "attach" | "kill" | "wait" | "forget", "name" | "names") => {
             let names = move || candidates(process_names(&choice, only_running));
             argument.add(ArgValueCandidates::new(names))
         }
-        (_, "path") => {
+        (_, "path" | "paths") => {
             let is_here = command == "cp";
             let paths = move |word: &OsStr| paths(word, &choice, is_here, is_bash);
             argument.add(ArgValueCompleter::new(paths))

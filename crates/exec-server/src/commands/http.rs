@@ -15,14 +15,15 @@ use super::download::Download;
 use super::problem::Problem;
 use super::servers::Servers;
 use super::wording::{UsageError, without_id};
-use crate::cli::http::{Body, Request};
+use crate::cli::http::{Body, Http};
+use crate::cli::values::limit;
 use crate::foreground::Outputs;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
 
-pub(super) async fn run(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
-    let Some(limit) = request.timeout else { return perform(servers, request).await };
+pub(super) async fn run(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitStatus> {
+    let Some(limit) = limit(request.timeout) else { return perform(servers, request).await };
     // The server's own limit ends with the head: a body that is streamed may go on for ever.
     match tokio::time::timeout(limit, perform(servers, request)).await {
         Ok(outcome) => outcome,
@@ -30,7 +31,7 @@ pub(super) async fn run(servers: &Servers<'_>, request: &Request) -> anyhow::Res
     }
 }
 
-async fn perform(servers: &Servers<'_>, request: &Request) -> anyhow::Result<ExitStatus> {
+async fn perform(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitStatus> {
     let (head, body) = ask(servers, request).await?;
     let mut outputs = Outputs::open();
     let delivered = deliver(request, &head, body, &mut outputs).await;
@@ -46,27 +47,28 @@ async fn perform(servers: &Servers<'_>, request: &Request) -> anyhow::Result<Exi
     }
 }
 
-async fn ask(servers: &Servers<'_>, request: &Request) -> anyhow::Result<(HttpResponse, HttpBody)> {
-    let body_base64 = match &request.body {
+async fn ask(servers: &Servers<'_>, request: &Http) -> anyhow::Result<(HttpResponse, HttpBody)> {
+    let (method, url) = request.method_and_url().map_err(UsageError)?;
+    let body_base64 = match &request.data {
         Some(body) => Some(read(body).await?.into()),
         None => None,
     };
     let (_, client) = servers.reach(None).await?;
-    let timeout = request.timeout.map(|timeout| timeout.as_millis());
+    let timeout = limit(request.timeout).map(|timeout| timeout.as_millis());
     let params = HttpRequestParams {
-        headers: request.headers.clone(),
+        headers: request.headers(),
         body_base64,
         timeout_ms: timeout.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
-        redirect_policy: match request.follow_redirects {
-            true => RedirectPolicy::Follow,
-            false => RedirectPolicy::Stop,
+        redirect_policy: match request.no_redirect {
+            true => RedirectPolicy::Stop,
+            false => RedirectPolicy::Follow,
         },
-        ..HttpRequestParams::new(request.method.clone(), request.url.clone())
+        ..HttpRequestParams::new(method, url.to_owned())
     };
     let answer = client.http_stream(params).await.map_err(without_id);
     answer.map_err(|error| match error {
         ExecServerError::Server(error) if error.code == ErrorCode::InvalidParams.value() => {
-            UsageError(naming_url(&error.message, &request.url)).into()
+            UsageError(naming_url(&error.message, url)).into()
         }
         error => error.into(),
     })
@@ -88,12 +90,12 @@ fn naming_url(message: &str, url: &str) -> String {
 
 /// The head goes to our output, the body there or to a file.
 async fn deliver(
-    request: &Request,
+    request: &Http,
     head: &HttpResponse,
     mut body: HttpBody,
     outputs: &mut Outputs,
 ) -> Result<ExitStatus, Problem> {
-    if request.include_head {
+    if request.include {
         let written = outputs.write(OutputStream::Stdout, text_of(head)).await;
         written.map_err(Problem::Output)?;
     }
@@ -101,7 +103,7 @@ async fn deliver(
         say(&format!("the response has the status {}", head.status));
         return Ok(ExitStatus::HTTP_FAILURE);
     }
-    let mut file = match &request.output {
+    let mut file = match request.output_file() {
         Some(path) => Some((open(path).await.with_context(|| cannot_write(path))?, path)),
         None => None,
     };

@@ -5,17 +5,14 @@ use exec_server_protocol::FsCreateDirectoryParams;
 use super::failures::Failures;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
+use crate::cli::files::Mkdir;
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
-pub(super) async fn run(
-    servers: &Servers<'_>,
-    paths: &[ServerPath],
-    parents: bool,
-) -> anyhow::Result<ExitStatus> {
+pub(super) async fn run(servers: &Servers<'_>, mkdir: &Mkdir) -> anyhow::Result<ExitStatus> {
     let mut failures = Failures::default();
-    for path in paths {
-        if let Err(error) = create(servers, path, parents).await {
+    for path in &mkdir.paths {
+        if let Err(error) = create(servers, path, mkdir.parents).await {
             failures.tell(&path.written, &error);
         }
     }

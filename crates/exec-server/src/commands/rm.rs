@@ -5,18 +5,17 @@ use exec_server_protocol::{FsGetMetadataParams, FsRemoveParams};
 use super::failures::Failures;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
+use crate::cli::files::Rm;
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
 pub(super) async fn run(
     servers: &Servers<'_>,
-    paths: &[ServerPath],
-    recursive: bool,
-    force: bool,
+    Rm { paths, recursive, force, .. }: &Rm,
 ) -> anyhow::Result<ExitStatus> {
     let mut failures = Failures::default();
     for path in paths {
-        if let Err(error) = remove(servers, path, recursive, force).await {
+        if let Err(error) = remove(servers, path, *recursive, *force).await {
             failures.tell(&path.written, &error);
         }
     }

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use super::listing;
 use super::starting::{StartSpec, generated_name, not_started, words};
-use crate::cli::client::{Detach, Run, ServerChoice};
+use crate::cli::client::Run;
+use crate::cli::values::limit;
 use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
@@ -25,11 +26,11 @@ const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 /// By which others know what was detached.
 pub(super) const DETACHED_CLIENT_NAME: &str = "exec-server run --detach";
 
-pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<ExitStatus> {
-    if let Some(detach) = &run.detach {
-        return run_detached(choice, run, detach).await;
+pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
+    if run.detach {
+        return run_detached(run).await;
     }
-    let target = Target::find(choice)?;
+    let target = Target::find(&run.server)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let connecting = target.connect(options("exec-server run"));
     let session = match signals.until_asked_to_end(connecting).await {
@@ -41,13 +42,13 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         argv: words(&run.command)?,
         arg0: None,
         cwd: run.cwd.as_deref(),
-        variables: &run.variables,
+        variables: &run.env,
         server_env: run.server_env,
         stdin: !run.no_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
         sandbox: &run.sandbox,
-        timeout: run.timeout,
+        timeout: limit(run.timeout),
         claim_name: false,
     };
     let foreground = Foreground {
@@ -60,7 +61,7 @@ pub(crate) async fn run(choice: &ServerChoice, run: &Run) -> anyhow::Result<Exit
         on_signal: OnSignal::Forward,
         gaps: OnGap::Fail,
         tells_denials: run.verbose || io::stderr().is_terminal(),
-        timeout: run.timeout,
+        timeout: limit(run.timeout),
     };
     in_foreground(&target, session, spec, foreground, signals).await
 }
@@ -139,13 +140,9 @@ pub(super) fn options(client_name: &str) -> ExecServerClientConnectOptions {
     }
 }
 
-async fn run_detached(
-    choice: &ServerChoice,
-    run: &Run,
-    detach: &Detach,
-) -> anyhow::Result<ExitStatus> {
-    let target = Target::lasting(choice)?;
-    let ttl = detach.ttl.unwrap_or(Duration::from_millis(u64::MAX));
+async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
+    let target = Target::lasting(&run.server)?;
+    let ttl = run.ttl.unwrap_or(Duration::from_millis(u64::MAX));
     let options =
         ExecServerClientConnectOptions { detached_ttl: Some(ttl), ..options(DETACHED_CLIENT_NAME) };
     let mut signals = Signals::new().context("cannot listen for signals")?;
@@ -155,7 +152,7 @@ async fn run_detached(
     };
     let name = run.name.clone().unwrap_or_else(generated_name);
     let may_run = Cell::new(false);
-    let starting = start_detached(&target, &session.client, run, detach, &name, &may_run);
+    let starting = start_detached(&target, &session.client, run, &name, &may_run);
     let (outcome, is_signalled) = match signals.until_asked_to_end(starting).await {
         // Hanging up leaves the session to itself; closing it would end the command.
         Ok(Ok(None)) => return Ok(ExitStatus::SUCCESS),
@@ -189,7 +186,6 @@ async fn start_detached(
     target: &Target,
     client: &ExecServerClient,
     run: &Run,
-    detach: &Detach,
     name: &str,
     may_run: &Cell<bool>,
 ) -> anyhow::Result<Option<ExitStatus>> {
@@ -205,13 +201,13 @@ async fn start_detached(
         argv,
         arg0: None,
         cwd: run.cwd.as_deref(),
-        variables: &run.variables,
+        variables: &run.env,
         server_env: run.server_env,
-        stdin: detach.keep_stdin,
+        stdin: run.interactive,
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
         sandbox: &run.sandbox,
-        timeout: run.timeout,
+        timeout: limit(run.timeout),
         claim_name: true,
     };
     let params = spec.params(target, client).await?;
@@ -227,7 +223,7 @@ async fn start_detached(
         Err(error) => return not_started(&program, error).map(Some),
         Ok(()) => {}
     }
-    let text = if detach.json {
+    let text = if run.json {
         let ttl = client.detached_ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
         let session_id = client.session_id();
         json_line(&json!({"processId": name, "sessionId": session_id, "detachedTtlMs": ttl}))

@@ -8,23 +8,17 @@ use exec_server_protocol::{Empty, OnFull};
 
 use super::run::{in_foreground, options, size};
 use super::starting::{StartSpec, generated_name, words};
-use crate::cli::client::ServerChoice;
-use crate::cli::sandbox::SandboxChoice;
+use crate::cli::client::Shell;
 use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
 use crate::program::exit_code::ExitStatus;
 use crate::target::Target;
 
-pub(crate) async fn run(
-    choice: &ServerChoice,
-    command: &[OsString],
-    sandbox: &SandboxChoice,
-    server_env: bool,
-) -> anyhow::Result<ExitStatus> {
-    let target = Target::find(choice)?;
+pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
+    let target = Target::find(&shell.server)?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let prepared = signals.until_asked_to_end(async {
         let session = target.connect(options("exec-server shell")).await?;
-        let program = program(&session.client, command).await?;
+        let program = program(&session.client, &shell.command).await?;
         anyhow::Ok((session, program))
     });
     let (session, (argv, arg0)) = match prepared.await {
@@ -38,11 +32,11 @@ pub(crate) async fn run(
         arg0,
         cwd: None,
         variables: &[],
-        server_env,
+        server_env: shell.server_env,
         stdin: true,
         terminal: Some(size()),
         on_full: OnFull::Block,
-        sandbox,
+        sandbox: &shell.sandbox,
         timeout: None,
         claim_name: false,
     };

@@ -11,12 +11,13 @@ use exec_server_protocol::{
     EnvPolicy, ErrorKind, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri,
     SandboxRequest, StartParams, TerminalSize,
 };
+use exec_server_server::SandboxLevel;
 use uuid::Uuid;
 
 use super::servers::absolute;
 use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
-use crate::cli::sandbox::{SandboxChoice, SandboxFlags};
+use crate::cli::sandbox::{SandboxFlags, SandboxMode};
 use crate::environment::sandbox_terms::SandboxTerms;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
@@ -35,7 +36,7 @@ pub(crate) struct StartSpec<'a> {
     pub(crate) stdin: bool,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
-    pub(crate) sandbox: &'a SandboxChoice,
+    pub(crate) sandbox: &'a SandboxFlags,
     pub(crate) timeout: Option<Duration>,
     /// No other process of the server may have the name.
     pub(crate) claim_name: bool,
@@ -81,15 +82,20 @@ impl StartSpec<'_> {
 
 /// The working directory, under which name it is part of the sandbox, and that.
 async fn sandboxed(
-    choice: &SandboxChoice,
+    flags: &SandboxFlags,
     cwd: PathUri,
     target: &Target,
     client: &ExecServerClient,
 ) -> anyhow::Result<(PathUri, Option<SandboxRequest>)> {
-    let terms = match choice {
-        SandboxChoice::Flags(flags) => Some(terms(flags, &cwd, target, client).await?),
-        SandboxChoice::None => None,
-        SandboxChoice::Unsaid => target.default_sandbox().cloned(),
+    let level = match flags.sandbox {
+        Some(SandboxMode::ReadOnly) => Some(SandboxLevel::ReadOnly),
+        Some(SandboxMode::WorkspaceWrite) => Some(SandboxLevel::WorkspaceWrite),
+        Some(SandboxMode::None) | None => None,
+    };
+    let terms = match (level, flags.sandbox) {
+        (Some(level), _) => Some(terms(level, flags, &cwd, target, client).await?),
+        (None, Some(_)) => None,
+        (None, None) => target.default_sandbox().cloned(),
     };
     let Some(terms) = terms else { return Ok((cwd, None)) };
     let cwd = without_parents(cwd, client).await?;
@@ -98,12 +104,13 @@ async fn sandboxed(
 }
 
 async fn terms(
+    level: SandboxLevel,
     flags: &SandboxFlags,
     cwd: &PathUri,
     target: &Target,
     client: &ExecServerClient,
 ) -> anyhow::Result<SandboxTerms> {
-    let SandboxFlags { level, writable, deny, network } = flags;
+    let SandboxFlags { writable, deny, network, .. } = flags;
     let mut directories = Vec::new();
     for directory in writable {
         let directory = absolute(Path::new(directory), target, client).await?;
@@ -113,7 +120,7 @@ async fn terms(
         }
         directories.push(directory);
     }
-    Ok(SandboxTerms { level: *level, writable: directories, deny: deny.clone(), network: *network })
+    Ok(SandboxTerms { level, writable: directories, deny: deny.clone(), network: *network })
 }
 
 /// Where nothing can be made, what is missing would be granted in vain, and without a word. Below the working directory it is

@@ -1,27 +1,68 @@
 //! `exec-server wait`: the exit code of a process, as soon as there is one.
 
 use exec_server_client::{ExecProcessEvent, ExecServerClient};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
-use super::listing::Listed;
+use super::listing::{self, Listed};
+use crate::cli::client::Wait;
+use crate::cli::values::limit;
+use crate::program::exit_code::ExitStatus;
 use crate::program::say;
+use crate::terminal::json_line;
 
-pub(crate) struct Waited {
-    pub(crate) exit_code: i32,
+struct Exit {
+    exit_code: i32,
     /// The server ended it at the deadline of its start.
-    pub(crate) timed_out: bool,
+    timed_out: bool,
 }
 
-pub(crate) async fn run(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Waited> {
-    let waited = wait(client, listed).await?;
-    if waited.timed_out {
-        say(&format!("{} timed out", listed.name()));
+pub(crate) async fn run(
+    client: &ExecServerClient,
+    listed: &[Listed],
+    options: &Wait,
+) -> anyhow::Result<ExitStatus> {
+    let timeout = limit(options.timeout);
+    // One that no clock can hold is none.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    // All names first: a mistake is not worth waiting for.
+    let found = options.names.iter().map(|name| listing::find(listed, name));
+    let found = found.collect::<Result<Vec<_>, _>>()?;
+    let mut last = 0;
+    for process in found {
+        let waiting = wait(client, process);
+        let Exit { exit_code, timed_out } = match deadline {
+            None => waiting.await?,
+            Some(deadline) => match timeout_at(deadline, waiting).await {
+                Ok(exit) => exit?,
+                Err(_) => {
+                    let after = timeout.unwrap_or_default();
+                    say(&format!("{:?} is still running after {after:?}", process.name()));
+                    return Ok(ExitStatus::TIMED_OUT);
+                }
+            },
+        };
+        if timed_out {
+            say(&format!("{} timed out", process.name()));
+        }
+        last = exit_code;
+        let line = if options.json {
+            let (session_id, process_id) = (&process.session.session_id, process.name());
+            json_line(&json!({
+                "processId": process_id, "sessionId": session_id, "exitCode": exit_code,
+                "timedOut": timed_out,
+            }))
+        } else {
+            format!("{exit_code}\n")
+        };
+        super::print(line.as_bytes(), &mut std::io::stdout())?;
     }
-    Ok(waited)
+    Ok(ExitStatus::of_process(last))
 }
 
-async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Waited> {
+async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Exit> {
     if let Some(exit_code) = listed.process.exit_code {
-        return Ok(Waited { exit_code, timed_out: listed.process.timed_out });
+        return Ok(Exit { exit_code, timed_out: listed.process.timed_out });
     }
     let name = listed.name();
     // What was said before we came does not matter; the exit was not.
@@ -35,7 +76,7 @@ async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Wait
                 if exit.server_stopped() {
                     say(&format!("the server stopped; {name} was ended"));
                 }
-                return Ok(Waited { exit_code: exit.exit_code, timed_out: exit.timed_out() });
+                return Ok(Exit { exit_code: exit.exit_code, timed_out: exit.timed_out() });
             }
             ExecProcessEvent::Failed(error) => anyhow::bail!("lost sight of {name:?}: {error}"),
             ExecProcessEvent::Output(_)

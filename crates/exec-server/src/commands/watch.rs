@@ -12,21 +12,20 @@ use serde_json::json;
 
 use super::servers::{Located, Servers};
 use super::wording::as_written;
+use crate::cli::files::Watch;
 use crate::foreground::Outputs;
 use crate::program::exit_code::ExitStatus;
-use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, escaped, json_line};
 
 pub(super) async fn run(
     servers: &Servers<'_>,
-    written: &ServerPath,
-    recursive: bool,
-    json: bool,
+    Watch { path: written, recursive, json, .. }: &Watch,
 ) -> anyhow::Result<ExitStatus> {
     let Located { client, path } = servers.locate(written).await?;
     let look = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     let is_directory = client.fs_get_metadata(look).await?.is_directory;
-    let params = FsWatchParams { path, watch_id: String::new(), recursive, sandbox: None };
+    let params =
+        FsWatchParams { path, watch_id: String::new(), recursive: *recursive, sandbox: None };
     let mut watch = client.watch(params).await?;
     let names = Names::for_stream(&io::stdout());
     let root = watch.path().as_path().to_owned();
@@ -38,7 +37,7 @@ pub(super) async fn run(
             error = outputs.failed() => return ExitStatus::of_write_error(error),
         };
         let changes = changes.context("the server ended the watch")??;
-        let text = if json { json_lines(&changes) } else { lines(&changes, name) };
+        let text = if *json { json_lines(&changes) } else { lines(&changes, name) };
         if let Err(error) = outputs.write(OutputStream::Stdout, text.into()).await {
             return ExitStatus::of_write_error(error);
         }

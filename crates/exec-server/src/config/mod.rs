@@ -11,7 +11,6 @@ mod resolve;
 mod table;
 
 pub(crate) use error::ConfigError;
-pub(crate) use file::CONFIG_VARIABLE;
 pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
 pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
 

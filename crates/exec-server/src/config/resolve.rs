@@ -48,7 +48,18 @@ pub(crate) struct Flag {
     pub(crate) setting: &'static Setting,
     /// As it was given, without the dashes: the current name or the old one.
     pub(crate) name: String,
-    pub(crate) value: String,
+    /// The values in the order of the command line. Never empty.
+    pub(crate) given: Vec<String>,
+}
+
+impl Flag {
+    /// Of a single value the last counts; lists add up.
+    pub(crate) fn value(&self) -> String {
+        match self.setting.separator() {
+            Some(separator) => self.given.join(&separator.to_string()),
+            None => self.given.last().cloned().unwrap_or_default(),
+        }
+    }
 }
 
 /// Where a value came from.
@@ -166,10 +177,11 @@ impl Configuration {
     }
 
     fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigError> {
-        for Flag { setting, name, value } in &flags.values {
+        for flag in &flags.values {
+            let Flag { setting, name, .. } = flag;
             let source = Source::Flag(name.clone());
             self.accept_name(setting, &source, *name != setting.flag())?;
-            self.assign(setting, Raw::Text(value), source)
+            self.assign(setting, Raw::Text(&flag.value()), source)
                 .map_err(|mismatch| ConfigError::FlagValue { flag: name.clone(), mismatch })?;
         }
         Ok(())

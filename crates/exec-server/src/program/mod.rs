@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use exec_server_bench as bench;
 
-use crate::cli::{self, Command};
+use crate::cli::{self, Command, CommandLine};
 use crate::commands;
 use crate::config::{self, Configuration, Flags};
 use crate::environment::runtime_paths::run_spawner_if_asked;
@@ -30,15 +30,15 @@ pub fn main() -> ExitCode {
     if let Some(code) = commands::completions::complete_if_asked() {
         return code;
     }
-    let command = match cli::parse(std::env::args_os()) {
-        Ok(command) => command,
+    let CommandLine { flags, command, .. } = match cli::parse(std::env::args_os()) {
+        Ok(line) => line,
         Err(error) => {
             let _ = error.print();
             return cli::exit_code(&error, std::env::args_os());
         }
     };
     match command {
-        Command::Serve { flags } => with_configuration(&flags, |configuration| {
+        None => with_configuration(&flags, |configuration| {
             let settings = &configuration.settings;
             let _logging = logging::init(&settings.log, settings.log_format)?;
             for warning in &configuration.warnings {
@@ -46,21 +46,23 @@ pub fn main() -> ExitCode {
             }
             serve::serve(&configuration.settings)
         }),
-        Command::Config { flags, json } => with_configuration(&flags, |configuration| {
+        Some(Command::Config { json, .. }) => with_configuration(&flags, |configuration| {
             for warning in &configuration.warnings {
                 say(&warning.to_string());
             }
             commands::config::run(configuration, json, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
-        Command::Doctor { json } => report(commands::doctor::run(json, &mut io::stdout().lock())),
-        Command::Bench { quick, json, only } => report(bench::run(quick, json, &only)),
-        Command::Client(command) => commands::client::main(&command),
-        Command::Completions { shell } => {
+        Some(Command::Doctor { json }) => {
+            report(commands::doctor::run(json, &mut io::stdout().lock()))
+        }
+        Some(Command::Bench { quick, json, only }) => report(bench::run(quick, json, &only)),
+        Some(Command::Client(command)) => commands::client::main(&command),
+        Some(Command::Completions { shell }) => {
             let printed = commands::completions::run(shell, &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from))
         }
-        Command::Man { command } => {
+        Some(Command::Man { command }) => {
             let printed = commands::man::run(command.as_deref(), &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS))
         }

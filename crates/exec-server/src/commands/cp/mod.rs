@@ -52,7 +52,7 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
     let copying = async {
         let endpoints = Endpoints::new(servers);
         let mut copy = Copying::begin(&endpoints, cp, &progress).await?;
-        for source in &cp.sources {
+        for source in cp.sources() {
             if copy.is_lost() {
                 copy.leave_out(1);
                 continue;
@@ -114,7 +114,7 @@ impl<'a> Copying<'a> {
         cp: &'a Cp,
         progress: &'a Progress,
     ) -> anyhow::Result<Self> {
-        let place = endpoints.locate(&cp.destination).await?;
+        let place = endpoints.locate(cp.destination()).await?;
         let found = match metadata_of(&place.endpoint, &place.path).await {
             Ok(found) => Some(found),
             Err(error) if error.kind() == Some(&ErrorKind::NotFound) => None,
@@ -123,7 +123,7 @@ impl<'a> Copying<'a> {
                 return Err(error.context(place.show()));
             }
         };
-        let (path, sources) = (place.path.clone(), cp.sources.len());
+        let (path, sources) = (place.path.clone(), cp.sources().len());
         let destination = Destination::of(path, place.has_slash, found.as_ref(), sources)
             .with_context(|| place.show())?;
         Ok(Self {
@@ -188,7 +188,7 @@ impl<'a> Copying<'a> {
     /// Where a directory goes that gets a new name, or got it from a copy that was interrupted.
     async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
-        let Some(note) = Note::of(source, &path).filter(|_| self.cp.sources.len() == 1) else {
+        let Some(note) = Note::of(source, &path).filter(|_| self.cp.sources().len() == 1) else {
             return Ok(None);
         };
         let is_noted = match &self.destination {

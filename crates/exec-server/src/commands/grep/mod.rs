@@ -27,8 +27,9 @@ use print::{Printer, SearchRoot};
 pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<ExitStatus> {
     let mut outputs = Outputs::open();
     let (mut failures, mut matches) = (Failures::default(), 0);
-    for path in &grep.paths {
-        match search(servers, grep, path, &mut outputs).await {
+    let roots = grep.roots();
+    for path in &roots {
+        match search(servers, grep, path, roots.len() == 1, &mut outputs).await {
             Ok(summary) => {
                 matches += summary.matches;
                 if let Some(problem) = unreadable(&summary) {
@@ -64,22 +65,22 @@ async fn search(
     servers: &Servers<'_>,
     grep: &Grep,
     written: &ServerPath,
+    is_only: bool,
     outputs: &mut Outputs,
 ) -> Result<FsSearchResponse, Problem> {
     let Located { client, path } = servers.locate(written).await?;
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     let found = client.fs_get_metadata(params).await;
-    let is_lone_file =
-        found.map_err(|error| without_path(&path, error))?.is_file && grep.paths.len() == 1;
+    let is_lone_file = found.map_err(|error| without_path(&path, error))?.is_file && is_only;
     let root = SearchRoot {
         path: path.as_path().to_owned(),
         written: PathBuf::from(&written.written),
-        is_named: !is_lone_file || matches!(grep.output, GrepOutput::Files),
+        is_named: !is_lone_file || grep.output() == GrepOutput::Files,
     };
     let stdout = io::stdout();
     let (names, paint) = (Names::for_stream(&stdout), Paint::for_stream(&stdout));
-    let has_context = grep.before + grep.after > 0;
-    let mut printer = Printer::new(root, grep.output, has_context, names, paint);
+    let has_context = grep.lines_before() + grep.lines_after() > 0;
+    let mut printer = Printer::new(root, grep.output(), has_context, names, paint);
     let mut results = client.search(params_of(grep, path)).await?;
     loop {
         let batch = tokio::select! {
@@ -108,8 +109,8 @@ fn params_of(grep: &Grep, path: PathUri) -> FsSearchParams {
         globs: grep.globs.clone(),
         hidden: grep.hidden,
         ignored: grep.no_ignore,
-        before: grep.before,
-        after: grep.after,
+        before: grep.lines_before(),
+        after: grep.lines_after(),
         max_matches: grep.max_matches,
         ..FsSearchParams::new(path, grep.pattern.clone())
     }

@@ -1,7 +1,7 @@
 use exec_server_server::{SandboxCeiling, SandboxLevel};
 
 use super::*;
-use crate::cli::{self, Command};
+use crate::cli;
 
 const PATH: &str = "config.toml";
 
@@ -26,9 +26,7 @@ fn laid_over(
     text: &str,
 ) -> Result<Configuration, String> {
     let arguments = std::iter::once(&"exec-server").chain(arguments);
-    let Ok(Command::Serve { flags }) = cli::parse(arguments.map(Into::into)) else {
-        panic!("bad arguments");
-    };
+    let flags = cli::parse(arguments.map(Into::into)).unwrap().flags;
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let variables = variables.iter().map(owned).collect();
     lay_over(&flags, &variables, Some(&file(text))).map_err(|error| error.to_string())

@@ -1,0 +1,90 @@
+//! The flags of the server: one for each row of the table of settings. Values pass through as text;
+//! checking them is the configuration's work, as it is for variables and the file.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint, value_parser};
+
+use crate::config::{Flag, Flags, SETTINGS, Setting, Settings};
+
+const CONFIG_FILE: &str = "config";
+
+impl Args for Flags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let config_file = Arg::new(CONFIG_FILE)
+            .long(CONFIG_FILE)
+            .value_name("PATH")
+            .value_parser(value_parser!(PathBuf))
+            .value_hint(ValueHint::FilePath)
+            .help("Read settings from this TOML file");
+        let defaults = Settings::default();
+        let current = SETTINGS.iter().map(|setting| {
+            argument(setting, setting.key, setting.flag())
+                .value_name(setting.value_name)
+                .help_heading(setting.group.title())
+                .help(help(setting, &defaults))
+        });
+        let deprecated = SETTINGS
+            .iter()
+            .filter_map(|setting| Some(argument(setting, setting.old_key?, setting.old_flag()?)));
+        command
+            .args_override_self(true)
+            .arg(config_file)
+            .args(current)
+            .args(deprecated.map(|argument| argument.hide(true)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(setting: &Setting, key: &'static str, flag: String) -> Arg {
+    let action = if setting.is_list() { ArgAction::Append } else { ArgAction::Set };
+    // A number below zero is a bad value, not an unknown flag.
+    Arg::new(key).long(flag).allow_negative_numbers(true).action(action)
+}
+
+fn help(setting: &Setting, defaults: &Settings) -> String {
+    if setting.is_list() {
+        return format!("{} (may be repeated)", setting.help);
+    }
+    let default = match setting.show(defaults) {
+        toml::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    format!("{} [default: {default}]", setting.help)
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = SETTINGS.iter().flat_map(|setting| {
+            let old = setting.old_key.zip(setting.old_flag());
+            let names = [Some((setting.key, setting.flag())), old];
+            names.into_iter().flatten().map(move |(key, name)| (setting, key, name))
+        });
+        let values = names.filter_map(|(setting, key, name)| {
+            let given = matches.get_many::<String>(key)?.cloned().collect();
+            Some(Flag { setting, name, given })
+        });
+        Ok(Self { values: values.collect(), config_file: matches.get_one(CONFIG_FILE).cloned() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.extend(Self::from_arg_matches(matches)?);
+        Ok(())
+    }
+}
+
+impl Flags {
+    /// Adds flags that were given later: of a single value the last counts, lists add up.
+    pub(super) fn extend(&mut self, later: Self) {
+        for flag in later.values {
+            match self.values.iter_mut().find(|earlier| earlier.name == flag.name) {
+                Some(earlier) => earlier.given.extend(flag.given),
+                None => self.values.push(flag),
+            }
+        }
+        self.config_file = later.config_file.or(self.config_file.take());
+    }
+}

@@ -1,0 +1,101 @@
+//! How the values of options are written, and what an error says about an invalid one.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+
+use crate::target::remote_path::PathError;
+
+/// Parses a text that an error must not show, because it may hold a secret.
+pub(super) fn secret<T: Clone + Send + Sync + 'static>(
+    parse: fn(&str) -> Result<T, String>,
+) -> impl TypedValueParser<Value = T> {
+    Concealing { values: StringValueParser::new(), parse: move |text: String| parse(&text) }
+}
+
+/// Parses a path. The errors of [`PathError`] say all there is to say.
+pub(super) fn path<T: Clone + Send + Sync + 'static>(
+    parse: fn(&OsStr) -> Result<T, PathError>,
+) -> impl TypedValueParser<Value = T> {
+    Concealing { values: OsStringValueParser::new(), parse: move |path: OsString| parse(&path) }
+}
+
+/// A parser whose errors do not show the value. Those of clap's own parsers do.
+#[derive(Clone)]
+struct Concealing<P, F> {
+    values: P,
+    parse: F,
+}
+
+impl<P, F, T, E> TypedValueParser for Concealing<P, F>
+where
+    P: TypedValueParser,
+    F: Fn(P::Value) -> Result<T, E> + Clone + Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
+    E: fmt::Display,
+{
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        let value = self.values.parse_ref(command, argument, value)?;
+        (self.parse)(value).map_err(|problem| {
+            let argument = argument.map(ToString::to_string).unwrap_or_default();
+            let name = argument.trim_end_matches("...");
+            let message = format!("invalid value for '{name}': {problem}");
+            command.clone().error(ErrorKind::ValueValidation, message)
+        })
+    }
+}
+
+/// A bare number is seconds, as it is for `timeout` and `sleep`.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let whole = text.parse().ok().map(Duration::from_secs);
+    let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
+    whole
+        .or_else(fraction)
+        .or_else(|| humantime::parse_duration(text).ok())
+        .ok_or_else(|| "expected seconds, or a duration such as 500ms, 30s or 1h 30m".to_owned())
+}
+
+pub(super) fn parse_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    if lifetime.is_zero() {
+        return Err(
+            "expected more than 0; a command that ends with exec-server run needs no --detach"
+                .to_owned(),
+        );
+    }
+    Ok(lifetime)
+}
+
+/// As for timeout(1), zero is no limit.
+pub(crate) fn limit(timeout: Option<Duration>) -> Option<Duration> {
+    timeout.filter(|timeout| !timeout.is_zero())
+}
+
+const LONGEST_NAME: usize = 128;
+
+/// The rule of docker. A slash would make the name of a session of what stands before it.
+pub(crate) fn is_plain_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && text.bytes().all(allowed)
+        && text.len() <= LONGEST_NAME
+}
+
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
+    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| {
+        format!(
+            "expected letters, digits, '_', '.' and '-', the first a letter or digit, \
+             at most {LONGEST_NAME}"
+        )
+    })
+}
