@@ -159,7 +159,7 @@ impl CommandLine {
     /// ignore it.
     fn refuse_settings(&self, command: &str) -> Result<(), String> {
         match (self.flags.values.first(), &self.flags.config_file) {
-            (Some(flag), _) => Err(has_no_meaning(&format!("--{}", flag.name), command)),
+            (Some(flag), _) => Err(has_no_meaning(&format!("--{}", flag.name()), command)),
             (None, Some(_)) => Err(has_no_meaning("--config", command)),
             (None, None) => Ok(()),
         }
@@ -339,8 +339,8 @@ mod tests {
         }
         let help = parsed("--help").unwrap_err().to_string();
         for setting in SETTINGS {
-            assert!(help.contains(&format!("--{} <", setting.flag())), "{help}");
-            assert!(help.contains(setting.group.title()), "{help}");
+            assert!(help.contains(&format!("--{} <", setting.flag(setting.key))), "{help}");
+            assert!(help.contains(setting.group), "{help}");
         }
     }
 }

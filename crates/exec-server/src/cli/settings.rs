@@ -18,20 +18,19 @@ impl Args for Flags {
             .value_hint(ValueHint::FilePath)
             .help("Read settings from this TOML file");
         let defaults = Settings::default();
-        let current = SETTINGS.iter().map(|setting| {
-            argument(setting, setting.key, setting.flag())
+        let flags = names().map(|(setting, key)| {
+            let action = if setting.is_list() { ArgAction::Append } else { ArgAction::Set };
+            Arg::new(key)
+                .long(setting.flag(key))
                 .value_name(setting.value_name)
-                .help_heading(setting.group.title())
+                .help_heading(setting.group)
                 .help(help(setting, &defaults))
+                .hide(key != setting.key)
+                // A number below zero is a bad value, not an unknown flag.
+                .allow_negative_numbers(true)
+                .action(action)
         });
-        let deprecated = SETTINGS
-            .iter()
-            .filter_map(|setting| Some(argument(setting, setting.old_key?, setting.old_flag()?)));
-        command
-            .args_override_self(true)
-            .arg(config_file)
-            .args(current)
-            .args(deprecated.map(|argument| argument.hide(true)))
+        command.args_override_self(true).arg(config_file).args(flags)
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -39,10 +38,9 @@ impl Args for Flags {
     }
 }
 
-fn argument(setting: &Setting, key: &'static str, flag: String) -> Arg {
-    let action = if setting.is_list() { ArgAction::Append } else { ArgAction::Set };
-    // A number below zero is a bad value, not an unknown flag.
-    Arg::new(key).long(flag).allow_negative_numbers(true).action(action)
+/// The settings, each with its current key and a deprecated one.
+fn names() -> impl Iterator<Item = (&'static Setting, &'static str)> {
+    SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)))
 }
 
 fn help(setting: &Setting, defaults: &Settings) -> String {
@@ -58,14 +56,9 @@ fn help(setting: &Setting, defaults: &Settings) -> String {
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = SETTINGS.iter().flat_map(|setting| {
-            let old = setting.old_key.zip(setting.old_flag());
-            let names = [Some((setting.key, setting.flag())), old];
-            names.into_iter().flatten().map(move |(key, name)| (setting, key, name))
-        });
-        let values = names.filter_map(|(setting, key, name)| {
+        let values = names().filter_map(|(setting, key)| {
             let given = matches.get_many::<String>(key)?.cloned().collect();
-            Some(Flag { setting, name, given })
+            Some(Flag { setting, key, given })
         });
         Ok(Self { values: values.collect(), config_file: matches.get_one(CONFIG_FILE).cloned() })
     }
@@ -80,7 +73,7 @@ impl Flags {
     /// Adds flags that were given later: of a single value the last counts, lists add up.
     pub(super) fn extend(&mut self, later: Self) {
         for flag in later.values {
-            match self.values.iter_mut().find(|earlier| earlier.name == flag.name) {
+            match self.values.iter_mut().find(|earlier| earlier.key == flag.key) {
                 Some(earlier) => earlier.given.extend(flag.given),
                 None => self.values.push(flag),
             }

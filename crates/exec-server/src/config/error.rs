@@ -17,16 +17,12 @@ pub(crate) enum ConfigError {
     Syntax { at: Position, message: String },
     #[error("{at}: unknown key {key:?}{}", suggestion(.similar.as_deref()))]
     UnknownKey { at: Position, key: String, similar: Option<String> },
-    #[error("{at}: {key}: {mismatch}")]
-    FileValue { at: Position, key: &'static str, mismatch: Mismatch },
-    #[error("{variable}: {mismatch}")]
-    VariableValue { variable: String, mismatch: Mismatch },
+    #[error("{origin}: {}{mismatch}", key_in_file(.origin, .key))]
+    Value { origin: Source, key: &'static str, mismatch: Mismatch },
     #[error("unknown environment variable {variable:?}{}", suggestion(.similar.as_deref()))]
     UnknownVariable { variable: String, similar: Option<String> },
     #[error("{variable}: the value is not valid UTF-8")]
     VariableNotUnicode { variable: String },
-    #[error("--{flag}: {mismatch}")]
-    FlagValue { flag: String, mismatch: Mismatch },
     #[error("{old} and {current} are the same setting; give only {current}")]
     TwoNames { old: String, current: String },
     #[error(
@@ -81,6 +77,14 @@ pub(super) fn most_similar(name: &str, known: impl Iterator<Item = String>) -> O
 
 fn suggestion(similar: Option<&str>) -> String {
     similar.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
+}
+
+/// A variable or a flag names its setting; a line of the file does not.
+fn key_in_file(origin: &Source, key: &str) -> String {
+    match origin {
+        Source::File(_) => format!("{key}: "),
+        Source::Default | Source::Variable(_) | Source::Flag(_) => String::new(),
+    }
 }
 
 /// A path with a line break in its name must break neither an error line nor the comment of a printed setting.

@@ -37,10 +37,9 @@ pub(super) enum Kind {
         field: Field<Vec<PathBuf>>,
         example: &'static str,
     },
-    Count {
-        field: Field<usize>,
-        least: usize,
-    },
+    Count(Field<usize>),
+    /// A count of at least one.
+    Positive(Field<usize>),
     Bytes(Field<u64>),
     Duration(Field<Duration>),
     Milliseconds(Field<Duration>),
@@ -106,10 +105,8 @@ impl Kind {
                     |texts: Vec<String>| texts.iter().map(|text| exact_path(text)).collect();
                 field.put(settings, raw.paths().map(checked).transpose()?)
             }
-            Self::Count { field, least } => {
-                let count = raw.whole_number().and_then(|number| usize::try_from(number).ok());
-                field.put(settings, count.filter(|count| count >= least))
-            }
+            Self::Count(field) => field.put(settings, raw.count()),
+            Self::Positive(field) => field.put(settings, raw.count().filter(|count| *count > 0)),
             Self::Bytes(field) => field.put(settings, raw.whole_number()),
             Self::Duration(field) => field.put(settings, raw.duration()),
             Self::Milliseconds(field) => {
@@ -137,7 +134,7 @@ impl Kind {
         match self {
             Self::Text { field, .. } => field.of(settings).as_str().into(),
             Self::List { field, .. } => field.of(settings).clone().into(),
-            Self::Count { field, .. } => integer(*field.of(settings)),
+            Self::Count(field) | Self::Positive(field) => integer(*field.of(settings)),
             Self::Bytes(field) => integer(*field.of(settings)),
             Self::Duration(field) => duration(*field.of(settings)).into(),
             Self::Milliseconds(field) => integer(field.of(settings).as_millis()),
@@ -160,8 +157,8 @@ impl Kind {
         match self {
             Self::Text { expected, .. } => (*expected).to_owned(),
             Self::List { example, .. } => format!("a list of strings such as [{example:?}]"),
-            Self::Count { least: 0, .. } => "a whole number".to_owned(),
-            Self::Count { least, .. } => format!("a whole number of at least {least}"),
+            Self::Count(_) => "a whole number".to_owned(),
+            Self::Positive(_) => "a whole number of at least 1".to_owned(),
             Self::Bytes(_) => "a whole number of bytes".to_owned(),
             Self::Duration(_) => format!(
                 "a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most {LONGEST_DAYS} days"
@@ -238,6 +235,10 @@ impl<'a> Raw<'a> {
             }
         };
         u64::try_from(number).ok()
+    }
+
+    fn count(self) -> Option<usize> {
+        usize::try_from(self.whole_number()?).ok()
     }
 
     fn boolean(self) -> Option<bool> {

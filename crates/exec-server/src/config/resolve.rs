@@ -8,14 +8,15 @@ use std::mem;
 use std::path::PathBuf;
 
 use exec_server_host::sandbox::WITHOUT_VARIABLE;
+use exec_server_transport::DialUrlParseError;
 
 use super::Settings;
 use super::error::{ConfigError, ConfigWarning, Position, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    ENVIRONMENTS_VARIABLE, Group, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS,
-    SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX,
+    self, ENVIRONMENTS_VARIABLE, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS,
+    SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX, variable_of,
 };
 use crate::program::write_history_files::HISTORY_VARIABLE;
 use crate::target::server_url::ServerUrl;
@@ -46,13 +47,18 @@ pub(crate) struct Flags {
 #[derive(Debug)]
 pub(crate) struct Flag {
     pub(crate) setting: &'static Setting,
-    /// As it was given, without the dashes: the current name or the old one.
-    pub(crate) name: String,
+    /// The current key or the deprecated one: whichever the flag that was given stands for.
+    pub(crate) key: &'static str,
     /// The values in the order of the command line. Never empty.
     pub(crate) given: Vec<String>,
 }
 
 impl Flag {
+    /// Without the dashes.
+    pub(crate) fn name(&self) -> String {
+        self.setting.flag(self.key)
+    }
+
     /// Of a single value the last counts; lists add up.
     pub(crate) fn value(&self) -> String {
         match self.setting.separator() {
@@ -121,52 +127,37 @@ impl Configuration {
 
     fn apply_file(&mut self, file: &ConfigFile) -> Result<(), ConfigError> {
         file.for_each_entry(|key, raw, at| {
-            let source = Source::File(at.clone());
-            let place = at.clone();
-            let wrong = |key| move |mismatch| ConfigError::FileValue { at: place, key, mismatch };
-            let named = |setting: &'static Setting| {
-                let keys = [Some(setting.key), setting.old_key];
-                keys.into_iter().flatten().find(|known| *known == key).map(|key| (setting, key))
-            };
-            match SETTINGS.iter().find_map(named) {
-                Some((setting, key)) => {
-                    self.accept_name(setting, &source, key != setting.key)?;
-                    self.assign(setting, raw, source).map_err(wrong(key))
-                }
-                None if key == SERVER_URL_KEY => {
-                    self.assign_server_url(raw, source).map_err(wrong(SERVER_URL_KEY))
-                }
-                None => {
-                    if let Some(section) = SECTIONS.iter().find(|section| **section == key) {
-                        let expected = format!("a table such as [{section}]");
-                        let found = raw.to_string();
-                        return Err(wrong(section)(Mismatch::Unexpected { expected, found }));
-                    }
-                    let known = SETTINGS.iter().map(|setting| setting.key);
-                    let known = known.chain([SERVER_URL_KEY]).map(str::to_owned);
-                    let similar = most_similar(key, known);
-                    Err(ConfigError::UnknownKey { at, key: key.to_owned(), similar })
-                }
+            if let Some((setting, key)) = table::find(|known| known == key) {
+                return self.assign(setting, key, raw, Source::File(at));
             }
+            if key == SERVER_URL_KEY {
+                return self.assign_server_url(raw, Source::File(at));
+            }
+            if let Some(section) = SECTIONS.iter().find(|section| **section == key) {
+                let expected = format!("a table such as [{section}]");
+                let mismatch = Mismatch::Unexpected { expected, found: raw.to_string() };
+                return Err(ConfigError::Value {
+                    origin: Source::File(at),
+                    key: section,
+                    mismatch,
+                });
+            }
+            let known = SETTINGS.iter().map(|setting| setting.key).chain([SERVER_URL_KEY]);
+            let similar = most_similar(key, known.map(str::to_owned));
+            Err(ConfigError::UnknownKey { at, key: key.to_owned(), similar })
         })
     }
 
     fn apply_variables(&mut self, variables: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         for (name, value) in variables {
-            let is_of = |setting: &&Setting| {
-                setting.variable() == *name || setting.old_variable().as_ref() == Some(name)
-            };
-            if let Some(setting) = SETTINGS.iter().find(is_of) {
-                let is_old = setting.variable() != *name;
-                self.accept_name(setting, &Source::Variable(name.clone()), is_old)?;
-                self.assign_variable(setting, name, value)?;
+            let (raw, source) = (Raw::Text(value), Source::Variable(name.clone()));
+            if let Some((setting, key)) = table::find(|key| variable_of(key) == *name) {
+                self.assign(setting, key, raw, source)?;
             } else if name == SERVER_URL_VARIABLE {
-                self.assign_server_url(Raw::Text(value), Source::Variable(name.clone())).map_err(
-                    |mismatch| ConfigError::VariableValue { variable: name.clone(), mismatch },
-                )?;
+                self.assign_server_url(raw, source)?;
             } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
                 let (name, similar) = (name.clone(), similar_variable(suffix));
-                // Whoever wrote it believes that there is a sandbox.
+                // The operator who wrote it believes that there is a sandbox.
                 if suffix.starts_with(SANDBOX_VARIABLES) {
                     return Err(ConfigError::UnknownVariable { variable: name, similar });
                 }
@@ -178,45 +169,14 @@ impl Configuration {
 
     fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigError> {
         for flag in &flags.values {
-            let Flag { setting, name, .. } = flag;
-            let source = Source::Flag(name.clone());
-            self.accept_name(setting, &source, *name != setting.flag())?;
-            self.assign(setting, Raw::Text(&flag.value()), source)
-                .map_err(|mismatch| ConfigError::FlagValue { flag: name.clone(), mismatch })?;
+            let source = Source::Flag(flag.name());
+            self.assign(flag.setting, flag.key, Raw::Text(&flag.value()), source)?;
         }
         Ok(())
     }
 
-    /// Warns of a setting that is given by its old name. Both names in one layer are an error, because neither takes
-    /// precedence.
-    fn accept_name(
-        &mut self,
-        setting: &Setting,
-        source: &Source,
-        is_old: bool,
-    ) -> Result<(), ConfigError> {
-        let Some(old_key) = setting.old_key else { return Ok(()) };
-        let (old, current) = match source {
-            Source::File(at) => (format!("{at}: {old_key}"), setting.key.to_owned()),
-            Source::Variable(_) => (setting.old_variable().unwrap_or_default(), setting.variable()),
-            Source::Flag(_) => {
-                let old = setting.old_flag().unwrap_or_default();
-                (format!("--{old}"), format!("--{}", setting.flag()))
-            }
-            Source::Default => return Ok(()),
-        };
-        let before = self.sources.get(setting.key).map(mem::discriminant);
-        if before == Some(mem::discriminant(source)) {
-            return Err(ConfigError::TwoNames { old, current });
-        }
-        if is_old {
-            self.warnings.push(ConfigWarning::Deprecated { old, current });
-        }
-        Ok(())
-    }
-
-    /// Such a variable is set for many programs at once: it counts only where nobody spoke to us, and one that
-    /// is set but empty says nothing.
+    /// Such a variable is set for many programs at once: it counts only where nothing else gives the
+    /// setting, and one that is set but empty says nothing.
     fn apply_customary_variables(
         &mut self,
         variables: &BTreeMap<String, String>,
@@ -227,7 +187,8 @@ impl Configuration {
             };
             match variables.get(name) {
                 Some(value) if !value.is_empty() && *self.source(setting) == Source::Default => {
-                    self.assign_variable(setting, name, value)?;
+                    let source = Source::Variable(name.to_owned());
+                    self.assign(setting, setting.key, Raw::Text(value), source)?;
                 }
                 _ => {}
             }
@@ -235,13 +196,13 @@ impl Configuration {
         Ok(())
     }
 
-    /// Whoever limits what a sandbox may do believes that there is one.
+    /// An operator who limits what a sandbox may do believes that there is one.
     fn check_ceiling(&self) -> Result<(), ConfigError> {
         if self.sources.contains_key(SANDBOX_REQUIRE_KEY) {
             return Ok(());
         }
         let mut limits = SETTINGS.iter().filter(|setting| {
-            setting.group == Group::Sandbox && setting.key != SANDBOX_TRUSTED_LINKS_KEY
+            setting.key.starts_with("sandbox.") && setting.key != SANDBOX_TRUSTED_LINKS_KEY
         });
         match limits.find_map(|setting| Some((setting.key, self.sources.get(setting.key)?))) {
             Some((key, origin)) => Err(ConfigError::NoCeiling { key, origin: origin.clone() }),
@@ -249,38 +210,66 @@ impl Configuration {
         }
     }
 
-    fn assign_variable(
-        &mut self,
-        setting: &'static Setting,
-        name: &str,
-        value: &str,
-    ) -> Result<(), ConfigError> {
-        self.assign(setting, Raw::Text(value), Source::Variable(name.to_owned()))
-            .map_err(|mismatch| ConfigError::VariableValue { variable: name.to_owned(), mismatch })
-    }
-
     /// An empty URL is none: so a variable can be unset where only its value can be changed.
-    fn assign_server_url(&mut self, raw: Raw<'_>, source: Source) -> Result<(), Mismatch> {
-        let Some(text) = raw.text() else {
-            let expected = "a URL such as \"ws://127.0.0.1:7777\" or \"unix:///path\"".to_owned();
-            return Err(Mismatch::Unexpected { expected, found: raw.to_string() });
+    fn assign_server_url(&mut self, raw: Raw<'_>, source: Source) -> Result<(), ConfigError> {
+        let url = match raw.text() {
+            Some("") => return Ok(()),
+            Some(text) => text
+                .parse()
+                .map_err(|error: DialUrlParseError| Mismatch::Refused(error.to_string())),
+            None => Err(Mismatch::Unexpected {
+                expected: "a URL such as \"ws://127.0.0.1:7777\" or \"unix:///path\"".to_owned(),
+                found: raw.to_string(),
+            }),
         };
-        if !text.is_empty() {
-            let url = text.parse::<ServerUrl>();
-            let url = url.map_err(|error| Mismatch::Refused(error.to_string()))?;
-            self.server_url = Some((url, source));
+        match url {
+            Ok(url) => self.server_url = Some((url, source)),
+            Err(mismatch) => {
+                return Err(ConfigError::Value { origin: source, key: SERVER_URL_KEY, mismatch });
+            }
         }
         Ok(())
     }
 
+    /// Stores a value that was given under the current or the deprecated key.
     fn assign(
         &mut self,
         setting: &'static Setting,
+        key: &'static str,
         raw: Raw<'_>,
         source: Source,
-    ) -> Result<(), Mismatch> {
-        setting.kind().assign(&mut self.settings, raw)?;
+    ) -> Result<(), ConfigError> {
+        self.check_name(setting, key, &source)?;
+        if let Err(mismatch) = setting.kind().assign(&mut self.settings, raw) {
+            return Err(ConfigError::Value { origin: source, key, mismatch });
+        }
         self.sources.insert(setting.key, source);
+        Ok(())
+    }
+
+    /// Warns of a deprecated name. Both names in one layer are an error, because neither takes
+    /// precedence.
+    fn check_name(
+        &mut self,
+        setting: &Setting,
+        key: &str,
+        source: &Source,
+    ) -> Result<(), ConfigError> {
+        let Some(old_key) = setting.keys().nth(1) else { return Ok(()) };
+        let names = |name: &dyn Fn(&str) -> String| (name(old_key), name(setting.key));
+        let (old, current) = match source {
+            Source::File(at) => (format!("{at}: {old_key}"), setting.key.to_owned()),
+            Source::Variable(_) => names(&variable_of),
+            Source::Flag(_) => names(&|key| format!("--{}", setting.flag(key))),
+            Source::Default => return Ok(()),
+        };
+        let before = self.sources.get(setting.key).map(mem::discriminant);
+        if before == Some(mem::discriminant(source)) {
+            return Err(ConfigError::TwoNames { old, current });
+        }
+        if key == old_key {
+            self.warnings.push(ConfigWarning::Deprecated { old, current });
+        }
         Ok(())
     }
 }
@@ -298,7 +287,7 @@ impl fmt::Display for Source {
 
 /// The prefix is left out of the comparison: alike in it are all.
 fn similar_variable(suffix: &str) -> Option<String> {
-    let known = SETTINGS.iter().map(Setting::variable);
+    let known = SETTINGS.iter().map(|setting| variable_of(setting.key));
     let known = known
         .chain([CONFIG_VARIABLE, SERVER_URL_VARIABLE].map(str::to_owned))
         .chain(READ_ELSEWHERE.map(str::to_owned));

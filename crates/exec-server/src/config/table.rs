@@ -18,60 +18,29 @@ pub(crate) struct Setting {
     /// table of the file.
     pub(crate) key: &'static str,
     /// A deprecated key. Its flag and variable are accepted too, with a warning.
-    pub(crate) old_key: Option<&'static str>,
-    pub(crate) group: Group,
+    old_key: Option<&'static str>,
+    /// The heading under which it is shown.
+    pub(crate) group: &'static str,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
-    /// A variable of general custom, asked when flags, our own variable and the file say nothing.
+    /// A variable of general custom, asked when flags, the variable of the setting and the file say nothing.
     pub(super) customary_variable: Option<&'static str>,
-    /// What a flag that is given once for each item is called, where the key names them all.
+    /// The name of a flag that is given once for each item, where the key names them all.
     flag_of_item: Option<&'static str>,
     kind: Kind,
 }
 
-/// The headings under which settings are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    Listener,
-    Limits,
-    Sessions,
-    Permissions,
-    Logging,
-    Http,
-    Sandbox,
-}
-
-impl Group {
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Listener => "Listener",
-            Self::Limits => "Limits",
-            Self::Sessions => "Sessions",
-            Self::Permissions => "Permissions",
-            Self::Logging => "Logging",
-            Self::Http => "HTTP requests",
-            Self::Sandbox => "Sandbox",
-        }
-    }
-}
-
 impl Setting {
-    /// `max_sessions` is `max-sessions` on the command line, and `sandbox.network` is `sandbox-network`.
-    pub(crate) fn flag(&self) -> String {
-        flag_of(self.flag_of_item.unwrap_or(self.key))
+    /// The names in the file: the current one, then a deprecated one.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [Some(self.key), self.old_key].into_iter().flatten()
     }
 
-    pub(crate) fn old_flag(&self) -> Option<String> {
-        self.old_key.map(flag_of)
-    }
-
-    /// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
-    pub(crate) fn variable(&self) -> String {
-        variable_of(self.key)
-    }
-
-    pub(super) fn old_variable(&self) -> Option<String> {
-        self.old_key.map(variable_of)
+    /// `max_sessions` is `max-sessions` on the command line, and `sandbox.network` is `sandbox-network`. The key is one
+    /// of [`Self::keys`].
+    pub(crate) fn flag(&self, key: &str) -> String {
+        let key = self.flag_of_item.filter(|_| key == self.key).unwrap_or(key);
+        key.replace(['_', '.'], "-")
     }
 
     /// The table of the file that it is in, if it is in one, and its name there.
@@ -101,22 +70,26 @@ impl Setting {
     }
 
     const fn new(
-        group: Group,
+        group: &'static str,
         key: &'static str,
         value_name: &'static str,
         kind: Kind,
-        help: &'static str,
     ) -> Self {
         Self {
             key,
             old_key: None,
             group,
-            help,
+            help: "",
             value_name,
             customary_variable: None,
             flag_of_item: None,
             kind,
         }
+    }
+
+    const fn help(mut self, help: &'static str) -> Self {
+        self.help = help;
+        self
     }
 
     const fn formerly(mut self, old_key: &'static str) -> Self {
@@ -135,11 +108,14 @@ impl Setting {
     }
 }
 
-fn flag_of(key: &str) -> String {
-    key.replace(['_', '.'], "-")
+/// The setting with such a key, current or deprecated, and that key.
+pub(super) fn find(is_it: impl Fn(&str) -> bool) -> Option<(&'static Setting, &'static str)> {
+    let keys = SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)));
+    keys.into_iter().find(|(_, key)| is_it(key))
 }
 
-fn variable_of(key: &str) -> String {
+/// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
+pub(super) fn variable_of(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
@@ -160,7 +136,7 @@ pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 /// The tables of the file. A key in them is written with a dot.
 pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "sandbox"];
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
-/// Not a limit, so it has a meaning without one.
+/// The one setting of a sandbox that has a meaning without a required level.
 pub(super) const SANDBOX_TRUSTED_LINKS_KEY: &str = "sandbox.trusted_links";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
@@ -173,124 +149,116 @@ fn any(_: &str) -> Result<(), String> {
 /// In the order in which they are shown. Rows of one group stand together, and those in tables of the file come last.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new(
-        Group::Listener,
+        "Listener",
         "listen",
         "URL",
         Kind::Text {
             field: field!(listen),
-            expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" or \"off\"",
+            expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" \
+                       or \"off\"",
             check: |url| url.parse::<ListenUrl>().map(drop).map_err(|error| error.to_string()),
         },
-        "Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off",
-    ),
+    )
+    .help("Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off"),
     Setting::new(
-        Group::Listener,
+        "Listener",
         "allow_origin",
         "ORIGIN",
         Kind::List { field: field!(allow_origins), example: "https://app.example", check: any },
-        "Accept requests from this web origin; otherwise any request with an Origin header is refused",
+    )
+    .help(
+        "Accept requests from this web origin; otherwise any request with an Origin header is \
+         refused",
     ),
     Setting::new(
-        Group::Listener,
+        "Listener",
         "allow_host",
         "NAME",
         Kind::List { field: field!(allow_hosts), example: "devbox.example", check: any },
-        "Accept this name in the Host header, in addition to the listener's address",
-    ),
+    )
+    .help("Accept this name in the Host header, in addition to the listener's address"),
+    Setting::new("Listener", "allow_other_users", "BOOL", Kind::Switch(field!(allow_other_users)))
+        .help("Whether other users of this machine may connect over TCP; root always may"),
+    Setting::new("Listener", "discoverable", "BOOL", Kind::Switch(field!(discoverable)))
+        .help("Whether the commands of this user find this server without being told where it is"),
+    Setting::new("Limits", "max_sessions", "COUNT", Kind::Positive(field!(server.max_sessions)))
+        .help("Sessions kept at once, with and without a connection"),
     Setting::new(
-        Group::Listener,
-        "allow_other_users",
-        "BOOL",
-        Kind::Switch(field!(allow_other_users)),
-        "Whether other users of this machine may connect over TCP; root always may",
-    ),
-    Setting::new(
-        Group::Listener,
-        "discoverable",
-        "BOOL",
-        Kind::Switch(field!(discoverable)),
-        "Whether the commands of this user find this server without being told where it is",
-    ),
-    Setting::new(
-        Group::Limits,
-        "max_sessions",
-        "COUNT",
-        Kind::Count { field: field!(server.max_sessions), least: 1 },
-        "Sessions kept at once, with and without a connection",
-    ),
-    Setting::new(
-        Group::Limits,
+        "Limits",
         "max_processes_per_session",
         "COUNT",
-        Kind::Count { field: field!(server.max_processes_per_session), least: 0 },
-        "Processes of one session that may run at once",
+        Kind::Count(field!(server.max_processes_per_session)),
     )
+    .help("Processes of one session that may run at once")
     .formerly("max_processes_per_connection"),
     Setting::new(
-        Group::Limits,
+        "Limits",
         "concurrent_requests",
         "COUNT",
-        Kind::Count { field: field!(server.concurrent_requests), least: 1 },
-        "Requests of one connection that run at once; 1 runs them one after the other",
-    ),
+        Kind::Positive(field!(server.concurrent_requests)),
+    )
+    .help("Requests of one connection that run at once; 1 runs them one after the other"),
     Setting::new(
-        Group::Limits,
+        "Limits",
         "max_buffered_bytes",
         "BYTES",
         Kind::Bytes(field!(server.max_buffered_bytes)),
-        "Memory for messages and responses of all connections; 0 for a quarter of what is available",
+    )
+    .help(
+        "Memory for messages and responses of all connections; 0 for a quarter of what is \
+         available",
     ),
     Setting::new(
-        Group::Limits,
+        "Limits",
         "retained_output_bytes_per_process",
         "BYTES",
-        Kind::Count { field: field!(server.retained_output_bytes_per_process), least: 1 },
-        "Output of each process kept in memory",
-    ),
+        Kind::Positive(field!(server.retained_output_bytes_per_process)),
+    )
+    .help("Output of each process kept in memory"),
     Setting::new(
-        Group::Limits,
+        "Limits",
         "spill_output_bytes_per_process",
         "BYTES",
         Kind::Bytes(field!(server.spill_output_bytes_per_process)),
-        "Further output of each process kept on disk until its client has it; 0 for none",
-    ),
+    )
+    .help("Further output of each process kept on disk until its client has it; 0 for none"),
     Setting::new(
-        Group::Sessions,
+        "Sessions",
         "detached_session_ttl",
         "DURATION",
         Kind::Duration(field!(server.detached_session_ttl)),
-        "How long a session outlives its connection, unless its client asks otherwise",
-    ),
+    )
+    .help("How long a session outlives its connection, unless its client asks otherwise"),
     Setting::new(
-        Group::Sessions,
+        "Sessions",
         "max_detached_session_ttl",
         "DURATION",
         Kind::Duration(field!(server.max_detached_session_ttl)),
-        "The longest time that a client may ask for",
-    ),
+    )
+    .help("The longest time that a client may ask for"),
     Setting::new(
-        Group::Sessions,
+        "Sessions",
         "shutdown_grace_period_ms",
         "MILLISECONDS",
         Kind::Milliseconds(field!(server.shutdown_grace_period)),
-        "How long processes may take to exit when the server shuts down",
-    ),
+    )
+    .help("How long processes may take to exit when the server shuts down"),
     Setting::new(
-        Group::Permissions,
+        "Permissions",
         "allow_direct_exec",
         "BOOL",
         Kind::Switch(field!(server.allow_direct_exec)),
-        "Whether clients may start processes in mode direct",
-    ),
+    )
+    .help("Whether clients may start processes in mode direct"),
     Setting::new(
-        Group::Permissions,
+        "Permissions",
         "allow_prepared_exec",
         "BOOL",
         Kind::Switch(field!(server.allow_prepared_exec)),
-        "Whether clients may start processes in mode prepared",
-    ),
+    )
+    .help("Whether clients may start processes in mode prepared"),
     Setting::new(
-        Group::Logging,
+        "Logging",
         "log",
         "FILTER",
         Kind::Text {
@@ -301,18 +269,13 @@ pub(crate) static SETTINGS: &[Setting] = &[
                 parse_filter(filter).map(drop).map_err(failed)
             },
         },
-        "What is logged to standard error; RUST_LOG is the fallback",
     )
+    .help("What is logged to standard error; RUST_LOG is the fallback")
     .or_variable("RUST_LOG"),
+    Setting::new("Logging", "log_format", "FORMAT", Kind::LogFormat(field!(log_format)))
+        .help("How log lines look: human or json"),
     Setting::new(
-        Group::Logging,
-        "log_format",
-        "FORMAT",
-        Kind::LogFormat(field!(log_format)),
-        "How log lines look: human or json",
-    ),
-    Setting::new(
-        Group::Http,
+        "HTTP requests",
         "http.protected_variables",
         "NAME",
         Kind::List {
@@ -320,11 +283,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
             example: "STRIPE_SECRET_KEY",
             check: ProtectedVariables::check_entry,
         },
-        "Keep this variable out of clients' HTTP requests; NAME* stands for all that begin with NAME",
+    )
+    .help(
+        "Keep this variable out of clients' HTTP requests; NAME* stands for all that begin with \
+         NAME",
     )
     .each_by_flag("http.protected_variable"),
     Setting::new(
-        Group::Http,
+        "HTTP requests",
         "http.allowed_variables",
         "NAME",
         Kind::List {
@@ -332,37 +298,35 @@ pub(crate) static SETTINGS: &[Setting] = &[
             example: "FLY_API_TOKEN",
             check: ProtectedVariables::check_entry,
         },
-        "Let clients' HTTP requests use this variable, though it is protected by default",
     )
+    .help("Let clients' HTTP requests use this variable, though it is protected by default")
     .each_by_flag("http.allowed_variable"),
     Setting::new(
-        Group::Sandbox,
+        "Sandbox",
         SANDBOX_REQUIRE_KEY,
         "LEVEL",
         Kind::SandboxLevel(field!(server.sandbox.require)),
-        "The most access that a client can get: read-only, workspace-write, or none for that of the server",
+    )
+    .help(
+        "The most access that a client can get: read-only, workspace-write, or none for that of \
+         the server",
     ),
     Setting::new(
-        Group::Sandbox,
+        "Sandbox",
         "sandbox.writable_roots",
         "DIR",
         Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
-        "With workspace-write, let clients write below this directory instead of the server's own",
     )
+    .help("With workspace-write, let clients write below this directory instead of the server's own")
     .each_by_flag("sandbox.writable_root"),
+    Setting::new("Sandbox", "sandbox.network", "BOOL", Kind::Switch(field!(server.sandbox.network)))
+        .help("Whether clients of a server that requires a sandbox may use the network"),
     Setting::new(
-        Group::Sandbox,
-        "sandbox.network",
-        "BOOL",
-        Kind::Switch(field!(server.sandbox.network)),
-        "Whether clients of a server that requires a sandbox may use the network",
-    ),
-    Setting::new(
-        Group::Sandbox,
+        "Sandbox",
         SANDBOX_TRUSTED_LINKS_KEY,
         "LINK",
         Kind::Paths { field: field!(server.trusted_links), example: "/home/me/code" },
-        "Accept grants through this symlink, although a sandboxed process could have made it",
     )
+    .help("Accept grants through this symlink, although a sandboxed process could have made it")
     .each_by_flag("sandbox.trusted_link"),
 ];

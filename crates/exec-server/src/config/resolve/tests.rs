@@ -84,12 +84,13 @@ fn assert_only_changed(configuration: &Configuration, changed: &Setting, source:
 fn every_setting_works_through_every_channel() {
     for setting in SETTINGS {
         let (text, literal) = sample(setting);
-        let flag = format!("--{}", setting.flag());
-        let by_flag = laid_over(&[&flag, &text], &[], "").unwrap();
-        assert_only_changed(&by_flag, setting, &Source::Flag(setting.flag()));
+        let flag = setting.flag(setting.key);
+        let by_flag = laid_over(&[&format!("--{flag}"), &text], &[], "").unwrap();
+        assert_only_changed(&by_flag, setting, &Source::Flag(flag));
 
-        let by_variable = laid_over(&[], &[(&setting.variable(), &text)], "").unwrap();
-        assert_only_changed(&by_variable, setting, &Source::Variable(setting.variable()));
+        let variable = variable_of(setting.key);
+        let by_variable = laid_over(&[], &[(&variable, &text)], "").unwrap();
+        assert_only_changed(&by_variable, setting, &Source::Variable(variable));
         assert_eq!(by_variable.warnings, []);
 
         let by_file = laid_over(&[], &[], &format!("\n{} = {literal}", setting.key)).unwrap();
