@@ -2,9 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use exec_server::ExecutorFileSystem as _;
-use exec_server::environment::FileWatch;
 use exec_server::protocol::{ChangeKind, FileChange, FsSearchParams, FsWatchParams};
+use exec_server::{ExecutorFileSystem as _, WatchEvents};
 
 use super::*;
 
@@ -23,7 +22,7 @@ fn watching(path: PathUri, recursive: bool) -> FsWatchParams {
 }
 
 /// Reads changes until one is what is looked for.
-async fn until(watch: &mut Box<dyn FileWatch>, mut wanted: impl FnMut(&FileChange) -> bool) {
+async fn until(watch: &mut WatchEvents, mut wanted: impl FnMut(&FileChange) -> bool) {
     loop {
         let told = watch.next().await.unwrap().unwrap();
         assert!(!told.rescan);

@@ -2,23 +2,25 @@
 
 use bytes::Bytes;
 use exec_server_protocol::{
-    FsCloseParams, FsCloseResponse, FsCreateParams, FsMetadata, FsOpenParams, FsReadBlockParams,
-    FsReadBlockResponse, FsWriteBlockParams, Method, Rpc, rpc,
+    FsCloseParams, FsCloseResponse, FsCreateParams, FsGetMetadataParams, FsMetadata, FsOpenParams,
+    FsReadBlockParams, FsReadBlockResponse, FsWriteBlockParams, Method, Rpc, rpc,
 };
 
 use crate::calls::MAX_LOSSES;
 use crate::leases::{FilePurpose, LeaseHandle, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it.
+/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it. It ends with the
+/// connection on which it was opened.
 #[derive(Debug)]
 pub struct OpenFile {
     handle: Handle,
-    metadata: Option<FsMetadata>,
+    metadata: FsMetadata,
 }
 
-/// A file that is being written and takes its name with [`Self::commit`]. Dropping it discards it, unless it has a
-/// `resume_key`: then the server keeps it for a later attempt.
+/// A file that is being written and takes its name with [`Self::commit`]; nobody sees any of it before. It ends with
+/// the connection on which it was begun. Dropping it discards it, unless it has a `resume_key`: then the server keeps
+/// it for a later attempt.
 #[derive(Debug)]
 pub struct NewFile {
     handle: Handle,
@@ -29,22 +31,33 @@ pub struct NewFile {
 struct Handle(LeaseHandle<NoItems>);
 
 impl ExecServerClient {
-    /// Opens a regular file for reading in blocks. The `handle_id` is chosen here.
+    /// Opens a regular file for reading in blocks. The `handle_id` is chosen here, and `details` are always asked for.
     pub async fn open_file(&self, mut params: FsOpenParams) -> Result<OpenFile, ExecServerError> {
         let target = |inbox| Target::File { inbox, purpose: FilePurpose::Read };
+        params.details = true;
         let mut losses = 0;
         loop {
             let (handle, lease) = LeaseHandle::new(self, NoItems, target);
             params.handle_id = handle.id().to_owned();
             match self.lease::<rpc::FsOpen>(params.clone(), lease).await?.answer().await {
                 Ok(opened) => {
-                    return Ok(OpenFile { handle: Handle(handle), metadata: opened.metadata });
+                    let metadata = match opened.metadata {
+                        Some(metadata) => metadata,
+                        None => self.metadata_by_name(params).await?,
+                    };
+                    return Ok(OpenFile { handle: Handle(handle), metadata });
                 }
                 // Nothing is left of it, so nothing speaks against another attempt.
                 Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// For a server that does not know details of handles: the name is the next best thing.
+    async fn metadata_by_name(&self, params: FsOpenParams) -> Result<FsMetadata, ExecServerError> {
+        let FsOpenParams { path, follow_symlinks, sandbox, .. } = params;
+        self.fs_get_metadata(FsGetMetadataParams { path, follow_symlinks, sandbox }).await
     }
 
     /// Begins a new file, to be written in blocks. The `handle_id` is chosen here.
@@ -61,10 +74,10 @@ impl ExecServerClient {
 }
 
 impl OpenFile {
-    /// What was opened, if `details` were asked for and the server knows them.
+    /// What the file was when it was opened.
     #[must_use]
-    pub fn metadata(&self) -> Option<&FsMetadata> {
-        self.metadata.as_ref()
+    pub fn metadata(&self) -> &FsMetadata {
+        &self.metadata
     }
 
     /// At most `len` bytes, and at most 1 MiB.

@@ -25,8 +25,8 @@ pub use environment::{
 pub use exec_server_client::{
     Changes, ConnectError, ConnectionState, Connector, DisconnectReason, ExecProcessEvent,
     ExecServerClient, ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
-    ExecServerProcess, KeepAlive, ProcessEvents, ProcessExit, RecoveryPolicy,
-    RemoteExecServerConnectArgs, SearchResults, WatchEvents,
+    ExecServerProcess, HttpBody, KeepAlive, NewFile, OpenFile, ProcessEvents, ProcessExit,
+    RecoveryPolicy, RemoteExecServerConnectArgs, SearchResults, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};

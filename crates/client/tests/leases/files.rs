@@ -12,13 +12,25 @@ fn path() -> PathUri {
 
 fn open_params() -> FsOpenParams {
     let (path, handle_id) = (path(), String::new());
-    FsOpenParams { path, handle_id, follow_symlinks: None, details: true, sandbox: None }
+    FsOpenParams { path, handle_id, follow_symlinks: None, details: false, sandbox: None }
+}
+
+/// What `fs/open` answers with `details`.
+fn open_response(params: &Value) -> Value {
+    json!({"handleId": params["handleId"], "metadata": metadata()})
+}
+
+fn metadata() -> Value {
+    json!({
+        "isDirectory": false, "isFile": true, "isSymlink": false, "size": 5,
+        "createdAtMs": 0, "modifiedAtMs": 0,
+    })
 }
 
 async fn opened(client: &ExecServerClient, peer: &mut Peer) -> (OpenFile, Value) {
     let serving = async {
         let (id, params) = peer.expect("fs/open").await;
-        peer.answer(&id, &json!({"handleId": params["handleId"]})).await;
+        peer.answer(&id, &open_response(&params)).await;
         params["handleId"].clone()
     };
     let (file, id) = tokio::join!(client.open_file(open_params()), serving);
@@ -136,10 +148,25 @@ async fn opening_waits_for_the_next_connection() {
         let mut peer = listening.accept().await;
         let (id, params) = peer.expect("fs/open").await;
         assert_ne!(params["handleId"], lost["handleId"]);
-        peer.answer(&id, &json!({"handleId": params["handleId"]})).await;
+        peer.answer(&id, &open_response(&params)).await;
         peer
     };
     let (file, mut peer) = tokio::join!(client.open_file(open_params()), serving);
     drop(file.unwrap());
     peer.expect("fs/close").await;
+}
+
+#[tokio::test]
+async fn a_server_without_details_of_handles_is_asked_by_name() {
+    let (client, _listening, mut peer) = connected().await;
+    let serving = async {
+        let (id, params) = peer.expect("fs/open").await;
+        assert_eq!(params["details"], true);
+        peer.answer(&id, &json!({"handleId": params["handleId"]})).await;
+        let (id, params) = peer.expect("fs/getMetadata").await;
+        assert_eq!(params["path"], "file:///a");
+        peer.answer(&id, &metadata()).await;
+    };
+    let (file, ()) = tokio::join!(client.open_file(open_params()), serving);
+    assert_eq!(file.unwrap().metadata().size, 5);
 }

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::ExecServerError;
+use exec_server_client::{
+    ExecServerError, HttpBody, NewFile, OpenFile, SearchResults, WatchEvents,
+};
 use exec_server_protocol::{
-    FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    DirectoryEntry, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
     FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadDirectoryParams,
     FsReadDirectoryResponse, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
     FsSearchParams, FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse,
@@ -14,8 +16,8 @@ use exec_server_protocol::{
     PathUri,
 };
 
-use super::file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
-use super::http::{HttpBody, HttpClient};
+use super::file_system::ExecutorFileSystem;
+use super::http::HttpClient;
 use super::named::Environment;
 
 /// Writes a trait's methods that do the same with what is opened.
@@ -40,6 +42,7 @@ through! {
         metadata(FsGetMetadataParams) -> FsMetadata;
         canonicalize(FsCanonicalizeParams) -> PathUri;
         read_directory_page(FsReadDirectoryParams) -> FsReadDirectoryResponse;
+        read_directory(FsReadDirectoryParams) -> Vec<DirectoryEntry>;
         walk(FsWalkParams) -> FsWalkResponse;
         glob(FsGlobParams) -> FsWalkResponse;
         remove(FsRemoveParams) -> ();
@@ -48,10 +51,10 @@ through! {
         symlink(FsSymlinkParams) -> ();
         read_link(FsReadLinkParams) -> OsString;
         set_permissions(FsSetPermissionsParams) -> ();
-        open(FsOpenParams) -> Box<dyn OpenFile>;
-        create(FsCreateParams) -> Box<dyn NewFile>;
-        watch(FsWatchParams) -> Box<dyn FileWatch>;
-        search(FsSearchParams) -> Box<dyn FileSearch>;
+        open(FsOpenParams) -> OpenFile;
+        create(FsCreateParams) -> NewFile;
+        watch(FsWatchParams) -> WatchEvents;
+        search(FsSearchParams) -> SearchResults;
     }
 }
 

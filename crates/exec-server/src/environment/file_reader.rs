@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use exec_server_client::{ExecServerError, Violation};
+use exec_server_client::{ExecServerError, OpenFile, Violation};
 use exec_server_protocol::{FsMetadata, FsReadBlockResponse, MAX_BLOCK_BYTES};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::file_system::OpenFile;
+use super::blocks::ReadBlocks;
 use crate::process::pieces::Pieces;
 
 /// Blocks that are fetched before they are asked for.
@@ -19,7 +19,7 @@ const BLOCKS_AHEAD: usize = 4;
 /// Reads a file from its beginning to its end, a few blocks ahead. It stays the file that was opened, whatever
 /// happens to its name. A lost connection is an error: nobody could tell whether another one finds the same file.
 pub struct FileReader {
-    file: Arc<dyn OpenFile>,
+    file: Arc<dyn ReadBlocks>,
     /// In the order of their offsets.
     blocks: VecDeque<Block>,
     /// Where the next block begins that is not asked for yet.
@@ -41,8 +41,12 @@ type Fetched = Result<FsReadBlockResponse, ExecServerError>;
 
 impl FileReader {
     #[must_use]
-    pub fn new(file: Box<dyn OpenFile>) -> Self {
-        Self { file: file.into(), blocks: VecDeque::new(), ahead: 0, pieces: Pieces::default() }
+    pub fn new(file: OpenFile) -> Self {
+        Self::of(Arc::new(file))
+    }
+
+    fn of(file: Arc<dyn ReadBlocks>) -> Self {
+        Self { file, blocks: VecDeque::new(), ahead: 0, pieces: Pieces::default() }
     }
 
     /// Begins elsewhere than at the beginning.
@@ -139,10 +143,7 @@ impl AsyncRead for FileReader {
 
 impl std::fmt::Debug for FileReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileReader")
-            .field("file", &self.file)
-            .field("pieces", &self.pieces)
-            .finish_non_exhaustive()
+        f.debug_struct("FileReader").field("pieces", &self.pieces).finish_non_exhaustive()
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl OpenFile for Odd {
+    impl ReadBlocks for Odd {
         fn metadata(&self) -> &FsMetadata {
             &self.metadata
         }
@@ -219,7 +220,7 @@ mod tests {
             let file = Odd::new(len, largest, said);
             let expected = file.content.clone();
             let mut read = Vec::new();
-            FileReader::new(Box::new(file)).read_to_end(&mut read).await.unwrap();
+            FileReader::of(Arc::new(file)).read_to_end(&mut read).await.unwrap();
             assert!(read == expected, "{len} {largest} {said}: {} bytes", read.len());
         }
     }
@@ -229,7 +230,7 @@ mod tests {
         let file = Odd::new(3 << 20, 1 << 20, 3 << 20);
         let expected = file.content[2_000_000..].to_vec();
         let mut read = Vec::new();
-        let mut reader = FileReader::new(Box::new(file)).starting_at(2_000_000);
+        let mut reader = FileReader::of(Arc::new(file)).starting_at(2_000_000);
         reader.read_to_end(&mut read).await.unwrap();
         assert!(read == expected);
     }
@@ -237,8 +238,7 @@ mod tests {
     #[tokio::test]
     async fn a_few_blocks_are_asked_for_at_once_and_not_more() {
         let file = Arc::new(Odd::new(10 << 20, 1 << 20, 10 << 20));
-        let mut reader = FileReader::new(Box::new(Odd::new(0, 1, 0)));
-        reader.file = Arc::clone(&file) as Arc<dyn OpenFile>;
+        let mut reader = FileReader::of(Arc::clone(&file) as Arc<dyn ReadBlocks>);
         reader.read_u8().await.unwrap();
         assert_eq!(*file.asked.lock().unwrap(), [0, 1 << 20, 2 << 20, 3 << 20]);
     }
@@ -248,7 +248,7 @@ mod tests {
         let mut file = Odd::new(4 << 20, 1 << 20, 4 << 20);
         file.fails_at = Some(2 << 20);
         let mut read = Vec::new();
-        let error = FileReader::new(Box::new(file)).read_to_end(&mut read).await.unwrap_err();
+        let error = FileReader::of(Arc::new(file)).read_to_end(&mut read).await.unwrap_err();
         assert_eq!(read.len(), 2 << 20);
         let source = error.get_ref().unwrap().downcast_ref();
         assert!(matches!(source, Some(ExecServerError::Interrupted { .. })), "{error}");

@@ -6,14 +6,13 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use exec_server_client::{Changes, ExecServerError, Violation};
+use exec_server_client::{ExecServerError, NewFile, OpenFile, SearchResults, WatchEvents};
 use exec_server_protocol::{
-    DirectoryEntry, FsCanonicalizeParams, FsCloseResponse, FsCopyParams, FsCreateDirectoryParams,
-    FsCreateParams, FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams,
-    FsReadBlockResponse, FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams,
-    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams, FsSearchResponse,
-    FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse, FsWatchParams,
-    FsWriteFileParams, FsWriteFileResponse, PathUri, SearchMatch,
+    DirectoryEntry, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams, FsCreateParams,
+    FsGetMetadataParams, FsGlobParams, FsMetadata, FsOpenParams, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
+    FsSearchParams, FsSetPermissionsParams, FsSymlinkParams, FsWalkParams, FsWalkResponse,
+    FsWatchParams, FsWriteFileParams, FsWriteFileResponse, PathUri,
 };
 
 use super::file_reader::FileReader;
@@ -61,15 +60,7 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     async fn read_directory(
         &self,
         params: FsReadDirectoryParams,
-    ) -> Result<Vec<DirectoryEntry>, ExecServerError> {
-        let (mut entries, mut asked) = (Vec::new(), Some(params.in_pages()));
-        while let Some(params) = asked {
-            let page = self.read_directory_page(params.clone()).await?;
-            asked = params.following(&page).map_err(Violation::PageOrder)?;
-            entries.extend(page.entries);
-        }
-        Ok(entries)
-    }
+    ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
 
     /// The tree below a directory, as far as the options go.
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;
@@ -93,16 +84,16 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     async fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<(), ExecServerError>;
 
     /// Opens a regular file for reading in blocks.
-    async fn open(&self, params: FsOpenParams) -> Result<Box<dyn OpenFile>, ExecServerError>;
+    async fn open(&self, params: FsOpenParams) -> Result<OpenFile, ExecServerError>;
 
     /// Begins a file, to be written in blocks.
-    async fn create(&self, params: FsCreateParams) -> Result<Box<dyn NewFile>, ExecServerError>;
+    async fn create(&self, params: FsCreateParams) -> Result<NewFile, ExecServerError>;
 
     /// Reports changes of a file, or of a directory, until the watch is dropped.
-    async fn watch(&self, params: FsWatchParams) -> Result<Box<dyn FileWatch>, ExecServerError>;
+    async fn watch(&self, params: FsWatchParams) -> Result<WatchEvents, ExecServerError>;
 
     /// Looks for lines in files. Returns with the first results, or at the end. Dropping the search ends it.
-    async fn search(&self, params: FsSearchParams) -> Result<Box<dyn FileSearch>, ExecServerError>;
+    async fn search(&self, params: FsSearchParams) -> Result<SearchResults, ExecServerError>;
 
     /// A file of any size, a few blocks of it read ahead.
     async fn read_file_stream(&self, params: FsOpenParams) -> Result<FileReader, ExecServerError> {
@@ -116,65 +107,4 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     ) -> Result<FileWriter, ExecServerError> {
         Ok(FileWriter::new(self.create(params).await?))
     }
-}
-
-/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it. It ends with the
-/// connection on which it was opened.
-#[async_trait]
-pub trait OpenFile: Debug + Send + Sync {
-    /// What it was when it was opened.
-    fn metadata(&self) -> &FsMetadata;
-
-    /// At most `len` bytes, and at most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES).
-    async fn read_block(
-        &self,
-        offset: u64,
-        len: usize,
-    ) -> Result<FsReadBlockResponse, ExecServerError>;
-}
-
-/// A file that is being written. Nobody sees it before [`Self::commit`]. It ends with the connection on which it was
-/// begun. Dropping it discards it, unless it has a `resume_key`, by which what was written can be found again.
-#[async_trait]
-pub trait NewFile: Debug + Send + Sync {
-    /// How far it was written before, if it was found by its `resume_key`. Blocks that were under way when that attempt
-    /// ended may be missing before this place.
-    fn written(&self) -> u64;
-
-    /// At most [`MAX_BLOCK_BYTES`](exec_server_protocol::MAX_BLOCK_BYTES). Blocks may be written in any order,
-    /// several at once.
-    async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError>;
-
-    /// Resolves when the file has ended with its connection: nothing can be written any more.
-    async fn lost(&self) -> ExecServerError {
-        std::future::pending().await
-    }
-
-    /// Gives the file its name, in one step.
-    async fn commit(self: Box<Self>) -> Result<FsCloseResponse, ExecServerError>;
-
-    /// Takes it all back, and waits until that is done.
-    async fn discard(self: Box<Self>) -> Result<(), ExecServerError>;
-}
-
-/// Changes below one path.
-#[async_trait]
-pub trait FileWatch: Debug + Send {
-    /// The canonical form of what is watched.
-    fn path(&self) -> &PathUri;
-
-    /// What has changed since the last call, several changes together; an error is the last item. Cancel-safe.
-    ///
-    /// A watch outlives lost connections: what happened meanwhile is `rescan`.
-    async fn next(&mut self) -> Option<Result<Changes, ExecServerError>>;
-}
-
-/// A search that runs.
-#[async_trait]
-pub trait FileSearch: Debug + Send {
-    /// Several results together; `None` at the end, and after an error. Cancel-safe.
-    async fn next(&mut self) -> Option<Result<Vec<SearchMatch>, ExecServerError>>;
-
-    /// How the search went, once [`Self::next`] has come to the end.
-    fn summary(&self) -> Option<FsSearchResponse>;
 }

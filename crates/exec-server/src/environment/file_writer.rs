@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use exec_server_client::ExecServerError;
+use exec_server_client::{ExecServerError, NewFile};
 use exec_server_protocol::{FsCloseResponse, MAX_BLOCK_BYTES};
 use tokio::io::AsyncWrite;
 use tokio::sync::RwLock;
 
-use super::file_system::NewFile;
+use super::blocks::WriteBlocks;
 
 /// Blocks that may be under way at once.
 const BLOCKS_IN_FLIGHT: usize = 4;
@@ -29,7 +29,7 @@ pub struct FileWriter {
 }
 
 /// Blocks are written under the shared lock, several at once. The commit takes the file away.
-type SharedFile = Arc<RwLock<Option<Box<dyn NewFile>>>>;
+type SharedFile = Arc<RwLock<Option<Box<dyn WriteBlocks>>>>;
 
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
 
@@ -47,7 +47,11 @@ enum State {
 impl FileWriter {
     /// Goes on where an earlier writer of the same `resume_key` stopped, as far as that is certain.
     #[must_use]
-    pub fn new(file: Box<dyn NewFile>) -> Self {
+    pub fn new(file: NewFile) -> Self {
+        Self::of(Box::new(file))
+    }
+
+    fn of(file: Box<dyn WriteBlocks>) -> Self {
         // The last blocks may have been written without those before them.
         let unsure = (BLOCKS_IN_FLIGHT * MAX_BLOCK_BYTES) as u64;
         let offset = file.written().saturating_sub(unsure);
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl NewFile for Fake {
+    impl WriteBlocks for Fake {
         fn written(&self) -> u64 {
             self.found
         }
@@ -258,10 +262,6 @@ mod tests {
             let size = Some(fate.content.len() as u64);
             Ok(FsCloseResponse { committed: true, modified_at_ms: None, size })
         }
-
-        async fn discard(self: Box<Self>) -> Result<(), ExecServerError> {
-            Ok(())
-        }
     }
 
     impl Drop for Fake {
@@ -279,7 +279,7 @@ mod tests {
         for len in [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9_000_000] {
             let fake = Fake::default();
             let fate = Arc::clone(&fake.fate);
-            let mut writer = FileWriter::new(Box::new(fake));
+            let mut writer = FileWriter::of(Box::new(fake));
             let content = pattern(len);
             for piece in content.chunks(300_000) {
                 writer.write_all(piece).await.unwrap();
@@ -300,7 +300,7 @@ mod tests {
     async fn a_flush_brings_everything_over_and_names_nothing() {
         let fake = Fake::default();
         let fate = Arc::clone(&fake.fate);
-        let mut writer = FileWriter::new(Box::new(fake));
+        let mut writer = FileWriter::of(Box::new(fake));
         for word in ["one", "two"] {
             writer.write_all(word.as_bytes()).await.unwrap();
             writer.flush().await.unwrap();
@@ -322,7 +322,7 @@ mod tests {
             // A block that had not arrived when those after it had.
             found[4 << 20..5 << 20].fill(0);
         }
-        let mut writer = FileWriter::new(Box::new(fake));
+        let mut writer = FileWriter::of(Box::new(fake));
         let position = usize::try_from(writer.position()).unwrap();
         assert_eq!(position, 3 << 20);
         writer.write_all(&content[position..]).await.unwrap();
@@ -335,7 +335,7 @@ mod tests {
         let mut fake = Fake::default();
         fake.fails_at = Some(2 << 20);
         let fate = Arc::clone(&fake.fate);
-        let mut writer = FileWriter::new(Box::new(fake));
+        let mut writer = FileWriter::of(Box::new(fake));
         let error = writer.write_all(&pattern(20 << 20)).await.unwrap_err();
         let source = error.get_ref().unwrap().downcast_ref();
         assert!(matches!(source, Some(ExecServerError::Interrupted { .. })), "{error}");
@@ -349,7 +349,7 @@ mod tests {
         let mut fake = Fake::default();
         fake.conflict = true;
         let fate = Arc::clone(&fake.fate);
-        let mut writer = FileWriter::new(Box::new(fake));
+        let mut writer = FileWriter::of(Box::new(fake));
         writer.write_all(b"mine").await.unwrap();
         assert!(writer.shutdown().await.is_err() && writer.shutdown().await.is_err());
         assert_eq!((fate.lock().unwrap().end, writer.committed()), (Some("discarded"), None));
@@ -359,7 +359,7 @@ mod tests {
     async fn nothing_is_written_far_ahead_of_a_block_that_hangs() {
         let fate = Arc::new(Mutex::new(Fate::default()));
         let fake = Fake { fate: Arc::clone(&fate), hangs_at: Some(0), ..Fake::default() };
-        let mut writer = FileWriter::new(Box::new(fake));
+        let mut writer = FileWriter::of(Box::new(fake));
         let content = pattern(20 * MAX_BLOCK_BYTES);
         let patience = async {
             for _ in 0..1000 {

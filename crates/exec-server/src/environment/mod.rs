@@ -35,6 +35,7 @@
 
 mod access;
 mod backend;
+pub(crate) mod blocks;
 mod client_files;
 mod file;
 mod file_reader;
@@ -52,9 +53,9 @@ pub(crate) mod sandbox_terms;
 pub use backend::{ExecBackend, ExecProcess};
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};
 pub use file_reader::FileReader;
-pub use file_system::{ExecutorFileSystem, FileSearch, FileWatch, NewFile, OpenFile};
+pub use file_system::ExecutorFileSystem;
 pub use file_writer::FileWriter;
-pub use http::{HttpBody, HttpClient};
+pub use http::HttpClient;
 pub use manager::{EnvironmentManager, UnknownEnvironment};
 pub use named::{Environment, LOCAL_ENVIRONMENT_ID};
 pub use remote::RemoteServer;

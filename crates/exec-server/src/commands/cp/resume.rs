@@ -7,13 +7,12 @@
 
 use std::fmt::Write as _;
 
-use exec_server_client::ExecServerError;
+use exec_server_client::{ExecServerError, OpenFile};
 use exec_server_protocol::{FsMetadata, MAX_BLOCK_BYTES, PathUri};
 use futures_util::future::try_join_all;
 use sha2::{Digest as _, Sha256};
 
 use super::losses::Advances;
-use crate::environment::OpenFile;
 
 /// Blocks of one file that are under way at once. A block is begun only when the one this many before it is written.
 pub(super) const WINDOW: usize = 8;
@@ -28,7 +27,7 @@ const SAMPLE: u64 = 16 << 10;
 pub(super) async fn key_of(
     endpoint: &str,
     path: &PathUri,
-    file: &dyn OpenFile,
+    file: &OpenFile,
 ) -> Result<String, ExecServerError> {
     let found = file.metadata();
     let read = |offset| file.read_block(offset, SAMPLE as usize);

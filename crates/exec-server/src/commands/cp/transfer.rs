@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use exec_server_client::ExecServerError;
+use exec_server_client::{ExecServerError, NewFile, OpenFile};
 use exec_server_protocol::{
     ErrorKind, FsCreateParams, FsGetMetadataParams, FsMetadata, FsOpenParams, FsReadFileParams,
     FsWriteFileParams, MAX_BLOCK_BYTES, PathUri,
@@ -18,7 +18,7 @@ use super::endpoint::Endpoint;
 use super::losses::Losses;
 use super::progress::{FileProgress, Progress, add};
 use super::resume::{self, Copied, Draft, WINDOW};
-use crate::environment::{NewFile, OpenFile};
+use crate::environment::blocks::ReadBlocks;
 
 /// A file up to this size is read and written in one message each.
 const SMALL: u64 = 256 << 10;
@@ -171,7 +171,7 @@ impl<'a> Transfer<'a> {
     ) -> Result<(), CopyError> {
         let file = open(job).await.map_err(CopyError::Source)?;
         let found = *file.metadata();
-        let key = resume::key_of(&job.from.identity, &job.source, &*file).await;
+        let key = resume::key_of(&job.from.identity, &job.source, &file).await;
         let key = key.map_err(CopyError::Source)?;
         let previous = draft.key.replace(key.clone());
         let is_first = previous.is_none();
@@ -193,7 +193,7 @@ impl<'a> Transfer<'a> {
         progress.reached(start);
         let copied = tokio::select! {
             biased;
-            copied = self.blocks(&*file, &*new, start..found.size, draft, progress) => copied,
+            copied = self.blocks(&file, &new, start..found.size, draft, progress) => copied,
             // Holes are not written, so a write would not tell.
             error = new.lost() => Err(CopyError::Target(error)),
         };
@@ -212,7 +212,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    async fn create(&self, job: &Job, key: &str) -> Result<Box<dyn NewFile>, CopyError> {
+    async fn create(&self, job: &Job, key: &str) -> Result<NewFile, CopyError> {
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let params = FsCreateParams {
@@ -235,8 +235,8 @@ impl<'a> Transfer<'a> {
     /// Everything in `range`. What is appended meanwhile is not copied.
     async fn blocks(
         &self,
-        file: &dyn OpenFile,
-        new: &dyn NewFile,
+        file: &dyn ReadBlocks,
+        new: &NewFile,
         range: Range<u64>,
         draft: &mut Draft,
         progress: &FileProgress<'_>,
@@ -279,8 +279,8 @@ impl<'a> Transfer<'a> {
     /// written, and gives it its length.
     async fn block(
         &self,
-        file: &dyn OpenFile,
-        new: &dyn NewFile,
+        file: &dyn ReadBlocks,
+        new: &NewFile,
         offset: u64,
         len: usize,
         file_end: u64,
@@ -320,7 +320,7 @@ fn is_hole(bytes: &[u8]) -> bool {
     bytes.chunks(ZEROS.len()).all(|chunk| *chunk == ZEROS[..chunk.len()])
 }
 
-async fn open(job: &Job) -> Result<Box<dyn OpenFile>, ExecServerError> {
+async fn open(job: &Job) -> Result<OpenFile, ExecServerError> {
     let params = FsOpenParams {
         path: job.source.clone(),
         handle_id: String::new(),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl OpenFile for Odd {
+    impl ReadBlocks for Odd {
         fn metadata(&self) -> &FsMetadata {
             &self.metadata
         }
@@ -403,7 +403,7 @@ mod tests {
         let odd = Odd { metadata: file(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
         let size = 5 * MAX_BLOCK_BYTES as u64;
         let progress = FileProgress::new(&progress.counts);
-        transfer.blocks(&odd, &*new, 0..size, &mut Draft::default(), &progress).await
+        transfer.blocks(&odd, &new, 0..size, &mut Draft::default(), &progress).await
     }
 
     #[tokio::test]
