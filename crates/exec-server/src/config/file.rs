@@ -2,13 +2,13 @@
 //! operators keep such files; what a key means is the table's business.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Position};
 use super::kind::Raw;
+use super::location::Location;
 use super::table::SECTIONS;
 
 /// Names the file when `--config` does not.
@@ -21,27 +21,16 @@ pub(super) struct ConfigFile {
     pub(super) text: String,
 }
 
-/// Where to look, and whether somebody said so.
-#[derive(Debug, PartialEq, Eq)]
-enum Location {
-    Named(PathBuf),
-    Customary(PathBuf),
-}
-
 impl ConfigFile {
     /// Reads the file that was named, or else the customary one if there is one.
     pub(super) fn find(
         flag: Option<&Path>,
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Self>, ConfigError> {
-        let (path, may_be_missing) = match locate(flag, variable) {
-            Some(Location::Named(path)) => (path, false),
-            Some(Location::Customary(path)) => (path, true),
-            None => return Ok(None),
-        };
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Ok(Some(Self { path, text })),
-            Err(error) if may_be_missing && is_missing(&error) => Ok(None),
+        let Some(location) = locate(flag, variable) else { return Ok(None) };
+        let path = location.path().to_owned();
+        match location.read() {
+            Ok(text) => Ok(text.map(|text| Self { path, text })),
             Err(source) => Err(ConfigError::Unreadable { path, source }),
         }
     }
@@ -82,21 +71,8 @@ impl ConfigFile {
 }
 
 fn locate(flag: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
-    if let Some(path) = flag {
-        return Some(Location::Named(path.to_owned()));
-    }
-    if let Some(path) = variable(CONFIG_VARIABLE) {
-        return Some(Location::Named(path.into()));
-    }
-    // The XDG specification: a relative path is to be ignored as if it were unset.
-    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let directory = absolute("XDG_CONFIG_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
-    Some(Location::Customary(directory.join("exec-server/config.toml")))
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    let named = flag.map(Path::to_owned).or_else(|| variable(CONFIG_VARIABLE).map(PathBuf::from));
+    Location::new(named, "config.toml", variable)
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@
 mod error;
 mod file;
 mod kind;
+mod location;
 mod resolve;
 mod table;
 
 pub(crate) use error::ConfigError;
+pub(crate) use location::Location;
 pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
 pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
 

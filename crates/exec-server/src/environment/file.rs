@@ -15,6 +15,7 @@ use self::EnvironmentsFileMistake as Mistake;
 use super::named::LOCAL_ENVIRONMENT_ID;
 use super::remote::RemoteServer;
 use super::sandbox_table::{SandboxTable, SandboxTableMistake};
+use crate::config::Location;
 
 /// Names the file.
 pub(super) const FILE_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
@@ -70,36 +71,28 @@ pub enum EnvironmentsFileMistake {
     Sandbox { id: String, source: SandboxTableMistake },
 }
 
-/// Where to look, and whether somebody said so.
-#[derive(Debug, PartialEq, Eq)]
-enum Location {
-    Named(PathBuf),
-    Customary(PathBuf),
-}
-
 impl EnvironmentsFile {
     /// Reads the file that a variable names, or else the customary one if there is one.
     pub(super) fn find(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Self>, EnvironmentsFileError> {
-        match locate(variable) {
-            None => Ok(None),
-            Some(Location::Named(path)) => Self::read(&path).map(Some),
-            Some(Location::Customary(path)) => match Self::read(&path) {
-                Err(EnvironmentsFileError::Unreadable { source, .. }) if is_missing(&source) => {
-                    Ok(None)
-                }
-                read => read.map(Some),
-            },
-        }
+        locate(variable).map_or(Ok(None), |location| Self::read_at(&location))
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, EnvironmentsFileError> {
-        let text = std::fs::read_to_string(path).map_err(|source| {
-            EnvironmentsFileError::Unreadable { path: path.to_owned(), source }
+        let file = Self::read_at(&Location::Named(path.to_owned()))?;
+        Ok(file.expect("only a customary file may be missing"))
+    }
+
+    fn read_at(location: &Location) -> Result<Option<Self>, EnvironmentsFileError> {
+        let path = location.path();
+        let text = location.read().map_err(|source| EnvironmentsFileError::Unreadable {
+            path: path.to_owned(),
+            source,
         })?;
+        let Some(text) = text else { return Ok(None) };
         let directory = path.parent().unwrap_or(Path::new(""));
-        parse(&text, directory).map_err(|Misplaced { offset, mistake }| {
+        parse(&text, directory).map(Some).map_err(|MistakeAt { offset, mistake }| {
             let before = text.bytes().take(offset);
             let line = 1 + before.filter(|byte| *byte == b'\n').count();
             EnvironmentsFileError::Mistake { path: path.to_owned(), line, mistake }
@@ -108,23 +101,13 @@ impl EnvironmentsFile {
 }
 
 fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
-    if let Some(path) = variable(FILE_VARIABLE).filter(|path| !path.is_empty()) {
-        return Some(Location::Named(path.into()));
-    }
-    // The XDG specification: a relative path is to be ignored as if it were unset.
-    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let directory = absolute("XDG_CONFIG_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
-    Some(Location::Customary(directory.join("exec-server/environments.toml")))
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    let named = variable(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    Location::new(named, "environments.toml", variable)
 }
 
 /// A mistake and where it is in the text.
 #[derive(Debug)]
-struct Misplaced {
+struct MistakeAt {
     offset: usize,
     mistake: Mistake,
 }
@@ -159,8 +142,8 @@ fn yes() -> bool {
 }
 
 /// Paths in the text are relative to `directory`.
-fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, Misplaced> {
-    let file: FileText = toml::from_str(text).map_err(|error| Misplaced {
+fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
+    let file: FileText = toml::from_str(text).map_err(|error| MistakeAt {
         offset: error.span().map_or(0, |span| span.start),
         mistake: Mistake::Syntax(error.message().replace('\n', ", ")),
     })?;
@@ -174,25 +157,25 @@ fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, Misplaced> {
         let environment = environment.into_inner();
         let (id, offset) = (environment.id.get_ref().clone(), environment.id.span().start);
         if id.is_empty() {
-            return Err(Misplaced { offset, mistake: Mistake::EmptyId });
+            return Err(MistakeAt { offset, mistake: Mistake::EmptyId });
         }
         if !ids.insert(id.clone()) {
             let is_local = file.include_local && id == LOCAL_ENVIRONMENT_ID;
             let duplicate = Mistake::DuplicateId { id };
             let mistake = if is_local { Mistake::LocalId } else { duplicate };
-            return Err(Misplaced { offset, mistake });
+            return Err(MistakeAt { offset, mistake });
         }
         environments.push((id, environment.check(at, directory)?));
     }
     if ids.is_empty() {
-        return Err(Misplaced { offset: 0, mistake: Mistake::Nothing });
+        return Err(MistakeAt { offset: 0, mistake: Mistake::Nothing });
     }
     if let Some(default) = &file.default
         && !ids.contains(default.get_ref())
     {
         let known = ids.iter().map(|id| format!("{id:?}")).collect::<Vec<_>>().join(", ");
         let mistake = Mistake::UnknownDefault { id: default.get_ref().clone(), known };
-        return Err(Misplaced { offset: default.span().start, mistake });
+        return Err(MistakeAt { offset: default.span().start, mistake });
     }
     Ok(EnvironmentsFile {
         default: file.default.map(Spanned::into_inner),
@@ -203,7 +186,7 @@ fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, Misplaced> {
 
 impl EnvironmentText {
     /// `at` is where it begins.
-    fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, Misplaced> {
+    fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let timeout = |key, seconds: &Option<Spanned<f64>>| {
             seconds.as_ref().map(|seconds| positive(id, key, seconds)).transpose()
@@ -212,7 +195,7 @@ impl EnvironmentText {
         let initialize_timeout = timeout("initialize_timeout_sec", &self.initialize_timeout_sec)?;
         let token_file = self.token_file.as_ref().map(|file| directory.join(file.get_ref()));
         let sandbox = self.sandbox.as_ref().map(SandboxTable::check).transpose();
-        let sandbox = sandbox.map_err(|(offset, source)| Misplaced {
+        let sandbox = sandbox.map_err(|(offset, source)| MistakeAt {
             offset,
             mistake: Mistake::Sandbox { id: id.clone(), source },
         })?;
@@ -221,11 +204,11 @@ impl EnvironmentText {
             (None, Some(program)) => self.launched(program, directory)?,
             (Some(_), Some(program)) => {
                 let mistake = Mistake::UrlAndProgram { id: id.clone() };
-                return Err(Misplaced { offset: program.span().start, mistake });
+                return Err(MistakeAt { offset: program.span().start, mistake });
             }
             (None, None) => {
                 let mistake = Mistake::NeitherUrlNorProgram { id: id.clone() };
-                return Err(Misplaced { offset: at, mistake });
+                return Err(MistakeAt { offset: at, mistake });
             }
         };
         server.connect_timeout = connect_timeout;
@@ -235,19 +218,19 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    fn listening(&self, url: &Spanned<String>) -> Result<RemoteServer, Misplaced> {
+    fn listening(&self, url: &Spanned<String>) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let only_with_program =
             [("args", start(&self.args)), ("env", start(&self.env)), ("cwd", start(&self.cwd))];
         for (key, offset) in only_with_program {
             if let Some(offset) = offset {
                 let mistake = Mistake::NoProgram { id: id.clone(), key };
-                return Err(Misplaced { offset, mistake });
+                return Err(MistakeAt { offset, mistake });
             }
         }
         RemoteServer::at(url.get_ref()).map_err(|source| {
             let mistake = Mistake::Url { id: id.clone(), source };
-            Misplaced { offset: url.span().start, mistake }
+            MistakeAt { offset: url.span().start, mistake }
         })
     }
 
@@ -255,14 +238,14 @@ impl EnvironmentText {
         &self,
         program: &Spanned<PathBuf>,
         directory: &Path,
-    ) -> Result<RemoteServer, Misplaced> {
+    ) -> Result<RemoteServer, MistakeAt> {
         let id = || self.id.get_ref().clone();
         if let Some(offset) = start(&self.token_file) {
-            return Err(Misplaced { offset, mistake: Mistake::TokenWithoutUrl { id: id() } });
+            return Err(MistakeAt { offset, mistake: Mistake::TokenWithoutUrl { id: id() } });
         }
         if program.get_ref().as_os_str().is_empty() {
             let mistake = Mistake::EmptyProgram { id: id() };
-            return Err(Misplaced { offset: program.span().start, mistake });
+            return Err(MistakeAt { offset: program.span().start, mistake });
         }
         Ok(RemoteServer::launched(ExecServerLaunchCommand {
             program: program.get_ref().clone(),
@@ -277,14 +260,14 @@ fn start<T>(value: &Option<Spanned<T>>) -> Option<usize> {
     value.as_ref().map(|value| value.span().start)
 }
 
-fn positive(id: &str, key: &'static str, seconds: &Spanned<f64>) -> Result<Duration, Misplaced> {
+fn positive(id: &str, key: &'static str, seconds: &Spanned<f64>) -> Result<Duration, MistakeAt> {
     const YEAR: f64 = 365.0 * 24.0 * 60.0 * 60.0;
     let value = *seconds.get_ref();
     if value > 0.0 && value <= YEAR {
         return Ok(Duration::from_secs_f64(value));
     }
     let mistake = Mistake::Timeout { id: id.to_owned(), key };
-    Err(Misplaced { offset: seconds.span().start, mistake })
+    Err(MistakeAt { offset: seconds.span().start, mistake })
 }
 
 #[cfg(test)]

@@ -1,0 +1,50 @@
+//! Where a user keeps a file of this program.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file, and whether the user named it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    Named(PathBuf),
+    Customary(PathBuf),
+}
+
+impl Location {
+    /// The file that was named, or else the customary one of this name.
+    pub(crate) fn new(
+        named: Option<PathBuf>,
+        name: &str,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Option<Self> {
+        if let Some(path) = named {
+            return Some(Self::Named(path));
+        }
+        // The XDG specification: a relative path is to be ignored as if it were unset.
+        let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let directory = absolute("XDG_CONFIG_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+        Some(Self::Customary(directory.join("exec-server").join(name)))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Named(path) | Self::Customary(path) => path,
+        }
+    }
+
+    /// The text of the file. Only a customary one may be missing.
+    pub(crate) fn read(&self) -> io::Result<Option<String>> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        match std::fs::read_to_string(self.path()) {
+            Err(error)
+                if matches!(self, Self::Customary(_))
+                    && matches!(error.kind(), NotFound | NotADirectory) =>
+            {
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+}
