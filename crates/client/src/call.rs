@@ -13,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
 use crate::calls::{Answer, Call, ReplyTo};
-use crate::in_process::Returned;
+use crate::in_process::CallResult;
 use crate::{ExecServerError, Violation};
 
 /// Room for what is around the params of a request.
@@ -31,7 +31,7 @@ enum Receiver {
     /// As text, from the driver of a connection.
     Json(oneshot::Receiver<Answer>),
     /// As a value, from a server in the same program.
-    InProcess(oneshot::Receiver<Returned>),
+    InProcess(oneshot::Receiver<CallResult>),
 }
 
 impl<R: Rpc> PendingReply<R> {
@@ -39,7 +39,7 @@ impl<R: Rpc> PendingReply<R> {
         Self { receiver: Receiver::Json(receiver), method: PhantomData }
     }
 
-    pub(crate) fn in_process(receiver: oneshot::Receiver<Returned>) -> Self {
+    pub(crate) fn in_process(receiver: oneshot::Receiver<CallResult>) -> Self {
         Self { receiver: Receiver::InProcess(receiver), method: PhantomData }
     }
 
@@ -75,7 +75,7 @@ impl<R: Rpc> PendingReply<R> {
     }
 }
 
-fn read_returned<R: Rpc>(returned: Returned) -> Result<R::Response, ExecServerError> {
+fn read_returned<R: Rpc>(returned: CallResult) -> Result<R::Response, ExecServerError> {
     let response = returned.map_err(ExecServerError::Server)?;
     Ok(R::from_response(response).expect("a server in this program answers the call it was given"))
 }

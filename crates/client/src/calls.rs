@@ -37,16 +37,16 @@ pub(crate) enum ReplyTo {
     /// The handshake of a connection.
     Handshake(Generation),
     /// What a process missed while there was no connection.
-    CatchUp(Question),
+    CatchUp(ProcessQuery),
     /// What a process had no room for.
-    Pull(Question),
+    Pull(ProcessQuery),
     /// Nobody.
     Nobody,
 }
 
 /// What the driver asked about a process, so that an answer that comes late meets nobody else.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct ProcessQuery {
     pub(crate) key: ProcessKey,
     /// Which of the processes that had this key.
     pub(crate) identity: u64,

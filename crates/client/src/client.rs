@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::call::{PendingReply, prepare};
 use crate::calls::{ProcessKey, ReplyTo};
 use crate::connector::{Connector, OnceConnector, UrlConnector};
-use crate::driver::{Command, Driver, GrantedSession, Opens, Shared};
+use crate::driver::{Command, Driver, GrantedSession, OpenedResource, Shared};
 use crate::in_process::InProcess;
 use crate::launch::ChildServerConnector;
 use crate::leases::{Lease, LeaseId, LeaseWakeups};
@@ -88,9 +88,9 @@ impl Drop for Handle {
 }
 
 /// Hangs up when dropped.
-struct HangUp<'a>(&'a Link);
+struct HangUpOnDrop<'a>(&'a Link);
 
-impl Drop for HangUp<'_> {
+impl Drop for HangUpOnDrop<'_> {
     fn drop(&mut self) {
         self.0.hang_up();
     }
@@ -201,7 +201,7 @@ impl ExecServerClient {
         };
         let (key, mirror) = self.mirror(None, params.process_id.clone(), gaps, 1);
         let process_state = ProcessState::started(key.clone(), mirror.clone());
-        let unclaimed = Unclaimed::started(&mirror);
+        let unclaimed = UnclaimedProcess::started(&mirror);
         let started = self.open::<rpc::ProcessStart>(params.clone(), process_state).await?;
         if lacks_sandbox(&params, &started) {
             self.end_unconfined(&params.process_id).await?;
@@ -248,7 +248,7 @@ impl ExecServerClient {
             wait_ms: None,
         };
         let process_state = ProcessState::attached(key.clone(), mirror.clone());
-        let unclaimed = Unclaimed::watched(&mirror);
+        let unclaimed = UnclaimedProcess::watched(&mirror);
         self.open::<rpc::ProcessRead>(params, process_state).await?;
         unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
@@ -287,7 +287,7 @@ impl ExecServerClient {
             after_seq,
         };
         let process_state = ProcessState::observed(key.clone(), mirror.clone());
-        let unclaimed = Unclaimed::watched(&mirror);
+        let unclaimed = UnclaimedProcess::watched(&mirror);
         self.open::<rpc::ProcessObserve>(params, process_state).await?;
         unclaimed.claim();
         Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
@@ -296,7 +296,7 @@ impl ExecServerClient {
     /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
     pub async fn close(&self) -> Result<(), ExecServerError> {
         // Also when this future is dropped: the session may be gone, and nobody would hear of it.
-        let _hang_up = HangUp(&self.handle.link);
+        let _hang_up = HangUpOnDrop(&self.handle.link);
         let params = SessionCloseParams { session_id: None };
         self.call::<rpc::SessionClose>(params).await.map(drop)
     }
@@ -310,16 +310,18 @@ impl ExecServerClient {
     pub(crate) async fn send<R: Rpc>(
         &self,
         params: R::Params,
-        opens: Option<Opens>,
+        opens: Option<OpenedResource>,
     ) -> Result<PendingReply<R>, ExecServerError> {
         match &self.handle.link {
             Link::Driver { commands, .. } => {
                 let (call, waiting) = prepare::<R>(&params, |sender| match &opens {
                     None => ReplyTo::Caller(sender),
-                    Some(Opens::Process(process)) => {
+                    Some(OpenedResource::Process(process)) => {
                         ReplyTo::Opening(process.key().clone(), sender)
                     }
-                    Some(Opens::Lease(lease)) => ReplyTo::Leasing(lease.id().clone(), sender),
+                    Some(OpenedResource::Lease(lease)) => {
+                        ReplyTo::Leasing(lease.id().clone(), sender)
+                    }
                 })?;
                 match commands.send(Command { call, opens }).await {
                     Ok(()) => Ok(waiting),
@@ -336,7 +338,7 @@ impl ExecServerClient {
         params: R::Params,
         process: ProcessState,
     ) -> Result<R::Response, ExecServerError> {
-        self.send::<R>(params, Some(Opens::Process(process))).await?.answer().await
+        self.send::<R>(params, Some(OpenedResource::Process(process))).await?.answer().await
     }
 
     /// Calls for something that lasts as long as the connection.
@@ -345,7 +347,7 @@ impl ExecServerClient {
         params: R::Params,
         lease: Lease,
     ) -> Result<PendingReply<R>, ExecServerError> {
-        self.send::<R>(params, Some(Opens::Lease(lease))).await
+        self.send::<R>(params, Some(OpenedResource::Lease(lease))).await
     }
 
     /// An id that nothing else has that this client opens: for `handleId`, `watchId`, `searchId` and `requestId` of
@@ -397,12 +399,12 @@ fn lacks_sandbox(params: &StartParams, started: &StartResponse) -> bool {
 
 /// A process whose handle is being made. The answer may be there already when the future that waits for it is dropped,
 /// and nobody else would see it: what was started is then ended, and what is watched holds nothing back.
-struct Unclaimed<'a> {
+struct UnclaimedProcess<'a> {
     mirror: &'a ProcessMirror,
     started: bool,
 }
 
-impl<'a> Unclaimed<'a> {
+impl<'a> UnclaimedProcess<'a> {
     fn started(mirror: &'a ProcessMirror) -> Self {
         Self { mirror, started: true }
     }
@@ -416,7 +418,7 @@ impl<'a> Unclaimed<'a> {
     }
 }
 
-impl Drop for Unclaimed<'_> {
+impl Drop for UnclaimedProcess<'_> {
     fn drop(&mut self) {
         if self.started {
             self.mirror.give_away();

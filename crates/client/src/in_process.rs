@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::calls::ProcessKey;
-use crate::driver::Opens;
+use crate::driver::OpenedResource;
 use crate::leases::{Lease, LeaseId, LeaseMessage, Leases, Target, wait_until};
 use crate::mirror::{Offer, ProcessMirror, WeakMirror};
 use crate::notified::read_event;
@@ -20,7 +20,7 @@ use crate::process_state::ProcessState;
 use crate::{ConnectionState, ExecServerError};
 
 /// The response of a call as a value.
-pub(crate) type Returned = Result<CallResponse, RpcError>;
+pub(crate) type CallResult = Result<CallResponse, RpcError>;
 
 /// A session at a server in the same program. Dropping it ends the session.
 #[derive(Debug)]
@@ -68,21 +68,21 @@ impl InProcess {
     pub(crate) fn call<R: Rpc>(
         self: &Arc<Self>,
         params: R::Params,
-        opens: Option<Opens>,
-    ) -> oneshot::Receiver<Returned> {
+        opens: Option<OpenedResource>,
+    ) -> oneshot::Receiver<CallResult> {
         let call = R::into_call(params);
         match opens {
             None => self.call_plainly(call),
-            Some(Opens::Process(process)) => self.open_process(call, &process),
-            Some(Opens::Lease(lease)) => self.open_lease(call, lease),
+            Some(OpenedResource::Process(process)) => self.open_process(call, &process),
+            Some(OpenedResource::Lease(lease)) => self.open_lease(call, lease),
         }
     }
 
-    fn call_plainly(self: &Arc<Self>, call: Call) -> oneshot::Receiver<Returned> {
+    fn call_plainly(self: &Arc<Self>, call: Call) -> oneshot::Receiver<CallResult> {
         let (sender, receiver) = oneshot::channel();
         // Weak: a call under way must not keep the session.
         let this = Arc::downgrade(self);
-        let respond = move |returned: Returned| {
+        let respond = move |returned: CallResult| {
             note_end(&this, &returned);
             let _ = sender.send(returned);
         };
@@ -94,12 +94,12 @@ impl InProcess {
         self: &Arc<Self>,
         call: Call,
         process: &ProcessState,
-    ) -> oneshot::Receiver<Returned> {
+    ) -> oneshot::Receiver<CallResult> {
         let (sender, receiver) = oneshot::channel();
         let (key, mirror) = (process.key().clone(), process.mirror.clone());
         let sink = ProcessSink { mirror: mirror.clone(), is_observed: process.is_observed() };
         let (this, mirror) = (Arc::downgrade(self), mirror.downgrade());
-        let respond = move |returned: Returned| {
+        let respond = move |returned: CallResult| {
             note_end(&this, &returned);
             if returned.is_ok()
                 && let Some(this) = Weak::upgrade(&this)
@@ -113,12 +113,12 @@ impl InProcess {
         receiver
     }
 
-    fn open_lease(self: &Arc<Self>, call: Call, lease: Lease) -> oneshot::Receiver<Returned> {
+    fn open_lease(self: &Arc<Self>, call: Call, lease: Lease) -> oneshot::Receiver<CallResult> {
         let (sender, receiver) = oneshot::channel();
         let (id, sink) = (lease.id().clone(), LeaseSink(lease.target().clone()));
         self.lock_leases().track(lease);
         let this = Arc::downgrade(self);
-        let respond = move |returned: Returned| {
+        let respond = move |returned: CallResult| {
             note_end(&this, &returned);
             match Weak::upgrade(&this) {
                 None => drop(sender.send(returned)),
@@ -141,7 +141,7 @@ impl InProcess {
 
     /// The holder of a lease has taken something, or is gone.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
-        self.lock_leases().tend(id);
+        self.lock_leases().collect_outbound(id);
         self.send_outbound();
     }
 
@@ -180,7 +180,7 @@ impl InProcess {
 }
 
 /// Another client may have closed the session, or the server stops; then nothing here works any more.
-fn note_end(this: &Weak<InProcess>, returned: &Returned) {
+fn note_end(this: &Weak<InProcess>, returned: &CallResult) {
     if let Err(error) = returned
         && matches!(error.kind(), Some(ErrorKind::SessionEnded | ErrorKind::ShuttingDown))
         && let Some(this) = Weak::upgrade(this)

@@ -17,7 +17,7 @@ pub(crate) struct ProcessNotification {
 }
 
 /// A notification and its recipient.
-pub(crate) enum Notified {
+pub(crate) enum RoutedNotification {
     Process(ProcessNotification),
     Lease {
         id: String,
@@ -27,7 +27,7 @@ pub(crate) enum Notified {
     Legacy,
 }
 
-impl From<ServerNotification> for Notified {
+impl From<ServerNotification> for RoutedNotification {
     fn from(notification: ServerNotification) -> Self {
         let event = read_event(&notification);
         let (observed_session, process_id) = match notification {

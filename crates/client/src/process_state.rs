@@ -9,7 +9,7 @@ use exec_server_protocol::{
 };
 
 use crate::call::read_result;
-use crate::calls::{Call, ProcessKey, Question, ReplyTo};
+use crate::calls::{Call, ProcessKey, ProcessQuery, ReplyTo};
 use crate::mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
 use crate::processes::OutboundMessage;
 use crate::{ExecServerError, catch_up};
@@ -88,10 +88,11 @@ impl ProcessState {
     }
 
     /// Brings the events after the last one that is here, at most so many bytes at once.
-    pub(crate) fn request(&self, max_bytes: u64, reply_to: fn(Question) -> ReplyTo) -> Call {
+    pub(crate) fn request(&self, max_bytes: u64, reply_to: fn(ProcessQuery) -> ReplyTo) -> Call {
         let process_id = self.key.process_id.clone();
         let after = self.after();
-        let reply_to = reply_to(Question { key: self.key.clone(), identity: self.identity, after });
+        let reply_to =
+            reply_to(ProcessQuery { key: self.key.clone(), identity: self.identity, after });
         let after_seq = Some(after);
         match &self.key.observed_session {
             None => {
@@ -158,7 +159,11 @@ impl ProcessState {
         (self.unsure || self.announced > self.after()) && !self.mirror.is_over()
     }
 
-    pub(crate) fn tend(&mut self, acks: bool, outbound: &mut VecDeque<OutboundMessage>) {
+    pub(crate) fn collect_outbound(
+        &mut self,
+        acks: bool,
+        outbound: &mut VecDeque<OutboundMessage>,
+    ) {
         if self.unconfirmed.due {
             self.unconfirmed = Unconfirmed::default();
             if acks && !self.is_observed() && self.after() > 0 {

@@ -9,7 +9,7 @@ use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::calls::{Answer, Call, ProcessKey, Question, ReplyTo};
+use crate::calls::{Answer, Call, ProcessKey, ProcessQuery, ReplyTo};
 use crate::notified::ProcessNotification;
 use crate::process_state::{ProcessState, Unconfirmed};
 use crate::{ExecServerError, Violation, catch_up};
@@ -124,15 +124,15 @@ impl Processes {
             // Confirmations may have been lost.
             process.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         }
-        self.tend_all();
+        self.collect_outbound();
         calls
     }
 
-    pub(crate) fn caught_up(&mut self, question: &Question, answer: Answer, now: Instant) {
+    pub(crate) fn caught_up(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         self.take(question, answer, now);
     }
 
-    pub(crate) fn pulled(&mut self, question: &Question, answer: Answer, now: Instant) {
+    pub(crate) fn pulled(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         if let Some(process) = self.asked(question) {
             process.pulling = false;
         }
@@ -140,13 +140,13 @@ impl Processes {
     }
 
     /// The process that a question was about, if it is still that one.
-    fn asked(&mut self, question: &Question) -> Option<&mut ProcessState> {
+    fn asked(&mut self, question: &ProcessQuery) -> Option<&mut ProcessState> {
         let process = self.by_key.get_mut(&question.key)?;
         (process.identity == question.identity).then_some(process)
     }
 
     /// A process that cannot be read any more fails alone.
-    fn take(&mut self, question: &Question, answer: Answer, now: Instant) {
+    fn take(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         let Some(process) = self.asked(question) else { return };
         let taken = answer.and_then(|result| process.take(question.after, &result));
         let stalled = process.stalled;
@@ -203,12 +203,12 @@ impl Processes {
                 process.unconfirmed.due |= process.unconfirmed.any;
                 process.stalled = false;
             }
-            self.tend_all();
+            self.collect_outbound();
         }
     }
 
     /// Looks at every process at the next [`Self::poll_outbound`].
-    pub(crate) fn tend_all(&mut self) {
+    pub(crate) fn collect_outbound(&mut self) {
         self.touched = self.by_key.keys().cloned().collect();
     }
 
@@ -220,7 +220,7 @@ impl Processes {
             }
             let key = self.touched.pop()?;
             if let Some(process) = self.by_key.get_mut(&key) {
-                process.tend(self.acks, &mut self.outbound);
+                process.collect_outbound(self.acks, &mut self.outbound);
                 // Confirmed, and ended if it had to be: nothing more will come of it.
                 if process.mirror.is_over() {
                     self.by_key.remove(&key);

@@ -50,11 +50,11 @@ pub(crate) enum Action {
     /// Let calls through.
     Admit(Generation),
     /// Tell everybody who waits that it is over.
-    GiveUp(Over),
+    GiveUp(GiveUpReason),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum GiveUpReason {
     /// The first attempt failed; there is nothing to recover.
     NeverConnected,
     Deadline(Duration),
@@ -92,7 +92,7 @@ enum State {
         failed: u32,
         step: Step,
     },
-    Over,
+    GiveUpReason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Recovery {
     pub(crate) fn recovering(&self) -> Option<(Instant, u32)> {
         match self.state {
             State::Recovering { since, failed, .. } => Some((since, failed)),
-            State::Opening { .. } | State::Connected { .. } | State::Over => None,
+            State::Opening { .. } | State::Connected { .. } | State::GiveUpReason => None,
         }
     }
 
@@ -144,10 +144,10 @@ impl Recovery {
             return;
         }
         match (self.state, refusal) {
-            (State::Over, _) => {}
-            (State::Opening { .. }, _) => self.give_up(Over::NeverConnected),
+            (State::GiveUpReason, _) => {}
+            (State::Opening { .. }, _) => self.give_up(GiveUpReason::NeverConnected),
             (State::Connected { .. } | State::Recovering { .. }, Refusal::Permanent) => {
-                self.give_up(Over::Permanent);
+                self.give_up(GiveUpReason::Permanent);
             }
             (State::Connected { since }, Refusal::Temporary)
                 if now < later(since, self.policy.first_pause) =>
@@ -180,7 +180,7 @@ impl Recovery {
                 *step = Step::CatchingUp;
                 self.actions.push_back(Action::CatchUp(generation));
             }
-            State::Recovering { .. } | State::Connected { .. } | State::Over => {}
+            State::Recovering { .. } | State::Connected { .. } | State::GiveUpReason => {}
         }
     }
 
@@ -197,13 +197,13 @@ impl Recovery {
         match self.state {
             State::Opening { until } if now >= until => {
                 self.actions.push_back(Action::HangUp(self.generation));
-                self.give_up(Over::NeverConnected);
+                self.give_up(GiveUpReason::NeverConnected);
             }
             State::Recovering { since, failed, step } => {
                 if let Some(deadline) = self.policy.deadline
                     && now >= later(since, deadline)
                 {
-                    return self.give_up(Over::Deadline(deadline));
+                    return self.give_up(GiveUpReason::Deadline(deadline));
                 }
                 match step {
                     Step::Pausing { until } if now >= until => {
@@ -217,7 +217,7 @@ impl Recovery {
                     Step::Pausing { .. } | Step::Attempting { .. } | Step::CatchingUp => {}
                 }
             }
-            State::Opening { .. } | State::Connected { .. } | State::Over => {}
+            State::Opening { .. } | State::Connected { .. } | State::GiveUpReason => {}
         }
     }
 
@@ -233,7 +233,7 @@ impl Recovery {
                 };
                 [deadline, step].into_iter().flatten().min()
             }
-            State::Connected { .. } | State::Over => None,
+            State::Connected { .. } | State::GiveUpReason => None,
         }
     }
 
@@ -256,8 +256,8 @@ impl Recovery {
         self.state = State::Recovering { since, failed: failed.saturating_add(1), step };
     }
 
-    fn give_up(&mut self, over: Over) {
-        self.state = State::Over;
+    fn give_up(&mut self, over: GiveUpReason) {
+        self.state = State::GiveUpReason;
         self.actions.push_back(Action::GiveUp(over));
     }
 }
@@ -374,7 +374,7 @@ mod tests {
                 }
             }
         };
-        assert_eq!(over, Over::Deadline(Duration::from_secs(25)));
+        assert_eq!(over, GiveUpReason::Deadline(Duration::from_secs(25)));
         assert_eq!(clock.0 - lost_at, Duration::from_secs(25), "not a moment earlier or later");
         let policy = RecoveryPolicy::default();
         assert!(pauses[0] >= policy.first_pause / 2 && pauses[0] <= policy.first_pause);
@@ -435,7 +435,7 @@ mod tests {
         recovery.handle_timeout(lost_at + Duration::from_secs(25));
         assert!(
             actions(&mut recovery)
-                .contains(&Action::GiveUp(Over::Deadline(Duration::from_secs(25))))
+                .contains(&Action::GiveUp(GiveUpReason::Deadline(Duration::from_secs(25))))
         );
     }
 
@@ -445,12 +445,12 @@ mod tests {
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
         actions(&mut recovery);
         recovery.handle_lost(SECOND, Refusal::Permanent, clock.0);
-        assert_eq!(actions(&mut recovery), [Action::GiveUp(Over::Permanent)]);
+        assert_eq!(actions(&mut recovery), [Action::GiveUp(GiveUpReason::Permanent)]);
 
         let mut never = Recovery::new(RecoveryPolicy::default(), FIRST_ATTEMPT, clock.0, 7);
         actions(&mut never);
         never.handle_lost(FIRST, Refusal::Temporary, clock.0);
-        assert_eq!(actions(&mut never), [Action::GiveUp(Over::NeverConnected)]);
+        assert_eq!(actions(&mut never), [Action::GiveUp(GiveUpReason::NeverConnected)]);
     }
 
     #[test]

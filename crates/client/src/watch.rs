@@ -15,14 +15,14 @@ use crate::{ExecServerClient, ExecServerError};
 /// The changes below one path, until this is dropped. It outlives connections: after a loss the next call of
 /// [`Self::next`] watches anew and tells the watcher to look for itself.
 pub struct WatchEvents {
-    watch: Established,
+    watch: EstablishedWatch,
     params: FsWatchParams,
     state: State,
 }
 
 /// A watch on one connection.
 #[derive(Debug)]
-struct Established {
+struct EstablishedWatch {
     handle: LeaseHandle<PendingChanges>,
     path: PathUri,
 }
@@ -30,7 +30,7 @@ struct Established {
 enum State {
     Watching,
     /// The connection was lost with the watch.
-    Renewing(Pin<Box<dyn Future<Output = Result<Established, ExecServerError>> + Send>>),
+    Renewing(Pin<Box<dyn Future<Output = Result<EstablishedWatch, ExecServerError>> + Send>>),
     Failed,
 }
 
@@ -90,13 +90,13 @@ impl WatchEvents {
 async fn establish(
     client: ExecServerClient,
     mut params: FsWatchParams,
-) -> Result<Established, ExecServerError> {
+) -> Result<EstablishedWatch, ExecServerError> {
     let mut losses = 0;
     loop {
         let (handle, lease) = LeaseHandle::new(&client, PendingChanges::default(), Target::Watch);
         params.watch_id = handle.id().to_owned();
         match client.lease::<rpc::FsWatch>(params.clone(), lease).await?.answer().await {
-            Ok(response) => return Ok(Established { handle, path: response.path }),
+            Ok(response) => return Ok(EstablishedWatch { handle, path: response.path }),
             Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
             Err(error) => return Err(error),
         }

@@ -17,7 +17,7 @@ mod terminal;
 pub mod unified_exec;
 
 pub use environment::runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
-pub use environment::sandbox_terms::{DenialMistake, SandboxTerms};
+pub use environment::sandbox_options::{DenyPatternError, SandboxOptions};
 pub use environment::{
     Environment, EnvironmentManager, ExecBackend, ExecProcess, ExecutorFileSystem, HttpClient,
     LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 use crate::calls::ReplyTo;
-use crate::recovery::{Generation, Over, Refusal};
+use crate::recovery::{Generation, GiveUpReason, Refusal};
 use crate::{ConnectError, ConnectionState, DisconnectReason, ExecServerError};
 
 impl Driver {
@@ -50,10 +50,10 @@ impl Driver {
     }
 
     /// The one error that everybody gets who waits.
-    pub(super) async fn last_words(&mut self, over: Over) -> ExecServerError {
+    pub(super) async fn final_error(&mut self, over: GiveUpReason) -> ExecServerError {
         let last = self.last_failure.take();
         match over {
-            Over::NeverConnected => match last {
+            GiveUpReason::NeverConnected => match last {
                 // Whoever made the connection may know more about its end.
                 Some(ExecServerError::ConnectFailed(error)) if self.ended_early(&error) => {
                     match self.connector.post_mortem().await {
@@ -63,15 +63,15 @@ impl Driver {
                 }
                 last => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
             },
-            Over::Deadline(deadline) => {
+            GiveUpReason::Deadline(deadline) => {
                 let last = last.map_or_else(|| "none".to_owned(), |error| error.to_string());
                 DisconnectReason::Deadline { deadline, last }.into()
             }
-            Over::Permanent if !self.connector.can_redial() => match last {
+            GiveUpReason::Permanent if !self.connector.can_redial() => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
                 _ => self.connector.post_mortem().await.into(),
             },
-            Over::Permanent => match last {
+            GiveUpReason::Permanent => match last {
                 Some(error @ ExecServerError::ProtocolViolation(_)) => error,
                 Some(error) => DisconnectReason::Refused(error).into(),
                 None => DisconnectReason::CannotRedial.into(),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Driver, GrantedSession, Link};
 use crate::call::read_result;
-use crate::calls::{Answer, Call, Question, ReplyTo};
+use crate::calls::{Answer, Call, ProcessQuery, ReplyTo};
 use crate::recovery::{Generation, Refusal};
 use crate::{ConnectError, ExecServerError, Violation};
 
@@ -102,7 +102,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn caught_up(&mut self, question: &Question, answer: Answer) {
+    pub(super) fn caught_up(&mut self, question: &ProcessQuery, answer: Answer) {
         let now = Instant::now();
         self.processes.caught_up(question, answer, now);
         if let Some(link) = &mut self.link {

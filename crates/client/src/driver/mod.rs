@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::calls::{Answer, Call, PendingCalls, ReplyTo, read_error};
 use crate::connector::{Connector, Dialing};
 use crate::leases::{Lease, LeaseMessage, LeaseWakeups, Leases};
-use crate::notified::{Notified, read_key, read_lease_id};
+use crate::notified::{RoutedNotification, read_key, read_lease_id};
 use crate::process_state::ProcessState;
 use crate::processes::{OutboundMessage, Processes};
 use crate::recovery::{Action, Generation, Recovery};
@@ -38,12 +38,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) call: Call,
-    pub(crate) opens: Option<Opens>,
+    pub(crate) opens: Option<OpenedResource>,
 }
 
 /// What a call opens: known before the call is sent, so that the first that is notified of it has a home.
 #[derive(Debug)]
-pub(crate) enum Opens {
+pub(crate) enum OpenedResource {
     /// A process that is started, attached or observed.
     Process(ProcessState),
     Lease(Lease),
@@ -155,7 +155,7 @@ impl Driver {
         loop {
             while let Some(action) = self.recovery.poll_action() {
                 if let Action::GiveUp(over) = action {
-                    let error = self.last_words(over).await;
+                    let error = self.final_error(over).await;
                     return self.end(&error, ConnectionState::Failed(error.clone())).await;
                 }
                 self.perform(action);
@@ -208,10 +208,10 @@ impl Driver {
             }
             Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
             Event::Written(Ok(())) => {}
-            Event::Room => self.processes.tend_all(),
+            Event::Room => self.processes.collect_outbound(),
             Event::LeaseWoken => {
                 for id in self.shared.lease_wakeups.take_woken() {
-                    self.leases.tend(&id);
+                    self.leases.collect_outbound(&id);
                 }
             }
             Event::Written(Err(error)) => {
@@ -264,8 +264,8 @@ impl Driver {
         }
         match opens {
             None => {}
-            Some(Opens::Lease(lease)) => self.leases.track(lease),
-            Some(Opens::Process(process)) => {
+            Some(OpenedResource::Lease(lease)) => self.leases.track(lease),
+            Some(OpenedResource::Process(process)) => {
                 if let Err(error) = self.processes.track(process) {
                     return call.reply_to.tell(Err(error));
                 }
@@ -307,13 +307,15 @@ impl Driver {
     /// server says can be relied on any more.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
-            Ok(Some(decoded)) => match Notified::from(decoded) {
-                Notified::Process(event) => self.processes.happened(event, Instant::now()),
-                Notified::Lease { id, notification: decoded } => {
+            Ok(Some(decoded)) => match RoutedNotification::from(decoded) {
+                RoutedNotification::Process(event) => {
+                    self.processes.happened(event, Instant::now());
+                }
+                RoutedNotification::Lease { id, notification: decoded } => {
                     let text_len = notification.params.map_or(0, |params| params.get().len());
                     self.leases.notified(&id, decoded, text_len);
                 }
-                Notified::Legacy => {}
+                RoutedNotification::Legacy => {}
             },
             Ok(None) => {
                 tracing::debug!(method = %notification.method, "ignoring an unknown notification");
@@ -384,7 +386,7 @@ impl Driver {
         for key in starts {
             self.processes.abandon(&key);
         }
-        self.processes.tend_all();
+        self.processes.collect_outbound();
         self.send_outbound();
     }
 

@@ -97,8 +97,8 @@ impl<Q: Queue> Inbox<Q> {
         }
     }
 
-    /// Looks after what the driver has to send.
-    pub(crate) fn tend<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
+    /// Gives access to the queue: the driver finds there what it has to send.
+    pub(crate) fn with_queue<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
         look(&mut self.lock().queue)
     }
 

@@ -30,7 +30,7 @@ pub(crate) use pieces::Pieces;
 pub(crate) use wakeups::LeaseWakeups;
 
 use crate::{ExecServerError, Violation};
-use pieces::Taken;
+use pieces::PieceKind;
 
 /// As the server knows it.
 pub(crate) type LeaseId = Arc<str>;
@@ -90,7 +90,7 @@ impl Leases {
     /// Known before the call that opens it is sent, so that what is notified early has a home.
     pub(crate) fn track(&mut self, lease: Lease) {
         if let Target::Body(inbox) = &lease.target {
-            inbox.tend(|pieces| pieces.acknowledge(self.acks));
+            inbox.with_queue(|pieces| pieces.acknowledge(self.acks));
         }
         self.by_id.insert(lease.id.clone(), lease);
     }
@@ -107,7 +107,7 @@ impl Leases {
             return;
         }
         lease.stage = Stage::Open;
-        self.tend(id);
+        self.collect_outbound(id);
     }
 
     /// `text_len` is the length of the message that brought the notification.
@@ -115,7 +115,7 @@ impl Leases {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
             lease.target.take(notification, text_len);
-            self.tend(&id);
+            self.collect_outbound(&id);
         }
     }
 
@@ -124,15 +124,15 @@ impl Leases {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
             lease.target.inbox().end(Err(violation.into()));
-            self.tend(&id);
+            self.collect_outbound(&id);
         }
     }
 
     /// Looks after one lease: what it has to acknowledge, and whether anybody wants it.
-    pub(crate) fn tend(&mut self, id: &LeaseId) {
+    pub(crate) fn collect_outbound(&mut self, id: &LeaseId) {
         let Some(lease) = self.by_id.get(id) else { return };
         if let Target::Body(inbox) = &lease.target
-            && let Some(seq) = inbox.tend(Pieces::take_ack)
+            && let Some(seq) = inbox.with_queue(Pieces::take_ack)
         {
             let params = HttpAckParams { request_id: id.to_string(), seq };
             self.outbound.push_back(LeaseMessage::Acknowledge(params));
@@ -229,9 +229,9 @@ impl Target {
                 inbox.put(|matches| matches.add(text_len, results.results));
             }
             (Self::Body(inbox), ServerNotification::HttpBodyDelta(delta)) => {
-                let mut taken = Taken::More;
+                let mut taken = PieceKind::More;
                 inbox.put(|pieces| pieces.add(delta).map(|outcome| taken = outcome));
-                if taken == Taken::Last {
+                if taken == PieceKind::Last {
                     inbox.end(Ok(()));
                 }
             }

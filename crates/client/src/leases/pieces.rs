@@ -36,7 +36,7 @@ pub(crate) struct Pieces {
 
 /// What a piece says about those that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum PieceKind {
     More,
     Last,
 }
@@ -60,7 +60,10 @@ impl Pieces {
         self.acks = acks;
     }
 
-    pub(crate) fn add(&mut self, delta: BodyDeltaNotification) -> Result<Taken, ExecServerError> {
+    pub(crate) fn add(
+        &mut self,
+        delta: BodyDeltaNotification,
+    ) -> Result<PieceKind, ExecServerError> {
         let BodyDeltaNotification { seq, delta_base64, done, error, .. } = delta;
         if seq != self.next {
             return Err(Violation::BodyNumbers { expected: self.next, got: seq }.into());
@@ -83,8 +86,8 @@ impl Pieces {
         }
         match error {
             Some(error) => Err(ExecServerError::Server(RpcError::internal(error))),
-            None if done => Ok(Taken::Last),
-            None => Ok(Taken::More),
+            None if done => Ok(PieceKind::Last),
+            None => Ok(PieceKind::More),
         }
     }
 
@@ -146,7 +149,7 @@ mod tests {
     fn what_is_consumed_is_acknowledged_now_and_then() {
         let mut pieces = acknowledging();
         for seq in 1..=4 {
-            assert_eq!(pieces.add(delta(seq, 100 << 10)).unwrap(), Taken::More);
+            assert_eq!(pieces.add(delta(seq, 100 << 10)).unwrap(), PieceKind::More);
         }
         assert_eq!(pieces.take_ack(), None, "nothing is consumed yet");
         pieces.pop().unwrap();
@@ -199,7 +202,7 @@ mod tests {
     fn the_last_piece_may_carry_bytes_or_an_error() {
         let mut pieces = Pieces::default();
         let last = BodyDeltaNotification { done: true, ..delta(1, 3) };
-        assert_eq!(pieces.add(last).unwrap(), Taken::Last);
+        assert_eq!(pieces.add(last).unwrap(), PieceKind::Last);
         assert_eq!(pieces.pop().unwrap().len(), 3);
         let failed = BodyDeltaNotification { error: Some("cut off".into()), ..delta(2, 0) };
         assert!(pieces.add(failed).unwrap_err().to_string().contains("cut off"));

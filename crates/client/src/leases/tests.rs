@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::inbox::Queue;
 use super::*;
-use crate::notified::Notified;
+use crate::notified::RoutedNotification;
 
 /// What there is for a holder now.
 fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
@@ -41,8 +41,10 @@ fn notify(leases: &mut Leases, method: &str, params: &Value) {
     let text_len = raw.get().len();
     let notification = Notification { method: method.into(), params: Some(&raw) };
     let decoded = ServerNotification::decode(&notification).unwrap().unwrap();
-    match Notified::from(decoded) {
-        Notified::Lease { id, notification } => leases.notified(&id, notification, text_len),
+    match RoutedNotification::from(decoded) {
+        RoutedNotification::Lease { id, notification } => {
+            leases.notified(&id, notification, text_len);
+        }
         _ => panic!("{method} is not about a lease"),
     }
 }
@@ -114,7 +116,7 @@ fn a_lost_connection_ends_everything_after_what_has_come() {
     });
     notify(&mut leases, "http/request/bodyDelta", &delta("1", 1, false));
     body.abandon();
-    leases.tend(&"1".into());
+    leases.collect_outbound(&"1".into());
     leases.connection_lost();
     assert!(file.is_over());
     let told = drain(&body);
@@ -141,7 +143,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
     read.abandon();
     write.abandon();
     for id in ["1", "2", "3"] {
-        leases.tend(&id.into());
+        leases.collect_outbound(&id.into());
         assert_eq!(outbound(&mut leases), [], "the server might see the end before the beginning");
     }
     for id in ["1", "2", "3"] {
@@ -161,7 +163,7 @@ fn a_search_is_cancelled_as_often_as_it_goes_on() {
     let mut leases = Leases::default();
     let search = track(&mut leases, "1", Matches::default(), Target::Search);
     search.abandon();
-    leases.tend(&"1".into());
+    leases.collect_outbound(&"1".into());
     let cancel = ("fs/cancelSearch".to_owned(), json!({"searchId": "1"}));
     assert_eq!(outbound(&mut leases), std::slice::from_ref(&cancel));
     let results = json!({"searchId": "1", "results": []});
@@ -182,7 +184,7 @@ fn a_body_ends_with_its_last_piece_and_is_not_cancelled() {
     assert!(leases.by_id.is_empty());
     assert!(matches!(&drain(&body)[..], [Some(Ok(_)), Some(Ok(_)), None]));
     body.abandon();
-    leases.tend(&"1".into());
+    leases.collect_outbound(&"1".into());
     assert_eq!(outbound(&mut leases), []);
 }
 
@@ -217,11 +219,11 @@ fn acknowledgements_go_to_those_who_know_them() {
         for seq in 1..=64 {
             notify(&mut leases, "http/request/bodyDelta", &delta("1", seq, false));
         }
-        leases.tend(&"1".into());
+        leases.collect_outbound(&"1".into());
         assert_eq!(outbound(&mut leases), [], "nothing is consumed yet");
         assert_eq!(drain(&body).len(), 64);
         assert_eq!(body.has_outbound(), acks);
-        leases.tend(&"1".into());
+        leases.collect_outbound(&"1".into());
         let ack = ("http/request/ack".to_owned(), json!({"requestId": "1", "seq": 64}));
         let expected = if acks { vec![ack] } else { Vec::new() };
         assert_eq!(outbound(&mut leases), expected);

@@ -18,7 +18,7 @@ pub(super) const WORTHWHILE_ROOM: usize = (256 << 10) + COST_OF_AN_EVENT;
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) events: VecDeque<Stored>,
+    pub(super) events: VecDeque<StoredEvent>,
     /// What `events` cost of the capacity.
     pub(super) cost: usize,
     pub(super) next: u64,
@@ -41,7 +41,7 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredEvent {
     pub(super) seq: u64,
     pub(super) entry: Entry,
 }
@@ -120,7 +120,7 @@ impl State {
 
     pub(super) fn push(&mut self, entry: Entry, next: u64) {
         self.cost += entry.cost();
-        self.events.push_back(Stored { seq: self.next, entry });
+        self.events.push_back(StoredEvent { seq: self.next, entry });
         self.next = next;
         self.wake_subscribers();
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::environment::sandbox_terms::{DenialMistake, SandboxTerms};
+use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 
 #[derive(Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Sandbox")]
@@ -63,8 +63,8 @@ fn directory(name: OsString) -> Result<OsString, &'static str> {
     if name.is_empty() { Err("an empty name is no directory") } else { Ok(name) }
 }
 
-fn denial(text: &str) -> Result<String, DenialMistake> {
-    SandboxTerms::check_denial(text).map(|()| text.to_owned())
+fn denial(text: &str) -> Result<String, DenyPatternError> {
+    SandboxOptions::check_deny_pattern(text).map(|()| text.to_owned())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use exec_server_protocol::ErrorKind;
 use super::listing::{self, Listed};
 use super::run::{input_failed, options};
 use crate::cli::client::Attach;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
 use crate::program::exit_code::ExitStatus;
 use crate::program::{say, tell};
 use crate::target::{Target, TargetError};
@@ -51,11 +51,11 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
         let _ = process.resize(size).await;
     }
     let foreground = Foreground {
-        stdin: Some(Source::with_escapes(StreamEnd::IsOurs)),
+        stdin: Some(Source::with_escapes(OnStreamEnd::KeepStdinOpen)),
         terminal: listed.process.tty,
         on_signal: if listed.process.tty { OnSignal::Leave } else { OnSignal::ForwardButHangup },
-        gaps: OnGap::Remark,
-        tells_denials: io::stderr().is_terminal(),
+        on_gap: OnGap::Warn,
+        report_denials: io::stderr().is_terminal(),
         timeout: None,
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;

@@ -8,7 +8,7 @@ use exec_server_protocol::{FsOpenParams, MAX_BLOCK_BYTES, OutputStream, PathUri}
 use tokio::io::AsyncReadExt as _;
 
 use super::failures::Failures;
-use super::problem::Problem;
+use super::problem::CommandError;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::Cat;
@@ -26,8 +26,8 @@ pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<Exit
     for path in &cat.paths {
         match print(servers, path, &mut outputs).await {
             Ok(()) => {}
-            Err(Problem::Work(error)) => failures.tell(&path.written, &error),
-            Err(Problem::Output(error)) => return ExitStatus::of_write_error(error),
+            Err(CommandError::Work(error)) => failures.tell(&path.written, &error),
+            Err(CommandError::Output(error)) => return ExitStatus::of_write_error(error),
         }
     }
     match outputs.finish().await {
@@ -40,7 +40,7 @@ async fn print(
     servers: &Servers<'_>,
     path: &ServerPath,
     outputs: &mut Outputs,
-) -> Result<(), Problem> {
+) -> Result<(), CommandError> {
     let Located { client, path } = servers.locate(path).await?;
     let mut reader = open(&client, &path).await?;
     let (mut place, mut losses) = (0, 0);
@@ -48,7 +48,7 @@ async fn print(
         let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
         let read = tokio::select! {
             read = reader.read_buf(&mut block) => read,
-            error = outputs.failed() => return Err(Problem::Output(error)),
+            error = outputs.failed() => return Err(CommandError::Output(error)),
         };
         match read {
             Ok(0) => return Ok(()),
@@ -62,11 +62,11 @@ async fn print(
             Err(error) => return Err(error.into()),
         }
         let written = outputs.write(OutputStream::Stdout, block.freeze()).await;
-        written.map_err(Problem::Output)?;
+        written.map_err(CommandError::Output)?;
     }
 }
 
-async fn open(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<FileReader, Problem> {
+async fn open(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<FileReader, CommandError> {
     let params = FsOpenParams {
         path: path.clone(),
         handle_id: String::new(),
@@ -82,7 +82,7 @@ async fn open_again(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     before: &FileReader,
-) -> Result<FileReader, Problem> {
+) -> Result<FileReader, CommandError> {
     let reader = open(files, path).await?;
     if reader.metadata() != before.metadata() {
         return Err(anyhow::anyhow!(

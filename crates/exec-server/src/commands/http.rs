@@ -12,7 +12,7 @@ use exec_server_protocol::{
 };
 
 use super::download::Download;
-use super::problem::Problem;
+use super::problem::CommandError;
 use super::servers::Servers;
 use super::wording::{UsageError, without_id};
 use crate::cli::http::{Body, Http};
@@ -35,14 +35,16 @@ async fn perform(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitSt
     let (head, body) = ask(servers, request).await?;
     let mut outputs = Outputs::open();
     let delivered = deliver(request, &head, body, &mut outputs).await;
-    if let Err(Problem::Output(error)) = delivered {
+    if let Err(CommandError::Output(error)) = delivered {
         return ExitStatus::of_write_error(error);
     }
     // Of a response that broke off, too, what came is printed.
     let printed = outputs.finish().await;
     match (delivered, printed) {
-        (Err(Problem::Work(error)), _) => Err(error),
-        (Err(Problem::Output(error)), _) | (_, Err(error)) => ExitStatus::of_write_error(error),
+        (Err(CommandError::Work(error)), _) => Err(error),
+        (Err(CommandError::Output(error)), _) | (_, Err(error)) => {
+            ExitStatus::of_write_error(error)
+        }
         (Ok(status), Ok(())) => Ok(status),
     }
 }
@@ -94,10 +96,10 @@ async fn deliver(
     head: &HttpResponse,
     mut body: HttpBody,
     outputs: &mut Outputs,
-) -> Result<ExitStatus, Problem> {
+) -> Result<ExitStatus, CommandError> {
     if request.include {
         let written = outputs.write(OutputStream::Stdout, text_of(head)).await;
-        written.map_err(Problem::Output)?;
+        written.map_err(CommandError::Output)?;
     }
     if request.fail && head.status >= 400 {
         say(&format!("the response has the status {}", head.status));
@@ -110,7 +112,7 @@ async fn deliver(
     loop {
         let piece = tokio::select! {
             piece = body.next() => piece,
-            error = outputs.failed() => return Err(Problem::Output(error)),
+            error = outputs.failed() => return Err(CommandError::Output(error)),
         };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(without_id);
@@ -119,7 +121,7 @@ async fn deliver(
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
             None => {
                 let written = outputs.write(OutputStream::Stdout, piece).await;
-                written.map_err(Problem::Output)?;
+                written.map_err(CommandError::Output)?;
             }
         }
     }

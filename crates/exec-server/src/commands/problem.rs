@@ -2,13 +2,13 @@
 
 use std::io;
 
-pub(super) enum Problem {
+pub(super) enum CommandError {
     Work(anyhow::Error),
     /// Nobody takes what is printed.
     Output(io::Error),
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Problem {
+impl<E: Into<anyhow::Error>> From<E> for CommandError {
     fn from(error: E) -> Self {
         Self::Work(error.into())
     }

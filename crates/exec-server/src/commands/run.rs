@@ -14,7 +14,7 @@ use super::listing;
 use super::starting::{StartSpec, generated_name, not_started, words};
 use crate::cli::client::Run;
 use crate::cli::values::limit;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::{Target, TargetSession};
@@ -54,13 +54,13 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     let foreground = Foreground {
         stdin: match (run.no_stdin, run.terminal) {
             (true, _) => None,
-            (false, true) => Some(Source::with_escapes(StreamEnd::EndsInput)),
-            (false, false) => Some(Source::Stream(StreamEnd::EndsInput)),
+            (false, true) => Some(Source::with_escapes(OnStreamEnd::CloseStdin)),
+            (false, false) => Some(Source::Stream(OnStreamEnd::CloseStdin)),
         },
         terminal: run.terminal,
         on_signal: OnSignal::Forward,
-        gaps: OnGap::Fail,
-        tells_denials: run.verbose || io::stderr().is_terminal(),
+        on_gap: OnGap::Fail,
+        report_denials: run.verbose || io::stderr().is_terminal(),
         timeout: limit(run.timeout),
     };
     in_foreground(&target, session, spec, foreground, signals).await

@@ -22,10 +22,10 @@ use crate::target::{Target, TargetSession};
 pub(super) struct Servers<'a> {
     choice: &'a ServerChoice,
     client_name: String,
-    known: RefCell<Vec<Known>>,
+    known: RefCell<Vec<ConnectedServer>>,
 }
 
-struct Known {
+struct ConnectedServer {
     /// `None`: the one that the command line or the configuration chooses.
     environment: Option<String>,
     target: Rc<Target>,
@@ -114,7 +114,7 @@ impl<'a> Servers<'a> {
         let session = target.connect(options(&self.client_name)).await?;
         let found = (Rc::clone(&target), session.client.clone());
         let environment = environment.map(str::to_owned);
-        self.known.borrow_mut().push(Known { environment, target, session });
+        self.known.borrow_mut().push(ConnectedServer { environment, target, session });
         Ok(found)
     }
 }

@@ -9,7 +9,7 @@ use exec_server_protocol::{Empty, OnFull};
 use super::run::{in_foreground, options, size};
 use super::starting::{StartSpec, generated_name, words};
 use crate::cli::client::Shell;
-use crate::foreground::{Foreground, OnGap, OnSignal, Signals, Source, StreamEnd};
+use crate::foreground::{Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
 use crate::program::exit_code::ExitStatus;
 use crate::target::Target;
 
@@ -41,11 +41,11 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
         claim_name: false,
     };
     let foreground = Foreground {
-        stdin: Some(Source::with_escapes(StreamEnd::EndsInput)),
+        stdin: Some(Source::with_escapes(OnStreamEnd::CloseStdin)),
         terminal: true,
         on_signal: OnSignal::Leave,
-        gaps: OnGap::Fail,
-        tells_denials: true,
+        on_gap: OnGap::Fail,
+        report_denials: true,
         timeout: None,
     };
     in_foreground(&target, session, spec, foreground, signals).await

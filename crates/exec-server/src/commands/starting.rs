@@ -18,7 +18,7 @@ use super::servers::absolute;
 use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxFlags, SandboxMode};
-use crate::environment::sandbox_terms::SandboxTerms;
+use crate::environment::sandbox_options::SandboxOptions;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::Target;
@@ -92,24 +92,24 @@ async fn sandboxed(
         Some(SandboxMode::WorkspaceWrite) => Some(SandboxLevel::WorkspaceWrite),
         Some(SandboxMode::None) | None => None,
     };
-    let terms = match (level, flags.sandbox) {
-        (Some(level), _) => Some(terms(level, flags, &cwd, target, client).await?),
+    let options = match (level, flags.sandbox) {
+        (Some(level), _) => Some(sandbox_options(level, flags, &cwd, target, client).await?),
         (None, Some(_)) => None,
         (None, None) => target.default_sandbox().cloned(),
     };
-    let Some(terms) = terms else { return Ok((cwd, None)) };
+    let Some(options) = options else { return Ok((cwd, None)) };
     let cwd = without_parents(cwd, client).await?;
-    let request = terms.request(&cwd);
+    let request = options.request(&cwd);
     Ok((cwd, Some(request)))
 }
 
-async fn terms(
+async fn sandbox_options(
     level: SandboxLevel,
     flags: &SandboxFlags,
     cwd: &PathUri,
     target: &Target,
     client: &ExecServerClient,
-) -> anyhow::Result<SandboxTerms> {
+) -> anyhow::Result<SandboxOptions> {
     let SandboxFlags { writable, deny, network, .. } = flags;
     let mut directories = Vec::new();
     for directory in writable {
@@ -120,7 +120,7 @@ async fn terms(
         }
         directories.push(directory);
     }
-    Ok(SandboxTerms { level, writable: directories, deny: deny.clone(), network: *network })
+    Ok(SandboxOptions { level, writable: directories, deny: deny.clone(), network: *network })
 }
 
 /// Where nothing can be made, what is missing would be granted in vain, and without a word. Below the working directory it is

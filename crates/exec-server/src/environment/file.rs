@@ -276,7 +276,7 @@ mod tests {
     use exec_server_server::SandboxLevel;
 
     use super::*;
-    use crate::environment::sandbox_terms::SandboxTerms;
+    use crate::environment::sandbox_options::SandboxOptions;
 
     fn read(text: &str) -> Result<EnvironmentsFile, String> {
         let directory = tempfile::tempdir().unwrap();
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(near.sandbox, None);
         assert_eq!(
             far.sandbox,
-            Some(SandboxTerms {
+            Some(SandboxOptions {
                 level: SandboxLevel::WorkspaceWrite,
                 writable: vec![PathUri::from_path("/srv").unwrap()],
                 deny: vec!["**/*.pem".to_owned()],

@@ -33,11 +33,11 @@ struct Block {
 }
 
 enum Content {
-    Fetching(Pin<Box<dyn Future<Output = Fetched> + Send>>),
-    Fetched(Fetched),
+    Fetching(Pin<Box<dyn Future<Output = BlockResult> + Send>>),
+    Fetched(BlockResult),
 }
 
-type Fetched = Result<FsReadBlockResponse, ExecServerError>;
+type BlockResult = Result<FsReadBlockResponse, ExecServerError>;
 
 impl FileReader {
     #[must_use]
@@ -95,7 +95,7 @@ impl FileReader {
         Poll::Ready(())
     }
 
-    fn take(&mut self, offset: u64, fetched: Fetched) {
+    fn take(&mut self, offset: u64, fetched: BlockResult) {
         match fetched {
             Ok(FsReadBlockResponse { chunk, eof }) => {
                 if eof {
@@ -189,7 +189,7 @@ mod tests {
             &self.metadata
         }
 
-        async fn read_block(&self, offset: u64, len: usize) -> Fetched {
+        async fn read_block(&self, offset: u64, len: usize) -> BlockResult {
             self.asked.lock().unwrap().push(offset);
             tokio::task::yield_now().await;
             if self.fails_at.is_some_and(|place| offset >= place) {

@@ -47,8 +47,8 @@ mod manager;
 mod named;
 mod remote;
 pub(crate) mod runtime_paths;
+pub(crate) mod sandbox_options;
 mod sandbox_table;
-pub(crate) mod sandbox_terms;
 
 pub use backend::{ExecBackend, ExecProcess};
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};

@@ -21,7 +21,7 @@ use crate::program::serve::new_server;
 /// The id of the environment that is this machine.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";
 
-/// A place where processes can be started, here or elsewhere, with its files and its network. Clones are the same
+/// A location where processes can be started, here or elsewhere, with its files and its network. Clones are the same
 /// environment.
 ///
 /// Nothing happens before the first use, which connects. When a connection is lost for good, its processes keep
@@ -34,12 +34,12 @@ pub struct Environment {
 #[derive(Debug)]
 struct Shared {
     id: String,
-    place: Place,
+    location: Location,
     client: Lazy<ExecServerClient, ExecServerError>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Location {
     Local { runtime_paths: ExecServerRuntimePaths, config: ServerConfig },
     Remote(RemoteServer),
 }
@@ -54,16 +54,16 @@ impl Environment {
     /// The same with limits other than the usual ones.
     #[must_use]
     pub fn local_with(runtime_paths: ExecServerRuntimePaths, config: ServerConfig) -> Self {
-        Self::new(LOCAL_ENVIRONMENT_ID.to_owned(), Place::Local { runtime_paths, config })
+        Self::new(LOCAL_ENVIRONMENT_ID.to_owned(), Location::Local { runtime_paths, config })
     }
 
     /// The machine of another server.
     pub fn remote(id: impl Into<String>, server: RemoteServer) -> Self {
-        Self::new(id.into(), Place::Remote(server))
+        Self::new(id.into(), Location::Remote(server))
     }
 
-    fn new(id: String, place: Place) -> Self {
-        Self { shared: Arc::new(Shared { id, place, client: Lazy::new() }) }
+    fn new(id: String, location: Location) -> Self {
+        Self { shared: Arc::new(Shared { id, location, client: Lazy::new() }) }
     }
 
     #[must_use]
@@ -74,9 +74,9 @@ impl Environment {
     /// Where it is, unless it is here.
     #[must_use]
     pub fn server(&self) -> Option<&RemoteServer> {
-        match &self.shared.place {
-            Place::Local { .. } => None,
-            Place::Remote(server) => Some(server),
+        match &self.shared.location {
+            Location::Local { .. } => None,
+            Location::Remote(server) => Some(server),
         }
     }
 
@@ -104,8 +104,8 @@ impl Environment {
 
 impl Shared {
     async fn connect(&self) -> Result<ExecServerClient, ExecServerError> {
-        match &self.place {
-            Place::Local { runtime_paths, config } => {
+        match &self.location {
+            Location::Local { runtime_paths, config } => {
                 let launcher = runtime_paths.launcher().map_err(|source| {
                     let program = "the spawner of processes".to_owned();
                     ConnectError::Launch { program, source }
@@ -114,7 +114,7 @@ impl Shared {
                 let link = server.connect_in_process("local environment");
                 link.map(ExecServerClient::connect_in_process).map_err(ExecServerError::Server)
             }
-            Place::Remote(server) => {
+            Location::Remote(server) => {
                 let options = ExecServerClientConnectOptions {
                     client_name: format!("environment {}", self.id),
                     ..ExecServerClientConnectOptions::default()
@@ -132,8 +132,8 @@ impl ExecBackend for Environment {
         mut params: StartParams,
     ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
         if params.sandbox.is_none() {
-            let terms = self.server().and_then(|server| server.sandbox.as_ref());
-            params.sandbox = terms.map(|terms| terms.request(&params.cwd));
+            let options = self.server().and_then(|server| server.sandbox.as_ref());
+            params.sandbox = options.map(|options| options.request(&params.cwd));
         }
         ExecBackend::start(&self.client().await?, params).await
     }

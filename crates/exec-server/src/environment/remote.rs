@@ -11,7 +11,7 @@ use exec_server_client::{
 };
 use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
 
-use crate::environment::sandbox_terms::SandboxTerms;
+use crate::environment::sandbox_options::SandboxOptions;
 
 /// A server and how to reach it.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct RemoteServer {
     /// Holds the bearer token. Read at every connect, so that it may be renewed.
     pub token_file: Option<PathBuf>,
     /// The sandbox of processes whose start names none.
-    pub sandbox: Option<SandboxTerms>,
+    pub sandbox: Option<SandboxOptions>,
 }
 
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use exec_server_server::SandboxLevel;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::environment::sandbox_terms::{DenialMistake, SandboxTerms};
+use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,12 +34,12 @@ pub enum SandboxTableMistake {
     #[error("writable needs mode = \"workspace-write\"")]
     NothingWritable,
     #[error("deny: {pattern:?}: {source}")]
-    Denial { pattern: String, source: DenialMistake },
+    Denial { pattern: String, source: DenyPatternError },
 }
 
 impl SandboxTable {
     /// A mistake comes with its place in the text.
-    pub(super) fn check(&self) -> Result<SandboxTerms, (usize, SandboxTableMistake)> {
+    pub(super) fn check(&self) -> Result<SandboxOptions, (usize, SandboxTableMistake)> {
         if let (Mode::ReadOnly, Some(first)) = (self.mode, self.writable.first()) {
             return Err((first.span().start, SandboxTableMistake::NothingWritable));
         }
@@ -53,12 +53,12 @@ impl SandboxTable {
         });
         let deny = self.deny.iter().map(|pattern| {
             let text = pattern.get_ref();
-            SandboxTerms::check_denial(text).map(|()| text.clone()).map_err(|source| {
+            SandboxOptions::check_deny_pattern(text).map(|()| text.clone()).map_err(|source| {
                 let mistake = SandboxTableMistake::Denial { pattern: text.clone(), source };
                 (pattern.span().start, mistake)
             })
         });
-        Ok(SandboxTerms {
+        Ok(SandboxOptions {
             level: match self.mode {
                 Mode::ReadOnly => SandboxLevel::ReadOnly,
                 Mode::WorkspaceWrite => SandboxLevel::WorkspaceWrite,

@@ -13,8 +13,8 @@ use crate::terminal::printable;
 pub(super) async fn deliver(
     process_id: &str,
     mut events: ProcessEvents,
-    gaps: OnGap,
-    tells_denials: bool,
+    on_gap: OnGap,
+    report_denials: bool,
     is_blocked: &Cell<bool>,
 ) -> Ending {
     let mut outputs = Outputs::open();
@@ -33,7 +33,7 @@ pub(super) async fn deliver(
                     return Ending::OutputFailed(error);
                 }
             }
-            Some(ExecProcessEvent::Gap { dropped_bytes }) if gaps == OnGap::Fail => {
+            Some(ExecProcessEvent::Gap { dropped_bytes }) if on_gap == OnGap::Fail => {
                 let process_id = process_id.to_owned();
                 return Ending::Lost(ExecServerError::Gap { process_id, dropped_bytes });
             }
@@ -55,7 +55,7 @@ pub(super) async fn deliver(
             if exit.server_stopped() {
                 show("exec-server: the server stopped; the command was ended\n");
             }
-            if exit.sandbox_denied && tells_denials {
+            if exit.sandbox_denied && report_denials {
                 let denied = denied(exit.denied.unwrap_or_default());
                 show(&format!("exec-server: the sandbox seems to have denied {denied}\n"));
             }

@@ -8,7 +8,7 @@ use exec_server_protocol::WriteStatus;
 use tokio::sync::mpsc;
 
 use super::stdin;
-use crate::terminal::{self, EscapeMachine, Typed};
+use crate::terminal::{self, EscapeMachine, TypedInput};
 
 /// What may wait for an answer to the write before it. From a pipe, nothing more is taken then; what is typed
 /// beyond it is dropped, so that escapes are found at any time.
@@ -24,23 +24,23 @@ const END_OF_FILE: &[u8] = b"\x04";
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Every byte is for the process.
-    Stream(StreamEnd),
+    Stream(OnStreamEnd),
     /// A person, who may also mean us.
     Keyboard(EscapeMachine),
 }
 
-/// What the end of a stream is to the process.
+/// What the end of the input stream does to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
-    /// The end of its input too.
-    EndsInput,
-    /// Nothing: others may have more to say to it.
-    IsOurs,
+pub(crate) enum OnStreamEnd {
+    /// Its standard input is closed, too.
+    CloseStdin,
+    /// Nothing happens: another client may write to it later.
+    KeepStdinOpen,
 }
 
 impl Source {
     /// Escapes are for people: in what a program writes a tilde is a tilde.
-    pub(crate) fn with_escapes(end: StreamEnd) -> Self {
+    pub(crate) fn with_escapes(end: OnStreamEnd) -> Self {
         if terminal::is_stdin_a_terminal() {
             Self::Keyboard(EscapeMachine::new())
         } else {
@@ -131,8 +131,8 @@ async fn end(
     match source {
         // In raw mode the end of input is a key like any other, so this is the end of the terminal.
         Source::Keyboard(_) if has_terminal => return InputEnd::HungUp,
-        Source::Stream(StreamEnd::IsOurs) => return InputEnd::Finished,
-        Source::Keyboard(_) | Source::Stream(StreamEnd::EndsInput) => {}
+        Source::Stream(OnStreamEnd::KeepStdinOpen) => return InputEnd::Finished,
+        Source::Keyboard(_) | Source::Stream(OnStreamEnd::CloseStdin) => {}
     }
     // An error is also what the events of the process end with.
     if has_terminal && is_within_line(last_byte) {
@@ -178,12 +178,12 @@ fn take(
     }
     for typed in escapes.feed(&chunk) {
         match typed {
-            Typed::Input(bytes) if pending.len() < MOST_PENDING => {
+            TypedInput::Input(bytes) if pending.len() < MOST_PENDING => {
                 pending.extend_from_slice(&bytes);
             }
-            Typed::Input(_) => {}
-            Typed::Help => super::show(terminal::HELP),
-            Typed::Leave => return Taken::End(InputEnd::Left),
+            TypedInput::Input(_) => {}
+            TypedInput::Help => super::show(terminal::HELP),
+            TypedInput::Leave => return Taken::End(InputEnd::Left),
         }
     }
     Taken::Input
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_no_escapes() {
-        let mut stream = Source::Stream(StreamEnd::EndsInput);
+        let mut stream = Source::Stream(OnStreamEnd::CloseStdin);
         let (taken, pending) = taken("~.\x03", &mut stream, true);
         assert!(matches!(taken, Taken::Input));
         assert_eq!(pending, "~.\x03");
@@ -218,7 +218,7 @@ mod tests {
             take(error, &mut BytesMut::new(), &mut source, &|| false)
         };
         assert!(matches!(failed(keyboard()), Taken::End(InputEnd::HungUp)));
-        let stream = Source::Stream(StreamEnd::IsOurs);
+        let stream = Source::Stream(OnStreamEnd::KeepStdinOpen);
         assert!(matches!(failed(stream), Taken::End(InputEnd::Failed(_))));
     }
 

@@ -8,7 +8,7 @@ mod output;
 mod signals;
 mod stdin;
 
-pub(crate) use input::{Source, StreamEnd};
+pub(crate) use input::{OnStreamEnd, Source};
 pub(crate) use output::Outputs;
 pub(crate) use signals::Signals;
 
@@ -27,7 +27,7 @@ use crate::terminal::{self, RawModeGuard, printable_lines};
 use delivery::deliver;
 use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
-use signals::Received;
+use signals::ReceivedSignal;
 
 /// How long a process may take to be gone after its KILL.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,9 +44,9 @@ pub(crate) struct Foreground {
     /// The process has a terminal, which follows the size of ours.
     pub(crate) terminal: bool,
     pub(crate) on_signal: OnSignal,
-    pub(crate) gaps: OnGap,
+    pub(crate) on_gap: OnGap,
     /// Whether to say what a sandbox seems to have denied.
-    pub(crate) tells_denials: bool,
+    pub(crate) report_denials: bool,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -64,10 +64,10 @@ pub(crate) enum OnSignal {
 /// What to make of output that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnGap {
-    /// We were promised every byte, and so is whoever reads ours.
+    /// The command promises every byte.
     Fail,
-    /// It was said before that some may be.
-    Remark,
+    /// Tell the user: a late attach may find output missing.
+    Warn,
 }
 
 /// How it ended.
@@ -133,7 +133,7 @@ impl Foreground {
         let (orders, queue) = mpsc::channel(ORDERS);
         let is_blocked = Cell::new(false);
         let output =
-            deliver(process.process_id(), events, self.gaps, self.tells_denials, &is_blocked);
+            deliver(process.process_id(), events, self.on_gap, self.report_denials, &is_blocked);
         let input = async {
             match self.stdin {
                 Some(source) => {
@@ -168,7 +168,7 @@ impl Foreground {
                     input_ended = true;
                     match end {
                         InputEnd::Finished => continue,
-                        InputEnd::HungUp => Received::HANGUP,
+                        InputEnd::HungUp => ReceivedSignal::HANGUP,
                         InputEnd::Failed(error) => return Ok(Ending::InputFailed(error)),
                         InputEnd::Left => {
                             // What comes next on the screen is not the program's.
@@ -215,13 +215,13 @@ impl Foreground {
 
 /// Stops and continues as a program without a terminal in raw mode would by itself. A terminal that is gone, which also
 /// continues those it leaves behind, needs no mode; whoever reads it finds out.
-fn follow(received: Received, raw_mode: Option<&RawModeGuard>) {
+fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     match (received, raw_mode) {
-        (Received::Stopped, Some(raw_mode)) => {
+        (ReceivedSignal::Stopped, Some(raw_mode)) => {
             let _ = raw_mode.suspend();
             let _ = kill_process(getpid(), Signal::STOP);
         }
-        (Received::Continued, Some(raw_mode)) => drop(raw_mode.apply()),
+        (ReceivedSignal::Continued, Some(raw_mode)) => drop(raw_mode.apply()),
         _ => {}
     }
 }
@@ -255,8 +255,8 @@ impl TimeLimit {
 
 impl OnSignal {
     /// What the signal ends, if it is not just passed on.
-    fn ending(self, received: Received, is_away: bool) -> Option<Ending> {
-        let Received::Forward(signal) = received else { return None };
+    fn ending(self, received: ReceivedSignal, is_away: bool) -> Option<Ending> {
+        let ReceivedSignal::Forward(signal) = received else { return None };
         let number = signal.number;
         let ends_command = match self {
             Self::Forward => false,
@@ -301,19 +301,28 @@ fn show(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::signals::Forwarded;
+    use super::signals::ForwardedSignal;
     use super::*;
 
-    const INTERRUPT: Received =
-        Received::Forward(Forwarded { name: SignalName::Interrupt, number: 2, asks_to_end: true });
-    const HANGUP: Received =
-        Received::Forward(Forwarded { name: SignalName::Hangup, number: 1, asks_to_end: true });
-    const USER1: Received =
-        Received::Forward(Forwarded { name: SignalName::User1, number: 10, asks_to_end: false });
+    const INTERRUPT: ReceivedSignal = ReceivedSignal::Forward(ForwardedSignal {
+        name: SignalName::Interrupt,
+        number: 2,
+        asks_to_end: true,
+    });
+    const HANGUP: ReceivedSignal = ReceivedSignal::Forward(ForwardedSignal {
+        name: SignalName::Hangup,
+        number: 1,
+        asks_to_end: true,
+    });
+    const USER1: ReceivedSignal = ReceivedSignal::Forward(ForwardedSignal {
+        name: SignalName::User1,
+        number: 10,
+        asks_to_end: false,
+    });
 
     #[test]
     fn the_process_gets_the_signals_of_a_command() {
-        for signal in [INTERRUPT, USER1, Received::Resized] {
+        for signal in [INTERRUPT, USER1, ReceivedSignal::Resized] {
             assert!(OnSignal::Forward.ending(signal, false).is_none());
         }
     }

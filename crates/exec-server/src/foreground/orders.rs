@@ -7,7 +7,7 @@ use exec_server_client::{ExecServerClient, ExecServerError, ExecServerProcess};
 use exec_server_protocol::{ErrorKind, TerminateMode, WaitParams};
 use tokio::sync::mpsc;
 
-use super::signals::{Forwarded, Received};
+use super::signals::{ForwardedSignal, ReceivedSignal};
 use super::terminal_size;
 
 /// Between TERM and KILL of a process that took too long, or whose output nobody wants.
@@ -15,18 +15,18 @@ pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Order {
-    Signal(Forwarded),
+    Signal(ForwardedSignal),
     /// To what the size is when the order is performed.
     Resize,
     Terminate,
 }
 
 impl Order {
-    pub(super) fn from_signal(received: Received, has_terminal: bool) -> Option<Self> {
+    pub(super) fn from_signal(received: ReceivedSignal, has_terminal: bool) -> Option<Self> {
         match received {
-            Received::Forward(signal) => Some(Self::Signal(signal)),
-            Received::Resized => has_terminal.then_some(Self::Resize),
-            Received::Stopped | Received::Continued => None,
+            ReceivedSignal::Forward(signal) => Some(Self::Signal(signal)),
+            ReceivedSignal::Resized => has_terminal.then_some(Self::Resize),
+            ReceivedSignal::Stopped | ReceivedSignal::Continued => None,
         }
     }
 }

@@ -9,9 +9,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal, by what it means to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceivedSignal {
     /// Meant for the process.
-    Forward(Forwarded),
+    Forward(ForwardedSignal),
     /// The terminal has another size.
     Resized,
     /// We are to stop until somebody continues us.
@@ -21,14 +21,14 @@ pub(crate) enum Received {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Forwarded {
+pub(crate) struct ForwardedSignal {
     pub(crate) name: SignalName,
     pub(crate) number: u8,
     /// Whether it ends a program that does not say otherwise and that a person wants to be rid of.
     pub(crate) asks_to_end: bool,
 }
 
-impl Received {
+impl ReceivedSignal {
     /// What the end of our terminal says, also if we were not told by a signal.
     pub(crate) const HANGUP: Self = forward(SignalName::Hangup, 1, true);
 
@@ -41,27 +41,27 @@ impl Received {
     }
 }
 
-const fn forward(name: SignalName, number: u8, asks_to_end: bool) -> Received {
-    Received::Forward(Forwarded { name, number, asks_to_end })
+const fn forward(name: SignalName, number: u8, asks_to_end: bool) -> ReceivedSignal {
+    ReceivedSignal::Forward(ForwardedSignal { name, number, asks_to_end })
 }
 
-fn meanings() -> [(SignalKind, Received); 8] {
+fn meanings() -> [(SignalKind, ReceivedSignal); 8] {
     /// The number of SIGCONT wherever this runs.
     const CONTINUE: i32 = if cfg!(target_os = "macos") { 19 } else { 18 };
     [
         (SignalKind::interrupt(), forward(SignalName::Interrupt, 2, true)),
         (SignalKind::terminate(), forward(SignalName::Terminate, 15, true)),
-        (SignalKind::hangup(), Received::HANGUP),
+        (SignalKind::hangup(), ReceivedSignal::HANGUP),
         (SignalKind::quit(), forward(SignalName::Quit, 3, true)),
         (SignalKind::user_defined1(), forward(SignalName::User1, 10, false)),
         (SignalKind::user_defined2(), forward(SignalName::User2, 12, false)),
-        (SignalKind::window_change(), Received::Resized),
-        (SignalKind::from_raw(CONTINUE), Received::Continued),
+        (SignalKind::window_change(), ReceivedSignal::Resized),
+        (SignalKind::from_raw(CONTINUE), ReceivedSignal::Continued),
     ]
 }
 
 pub(crate) struct Signals {
-    streams: Vec<(Signal, Received)>,
+    streams: Vec<(Signal, ReceivedSignal)>,
     /// What we were started to ignore.
     ignored: u64,
 }
@@ -81,17 +81,17 @@ impl Signals {
     /// From here on a request to stop is told, not obeyed: for whoever has to tidy up before.
     pub(crate) fn listen_for_stop(&mut self) -> io::Result<()> {
         const STOP: i32 = if cfg!(target_os = "macos") { 18 } else { 20 };
-        self.listen(SignalKind::from_raw(STOP), Received::Stopped)
+        self.listen(SignalKind::from_raw(STOP), ReceivedSignal::Stopped)
     }
 
     /// Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> ReceivedSignal {
         self.next_that(Some).await
     }
 
     /// The number of the next signal that asks to end. The others are kept for later. Cancel-safe.
     pub(crate) async fn asked_to_end(&mut self) -> u8 {
-        self.next_that(Received::request_to_end).await
+        self.next_that(ReceivedSignal::request_to_end).await
     }
 
     /// Works until a signal asks to end; its number is the error.
@@ -106,7 +106,7 @@ impl Signals {
         }
     }
 
-    fn listen(&mut self, kind: SignalKind, meaning: Received) -> io::Result<()> {
+    fn listen(&mut self, kind: SignalKind, meaning: ReceivedSignal) -> io::Result<()> {
         let bit = u32::try_from(kind.as_raw_value() - 1).unwrap_or(0);
         if self.ignored & 1_u64.checked_shl(bit).unwrap_or(0) == 0 {
             self.streams.push((signal(kind)?, meaning));
@@ -114,7 +114,7 @@ impl Signals {
         Ok(())
     }
 
-    async fn next_that<T>(&mut self, wanted: impl Fn(Received) -> Option<T>) -> T {
+    async fn next_that<T>(&mut self, wanted: impl Fn(ReceivedSignal) -> Option<T>) -> T {
         poll_fn(|context| {
             for (stream, meaning) in &mut self.streams {
                 if let Some(meaning) = wanted(*meaning)

@@ -20,7 +20,7 @@ use exec_server_transport::DialUrlParseError;
 use crate::cli::client::ServerChoice;
 use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
-use crate::environment::sandbox_terms::SandboxTerms;
+use crate::environment::sandbox_options::SandboxOptions;
 use crate::environment::{
     Environment, EnvironmentManager, EnvironmentsFileError, RemoteServer, UnknownEnvironment,
 };
@@ -150,7 +150,7 @@ impl Target {
     }
 
     /// The sandbox of a process whose command line names none.
-    pub(crate) fn default_sandbox(&self) -> Option<&SandboxTerms> {
+    pub(crate) fn default_sandbox(&self) -> Option<&SandboxOptions> {
         match self {
             Self::Server { server, .. } => server.sandbox.as_ref(),
             Self::Embedded { .. } => None,

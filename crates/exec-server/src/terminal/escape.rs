@@ -16,7 +16,7 @@ pub(crate) struct EscapeMachine {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
+pub(crate) enum TypedInput {
     /// For the program.
     Input(Vec<u8>),
     Help,
@@ -36,8 +36,8 @@ impl EscapeMachine {
         Self { state: State::LineStart }
     }
 
-    /// What these bytes mean, in order. What follows a [`Typed::Leave`] is not looked at.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<Typed> {
+    /// What these bytes mean, in order. What follows a [`TypedInput::Leave`] is not looked at.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<TypedInput> {
         let mut typed = Vec::new();
         let mut input = Vec::new();
         for &byte in bytes {
@@ -46,8 +46,8 @@ impl EscapeMachine {
                     self.state = State::Tilde;
                     continue;
                 }
-                (State::Tilde, b'.') => Some(Typed::Leave),
-                (State::Tilde, b'?') => Some(Typed::Help),
+                (State::Tilde, b'.') => Some(TypedInput::Leave),
+                (State::Tilde, b'?') => Some(TypedInput::Help),
                 (State::Tilde, byte) if byte != b'~' => {
                     input.push(b'~');
                     None
@@ -56,9 +56,9 @@ impl EscapeMachine {
             };
             if let Some(command) = command {
                 if !input.is_empty() {
-                    typed.push(Typed::Input(std::mem::take(&mut input)));
+                    typed.push(TypedInput::Input(std::mem::take(&mut input)));
                 }
-                let leaves = command == Typed::Leave;
+                let leaves = command == TypedInput::Leave;
                 typed.push(command);
                 // The program has seen nothing of this, so its line has not begun.
                 self.state = State::LineStart;
@@ -72,7 +72,7 @@ impl EscapeMachine {
             }
         }
         if !input.is_empty() {
-            typed.push(Typed::Input(input));
+            typed.push(TypedInput::Input(input));
         }
         typed
     }
@@ -82,11 +82,11 @@ impl EscapeMachine {
 mod tests {
     use super::*;
 
-    fn input(text: &str) -> Typed {
-        Typed::Input(text.into())
+    fn input(text: &str) -> TypedInput {
+        TypedInput::Input(text.into())
     }
 
-    fn fed(text: &str) -> Vec<Typed> {
+    fn fed(text: &str) -> Vec<TypedInput> {
         EscapeMachine::new().feed(text.as_bytes())
     }
 
@@ -99,15 +99,15 @@ mod tests {
 
     #[test]
     fn escapes_follow_a_newline_or_the_beginning() {
-        assert_eq!(fed("~."), [Typed::Leave]);
-        assert_eq!(fed("a\r~."), [input("a\r"), Typed::Leave]);
-        assert_eq!(fed("a\n~?b"), [input("a\n"), Typed::Help, input("b")]);
-        assert_eq!(fed("~?~."), [Typed::Help, Typed::Leave]);
+        assert_eq!(fed("~."), [TypedInput::Leave]);
+        assert_eq!(fed("a\r~."), [input("a\r"), TypedInput::Leave]);
+        assert_eq!(fed("a\n~?b"), [input("a\n"), TypedInput::Help, input("b")]);
+        assert_eq!(fed("~?~."), [TypedInput::Help, TypedInput::Leave]);
     }
 
     #[test]
     fn what_follows_leaving_is_dropped() {
-        assert_eq!(fed("~.rm -r"), [Typed::Leave]);
+        assert_eq!(fed("~.rm -r"), [TypedInput::Leave]);
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(fed("~~"), [input("~")]);
         assert_eq!(fed("~~."), [input("~.")]);
         assert_eq!(fed("~a"), [input("~a")]);
-        assert_eq!(fed("~\r~."), [input("~\r"), Typed::Leave]);
+        assert_eq!(fed("~\r~."), [input("~\r"), TypedInput::Leave]);
     }
 
     #[test]
@@ -127,6 +127,6 @@ mod tests {
         }
         let expected = [input("x"), input("\r"), input("~"), input("~"), input("?"), input("\r")];
         assert_eq!(typed[..6], expected);
-        assert_eq!(typed[6..], [Typed::Leave]);
+        assert_eq!(typed[6..], [TypedInput::Leave]);
     }
 }

@@ -9,7 +9,7 @@ mod raw_mode;
 mod untrusted;
 
 pub(crate) use colour::{Colour, Paint};
-pub(crate) use escape::{EscapeMachine, HELP, Typed};
+pub(crate) use escape::{EscapeMachine, HELP, TypedInput};
 pub(crate) use names::{Names, escaped};
 pub(crate) use raw_mode::RawModeGuard;
 pub(crate) use untrusted::{is_harmful, json_line, printable, printable_lines};

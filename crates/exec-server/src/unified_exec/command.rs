@@ -54,7 +54,7 @@ pub struct ExecCommandOutput {
 /// Why a call was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UnifiedExecError {
-    #[error("no process {id} is known; {}", Known(.known))]
+    #[error("no process {id} is known; {}", KnownHandles(.known))]
     UnknownProcess { id: ProcessHandleId, known: Vec<ProcessHandleId> },
     #[error("process {id} takes no input; start the command with a terminal to write to it")]
     NoInput { id: ProcessHandleId },
@@ -117,9 +117,9 @@ impl fmt::Display for ProcessHandleId {
     }
 }
 
-struct Known<'a>(&'a [ProcessHandleId]);
+struct KnownHandles<'a>(&'a [ProcessHandleId]);
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for KnownHandles<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, rest)) = self.0.split_first() else { return f.write_str("there is none") };
         write!(f, "known are {first}")?;

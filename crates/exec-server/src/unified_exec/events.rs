@@ -78,16 +78,16 @@ impl Reports {
         (Self { sender: Some(sender) }, UnifiedExecEvents { receiver })
     }
 
-    /// Waits for the places of a command's first and last event.
-    pub(super) async fn frame(&self) -> (Place, Place) {
-        (self.place().await, self.place().await)
+    /// Waits for permits for a command's first and last event.
+    pub(super) async fn reserve_pair(&self) -> (EventPermit, EventPermit) {
+        (self.reserve().await, self.reserve().await)
     }
 
-    /// Waits for a place.
-    pub(super) async fn place(&self) -> Place {
-        let Some(sender) = &self.sender else { return Place(None) };
+    /// Waits for a permit.
+    pub(super) async fn reserve(&self) -> EventPermit {
+        let Some(sender) = &self.sender else { return EventPermit(None) };
         // A reader that went away wants nothing more.
-        Place(sender.clone().reserve_owned().await.ok())
+        EventPermit(sender.clone().reserve_owned().await.ok())
     }
 
     /// Whether there was a place.
@@ -99,12 +99,12 @@ impl Reports {
     }
 }
 
-/// A place for one event. Nowhere, when nobody reads.
+/// The right to send one event. Without a reader the event is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Option<mpsc::OwnedPermit<UnifiedExecEvent>>);
+pub(super) struct EventPermit(Option<mpsc::OwnedPermit<UnifiedExecEvent>>);
 
-impl Place {
-    pub(super) fn fill(self, event: UnifiedExecEvent) {
+impl EventPermit {
+    pub(super) fn send(self, event: UnifiedExecEvent) {
         if let Some(permit) = self.0 {
             permit.send(event);
         }

@@ -101,15 +101,15 @@ impl UnifiedExec {
     ) -> Result<ExecCommandOutput, UnifiedExecError> {
         let began = Instant::now();
         let (yield_time, max_output) = (command.yield_time, command.max_output);
-        let place = Reserved { table: &self.table, id: self.table().reserve()? };
-        let (begin, end) = self.reports.frame().await;
+        let place = ReservedSlot { table: &self.table, id: self.table().reserve()? };
+        let (begin, end) = self.reports.reserve_pair().await;
         let info = self.info.get_or_try_init(|| self.backend.info()).await?;
         let params = command.into_start(Uuid::new_v4().to_string(), info);
         let (argv, tty) = (params.argv.clone(), params.tty);
         let process = self.backend.start(params).await?;
         // No await from here until the command is in the table: a call that is dropped must not lose it.
         let id = place.id;
-        begin.fill(UnifiedExecEvent::Begin { id, argv, tty });
+        begin.send(UnifiedExecEvent::Begin { id, argv, tty });
         let takes_input = tty;
         let running = RunningCommand::new(id, process, takes_input, self.limits.max_output);
         self.spawn(running.clone().follow(self.reports.clone(), end));
@@ -181,7 +181,7 @@ impl UnifiedExec {
         if !running.takes_input() {
             return Ok(false);
         }
-        running.report_interaction(self.reports.place().await, bytes.clone());
+        running.report_interaction(self.reports.reserve().await, bytes.clone());
         let id = running.id();
         let written = tokio::time::timeout_at(deadline, running.process().write(bytes)).await;
         let status = written.map_err(|_| UnifiedExecError::InputNotRead { id })??;
@@ -239,19 +239,19 @@ impl Default for UnifiedExecLimits {
 }
 
 /// A place in the table, given back when the start fails or is given up.
-struct Reserved<'a> {
+struct ReservedSlot<'a> {
     table: &'a Mutex<Table>,
     id: ProcessHandleId,
 }
 
-impl Reserved<'_> {
+impl ReservedSlot<'_> {
     /// Returns a command that must be terminated for it.
     fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
         lock(self.table).fill(self.id, command)
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for ReservedSlot<'_> {
     fn drop(&mut self) {
         lock(self.table).release(self.id);
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::command::ProcessHandleId;
-use super::events::{Place, Reports, UnifiedExecEvent};
+use super::events::{EventPermit, Reports, UnifiedExecEvent};
 use super::text::incomplete_suffix;
 use crate::ExecProcess;
 use crate::process::{CollectedOutput, HeadTail};
@@ -96,22 +96,22 @@ impl RunningCommand {
     }
 
     /// Nothing is reported after the end.
-    pub(super) fn report_interaction(&self, place: Place, bytes: Bytes) {
+    pub(super) fn report_interaction(&self, permit: EventPermit, bytes: Bytes) {
         // The lock keeps the end from coming in between.
         let state = self.lock();
         if state.outcome.is_none() {
-            place.fill(UnifiedExecEvent::Interaction { id: self.shared.id, bytes });
+            permit.send(UnifiedExecEvent::Interaction { id: self.shared.id, bytes });
         }
     }
 
-    /// Follows the command to its end, which is reported in `place`.
-    pub(super) async fn follow(self, reports: Reports, place: Place) {
+    /// Follows the command to its end, which is reported in `permit`.
+    pub(super) async fn follow(self, reports: Reports, permit: EventPermit) {
         let Shared { id, process, began, .. } = &*self.shared;
         let (outcome, left_out_bytes) =
             self.follow_output(process.subscribe_events(), &reports).await;
         let mut state = self.lock();
         state.outcome = Some(outcome.clone());
-        place.fill(UnifiedExecEvent::End {
+        permit.send(UnifiedExecEvent::End {
             id: *id,
             exit_code: outcome,
             duration: began.elapsed(),

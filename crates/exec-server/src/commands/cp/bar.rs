@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::progress::per_second;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shown {
+pub(super) struct ProgressLine {
     /// Before anything is copied: names that were listed.
     pub(super) found: u64,
     pub(super) files: u64,
@@ -21,7 +21,7 @@ pub(super) struct Shown {
 /// A shorter piece of a name says nothing.
 const SHORTEST_NAME: usize = 8;
 
-impl Shown {
+impl ProgressLine {
     /// At most `columns` wide: what matters less is left out.
     pub(super) fn line(&self, columns: usize) -> String {
         if self.all_files == 0 {
@@ -135,8 +135,8 @@ fn clock(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn shown() -> Shown {
-        Shown {
+    fn shown() -> ProgressLine {
+        ProgressLine {
             found: 9,
             files: 3,
             all_files: 12,
@@ -155,15 +155,15 @@ mod tests {
         assert_eq!(shown().line(45), " 25%  3/12 files  50.0 MiB/s  ETA 0:09");
         assert_eq!(shown().line(4), " 25%");
         assert_eq!(shown().line(3), "");
-        let listing = Shown { all_files: 0, ..shown() };
+        let listing = ProgressLine { all_files: 0, ..shown() };
         assert_eq!(listing.line(80), "9 found");
     }
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        let wide = Shown { name: "日本語の長い名前".repeat(20), ..shown() };
+        let wide = ProgressLine { name: "日本語の長い名前".repeat(20), ..shown() };
         for columns in 0..200 {
-            for shown in [&shown(), &wide, &Shown::default()] {
+            for shown in [&shown(), &wide, &ProgressLine::default()] {
                 let line = shown.line(columns);
                 assert!(width(&line) <= columns, "{columns}: {line:?}");
             }
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(size(1024), "1.0 KiB");
         assert_eq!(size(u64::MAX), "15.9 EiB");
         assert_eq!(clock(Duration::from_secs(3_725)), "1:02:05");
-        assert_eq!(Shown { bytes: 9, all_bytes: 3, ..shown() }.percent(), 100);
-        let done = Shown { files: 1, ..shown() }.done(Duration::from_millis(1500));
+        assert_eq!(ProgressLine { bytes: 9, all_bytes: 3, ..shown() }.percent(), 100);
+        let done = ProgressLine { files: 1, ..shown() }.done(Duration::from_millis(1500));
         assert_eq!(done, "1 file, 150.0 MiB in 1.5 s (100.0 MiB/s)");
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum Destination {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unsuitable {
+pub(super) enum DestinationError {
     #[error("is not a directory, so only one file can be copied there")]
     SeveralSources,
     #[error("is not a directory")]
@@ -38,11 +38,11 @@ impl Destination {
         has_slash: bool,
         found: Option<&FsMetadata>,
         sources: usize,
-    ) -> Result<Self, Unsuitable> {
+    ) -> Result<Self, DestinationError> {
         match found {
             Some(found) if found.is_directory => Ok(Self::Into(path)),
-            _ if sources > 1 => Err(Unsuitable::SeveralSources),
-            Some(_) if has_slash => Err(Unsuitable::NotADirectory),
+            _ if sources > 1 => Err(DestinationError::SeveralSources),
+            Some(_) if has_slash => Err(DestinationError::NotADirectory),
             Some(_) => Ok(Self::Over(path)),
             None => Ok(Self::As { path, is_for_directories: has_slash }),
         }
@@ -53,7 +53,7 @@ impl Destination {
         &self,
         name: Option<&OsStr>,
         is_directory: bool,
-    ) -> Result<PathUri, Unsuitable> {
+    ) -> Result<PathUri, DestinationError> {
         match self {
             Self::Into(directory) => Ok(match name {
                 Some(name) => {
@@ -62,8 +62,10 @@ impl Destination {
                 }
                 None => directory.clone(),
             }),
-            Self::Over(_) if is_directory => Err(Unsuitable::File),
-            Self::As { is_for_directories: true, .. } if !is_directory => Err(Unsuitable::Missing),
+            Self::Over(_) if is_directory => Err(DestinationError::File),
+            Self::As { is_for_directories: true, .. } if !is_directory => {
+                Err(DestinationError::Missing)
+            }
             Self::Over(path) | Self::As { path, .. } => Ok(path.clone()),
         }
     }
@@ -96,7 +98,11 @@ mod tests {
     }
 
     /// `source` has the name `x`, and the destination is `/d`.
-    fn path(there: Option<bool>, has_slash: bool, source: bool) -> Result<String, Unsuitable> {
+    fn path(
+        there: Option<bool>,
+        has_slash: bool,
+        source: bool,
+    ) -> Result<String, DestinationError> {
         let there = there.map(found);
         let destination = Destination::of("/d".parse().unwrap(), has_slash, there.as_ref(), 1)?;
         let path = destination.path_of(Some(OsStr::new("x")), source)?;
@@ -114,7 +120,7 @@ mod tests {
         assert_eq!(into.path_of(None, DIRECTORY), Ok("/d".parse().unwrap()));
         for there in [None, Some(found(FILE))] {
             let several = Destination::of("/d".parse().unwrap(), false, there.as_ref(), 2);
-            assert_eq!(several, Err(Unsuitable::SeveralSources));
+            assert_eq!(several, Err(DestinationError::SeveralSources));
         }
     }
 
@@ -123,9 +129,9 @@ mod tests {
         assert_eq!(path(None, false, FILE).unwrap(), "/d");
         assert_eq!(path(None, false, DIRECTORY).unwrap(), "/d");
         assert_eq!(path(None, true, DIRECTORY).unwrap(), "/d");
-        assert_eq!(path(None, true, FILE), Err(Unsuitable::Missing));
+        assert_eq!(path(None, true, FILE), Err(DestinationError::Missing));
         assert_eq!(path(Some(FILE), false, FILE).unwrap(), "/d");
-        assert_eq!(path(Some(FILE), true, FILE), Err(Unsuitable::NotADirectory));
-        assert_eq!(path(Some(FILE), false, DIRECTORY), Err(Unsuitable::File));
+        assert_eq!(path(Some(FILE), true, FILE), Err(DestinationError::NotADirectory));
+        assert_eq!(path(Some(FILE), false, DIRECTORY), Err(DestinationError::File));
     }
 }

@@ -33,7 +33,7 @@ pub(super) enum Existing {
 
 /// A directory that was made here and that its owner is not to write, read or enter, once it is filled.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct RestrictedDirectory {
     path: PathUri,
     mode: u32,
 }
@@ -41,7 +41,7 @@ pub(super) struct Closed {
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     /// Those above before those below.
-    pub(super) to_close: Vec<Closed>,
+    pub(super) to_close: Vec<RestrictedDirectory>,
     /// Relative to the root; nothing can be put there.
     pub(super) missing: HashSet<PathBuf>,
 }
@@ -95,7 +95,7 @@ pub(super) async fn make(
     mode: Option<u32>,
     links: Links,
     existing: Existing,
-) -> Result<Option<Closed>, ExecServerError> {
+) -> Result<Option<RestrictedDirectory>, ExecServerError> {
     let is_new = create(endpoint, path, links).await?;
     let Some(mode) = mode
         .filter(|_| is_new || existing == Existing::OfThisCopy)
@@ -105,7 +105,7 @@ pub(super) async fn make(
     };
     set_mode(endpoint, path, mode | FILLABLE, links).await?;
     let is_final = mode & FILLABLE == FILLABLE;
-    Ok((!is_final).then(|| Closed { path: path.clone(), mode }))
+    Ok((!is_final).then(|| RestrictedDirectory { path: path.clone(), mode }))
 }
 
 /// Says whether it was not there before.
@@ -160,10 +160,10 @@ async fn set_mode(
 /// Closes directories that are filled, those below first: what is above may not let us through afterwards.
 pub(super) async fn close(
     endpoint: &Endpoint,
-    mut directories: Vec<Closed>,
+    mut directories: Vec<RestrictedDirectory>,
     mut tell: impl FnMut(&PathUri, ExecServerError),
 ) {
-    let depth = |closed: &Closed| closed.path.as_path().components().count();
+    let depth = |closed: &RestrictedDirectory| closed.path.as_path().components().count();
     directories.sort_by_key(|closed| std::cmp::Reverse(depth(closed)));
     for level in directories.chunk_by(|a, b| depth(a) == depth(b)) {
         let mut closed = stream::iter(level)

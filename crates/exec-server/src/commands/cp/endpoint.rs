@@ -15,7 +15,7 @@ use exec_server_protocol::PathUri;
 use tokio::sync::watch;
 
 use super::super::servers::{Servers, absolute, below, own_directory};
-use super::losses::{Advances, Losses};
+use super::retry_budget::{CompletedCount, RetryBudget};
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::environment::{Environment, ExecutorFileSystem};
 use crate::target::remote_path::AnyPath;
@@ -29,7 +29,7 @@ pub(super) struct Endpoint {
     /// Distinguishes its files from those of other endpoints, across runs too.
     pub(super) identity: String,
     /// The changes made there.
-    pub(super) advances: Advances,
+    pub(super) completed: CompletedCount,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Endpoint {
     }
 
     fn new(files: Arc<dyn ExecutorFileSystem>, name: EndpointName, identity: String) -> Self {
-        Self { files, name, identity, advances: Advances::default() }
+        Self { files, name, identity, completed: CompletedCount::default() }
     }
 
     /// Repeats an idempotent operation that a lost connection interrupted.
@@ -121,12 +121,12 @@ impl Endpoint {
         &self,
         act: impl AsyncFn() -> Result<T, ExecServerError>,
     ) -> Result<T, ExecServerError> {
-        let mut losses = Losses::new(&self.advances);
+        let mut retries = RetryBudget::new(&self.completed);
         loop {
             match act().await {
-                Err(ExecServerError::Interrupted { .. }) if losses.may_try_again() => {}
+                Err(ExecServerError::Interrupted { .. }) if retries.allows_another() => {}
                 outcome => {
-                    self.advances.note();
+                    self.completed.increment();
                     return outcome;
                 }
             }

@@ -7,9 +7,9 @@ mod bar;
 mod destination;
 mod directories;
 mod endpoint;
-mod losses;
 mod progress;
 mod resume;
+mod retry_budget;
 mod transfer;
 mod tree;
 mod unfinished;
@@ -28,12 +28,12 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 
 use self::destination::Destination;
-use self::directories::{Closed, Directories, Existing, below};
+use self::directories::{Directories, Existing, RestrictedDirectory, below};
 use self::endpoint::{Endpoint, EndpointPath, Endpoints};
 use self::progress::{Progress, add};
 use self::transfer::{Job, Links, Transfer};
 use self::tree::Tree;
-use self::unfinished::Note;
+use self::unfinished::UnfinishedMarker;
 use super::servers::Servers;
 use super::wording::{one_line, without_path};
 use crate::cli::files::Cp;
@@ -99,9 +99,9 @@ struct Copying<'a> {
     targets: HashSet<PathUri>,
     files: Vec<Job>,
     symlinks: Vec<(Rc<Endpoint>, PathUri, PathUri)>,
-    to_close: Vec<Closed>,
+    to_close: Vec<RestrictedDirectory>,
     /// While the one directory is made that gets a new name.
-    note: Option<Note>,
+    marker: Option<UnfinishedMarker>,
     /// A connection will not come back; that was said.
     is_lost: Cell<bool>,
     /// What failed without a word, for that reason.
@@ -135,7 +135,7 @@ impl<'a> Copying<'a> {
             files: Vec::new(),
             symlinks: Vec::new(),
             to_close: Vec::new(),
-            note: None,
+            marker: None,
             is_lost: Cell::new(false),
             left_out: Cell::new(0),
         })
@@ -160,9 +160,9 @@ impl<'a> Copying<'a> {
         let is_only = self.targets.insert(target.clone());
         anyhow::ensure!(is_only, "another source has this name already");
         // A server would leave the permissions of directories alone that it was interrupted in filling.
-        let goes_on = self.note.is_some() && matches!(self.destination, Destination::Into(_));
+        let goes_on = self.marker.is_some() && matches!(self.destination, Destination::Into(_));
         let is_there = source.endpoint.is(&self.to) && !goes_on;
-        let is_new = self.note.is_some() || (is_there && is_missing(&self.to, &target).await);
+        let is_new = self.marker.is_some() || (is_there && is_missing(&self.to, &target).await);
         if is_there {
             match self.copy_there(source, &found, target.clone()).await {
                 // The server made it for this copy, complete or not.
@@ -188,17 +188,19 @@ impl<'a> Copying<'a> {
     /// Where a directory goes that gets a new name, or got it from a copy that was interrupted.
     async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
-        let Some(note) = Note::of(source, &path).filter(|_| self.cp.sources().len() == 1) else {
+        let Some(marker) =
+            UnfinishedMarker::of(source, &path).filter(|_| self.cp.sources().len() == 1)
+        else {
             return Ok(None);
         };
-        let is_noted = match &self.destination {
-            // If no note can be written there, no directory can be made, which is the better error.
-            Destination::As { .. } => note.write(&self.to).await.is_ok(),
-            Destination::Into(_) => note.is_about_it(&self.to).await?,
+        let is_marked = match &self.destination {
+            // If no marker can be written there, no directory can be made, which is the better error.
+            Destination::As { .. } => marker.write(&self.to).await.is_ok(),
+            Destination::Into(_) => marker.is_of_directory(&self.to).await?,
             Destination::Over(_) => false,
         };
-        self.note = is_noted.then_some(note);
-        Ok(self.note.is_some().then_some(path))
+        self.marker = is_marked.then_some(marker);
+        Ok(self.marker.is_some().then_some(path))
     }
 
     /// Both are on one machine, which needs no help from us.
@@ -248,8 +250,8 @@ impl<'a> Copying<'a> {
         let source_root = canonical(from, &source.path).await?;
         let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
         self.to_close.extend(root.await?);
-        if let Some(note) = &self.note {
-            note.bind(&self.to).await?;
+        if let Some(marker) = &self.marker {
+            marker.bind(&self.to).await?;
         }
         let root = canonical(&self.to, &target).await?;
         let mut tree = Tree::list(from, &source_root, |more| add(&counts.found, more as u64)).await;
@@ -325,14 +327,14 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Takes the note away, unless the same command has something left to do.
+    /// Removes the marker, unless the same command has something left to do.
     async fn end_unfinished(&self) {
-        let Some(note) = &self.note else { return };
-        if self.progress.counts.failed.get() > 0 && note.has_directory(&self.to).await {
+        let Some(marker) = &self.marker else { return };
+        if self.progress.counts.failed.get() > 0 && marker.has_directory(&self.to).await {
             return;
         }
-        if let Err(error) = note.remove(&self.to).await {
-            self.tell_of(&self.to, note.path(), error);
+        if let Err(error) = marker.remove(&self.to).await {
+            self.tell_of(&self.to, marker.path(), error);
         }
     }
 

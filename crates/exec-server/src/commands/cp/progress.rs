@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
-use super::bar::Shown;
+use super::bar::ProgressLine;
 use crate::program::{self, say};
 use crate::terminal;
 
@@ -168,9 +168,9 @@ impl Progress {
         program::tell(text);
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> ProgressLine {
         let counts = &self.counts;
-        Shown {
+        ProgressLine {
             found: counts.found.get(),
             files: counts.files.get(),
             all_files: counts.all_files.get(),

@@ -12,7 +12,7 @@ use exec_server_protocol::{FsMetadata, MAX_BLOCK_BYTES, PathUri};
 use futures_util::future::try_join_all;
 use sha2::{Digest as _, Sha256};
 
-use super::losses::Advances;
+use super::retry_budget::CompletedCount;
 
 /// Blocks of one file that are under way at once. A block is begun only when the one this many before it is written.
 pub(super) const WINDOW: usize = 8;
@@ -90,7 +90,7 @@ pub(super) fn start(written: u64) -> u64 {
 
 /// A block that was copied.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct CopiedBlock {
     /// Up to here.
     pub(super) end: u64,
     /// The source did not end within it.
@@ -99,20 +99,20 @@ pub(super) struct Copied {
     pub(super) written: u64,
 }
 
-/// The state of a draft, kept from one attempt to the next.
+/// The state of a partial file, kept from one attempt to the next.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct PartialFile {
     pub(super) key: Option<String>,
     /// Invariant: everything before this place was confirmed as written, or is a hole.
     certain: u64,
-    /// It is at least this long. A shorter one is another draft.
+    /// It is at least this long. A shorter one is another file.
     len: u64,
     /// As far as any attempt has come.
     furthest: u64,
     vanished: usize,
 }
 
-impl Draft {
+impl PartialFile {
     /// Of which nothing is known but its key.
     pub(super) fn of_key(key: Option<String>) -> Self {
         Self { key, ..Self::default() }
@@ -136,12 +136,12 @@ impl Draft {
         (self.certain, self.len) = (0, 0);
     }
 
-    pub(super) fn reached(&mut self, copied: &Copied, advances: &Advances) {
+    pub(super) fn reached(&mut self, copied: &CopiedBlock, completed: &CompletedCount) {
         self.certain = copied.end;
         self.len = self.len.max(copied.written);
         if copied.end > self.furthest {
             self.furthest = copied.end;
-            advances.note();
+            completed.increment();
         }
     }
 }
@@ -174,18 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_goes_on_where_it_was_confirmed() {
-        let advances = Advances::default();
-        let mut draft = Draft::default();
-        assert_eq!(draft.start(20 * BLOCK), 12 * BLOCK, "another program has written it");
-        let copied = |block: u64, written| Copied { end: block * BLOCK, is_whole: true, written };
-        draft.reached(&copied(13, 13 * BLOCK), &advances);
-        assert_eq!(draft.start(20 * BLOCK), 13 * BLOCK);
+    fn a_partial_file_goes_on_where_it_was_confirmed() {
+        let completed = CompletedCount::default();
+        let mut partial = PartialFile::default();
+        assert_eq!(partial.start(20 * BLOCK), 12 * BLOCK, "another program has written it");
+        let copied =
+            |block: u64, written| CopiedBlock { end: block * BLOCK, is_whole: true, written };
+        partial.reached(&copied(13, 13 * BLOCK), &completed);
+        assert_eq!(partial.start(20 * BLOCK), 13 * BLOCK);
         // Holes are not written, and so not found.
-        draft.reached(&copied(30, 0), &advances);
-        assert_eq!(draft.start(20 * BLOCK), 30 * BLOCK);
-        assert_eq!(draft.start(12 * BLOCK), 4 * BLOCK, "it is another draft");
-        assert_eq!(draft.start(0), 0, "and so is this");
+        partial.reached(&copied(30, 0), &completed);
+        assert_eq!(partial.start(20 * BLOCK), 30 * BLOCK);
+        assert_eq!(partial.start(12 * BLOCK), 4 * BLOCK, "it is another file");
+        assert_eq!(partial.start(0), 0, "and so is this");
     }
 
     #[test]

@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 
 use super::bar::size;
 use super::endpoint::Endpoint;
-use super::losses::Losses;
 use super::progress::{FileProgress, Progress, add};
-use super::resume::{self, Copied, Draft, WINDOW};
+use super::resume::{self, CopiedBlock, PartialFile, WINDOW};
+use super::retry_budget::RetryBudget;
 use crate::environment::blocks::ReadBlocks;
 
 /// A file up to this size is read and written in one message each.
@@ -90,7 +90,7 @@ impl CopyError {
 
     /// Whether what was written would not be better for staying there: it could not be written for want of room, say,
     /// or it is part of something that no longer exists.
-    fn spoils_the_draft(&self) -> bool {
+    fn spoils_partial_file(&self) -> bool {
         match self {
             Self::Source(_) => false,
             Self::Target(error) => matches!(error, ExecServerError::Server(_)),
@@ -143,20 +143,20 @@ impl<'a> Transfer<'a> {
     /// Handles end with their connection, so after a loss both are opened again; what was written is found by its key.
     async fn copy_in_blocks(&self, job: &Job) -> Result<(), CopyError> {
         let progress = FileProgress::new(&self.progress.counts);
-        let mut losses = Losses::new(&self.to.advances);
-        let (mut draft, mut has_changed) = (Draft::default(), false);
+        let mut retries = RetryBudget::new(&self.to.completed);
+        let (mut partial, mut has_changed) = (PartialFile::default(), false);
         loop {
-            match self.attempt(job, &mut draft, &progress).await {
+            match self.attempt(job, &mut partial, &progress).await {
                 Err(
                     CopyError::Source(ExecServerError::Interrupted { .. })
                     | CopyError::Target(ExecServerError::Interrupted { .. }),
-                ) if losses.may_try_again() => {}
+                ) if retries.allows_another() => {}
                 Err(CopyError::Changed) if !has_changed => {
                     has_changed = true;
-                    draft = Draft::of_key(draft.key);
+                    partial = PartialFile::of_key(partial.key);
                 }
                 outcome => {
-                    self.to.advances.note();
+                    self.to.completed.increment();
                     return outcome;
                 }
             }
@@ -166,17 +166,17 @@ impl<'a> Transfer<'a> {
     async fn attempt(
         &self,
         job: &Job,
-        draft: &mut Draft,
+        partial: &mut PartialFile,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
         let file = open(job).await.map_err(CopyError::Source)?;
         let found = *file.metadata();
         let key = resume::key_of(&job.from.identity, &job.source, &file).await;
         let key = key.map_err(CopyError::Source)?;
-        let previous = draft.key.replace(key.clone());
+        let previous = partial.key.replace(key.clone());
         let is_first = previous.is_none();
         if let Some(obsolete) = previous.filter(|previous| *previous != key) {
-            draft.begin_anew();
+            partial.begin_anew();
             self.create(job, &obsolete).await?.discard().await.map_err(CopyError::Target)?;
         }
         let mut new = self.create(job, &key).await?;
@@ -184,7 +184,7 @@ impl<'a> Transfer<'a> {
             new.discard().await.map_err(CopyError::Target)?;
             new = self.create(job, &key).await?;
         }
-        let start = draft.start(new.written());
+        let start = partial.start(new.written());
         if start > 0 {
             add(&self.progress.counts.resumed, if is_first { start } else { 0 });
             let (source, place, all) = (job.from.show(&job.source), size(start), size(found.size));
@@ -193,7 +193,7 @@ impl<'a> Transfer<'a> {
         progress.reached(start);
         let copied = tokio::select! {
             biased;
-            copied = self.blocks(&file, &new, start..found.size, draft, progress) => copied,
+            copied = self.blocks(&file, &new, start..found.size, partial, progress) => copied,
             // Holes are not written, so a write would not tell.
             error = new.lost() => Err(CopyError::Target(error)),
         };
@@ -204,7 +204,7 @@ impl<'a> Transfer<'a> {
         match copied {
             Ok(()) => new.commit().await.map(drop).map_err(CopyError::Target),
             Err(error) => {
-                if error.spoils_the_draft() {
+                if error.spoils_partial_file() {
                     let _ = new.discard().await;
                 }
                 Err(error)
@@ -238,12 +238,12 @@ impl<'a> Transfer<'a> {
         file: &dyn ReadBlocks,
         new: &NewFile,
         range: Range<u64>,
-        draft: &mut Draft,
+        partial: &mut PartialFile,
         progress: &FileProgress<'_>,
     ) -> Result<(), CopyError> {
         let end = range.end;
-        let mut reached = |copied: &Copied| {
-            draft.reached(copied, &self.to.advances);
+        let mut reached = |copied: &CopiedBlock| {
+            partial.reached(copied, &self.to.completed);
             progress.reached(copied.end);
         };
         let block = |offset: u64| {
@@ -284,7 +284,7 @@ impl<'a> Transfer<'a> {
         offset: u64,
         len: usize,
         file_end: u64,
-    ) -> Result<Copied, CopyError> {
+    ) -> Result<CopiedBlock, CopyError> {
         let _held = self.hold().await;
         let (mut place, mut written) = (offset, 0);
         let end = offset + len as u64;
@@ -307,7 +307,7 @@ impl<'a> Transfer<'a> {
                 break;
             }
         }
-        Ok(Copied { end: place, is_whole: place == end, written })
+        Ok(CopiedBlock { end: place, is_whole: place == end, written })
     }
 
     async fn hold(&self) -> tokio::sync::SemaphorePermit<'_> {
@@ -403,7 +403,7 @@ mod tests {
         let odd = Odd { metadata: file(5, 0, 0), then: FsReadBlockResponse { chunk, eof } };
         let size = 5 * MAX_BLOCK_BYTES as u64;
         let progress = FileProgress::new(&progress.counts);
-        transfer.blocks(&odd, &new, 0..size, &mut Draft::default(), &progress).await
+        transfer.blocks(&odd, &new, 0..size, &mut PartialFile::default(), &progress).await
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
-//! A note beside a directory that is being made under a new name: its copy is not finished.
+//! A marker file beside a directory that is being made under a new name: its copy is not finished.
 //!
-//! By the rules of cp(1) the same command, given again, would copy into the directory that now exists. With the note it goes
-//! on filling it. The note is written before the directory is made and removed when everything else is done, so it is there
+//! By the rules of cp(1) the same command, given again, would copy into the directory that now exists. With the marker it goes
+//! on filling it. The marker is written before the directory is made and removed when everything else is done, so it is there
 //! whenever the copy is interrupted, by `kill -9` too. It is named after the source, so another source is not taken for
 //! this one; and it says when the directory was born, so neither is another directory.
 
@@ -15,12 +15,12 @@ use super::transfer::Links;
 use super::{is_missing, metadata_of};
 
 #[derive(Debug)]
-pub(super) struct Note {
+pub(super) struct UnfinishedMarker {
     path: PathUri,
     directory: PathUri,
 }
 
-impl Note {
+impl UnfinishedMarker {
     /// Of a copy of `source` that `directory` names. A root has no place beside it, and always exists.
     pub(super) fn of(source: &EndpointPath, directory: &PathUri) -> Option<Self> {
         let parent = directory.as_path().parent()?;
@@ -45,7 +45,10 @@ impl Note {
     }
 
     /// Whether the directory is what an interrupted copy has made.
-    pub(super) async fn is_about_it(&self, endpoint: &Endpoint) -> Result<bool, ExecServerError> {
+    pub(super) async fn is_of_directory(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<bool, ExecServerError> {
         let mut params = FsReadFileParams::new(self.path.clone());
         params.follow_symlinks = Links::Refused.on_the_wire();
         let content = match endpoint.files.read_file(params).await {
@@ -68,7 +71,7 @@ impl Note {
         endpoint.retry_interrupted(async || endpoint.files.remove(params()).await).await
     }
 
-    /// Whether there is a directory that the note could be about.
+    /// Whether there is a directory that the marker could be about.
     pub(super) async fn has_directory(&self, endpoint: &Endpoint) -> bool {
         !is_missing(endpoint, &self.directory).await
     }

@@ -13,7 +13,7 @@ use exec_server_protocol::{
 };
 
 use super::failures::Failures;
-use super::problem::Problem;
+use super::problem::CommandError;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::{Grep, GrepOutput};
@@ -39,9 +39,9 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
                     say(&stopped(grep.max_matches, summary.matches));
                 }
             }
-            Err(Problem::Work(error)) if is_of_the_pattern(&error) => return Err(error),
-            Err(Problem::Work(error)) => failures.tell(&path.written, &error),
-            Err(Problem::Output(error)) => return ExitStatus::of_write_error(error),
+            Err(CommandError::Work(error)) if is_of_the_pattern(&error) => return Err(error),
+            Err(CommandError::Work(error)) => failures.tell(&path.written, &error),
+            Err(CommandError::Output(error)) => return ExitStatus::of_write_error(error),
         }
     }
     if let Err(error) = outputs.finish().await {
@@ -67,7 +67,7 @@ async fn search(
     written: &ServerPath,
     is_only: bool,
     outputs: &mut Outputs,
-) -> Result<FsSearchResponse, Problem> {
+) -> Result<FsSearchResponse, CommandError> {
     let Located { client, path } = servers.locate(written).await?;
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     let found = client.fs_get_metadata(params).await;
@@ -85,7 +85,7 @@ async fn search(
     loop {
         let batch = tokio::select! {
             batch = results.next() => batch,
-            error = outputs.failed() => return Err(Problem::Output(error)),
+            error = outputs.failed() => return Err(CommandError::Output(error)),
         };
         let (text, is_over) = match batch {
             Some(batch) => (printer.matches(batch?), false),
@@ -93,7 +93,7 @@ async fn search(
         };
         if !text.is_empty() {
             let written = outputs.write(OutputStream::Stdout, text.into()).await;
-            written.map_err(Problem::Output)?;
+            written.map_err(CommandError::Output)?;
         }
         if is_over {
             return Ok(results.summary().context("the server did not say how the search ended")?);

@@ -9,7 +9,7 @@ use exec_server_server::SandboxLevel;
 
 /// What a process may do: read everything that is not denied, and write where it is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SandboxTerms {
+pub struct SandboxOptions {
     pub level: SandboxLevel,
     /// With [`SandboxLevel::WorkspaceWrite`]: besides the working directory and the temporary directories.
     pub writable: Vec<PathUri>,
@@ -21,7 +21,7 @@ pub struct SandboxTerms {
 
 /// Why a denial would deny less than its writer has in mind, which is worse than none: nobody looks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum DenialMistake {
+pub enum DenyPatternError {
     #[error("an empty name denies nothing")]
     Empty,
     #[error("only a shell knows ~, outside of quotes; write the whole path")]
@@ -36,26 +36,26 @@ pub enum DenialMistake {
     StarsInName,
 }
 
-impl SandboxTerms {
+impl SandboxOptions {
     /// Whether what may be in [`Self::deny`] can mean what it seems to. Servers refuse other patterns that are not
     /// valid.
-    pub fn check_denial(text: &str) -> Result<(), DenialMistake> {
+    pub fn check_deny_pattern(text: &str) -> Result<(), DenyPatternError> {
         if text.is_empty() {
-            return Err(DenialMistake::Empty);
+            return Err(DenyPatternError::Empty);
         }
         if text == "~" || text.starts_with("~/") {
-            return Err(DenialMistake::Home);
+            return Err(DenyPatternError::Home);
         }
         if starts_with_variable(text) {
-            return Err(DenialMistake::Variable);
+            return Err(DenyPatternError::Variable);
         }
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-            return Err(DenialMistake::Uri);
+            return Err(DenyPatternError::Uri);
         }
         // Where letters are escaped or alternatives given, it takes a server to tell.
         let is_plain = !text.contains(['\\', '[', '{']);
         if is_plain && text.split('/').any(|name| name.contains("**") && name != "**") {
-            return Err(DenialMistake::StarsInName);
+            return Err(DenyPatternError::StarsInName);
         }
         Ok(())
     }
@@ -148,24 +148,24 @@ mod tests {
         PathUri::from_path(path).unwrap()
     }
 
-    fn object(terms: &SandboxTerms) -> Value {
-        let request = terms.request(&uri("/srv/app"));
+    fn object(options: &SandboxOptions) -> Value {
+        let request = options.request(&uri("/srv/app"));
         request.parse().unwrap();
         serde_json::to_value(request).unwrap()
     }
 
-    fn terms(level: SandboxLevel) -> SandboxTerms {
-        SandboxTerms { level, writable: Vec::new(), deny: Vec::new(), network: false }
+    fn options(level: SandboxLevel) -> SandboxOptions {
+        SandboxOptions { level, writable: Vec::new(), deny: Vec::new(), network: false }
     }
 
     #[test]
     fn modes_are_enough_unless_something_is_denied() {
         assert_eq!(
-            object(&SandboxTerms { network: true, ..terms(SandboxLevel::ReadOnly) }),
+            object(&SandboxOptions { network: true, ..options(SandboxLevel::ReadOnly) }),
             json!({"type": "read-only", "network_access": true})
         );
         let writable = vec![uri("/srv/a b")];
-        let workspace = SandboxTerms { writable, ..terms(SandboxLevel::WorkspaceWrite) };
+        let workspace = SandboxOptions { writable, ..options(SandboxLevel::WorkspaceWrite) };
         assert_eq!(
             object(&workspace),
             json!({"type": "workspace-write", "writable_roots": ["file:///srv/a%20b"], "network_access": false,
@@ -176,19 +176,19 @@ mod tests {
     #[test]
     fn a_denial_that_denies_less_than_it_seems_to_is_a_mistake() {
         for (text, mistake) in [
-            ("", DenialMistake::Empty),
-            ("~", DenialMistake::Home),
-            ("~/.ssh", DenialMistake::Home),
-            ("$HOME/.ssh", DenialMistake::Variable),
-            ("${HOME}/.ssh", DenialMistake::Variable),
-            ("$HOME", DenialMistake::Variable),
-            ("$XDG_DATA_HOME/**/*.pem", DenialMistake::Variable),
-            ("file:///home/me/.ssh", DenialMistake::Uri),
-            ("File:/srv/*.pem", DenialMistake::Uri),
-            ("**.pem", DenialMistake::StarsInName),
-            ("/srv/**x/y", DenialMistake::StarsInName),
+            ("", DenyPatternError::Empty),
+            ("~", DenyPatternError::Home),
+            ("~/.ssh", DenyPatternError::Home),
+            ("$HOME/.ssh", DenyPatternError::Variable),
+            ("${HOME}/.ssh", DenyPatternError::Variable),
+            ("$HOME", DenyPatternError::Variable),
+            ("$XDG_DATA_HOME/**/*.pem", DenyPatternError::Variable),
+            ("file:///home/me/.ssh", DenyPatternError::Uri),
+            ("File:/srv/*.pem", DenyPatternError::Uri),
+            ("**.pem", DenyPatternError::StarsInName),
+            ("/srv/**x/y", DenyPatternError::StarsInName),
         ] {
-            assert_eq!(SandboxTerms::check_denial(text), Err(mistake), "{text}");
+            assert_eq!(SandboxOptions::check_deny_pattern(text), Err(mistake), "{text}");
         }
         for text in [
             "~backup",
@@ -208,7 +208,7 @@ mod tests {
             "./file:",
             "é",
         ] {
-            assert_eq!(SandboxTerms::check_denial(text), Ok(()), "{text}");
+            assert_eq!(SandboxOptions::check_deny_pattern(text), Ok(()), "{text}");
         }
     }
 
@@ -220,8 +220,12 @@ mod tests {
         let glob = denied(json!({"type": "glob_pattern", "pattern": "**/*.pem"}));
         let deny = ["secrets", "/home/me/.ssh", "**/*.pem"].map(str::to_owned).to_vec();
         let writable = vec![uri("/srv")];
-        let workspace =
-            SandboxTerms { writable, deny, network: true, ..terms(SandboxLevel::WorkspaceWrite) };
+        let workspace = SandboxOptions {
+            writable,
+            deny,
+            network: true,
+            ..options(SandboxLevel::WorkspaceWrite)
+        };
         assert_eq!(
             object(&workspace),
             json!({
@@ -238,7 +242,7 @@ mod tests {
             })
         );
         let nothing_to_write =
-            SandboxTerms { deny: vec!["a?".to_owned()], ..terms(SandboxLevel::ReadOnly) };
+            SandboxOptions { deny: vec!["a?".to_owned()], ..options(SandboxLevel::ReadOnly) };
         let object = object(&nothing_to_write);
         let entries = &object["permissions"]["file_system"]["entries"];
         assert_eq!(entries.as_array().unwrap().len(), 2);
