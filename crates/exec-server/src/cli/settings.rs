@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint, value_parser};
 
-use crate::config::{Flag, Flags, SETTINGS, Setting, Settings};
+use crate::config::{self, Flag, Flags, Setting, Settings};
 
 const CONFIG_FILE: &str = "config";
 
@@ -18,7 +18,7 @@ impl Args for Flags {
             .value_hint(ValueHint::FilePath)
             .help("Read settings from this TOML file");
         let defaults = Settings::default();
-        let flags = names().map(|(setting, key)| {
+        let flags = config::keys().map(|(setting, key)| {
             let action = if setting.is_list() { ArgAction::Append } else { ArgAction::Set };
             Arg::new(key)
                 .long(setting.flag(key))
@@ -38,11 +38,6 @@ impl Args for Flags {
     }
 }
 
-/// The settings, each with its current key and a deprecated one.
-fn names() -> impl Iterator<Item = (&'static Setting, &'static str)> {
-    SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)))
-}
-
 fn help(setting: &Setting, defaults: &Settings) -> String {
     if setting.is_list() {
         return format!("{} (may be repeated)", setting.help);
@@ -56,7 +51,7 @@ fn help(setting: &Setting, defaults: &Settings) -> String {
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let values = names().filter_map(|(setting, key)| {
+        let values = config::keys().filter_map(|(setting, key)| {
             let given = matches.get_many::<String>(key)?.cloned().collect();
             Some(Flag { setting, key, given })
         });

@@ -14,7 +14,7 @@ mod table;
 pub(crate) use error::ConfigError;
 pub(crate) use location::Location;
 pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
-pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting};
+pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, keys};
 
 use exec_server_server::ServerConfig;
 use exec_server_transport::DEFAULT_LISTEN_URL;

@@ -15,9 +15,10 @@ use super::error::{ConfigError, ConfigWarning, Position, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    self, ENVIRONMENTS_VARIABLE, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS,
-    SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX, variable_of,
+    self, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS, SERVER_URL_KEY,
+    SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX, variable_of,
 };
+use crate::environment::ENVIRONMENTS_VARIABLE;
 use crate::program::write_history_files::HISTORY_VARIABLE;
 use crate::target::server_url::ServerUrl;
 
@@ -127,7 +128,7 @@ impl Configuration {
 
     fn apply_file(&mut self, file: &ConfigFile) -> Result<(), ConfigError> {
         file.for_each_entry(|key, raw, at| {
-            if let Some((setting, key)) = table::find(|known| known == key) {
+            if let Some((setting, key)) = table::keys().find(|(_, known)| *known == key) {
                 return self.assign(setting, key, raw, Source::File(at));
             }
             if key == SERVER_URL_KEY {
@@ -151,7 +152,7 @@ impl Configuration {
     fn apply_variables(&mut self, variables: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         for (name, value) in variables {
             let (raw, source) = (Raw::Text(value), Source::Variable(name.clone()));
-            if let Some((setting, key)) = table::find(|key| variable_of(key) == *name) {
+            if let Some((setting, key)) = table::keys().find(|(_, key)| variable_of(key) == *name) {
                 self.assign(setting, key, raw, source)?;
             } else if name == SERVER_URL_VARIABLE {
                 self.assign_server_url(raw, source)?;

@@ -108,10 +108,9 @@ impl Setting {
     }
 }
 
-/// The setting with such a key, current or deprecated, and that key.
-pub(super) fn find(is_it: impl Fn(&str) -> bool) -> Option<(&'static Setting, &'static str)> {
-    let keys = SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)));
-    keys.into_iter().find(|(_, key)| is_it(key))
+/// Every setting with its current key, and again with a deprecated one.
+pub(crate) fn keys() -> impl Iterator<Item = (&'static Setting, &'static str)> {
+    SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)))
 }
 
 /// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
@@ -131,8 +130,6 @@ pub(super) const CLIENT_SECTION: &str = "exec_server";
 /// Where the commands that need a server find it. Not a row above: it is no property of a server.
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
-/// Ours too, and read elsewhere: it names the file of environments.
-pub(super) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 /// The tables of the file. A key in them is written with a dot.
 pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "sandbox"];
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";

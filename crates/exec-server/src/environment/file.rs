@@ -18,7 +18,7 @@ use super::sandbox_table::{SandboxTable, SandboxTableMistake};
 use crate::config::Location;
 
 /// Names the file.
-pub(super) const FILE_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
+pub(crate) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 
 /// What a file says, checked.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl EnvironmentsFile {
 }
 
 fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
-    let named = variable(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let named = variable(ENVIRONMENTS_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     Location::new(named, "environments.toml", variable)
 }
 
@@ -448,7 +448,7 @@ mod tests {
         let (home, xdg) = (("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/xdg"));
         let customary = |path: &str| Some(Location::Customary(path.into()));
         assert_eq!(
-            located(&[home, xdg, (FILE_VARIABLE, "mine.toml")]),
+            located(&[home, xdg, (ENVIRONMENTS_VARIABLE, "mine.toml")]),
             Some(Location::Named("mine.toml".into()))
         );
         assert_eq!(located(&[home, xdg]), customary("/xdg/exec-server/environments.toml"));
@@ -465,7 +465,7 @@ mod tests {
         let home = |name: &str| (name == "HOME").then(|| directory.path().into());
         assert!(EnvironmentsFile::find(home).unwrap().is_none());
         let missing = directory.path().join("missing.toml");
-        let named = |name: &str| (name == FILE_VARIABLE).then(|| missing.clone().into());
+        let named = |name: &str| (name == ENVIRONMENTS_VARIABLE).then(|| missing.clone().into());
         let error = EnvironmentsFile::find(named).unwrap_err().to_string();
         assert!(error.contains("missing.toml: cannot read the environments: "), "{error}");
     }

@@ -51,6 +51,7 @@ pub(crate) mod sandbox_options;
 mod sandbox_table;
 
 pub use backend::{ExecBackend, ExecProcess};
+pub(crate) use file::ENVIRONMENTS_VARIABLE;
 pub use file::{EnvironmentsFileError, EnvironmentsFileMistake};
 pub use file_reader::FileReader;
 pub use file_system::ExecutorFileSystem;
