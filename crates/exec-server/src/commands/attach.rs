@@ -67,7 +67,7 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
             Ok(ExitStatus::SUCCESS)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
-        Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
+        Ending::OutputFailed(error) => Err(error.into()),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
             say(&format!("gave up; {name} is left running"));

@@ -8,12 +8,11 @@ use exec_server_protocol::{FsOpenParams, MAX_BLOCK_BYTES, OutputStream, PathUri}
 use tokio::io::AsyncReadExt as _;
 
 use super::failures::Failures;
-use super::problem::CommandError;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::Cat;
 use crate::environment::{ExecutorFileSystem, FileReader};
-use crate::foreground::Outputs;
+use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
@@ -26,21 +25,19 @@ pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<Exit
     for path in &cat.paths {
         match print(servers, path, &mut outputs).await {
             Ok(()) => {}
-            Err(CommandError::Work(error)) => failures.tell(&path.written, &error),
-            Err(CommandError::Output(error)) => return ExitStatus::of_write_error(error),
+            Err(error) if error.is::<OutputError>() => return Err(error),
+            Err(error) => failures.tell(&path.written, &error),
         }
     }
-    match outputs.finish().await {
-        Ok(()) => Ok(failures.status()),
-        Err(error) => ExitStatus::of_write_error(error),
-    }
+    outputs.finish().await?;
+    Ok(failures.status())
 }
 
 async fn print(
     servers: &Servers<'_>,
     path: &ServerPath,
     outputs: &mut Outputs,
-) -> Result<(), CommandError> {
+) -> anyhow::Result<()> {
     let Located { client, path } = servers.locate(path).await?;
     let mut reader = open(&client, &path).await?;
     let (mut place, mut losses) = (0, 0);
@@ -48,7 +45,7 @@ async fn print(
         let mut block = BytesMut::with_capacity(MAX_BLOCK_BYTES / 4);
         let read = tokio::select! {
             read = reader.read_buf(&mut block) => read,
-            error = outputs.failed() => return Err(CommandError::Output(error)),
+            error = outputs.failed() => return Err(error.into()),
         };
         match read {
             Ok(0) => return Ok(()),
@@ -61,12 +58,11 @@ async fn print(
             }
             Err(error) => return Err(error.into()),
         }
-        let written = outputs.write(OutputStream::Stdout, block.freeze()).await;
-        written.map_err(CommandError::Output)?;
+        outputs.write(OutputStream::Stdout, block.freeze()).await?;
     }
 }
 
-async fn open(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<FileReader, CommandError> {
+async fn open(files: &dyn ExecutorFileSystem, path: &PathUri) -> anyhow::Result<FileReader> {
     let params = FsOpenParams {
         path: path.clone(),
         handle_id: String::new(),
@@ -82,13 +78,12 @@ async fn open_again(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     before: &FileReader,
-) -> Result<FileReader, CommandError> {
+) -> anyhow::Result<FileReader> {
     let reader = open(files, path).await?;
     if reader.metadata() != before.metadata() {
-        return Err(anyhow::anyhow!(
+        anyhow::bail!(
             "changed while the connection was lost; what was printed is only its beginning"
-        )
-        .into());
+        );
     }
     Ok(reader)
 }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::cli::client::{ClientCommand, Forget, Kill, Ps, ServerChoice};
 use crate::cli::files::FileCommand;
+use crate::foreground::OutputError;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::{Target, TargetError};
@@ -31,6 +32,9 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     // A read of our standard input cannot be cancelled; it must not hold us.
     runtime.shutdown_background();
     let status = outcome.unwrap_or_else(|error| {
+        if error.downcast_ref().is_some_and(OutputError::is_broken_pipe) {
+            return ExitStatus::BROKEN_PIPE;
+        }
         say(&one_line(&error));
         match failure_of(command) {
             ExitStatus::FAILURE if is_usage_error(&error) => ExitStatus::USAGE_ERROR,

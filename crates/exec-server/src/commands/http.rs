@@ -12,12 +12,11 @@ use exec_server_protocol::{
 };
 
 use super::download::Download;
-use super::problem::CommandError;
 use super::servers::Servers;
 use super::wording::{UsageError, without_id};
 use crate::cli::http::{Body, Http};
 use crate::cli::values::limit;
-use crate::foreground::Outputs;
+use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
@@ -35,18 +34,14 @@ async fn perform(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitSt
     let (head, body) = ask(servers, request).await?;
     let mut outputs = Outputs::open();
     let delivered = deliver(request, &head, body, &mut outputs).await;
-    if let Err(CommandError::Output(error)) = delivered {
-        return ExitStatus::of_write_error(error);
+    if delivered.as_ref().is_err_and(anyhow::Error::is::<OutputError>) {
+        return delivered;
     }
     // Of a response that broke off, too, what came is printed.
     let printed = outputs.finish().await;
-    match (delivered, printed) {
-        (Err(CommandError::Work(error)), _) => Err(error),
-        (Err(CommandError::Output(error)), _) | (_, Err(error)) => {
-            ExitStatus::of_write_error(error)
-        }
-        (Ok(status), Ok(())) => Ok(status),
-    }
+    let status = delivered?;
+    printed?;
+    Ok(status)
 }
 
 async fn ask(servers: &Servers<'_>, request: &Http) -> anyhow::Result<(HttpResponse, HttpBody)> {
@@ -96,10 +91,9 @@ async fn deliver(
     head: &HttpResponse,
     mut body: HttpBody,
     outputs: &mut Outputs,
-) -> Result<ExitStatus, CommandError> {
+) -> anyhow::Result<ExitStatus> {
     if request.include {
-        let written = outputs.write(OutputStream::Stdout, text_of(head)).await;
-        written.map_err(CommandError::Output)?;
+        outputs.write(OutputStream::Stdout, text_of(head)).await?;
     }
     if request.fail && head.status >= 400 {
         say(&format!("the response has the status {}", head.status));
@@ -112,17 +106,14 @@ async fn deliver(
     loop {
         let piece = tokio::select! {
             piece = body.next() => piece,
-            error = outputs.failed() => return Err(CommandError::Output(error)),
+            error = outputs.failed() => return Err(error.into()),
         };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(without_id);
         let piece = piece.context("the response broke off")?;
         match &mut file {
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
-            None => {
-                let written = outputs.write(OutputStream::Stdout, piece).await;
-                written.map_err(CommandError::Output)?;
-            }
+            None => outputs.write(OutputStream::Stdout, piece).await?,
         }
     }
     if let Some((file, path)) = file {

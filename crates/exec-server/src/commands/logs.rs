@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::listing::Listed;
 use crate::cli::client::Logs;
-use crate::foreground::Outputs;
+use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::terminal::json_line;
 
@@ -41,7 +41,7 @@ pub(crate) async fn run(
     loop {
         let event = tokio::select! {
             event = events.next() => event,
-            error = printer.outputs.failed() => return ExitStatus::of_write_error(error),
+            error = printer.outputs.failed() => return Err(error.into()),
         };
         let Some(event) = event else { break };
         let seq = match &event {
@@ -56,18 +56,13 @@ pub(crate) async fn run(
         if seq.is_some_and(|seq| seq > last) {
             break;
         }
-        let written = printer.take(event, seq.is_some_and(|seq| seq >= newest)).await;
-        if let Err(error) = written {
-            return ExitStatus::of_write_error(error);
-        }
+        printer.take(event, seq.is_some_and(|seq| seq >= newest)).await?;
         if seq == Some(last) {
             break;
         }
     }
-    match printer.finish().await {
-        Ok(()) => Ok(ExitStatus::SUCCESS),
-        Err(error) => ExitStatus::of_write_error(error),
-    }
+    printer.finish().await?;
+    Ok(ExitStatus::SUCCESS)
 }
 
 /// Number of the last event that is not wanted.
@@ -92,7 +87,7 @@ struct Printer {
 
 impl Printer {
     /// `is_newest`: nothing more follows of what there was at first.
-    async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> io::Result<()> {
+    async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> Result<(), OutputError> {
         if let Some(tail) = &mut self.tail {
             match event {
                 ExecProcessEvent::Output(output) => {
@@ -109,7 +104,7 @@ impl Printer {
         print(event, &mut self.outputs).await
     }
 
-    async fn release_tail(&mut self) -> io::Result<()> {
+    async fn release_tail(&mut self) -> Result<(), OutputError> {
         let Some(tail) = self.tail.take() else { return Ok(()) };
         if let Some(dropped_bytes) = tail.gap_within() {
             print(ExecProcessEvent::Gap { dropped_bytes }, &mut self.outputs).await?;
@@ -120,7 +115,7 @@ impl Printer {
         Ok(())
     }
 
-    async fn finish(mut self) -> io::Result<()> {
+    async fn finish(mut self) -> Result<(), OutputError> {
         self.release_tail().await?;
         self.outputs.finish().await
     }
@@ -189,13 +184,13 @@ fn newlines_in(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
-async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> io::Result<()> {
+async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> Result<(), OutputError> {
     match event {
         ExecProcessEvent::Output(output) => {
             outputs.write(output.stream, output.chunk.into_bytes()).await
         }
         ExecProcessEvent::Gap { dropped_bytes } => {
-            writeln!(io::stderr(), "[{dropped_bytes} bytes left out]")
+            Ok(writeln!(io::stderr(), "[{dropped_bytes} bytes left out]")?)
         }
         ExecProcessEvent::Exited(_)
         | ExecProcessEvent::Closed { .. }

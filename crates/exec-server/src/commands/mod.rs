@@ -18,7 +18,6 @@ mod logs;
 mod ls;
 pub(crate) mod man;
 mod mkdir;
-mod problem;
 mod ps;
 mod rm;
 mod run;
@@ -31,6 +30,7 @@ mod wording;
 
 use std::io::{self, Write};
 
+use crate::foreground::OutputError;
 use crate::program::exit_code::ExitStatus;
 
 /// Writes all of it, unless the reader has seen enough, as in `exec-server config | head -1`.
@@ -41,11 +41,9 @@ pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Prints what a command was asked for, all of it; who does not read it ends us as SIGPIPE would.
+/// Prints what a command was asked for, all of it.
 fn print_result(text: &[u8], status: ExitStatus) -> anyhow::Result<ExitStatus> {
     let mut out = io::stdout();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Ok(()) => Ok(status),
-        Err(error) => ExitStatus::of_write_error(error),
-    }
+    out.write_all(text).and_then(|()| out.flush()).map_err(OutputError::from)?;
+    Ok(status)
 }

@@ -111,7 +111,7 @@ pub(super) async fn in_foreground(
             Ok(ExitStatus::TIMED_OUT)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
-        Ending::OutputFailed(error) => ExitStatus::of_write_error(error),
+        Ending::OutputFailed(error) => Err(error.into()),
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {

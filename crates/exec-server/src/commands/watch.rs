@@ -34,15 +34,16 @@ pub(super) async fn run(
     loop {
         let changes = tokio::select! {
             changes = watch.next() => changes,
-            error = outputs.failed() => return ExitStatus::of_write_error(error),
+            error = outputs.failed() => return Err(error.into()),
         };
         let changes = changes.context("the server ended the watch")??;
         let text = if *json { json_lines(&changes) } else { lines(&changes, name) };
-        if let Err(error) = outputs.write(OutputStream::Stdout, text.into()).await {
-            return ExitStatus::of_write_error(error);
-        }
+        outputs.write(OutputStream::Stdout, text.into()).await?;
         if is_directory && is_removed(watch.path(), &changes) {
-            outputs.finish().await.or_else(|error| ExitStatus::of_write_error(error).map(drop))?;
+            outputs.finish().await.or_else(|error| match error.is_broken_pipe() {
+                true => Ok(()),
+                false => Err(error),
+            })?;
             anyhow::bail!("{} was removed", escaped(&written.written));
         }
     }

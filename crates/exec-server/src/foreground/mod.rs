@@ -9,7 +9,7 @@ mod signals;
 mod stdin;
 
 pub(crate) use input::{OnStreamEnd, Source};
-pub(crate) use output::Outputs;
+pub(crate) use output::{OutputError, Outputs};
 pub(crate) use signals::Signals;
 
 use std::cell::Cell;
@@ -81,7 +81,7 @@ pub(crate) enum Ending {
     /// What the process was to read cannot be read.
     InputFailed(io::Error),
     /// Nobody reads our output any more, or it cannot be written.
-    OutputFailed(io::Error),
+    OutputFailed(OutputError),
     /// The person typed `~.`.
     Left,
     /// This signal ended us, not the process.

@@ -23,6 +23,17 @@ pub(crate) struct Outputs {
     stderr: StreamWriter,
 }
 
+/// Standard output or standard error cannot be written. Commands return it as their error.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the output")]
+pub(crate) struct OutputError(#[from] io::Error);
+
+impl OutputError {
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
 impl Outputs {
     /// Must run inside a runtime.
     pub(crate) fn open() -> Self {
@@ -33,26 +44,31 @@ impl Outputs {
     }
 
     /// A terminal has one stream, which is our standard output.
-    pub(crate) async fn write(&mut self, stream: OutputStream, chunk: Bytes) -> io::Result<()> {
-        match stream {
-            OutputStream::Stdout | OutputStream::Pty => self.stdout.write(chunk).await,
-            OutputStream::Stderr => self.stderr.write(chunk).await,
-        }
+    pub(crate) async fn write(
+        &mut self,
+        stream: OutputStream,
+        chunk: Bytes,
+    ) -> Result<(), OutputError> {
+        let writer = match stream {
+            OutputStream::Stdout | OutputStream::Pty => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        Ok(writer.write(chunk).await?)
     }
 
     /// Resolves when one of them can no longer be written: whoever waits for more to write would not hear of it.
     /// Cancel-safe. Nothing can be written afterwards.
-    pub(crate) async fn failed(&mut self) -> io::Error {
+    pub(crate) async fn failed(&mut self) -> OutputError {
         tokio::select! {
-            error = self.stdout.failed() => error,
-            error = self.stderr.failed() => error,
+            error = self.stdout.failed() => error.into(),
+            error = self.stderr.failed() => error.into(),
         }
     }
 
     /// Returns when everything is written.
-    pub(crate) async fn finish(self) -> io::Result<()> {
+    pub(crate) async fn finish(self) -> Result<(), OutputError> {
         self.stdout.finish().await?;
-        self.stderr.finish().await
+        Ok(self.stderr.finish().await?)
     }
 }
 
@@ -148,6 +164,15 @@ mod tests {
         let mut writer = StreamWriter::start(broken);
         writer.write("x".into()).await.unwrap();
         assert_eq!(writer.finish().await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn only_a_broken_pipe_needs_no_words() {
+        let error = |kind: io::ErrorKind| OutputError::from(io::Error::from(kind));
+        assert!(error(io::ErrorKind::BrokenPipe).is_broken_pipe());
+        let full = error(io::ErrorKind::StorageFull);
+        assert!(!full.is_broken_pipe());
+        assert_eq!(full.to_string(), "cannot write the output");
     }
 
     #[test]

@@ -13,11 +13,10 @@ use exec_server_protocol::{
 };
 
 use super::failures::Failures;
-use super::problem::CommandError;
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::{Grep, GrepOutput};
-use crate::foreground::Outputs;
+use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::remote_path::ServerPath;
@@ -39,14 +38,13 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
                     say(&stopped(grep.max_matches, summary.matches));
                 }
             }
-            Err(CommandError::Work(error)) if is_of_the_pattern(&error) => return Err(error),
-            Err(CommandError::Work(error)) => failures.tell(&path.written, &error),
-            Err(CommandError::Output(error)) => return ExitStatus::of_write_error(error),
+            Err(error) if error.is::<OutputError>() || is_of_the_pattern(&error) => {
+                return Err(error);
+            }
+            Err(error) => failures.tell(&path.written, &error),
         }
     }
-    if let Err(error) = outputs.finish().await {
-        return ExitStatus::of_write_error(error);
-    }
+    outputs.finish().await?;
     Ok(match (failures.status(), matches) {
         (ExitStatus::SUCCESS, 0) => ExitStatus::FAILURE,
         (ExitStatus::SUCCESS, _) => ExitStatus::SUCCESS,
@@ -67,7 +65,7 @@ async fn search(
     written: &ServerPath,
     is_only: bool,
     outputs: &mut Outputs,
-) -> Result<FsSearchResponse, CommandError> {
+) -> anyhow::Result<FsSearchResponse> {
     let Located { client, path } = servers.locate(written).await?;
     let params = FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
     let found = client.fs_get_metadata(params).await;
@@ -85,18 +83,17 @@ async fn search(
     loop {
         let batch = tokio::select! {
             batch = results.next() => batch,
-            error = outputs.failed() => return Err(CommandError::Output(error)),
+            error = outputs.failed() => return Err(error.into()),
         };
         let (text, is_over) = match batch {
             Some(batch) => (printer.matches(batch?), false),
             None => (printer.end(), true),
         };
         if !text.is_empty() {
-            let written = outputs.write(OutputStream::Stdout, text.into()).await;
-            written.map_err(CommandError::Output)?;
+            outputs.write(OutputStream::Stdout, text.into()).await?;
         }
         if is_over {
-            return Ok(results.summary().context("the server did not say how the search ended")?);
+            return results.summary().context("the server did not say how the search ended");
         }
     }
 }
