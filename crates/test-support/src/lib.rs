@@ -1,9 +1,28 @@
-//! What the tests of several crates share. Knows no other crate of ours, so that any may use it.
+//! What the tests of several crates share. Of our crates it knows `transport`, and with the feature `server` those
+//! that make a server.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+mod as_nobody;
 mod fault_proxy;
+mod gate;
+mod rpc_client;
+mod scratch;
+mod scripted_server;
 mod skipped;
 mod temporary_mode;
+#[cfg(feature = "server")]
+mod test_server;
+mod text;
 
+pub use as_nobody::{NOBODY, as_nobody, become_nobody};
 pub use fault_proxy::{Cut, FaultProxy, Way};
+pub use gate::Gate;
+pub use rpc_client::{BlockingWire, RpcClient, Served};
+pub use scratch::Scratch;
+pub use scripted_server::ScriptedServer;
 pub use skipped::skipped;
 pub use temporary_mode::TemporaryMode;
+#[cfg(feature = "server")]
+pub use test_server::TestServer;
+pub use text::{decoded, encoded, uri};

@@ -1,0 +1,67 @@
+use serde_json::{Value, json};
+
+use super::{RpcClient, answers, is_notification, outcome, read};
+
+/// A connection for a client that blocks. It fails the test itself when nothing comes for too long.
+pub trait BlockingWire {
+    fn send(&mut self, text: &str);
+
+    /// The next message; `None` when the connection is over.
+    fn receive(&mut self) -> Option<String>;
+}
+
+impl<W: BlockingWire> RpcClient<W> {
+    pub fn send(&mut self, message: &Value) {
+        self.wire.send(&message.to_string());
+    }
+
+    pub fn notify(&mut self, method: &str, params: &Value) {
+        self.send(&json!({"method": method, "params": params}));
+    }
+
+    /// Sends a request; its response can be awaited later.
+    pub fn request(&mut self, method: &str, params: &Value) -> u64 {
+        let (id, message) = self.next_request(method, params);
+        self.send(&message);
+        id
+    }
+
+    /// The result, or the error, with which a request was answered.
+    pub fn response(&mut self, id: u64) -> Result<Value, Value> {
+        outcome(self.response_with(&json!(id)))
+    }
+
+    /// The whole response to a request of any id.
+    pub fn response_with(&mut self, id: &Value) -> Value {
+        self.next(&format!("the response to {id}"), |message| answers(message, id))
+    }
+
+    pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
+        let id = self.request(method, params);
+        self.response(id)
+    }
+
+    /// The next notification, whatever it is about.
+    pub fn notification(&mut self) -> Value {
+        self.next("a notification", is_notification)
+    }
+
+    /// The next message that is wanted; others are kept for later.
+    pub fn next(&mut self, awaited: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        if let Some(message) = self.take_unread(&wanted) {
+            return message;
+        }
+        loop {
+            match self.receive() {
+                Some(message) if wanted(&message) => return message,
+                Some(message) => self.unread.push_back(message),
+                None => self.fail(awaited, "the connection ended"),
+            }
+        }
+    }
+
+    /// The next message to arrive, of any kind; `None` when the connection is over.
+    pub fn receive(&mut self) -> Option<Value> {
+        self.wire.receive().map(|text| read(text.as_bytes()))
+    }
+}

@@ -1,0 +1,157 @@
+//! A JSON-RPC client that speaks the text of the protocol and knows none of its types.
+//!
+//! Over a connection in the same program it is asynchronous, over a [`BlockingWire`] it blocks.
+
+mod asynchronous;
+mod blocking;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub use asynchronous::Served;
+pub use blocking::BlockingWire;
+
+/// Fails a test that hangs; nothing is measured with it.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub struct RpcClient<W = Served> {
+    wire: W,
+    last_id: u64,
+    /// Arrived while something else was awaited.
+    unread: VecDeque<Value>,
+}
+
+impl<W> RpcClient<W> {
+    /// A client that has said nothing yet.
+    pub fn over(wire: W) -> Self {
+        Self { wire, last_id: 0, unread: VecDeque::new() }
+    }
+
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    pub fn into_wire(self) -> W {
+        self.wire
+    }
+
+    /// Messages that were received and not asked for yet, in the order of their arrival.
+    pub fn unread(&self) -> impl Iterator<Item = &Value> {
+        self.unread.iter()
+    }
+
+    pub fn has_response(&self, id: u64) -> bool {
+        self.unread.iter().any(|message| answers(message, &json!(id)))
+    }
+
+    pub fn has_no_response(&self) -> bool {
+        self.unread.iter().all(is_notification)
+    }
+
+    pub fn has_no_notification(&self) -> bool {
+        !self.unread.iter().any(is_notification)
+    }
+
+    pub fn forget_notifications(&mut self) {
+        self.unread.retain(|message| !is_notification(message));
+    }
+
+    fn next_request(&mut self, method: &str, params: &Value) -> (u64, Value) {
+        self.last_id += 1;
+        (self.last_id, json!({"id": self.last_id, "method": method, "params": params}))
+    }
+
+    fn take_unread(&mut self, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
+        let index = self.unread.iter().position(wanted)?;
+        self.unread.remove(index)
+    }
+
+    /// Ends the test: the message that it waits for does not come.
+    fn fail(&self, awaited: &str, instead: &str) -> ! {
+        const SHOWN: usize = 20;
+        let unread = self.unread.iter().rev().take(SHOWN);
+        let unread: Vec<_> = unread.map(|message| shortened(message.to_string())).collect();
+        panic!(
+            "{instead} while {awaited} was awaited; of {} unread messages the last are {unread:#?}",
+            self.unread.len()
+        );
+    }
+}
+
+fn is_notification(message: &Value) -> bool {
+    message.get("method").is_some()
+}
+
+fn answers(message: &Value, id: &Value) -> bool {
+    !is_notification(message) && message["id"] == *id
+}
+
+fn read(text: &[u8]) -> Value {
+    serde_json::from_slice(text).unwrap_or_else(|error| {
+        panic!("{error} in {}", shortened(String::from_utf8_lossy(text).into_owned()))
+    })
+}
+
+fn outcome(mut response: Value) -> Result<Value, Value> {
+    match response.get_mut("error") {
+        Some(error) => Err(error.take()),
+        None => Ok(response["result"].take()),
+    }
+}
+
+fn shortened(mut text: String) -> String {
+    const SHOWN: usize = 200;
+    if text.len() > SHOWN {
+        text.truncate(text.floor_char_boundary(SHOWN));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the server will say, whatever it is told.
+    struct Script(VecDeque<&'static str>);
+
+    impl BlockingWire for Script {
+        fn send(&mut self, _text: &str) {}
+
+        fn receive(&mut self) -> Option<String> {
+            self.0.pop_front().map(str::to_owned)
+        }
+    }
+
+    fn client(script: &[&'static str]) -> RpcClient<Script> {
+        RpcClient::over(Script(script.iter().copied().collect()))
+    }
+
+    #[test]
+    fn messages_that_are_not_awaited_yet_are_kept_in_order() {
+        let mut client = client(&[
+            r#"{"method":"a"}"#,
+            r#"{"id":2,"error":{"code":-1}}"#,
+            r#"{"method":"b"}"#,
+            r#"{"id":1,"result":"one"}"#,
+        ]);
+        let ids = ["first", "second"].map(|method| client.request(method, &json!({})));
+        assert_eq!(client.response(ids[0]), Ok(json!("one")));
+        assert!(client.has_response(ids[1]) && !client.has_response(ids[0]));
+        assert_eq!(client.response(ids[1]), Err(json!({"code": -1})));
+        assert_eq!(
+            (client.notification(), client.notification()),
+            (json!({"method": "a"}), json!({"method": "b"}))
+        );
+    }
+
+    #[test]
+    #[should_panic = "the connection ended while the response to 1 was awaited; of 1 unread messages \
+                      the last are [\n    \"{\\\"method\\\":\\\"a\\\"}\",\n]"]
+    fn a_test_that_waits_in_vain_says_for_what() {
+        let _ = client(&[r#"{"method":"a"}"#]).call("first", &json!({}));
+    }
+}
