@@ -5,18 +5,16 @@
 //! notation and nothing about what the messages mean.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
-use std::time::Duration;
 
 use exec_server_host::http::PROTECTED_VARIABLES;
-use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::Method;
-use exec_server_server::{Server, ServerConfig};
-use exec_server_transport::{CloseCode, Connection, Received, memory};
+use exec_server_server::ServerConfig;
+use exec_server_test_support::{RpcClient, Scratch, TestServer};
+use exec_server_transport::CloseCode;
 use serde_json::Value;
-use tokio::task::JoinSet;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 const OPERATING: &str = include_str!("../../../docs/operating.md");
@@ -26,16 +24,12 @@ const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
 /// The HTTP server of the examples; the test has one of its own.
 const EXAMPLE_HTTP: &str = "127.0.0.1:8080";
 
-/// Fails a test that hangs; nothing is measured with it.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
 #[tokio::test]
 async fn the_examples_happen_as_written() {
     let mut stage = Stage::new();
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path().canonicalize().unwrap();
+    let directory = Scratch::new();
     let document = DOCUMENT
-        .replace(EXAMPLE_DIRECTORY, directory.to_str().unwrap())
+        .replace(EXAMPLE_DIRECTORY, directory.root().to_str().unwrap())
         .replace(EXAMPLE_HTTP, &serve_hello());
     for Line { number, action } in script(&document) {
         if let Err(problem) = stage.play(action).await {
@@ -147,9 +141,8 @@ fn action(number: usize, text: &str) -> Action {
 
 /// The server and its clients.
 struct Stage {
-    server: Server,
-    served: JoinSet<()>,
-    clients: BTreeMap<Who, Client>,
+    server: TestServer,
+    clients: BTreeMap<Who, RpcClient>,
     bindings: Bindings,
 }
 
@@ -157,17 +150,10 @@ struct Stage {
 #[derive(Debug, Default)]
 struct Bindings(BTreeMap<String, Value>);
 
-struct Client {
-    connection: Connection,
-    /// Messages that came while another was waited for.
-    early: VecDeque<Value>,
-}
-
 impl Stage {
     fn new() -> Self {
         Self {
-            server: Server::new(ServerConfig::default(), Launcher::plain()),
-            served: JoinSet::new(),
+            server: TestServer::new(ServerConfig::default()),
             clients: BTreeMap::new(),
             bindings: Bindings::default(),
         }
@@ -178,76 +164,49 @@ impl Stage {
             Action::Say(who, text) => {
                 let text = self.bindings.fill_in(&text);
                 let client = self.client(who);
-                client.expect_nothing_early()?;
-                client.connection.outgoing.push(text.as_bytes());
-                client.connection.outgoing.flush().await.map_err(|error| error.to_string())
+                expect_nothing_early(client)?;
+                client.send_text(&text).await;
+                Ok(())
             }
             Action::Hear(who, text) => {
                 let expected: Value =
                     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-                let heard = self.client(who).next_like(&expected).await?;
+                let is_like = |message: &Value| subject(message) == subject(&expected);
+                let heard = self.client(who).next(&text, is_like).await;
                 self.bindings.compare(&expected, &heard, "")
             }
-            Action::Cut => match self.clients.remove(&Who::First) {
-                Some(client) => client.expect_nothing_early(),
-                None => Ok(()),
-            },
+            Action::Cut => {
+                if let Some(client) = self.clients.remove(&Who::First) {
+                    expect_nothing_early(&client)?;
+                    client.cut().await;
+                }
+                Ok(())
+            }
         }
     }
 
     /// The client of that name, connected when it is first needed.
-    fn client(&mut self, who: Who) -> &mut Client {
-        self.clients.entry(who).or_insert_with(|| {
-            let (connection, other_end) = memory();
-            let server = self.server.clone();
-            self.served.spawn(async move { server.serve(other_end).await });
-            Client { connection, early: VecDeque::new() }
-        })
+    fn client(&mut self, who: Who) -> &mut RpcClient {
+        self.clients.entry(who).or_insert_with(|| RpcClient::connect(&self.server))
     }
 
     /// Says goodbye, and makes sure that the server had nothing more to say.
-    async fn leave(mut self) {
-        for client in self.clients.values_mut() {
-            client.connection.outgoing.close(CloseCode::Normal, "").await;
-            let more = client.connection.incoming.recv().await;
+    async fn leave(self) {
+        for mut client in self.clients.into_values() {
+            let connection = &mut client.wire().connection;
+            connection.outgoing.close(CloseCode::Normal, "").await;
+            let more = connection.incoming.recv().await;
             assert_eq!(more, None, "the document does not mention this");
+            client.cut().await;
         }
         self.server.shutdown().await;
-        while let Some(served) = self.served.join_next().await {
-            served.expect("a connection is served to its end");
-        }
     }
 }
 
-impl Client {
-    /// The first message that answers the same request, or tells of the same process.
-    async fn next_like(&mut self, expected: &Value) -> Result<Value, String> {
-        let wanted = subject(expected);
-        if let Some(index) = self.early.iter().position(|message| subject(message) == wanted) {
-            return Ok(self.early.remove(index).expect("the index was just found"));
-        }
-        loop {
-            let received =
-                tokio::time::timeout(IDLE_TIMEOUT, self.connection.incoming.recv()).await;
-            let message: Value = match received {
-                Ok(Some(Received::Message(text))) => {
-                    serde_json::from_slice(&text).map_err(|error| error.to_string())?
-                }
-                Ok(other) => return Err(format!("expected {expected}, received {other:?}")),
-                Err(_) => return Err(format!("{expected} never came, but {:?}", self.early)),
-            };
-            if subject(&message) == wanted {
-                return Ok(message);
-            }
-            self.early.push_back(message);
-        }
-    }
-
-    fn expect_nothing_early(&self) -> Result<(), String> {
-        match self.early.front() {
-            Some(message) => Err(format!("before this, the server said {message}")),
-            None => Ok(()),
-        }
+fn expect_nothing_early(client: &RpcClient) -> Result<(), String> {
+    match client.unread().next() {
+        Some(message) => Err(format!("before this, the server said {message}")),
+        None => Ok(()),
     }
 }
 

@@ -3,38 +3,32 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use exec_server_protocol::PathUri;
 use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
+use exec_server_test_support::{RpcClient, Scratch, TestServer, decoded, uri};
 use serde_json::{Value, json};
 
-use crate::client::{Client, bytes, server};
-
 /// A workspace, and what is beside it: `work` may be written, `.git` in it read, `outside` nothing.
-struct Scene {
-    _directory: tempfile::TempDir,
-    root: PathBuf,
-}
+struct Scene(Scratch);
 
 impl Scene {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().canonicalize().unwrap();
+        let scratch = Scratch::new();
         for directory in ["work/plain", "work/.git", "outside"] {
-            std::fs::create_dir_all(root.join(directory).join("sub")).unwrap();
-            std::fs::write(root.join(directory).join("file"), directory).unwrap();
-            std::os::unix::fs::symlink("file", root.join(directory).join("link")).unwrap();
+            scratch.directory(format!("{directory}/sub"));
+            scratch.file(format!("{directory}/file"), directory);
+            scratch.symlink("file", format!("{directory}/link"));
         }
-        std::fs::write(root.join("work/movable"), "movable").unwrap();
-        std::fs::write(root.join("work/key.pem"), "secret").unwrap();
-        Self { _directory: directory, root }
+        scratch.file("work/movable", "movable");
+        scratch.file("work/key.pem", "secret");
+        Self(scratch)
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+        self.0.path(path)
     }
 
     fn uri(&self, path: &str) -> String {
-        uri(&self.at(path))
+        self.0.uri(path)
     }
 
     fn sandbox(&self) -> Value {
@@ -53,16 +47,12 @@ impl Scene {
     }
 }
 
-fn uri(path: &Path) -> String {
-    PathUri::from_path(path).unwrap().to_string()
-}
-
 fn kind(error: &Value) -> &str {
     error["data"]["kind"].as_str().unwrap_or("")
 }
 
-async fn open_client(server: &Server) -> Client {
-    Client::open(server, json!({"clientName": "files"})).await.0
+async fn open_client(server: &Server) -> RpcClient {
+    RpcClient::open(server, json!({"clientName": "files"})).await.0
 }
 
 /// Every method that names files, about entries of `directory`; which of them change something.
@@ -115,7 +105,7 @@ fn requests(scene: &Scene, directory: &str, sandbox: &Value) -> Vec<(&'static st
 
 #[tokio::test]
 async fn every_method_obeys_the_sandbox_of_its_request() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     let sandbox = scene.sandbox();
@@ -153,7 +143,7 @@ async fn every_method_obeys_the_sandbox_of_its_request() {
 
 #[tokio::test]
 async fn an_upload_is_written_and_ended_under_its_sandbox() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     let create = |name: &str| {
@@ -177,7 +167,7 @@ async fn an_upload_is_written_and_ended_under_its_sandbox() {
 
 #[tokio::test]
 async fn an_open_file_is_read_on() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     let large = vec![b'x'; 300_000];
@@ -189,17 +179,17 @@ async fn an_open_file_is_read_on() {
     std::fs::remove_file(scene.at("work/large")).unwrap();
     let read = json!({"handleId": "h", "offset": 100_000, "len": 1 << 20});
     let block = client.call("fs/readBlock", read).await.unwrap();
-    assert_eq!(bytes(&block["chunk"]).len(), 200_000);
+    assert_eq!(decoded(&block["chunk"]).len(), 200_000);
     client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
     std::fs::write(scene.at("work/large"), &large).unwrap();
     let read = json!({"path": scene.uri("work/large"), "sandbox": scene.sandbox()});
     let content = client.call("fs/readFile", read).await.unwrap();
-    assert_eq!(bytes(&content["dataBase64"]), large);
+    assert_eq!(decoded(&content["dataBase64"]), large);
 }
 
 #[tokio::test]
 async fn searches_and_watches_tell_nothing_of_what_is_denied() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     let search = json!({
@@ -241,7 +231,7 @@ fn is_watched(path: &Path) -> bool {
 /// The kernel goes by what was there when a thread was confined. A client need not know that.
 #[tokio::test]
 async fn a_root_that_is_replaced_can_be_used_at_once() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     let write = json!({
@@ -260,7 +250,7 @@ async fn the_operators_sandbox_holds_for_requests_without_one() {
     let scene = Scene::new();
     let ceiling =
         SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
-    let server = server(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
+    let server = TestServer::new(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
     let mut client = open_client(&server).await;
     let all = json!({"type": "danger-full-access"});
     for sandbox in [Value::Null, all, scene.sandbox()] {
@@ -289,10 +279,10 @@ async fn the_operators_workspace_stays_where_it_is() {
     std::os::unix::fs::symlink(&planted, scene.at("link")).unwrap();
     let ceiling = SandboxCeiling {
         require: Some(SandboxLevel::WorkspaceWrite),
-        writable_roots: vec![scene.root.clone(), workspace],
+        writable_roots: vec![scene.0.root().to_owned(), workspace],
         ..SandboxCeiling::default()
     };
-    let server = server(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
+    let server = TestServer::new(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
     let mut client = open_client(&server).await;
     let (link, planted) = (scene.uri("link"), scene.uri("planted"));
     for name in ["above/workspace", "above"] {
@@ -326,7 +316,7 @@ async fn the_operators_workspace_stays_where_it_is() {
 
 #[tokio::test]
 async fn a_sandbox_that_is_not_understood_is_refused() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
     for sandbox in [json!({}), json!({"type": "strange"}), json!({"permissions": {}})] {
@@ -355,20 +345,18 @@ async fn many_policies_do_not_take_many_threads() {
     const POLICIES: usize = 100;
     const REQUESTS: usize = 10_000;
     const AT_ONCE: usize = 50;
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path().canonicalize().unwrap();
+    let directory = Scratch::new();
     let reads: Vec<Value> = (0..POLICIES)
         .map(|number| {
-            let work = root.join(number.to_string());
-            std::fs::create_dir(&work).unwrap();
+            let work = directory.directory(number.to_string());
             std::fs::write(work.join("file"), number.to_string()).unwrap();
             let entries =
                 json!([{"path": {"type": "path", "path": uri(&work)}, "access": "write"}]);
             let files = json!({"type": "restricted", "entries": entries});
             json!({
-                "path": uri(&work.join("file")),
+                "path": uri(work.join("file")),
                 "sandbox": {"permissions": {
                     "type": "managed", "file_system": files, "network": "restricted",
                 }},
@@ -384,7 +372,7 @@ async fn many_policies_do_not_take_many_threads() {
         }
         for (id, number) in asked.into_iter().zip(numbers) {
             let content = client.response(id).await.unwrap();
-            assert_eq!(bytes(&content["dataBase64"]), number.to_string().as_bytes());
+            assert_eq!(decoded(&content["dataBase64"]), number.to_string().as_bytes());
         }
         most = most.max(confined_threads());
     }

@@ -1,12 +1,12 @@
 //! Requests of one connection: handshake, order, and who waits for whom.
 
-use crate::client::{Client, bytes, server};
 use exec_server_server::ServerConfig;
+use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::json;
 
 #[tokio::test]
 async fn before_the_handshake_nothing_runs_and_the_missing_step_is_named() {
-    let mut client = Client::connect(&server(ServerConfig::default()));
+    let mut client = RpcClient::connect(&TestServer::new(ServerConfig::default()));
     let start = json!({ "processId": "p", "argv": ["true"], "cwd": "/" });
     let error = client.call("process/start", start.clone()).await.unwrap_err();
     assert_eq!(error["code"], -32600);
@@ -25,7 +25,8 @@ async fn before_the_handshake_nothing_runs_and_the_missing_step_is_named() {
 
 #[tokio::test]
 async fn what_cannot_be_understood_is_answered_and_the_connection_lives() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for message in [json!([]), json!({}), json!(7), json!({ "method": "process/list" })] {
         client.send(message).await;
         assert_eq!(client.nameless_error().await["code"], -32600);
@@ -36,7 +37,8 @@ async fn what_cannot_be_understood_is_answered_and_the_connection_lives() {
 
 #[tokio::test]
 async fn start_and_write_may_be_pipelined() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     let start = json!({ "processId": "p", "argv": ["cat"], "cwd": "/", "pipeStdin": true,
         "env": { "PATH": "/usr/bin:/bin" } });
     client.request("process/start", start).await;
@@ -53,7 +55,7 @@ async fn start_and_write_may_be_pipelined() {
     loop {
         let notification = client.notification().await;
         match notification["method"].as_str().unwrap() {
-            "process/output" => output.extend(bytes(&notification["params"]["chunk"])),
+            "process/output" => output.extend(decoded(&notification["params"]["chunk"])),
             "process/closed" => break,
             _ => {}
         }
@@ -63,7 +65,8 @@ async fn start_and_write_may_be_pipelined() {
 
 #[tokio::test]
 async fn of_many_starts_with_one_id_exactly_one_succeeds() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     let start = json!({ "processId": "p", "argv": ["/bin/sleep", "1000"], "cwd": "/" });
     let mut ids = Vec::new();
     for _ in 0..20 {
@@ -81,7 +84,8 @@ async fn of_many_starts_with_one_id_exactly_one_succeeds() {
 
 #[tokio::test]
 async fn a_start_that_fails_says_why_and_frees_its_id() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for (argv, cwd, code, word) in [
         (json!(["nope"]), "/", -32600, "nope"),
         (json!(["true"]), "/no/such/directory", -32004, "/no/such/directory"),
@@ -108,7 +112,7 @@ async fn a_start_that_fails_says_why_and_frees_its_id() {
 #[tokio::test]
 async fn long_polls_delay_nobody() {
     let config = ServerConfig { concurrent_requests: 2, ..ServerConfig::default() };
-    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
     let mut polls = Vec::new();
     for _ in 0..100 {
@@ -129,7 +133,7 @@ async fn long_polls_delay_nobody() {
 #[tokio::test]
 async fn with_one_request_at_once_a_wait_holds_all_but_control() {
     let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
-    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
     client.start("q", "sleep 1000", json!({})).await;
     let poll = json!({ "processId": "p", "waitMs": 3_600_000 });
@@ -150,7 +154,8 @@ async fn with_one_request_at_once_a_wait_holds_all_but_control() {
 
 #[tokio::test]
 async fn a_child_that_never_reads_costs_a_bounded_buffer_and_still_dies_at_once() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     client.start("p", "sleep 1000", json!({ "pipeStdin": true })).await;
     let mebibyte = exec_server_protocol::Base64Bytes::from(vec![0u8; 1 << 20]);
     let chunk = serde_json::to_value(mebibyte).unwrap();
@@ -182,7 +187,7 @@ async fn a_child_that_never_reads_costs_a_bounded_buffer_and_still_dies_at_once(
 #[tokio::test]
 async fn modes_can_be_forbidden() {
     let config = ServerConfig { allow_direct_exec: false, ..ServerConfig::default() };
-    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     let start =
         |mode: &str| json!({ "processId": "p", "argv": ["/bin/true"], "cwd": "/", "mode": mode });
     let error = client.call("process/start", start("direct")).await.unwrap_err();
@@ -192,7 +197,8 @@ async fn modes_can_be_forbidden() {
 
 #[tokio::test]
 async fn what_cannot_be_enforced_is_refused() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for (extra, kind) in [
         (json!({ "sandbox": { "type": "read-only" } }), "sandboxUnavailable"),
         (json!({ "enforceManagedNetwork": true }), "managedNetworkUnavailable"),
@@ -210,7 +216,7 @@ async fn what_cannot_be_enforced_is_refused() {
 #[tokio::test]
 async fn a_wait_never_overtakes_the_start_of_its_process() {
     let config = ServerConfig { concurrent_requests: 2, ..ServerConfig::default() };
-    let (mut client, _) = Client::open(&server(config), json!({})).await;
+    let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     let mut waits = Vec::new();
     for number in 0..50 {
         let start = json!({ "processId": number.to_string(), "argv": ["/bin/true"], "cwd": "/" });
@@ -225,7 +231,8 @@ async fn a_wait_never_overtakes_the_start_of_its_process() {
 
 #[tokio::test]
 async fn a_cut_read_names_the_number_after_its_last_chunk() {
-    let (mut client, _) = Client::open(&server(ServerConfig::default()), json!({})).await;
+    let (mut client, _) =
+        RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     // A grandchild writes after the exit, when it is told to.
     let script = "exec 3<&0; echo a; (read line <&3; echo late) & exit 0";
     client.start("p", script, json!({ "pipeStdin": true })).await;
@@ -250,7 +257,7 @@ async fn a_cut_read_names_the_number_after_its_last_chunk() {
             break;
         }
         assert_eq!(chunks.len(), 1);
-        output.extend(bytes(&chunks[0]["chunk"]));
+        output.extend(decoded(&chunks[0]["chunk"]));
         after = chunks[0]["seq"].as_u64().unwrap();
         assert!(page["nextSeq"] == after + 1 || page["nextSeq"] == 5, "{page}");
     }

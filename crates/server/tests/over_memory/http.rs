@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_server::ServerConfig;
+use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-
-use crate::client::{Client, bytes, server};
 
 /// An HTTP server that sends a body without end, and says when it was hung up on.
 struct Endless {
@@ -55,9 +54,9 @@ fn request(url: &str, id: &str, extra: &Value) -> Value {
     params
 }
 
-async fn open_client() -> (exec_server_server::Server, Client) {
-    let server = server(ServerConfig::default());
-    let (client, _) = Client::open(&server, json!({"clientName": "http"})).await;
+async fn open_client() -> (TestServer, RpcClient) {
+    let server = TestServer::new(ServerConfig::default());
+    let (client, _) = RpcClient::open(&server, json!({"clientName": "http"})).await;
     (server, client)
 }
 
@@ -76,7 +75,7 @@ async fn a_client_that_confirms_is_never_far_behind() {
             let delta = client.notification().await;
             seq += 1;
             assert_eq!(delta["params"]["seq"], seq);
-            received += bytes(&delta["params"]["deltaBase64"]).len();
+            received += decoded(&delta["params"]["deltaBase64"]).len();
         }
         let status = client.call("environment/status", json!({})).await.unwrap();
         assert_eq!(status, json!({"status": "ready"}));
@@ -169,7 +168,7 @@ async fn a_client_that_does_not_read_holds_the_download_back() {
     let endless = Endless::start();
     client.call("http/request", request(&endless.url, "r", &json!({}))).await.unwrap();
     // While somebody else has thousands of answers, the download gets no further than the buffers on its way.
-    let (mut other, _) = Client::open(&server, json!({"clientName": "other"})).await;
+    let (mut other, _) = RpcClient::open(&server, json!({"clientName": "other"})).await;
     for _ in 0..5000 {
         other.call("environment/status", json!({})).await.unwrap();
     }

@@ -1,32 +1,21 @@
 //! Answers that could be too large for a message, or too many for a client that does not read.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use exec_server_protocol::PathUri;
 use exec_server_server::{Server, ServerConfig};
+use exec_server_test_support::{RpcClient, Scratch, TestServer, decoded, uri};
 use exec_server_transport::lines;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::client::{Client, bytes, server};
-
 /// A directory whose path takes eleven thousand bytes on the wire, with so many files in it. In memory if possible.
-fn deep_directory(files: usize) -> (TempDir, PathBuf) {
-    let top = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let mut deep = top.path().to_owned();
-    for _ in 0..15 {
-        deep.push("%".repeat(240));
-    }
-    std::fs::create_dir_all(&deep).unwrap();
+fn deep_directory(files: usize) -> (Scratch, PathBuf) {
+    let top = Scratch::in_memory();
+    let deep = top.directory(["%".repeat(240).as_str(); 15].join("/"));
     for number in 0..files {
         std::fs::write(deep.join(format!("{number:05}")), "").unwrap();
     }
     (top, deep)
-}
-
-fn uri(path: &Path) -> String {
-    PathUri::from_path(path).unwrap().to_string()
 }
 
 fn names(listing: &Value) -> Vec<String> {
@@ -38,8 +27,8 @@ fn names(listing: &Value) -> Vec<String> {
 async fn a_listing_that_is_too_large_for_a_message_is_refused_and_comes_in_pages() {
     const FILES: usize = 6_500;
     let (_top, deep) = deep_directory(FILES);
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     for details in [false, true] {
         let listing = json!({"path": uri(&deep), "details": details});
         let refused = client.call("fs/readDirectory", listing).await.unwrap_err();
@@ -63,13 +52,13 @@ async fn a_listing_that_is_too_large_for_a_message_is_refused_and_comes_in_pages
 
 #[tokio::test]
 async fn pages_are_as_large_as_asked_for() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = Scratch::new();
     for name in ["a", "b", "c", "d", "e"] {
-        std::fs::write(directory.path().join(name), "").unwrap();
+        std::fs::write(directory.path(name), "").unwrap();
     }
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
-    let path = uri(directory.path());
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
+    let path = uri(directory.root());
     let mut page = async |more: Value| {
         let mut params = json!({"path": path});
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -101,24 +90,24 @@ async fn pages_are_as_large_as_asked_for() {
 
 #[tokio::test]
 async fn an_answer_over_the_largest_message_is_an_error_and_the_connection_lives() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("large");
+    let directory = Scratch::new();
+    let path = directory.path("large");
     std::fs::File::create(&path).unwrap().set_len(47 << 20).unwrap();
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     // It fits, but not together with its id.
     let id = "i".repeat(2 << 20);
     client.send(json!({"id": id, "method": "fs/readFile", "params": {"path": uri(&path)}})).await;
     let answer = client.response_with(&json!(id)).await;
     assert_eq!(answer["error"]["data"]["kind"], "answerTooLarge", "{}", answer["error"]);
     let read = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
-    assert_eq!(bytes(&read["dataBase64"]).len(), 47 << 20);
+    assert_eq!(decoded(&read["dataBase64"]).len(), 47 << 20);
 }
 
 #[tokio::test]
 async fn arguments_that_are_too_large_for_a_list_are_an_error() {
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     let words = vec!["x".repeat(100_000); 10];
     for number in 0..17 {
         let shell = ["/bin/sh", "-c", "exec sleep 1000"].map(str::to_owned);
@@ -141,11 +130,11 @@ fn bytes_read() -> u64 {
 async fn what_a_dead_connection_asked_for_is_not_read() {
     const FILES: u64 = 40;
     const FILE_BYTES: u64 = 4 << 20;
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("large");
+    let directory = Scratch::new();
+    let path = directory.path("large");
     std::fs::File::create(&path).unwrap().set_len(FILE_BYTES).unwrap();
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     // More answers than the transport takes, so that those behind them wait for the client to read.
     for _ in 0..100 {
         client.request("environment/status", json!({})).await;
@@ -182,21 +171,21 @@ async fn ask_without_reading(server: &Server, path: &str) -> DuplexStream {
 #[tokio::test]
 async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
     const BUDGET: usize = 8 << 20;
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("file");
+    let directory = Scratch::new();
+    let path = directory.path("file");
     std::fs::write(&path, vec![7; 1 << 20]).unwrap();
     let config = ServerConfig { max_buffered_bytes: BUDGET as u64, ..ServerConfig::default() };
-    let server = server(config);
+    let server = TestServer::new(config);
     let mut deaf = Vec::new();
     for _ in 0..8 {
         deaf.push(ask_without_reading(&server, &uri(&path)).await);
     }
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     // Those that do not read are closed in the end, so they hold less and less.
     let mut most = server.buffered_bytes();
     for _ in 0..5 {
         let content = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
-        assert_eq!(bytes(&content["dataBase64"]).len(), 1 << 20);
+        assert_eq!(decoded(&content["dataBase64"]).len(), 1 << 20);
         most = most.max(server.buffered_bytes());
         assert!(most <= BUDGET, "{most} bytes");
     }
@@ -205,12 +194,12 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
 
 #[tokio::test]
 async fn a_file_that_is_too_large_for_the_budget_is_not_read() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("large");
+    let directory = Scratch::new();
+    let path = directory.path("large");
     std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
     let config = ServerConfig { max_buffered_bytes: 8 << 20, ..ServerConfig::default() };
-    let server = server(config);
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(config);
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     let before = bytes_read();
     let refused = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap_err();
     assert_eq!(refused["data"]["kind"], "answerTooLarge", "{refused}");

@@ -1,7 +1,6 @@
 //! The whole server over the memory transport: no sockets, real processes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod client;
 mod confined_files;
 mod dispatch;
 mod files;

@@ -3,9 +3,8 @@
 use std::process::{Child, Command, Stdio};
 
 use exec_server_server::{SandboxCeiling, SandboxLevel, ServerConfig};
+use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::{Value, json};
-
-use crate::client::{Client, bytes, server};
 
 const SECRET: &str = "SECRET_OF_ANOTHER=abc123";
 
@@ -35,11 +34,11 @@ impl Drop for Victim {
 
 /// Without a sandbox, all of it can be read, so that something is tried below.
 async fn expect_readable(victim: &Victim) {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let mut client = open(&server).await;
     for name in ["environ", "maps", "auxv"] {
         let read = client.call("fs/readFile", json!({"path": victim.file(name)})).await.unwrap();
-        let content = bytes(&read["dataBase64"]);
+        let content = decoded(&read["dataBase64"]);
         assert!(!content.is_empty(), "{name}");
         if name == "environ" {
             assert!(String::from_utf8_lossy(&content).contains(SECRET));
@@ -48,7 +47,7 @@ async fn expect_readable(victim: &Victim) {
 }
 
 async fn expect_closed(victim: &Victim, ceiling: SandboxCeiling, sandbox: &Value) {
-    let server = server(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
+    let server = TestServer::new(ServerConfig { sandbox: ceiling, ..ServerConfig::default() });
     let mut client = open(&server).await;
     for name in ["environ", "maps", "smaps", "auxv"] {
         let path = victim.file(name);
@@ -68,8 +67,8 @@ async fn expect_closed(victim: &Victim, ceiling: SandboxCeiling, sandbox: &Value
     assert!(answer.is_err(), "{sandbox}: {answer:?}");
 }
 
-async fn open(server: &exec_server_server::Server) -> Client {
-    Client::open(server, json!({"clientName": "reader"})).await.0
+async fn open(server: &exec_server_server::Server) -> RpcClient {
+    RpcClient::open(server, json!({"clientName": "reader"})).await.0
 }
 
 #[tokio::test]

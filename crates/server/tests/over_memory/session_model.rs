@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use exec_server_server::{Server, ServerConfig};
+use exec_server_server::ServerConfig;
+use exec_server_test_support::{RpcClient, TestServer, decoded};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
-
-use crate::client::{Client, bytes, server};
 
 const SEEDS: u64 = 8;
 const OPERATIONS: usize = 40;
@@ -58,7 +57,7 @@ impl Process {
     fn check_whole_log(&self) {
         assert!(self.log.keys().copied().eq(1..=self.seen), "a gap in {:?}", self.log.keys());
         let output = self.log.values().filter(|event| event.is_array());
-        let output: Vec<u8> = output.flat_map(|event| bytes(&event[1])).collect();
+        let output: Vec<u8> = output.flat_map(|event| decoded(&event[1])).collect();
         assert_eq!(output, self.expected);
     }
 }
@@ -74,15 +73,15 @@ fn event(notification: &Value) -> (u64, Value) {
 }
 
 struct Observer {
-    client: Client,
+    client: RpcClient,
     process: String,
     next: u64,
 }
 
 struct Model {
-    server: Server,
+    server: TestServer,
     random: SmallRng,
-    owner: Client,
+    owner: RpcClient,
     session: String,
     processes: BTreeMap<String, Process>,
     observers: Vec<Observer>,
@@ -90,8 +89,8 @@ struct Model {
 
 impl Model {
     async fn new(seed: u64) -> Self {
-        let server = server(ServerConfig::default());
-        let (owner, session) = Client::open(&server, json!({ "acks": true })).await;
+        let server = TestServer::new(ServerConfig::default());
+        let (owner, session) = RpcClient::open(&server, json!({ "acks": true })).await;
         let random = SmallRng::seed_from_u64(seed);
         let (processes, observers) = (BTreeMap::new(), Vec::new());
         Self { server, random, owner, session, processes, observers }
@@ -178,7 +177,7 @@ impl Model {
 
     async fn resume(&mut self) {
         let resume = json!({ "resumeSessionId": self.session, "acks": true });
-        let mut resumed = Client::connect(&self.server);
+        let mut resumed = RpcClient::connect(&self.server);
         std::mem::swap(&mut self.owner, &mut resumed);
         resumed.cut().await;
         self.owner.call("initialize", resume).await.expect("the session is detached");
@@ -191,7 +190,7 @@ impl Model {
     async fn observe(&mut self) {
         let Some(id) = self.any(|_| true) else { return };
         let after = self.random.random_range(0..=self.processes[&id].seen);
-        let (mut client, _) = Client::open(&self.server, json!({})).await;
+        let (mut client, _) = RpcClient::open(&self.server, json!({})).await;
         let params = json!({ "sessionId": self.session, "processId": id, "afterSeq": after });
         client.call("process/observe", params).await.unwrap();
         self.observers.push(Observer { client, process: id, next: after + 1 });
@@ -266,7 +265,7 @@ impl Model {
         self.owner.call("session/close", json!({})).await.unwrap();
         self.finish_observers().await;
         self.processes.clear();
-        let (owner, session) = Client::open(&self.server, json!({ "acks": true })).await;
+        let (owner, session) = RpcClient::open(&self.server, json!({ "acks": true })).await;
         (self.owner, self.session) = (owner, session);
     }
 }

@@ -1,14 +1,14 @@
 //! Sessions outlive their connections, and nothing is lost in between.
 
-use crate::client::{Client, bytes, server};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exec_server_server::ServerConfig;
+use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::{Value, json};
 
 /// Collects a process's output from notifications until it is closed, checking the numbering.
-async fn follow(client: &mut Client, process: &str, mut seen: u64) -> (Vec<u8>, u64) {
+async fn follow(client: &mut RpcClient, process: &str, mut seen: u64) -> (Vec<u8>, u64) {
     let mut output = Vec::new();
     loop {
         let notification = client.notification().await;
@@ -23,16 +23,16 @@ async fn follow(client: &mut Client, process: &str, mut seen: u64) -> (Vec<u8>, 
         assert_eq!(seq, seen + 1, "a gap in {notification}");
         seen = seq;
         match notification["method"].as_str().unwrap() {
-            "process/output" => output.extend(bytes(&params["chunk"])),
+            "process/output" => output.extend(decoded(&params["chunk"])),
             "process/closed" => return (output, seen),
             _ => {}
         }
     }
 }
 
-async fn wait_for_exit(server: &exec_server_server::Server, session: &str, process: &str) {
+async fn wait_for_exit(server: &TestServer, session: &str, process: &str) {
     // An observer sees the exit while the owner is away.
-    let (mut observer, _) = Client::open(server, json!({})).await;
+    let (mut observer, _) = RpcClient::open(server, json!({})).await;
     let params = json!({ "sessionId": session, "processId": process });
     observer.call("process/observe", params).await.unwrap();
     loop {
@@ -46,14 +46,14 @@ async fn wait_for_exit(server: &exec_server_server::Server, session: &str, proce
 
 #[tokio::test]
 async fn a_client_that_acks_gets_every_unconfirmed_event_again() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({ "acks": true })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({ "acks": true })).await;
     client.start("p", "seq 1 1000; exit 3", json!({})).await;
     client.cut().await;
     wait_for_exit(&server, &session, "p").await;
 
     let resume = json!({ "resumeSessionId": session, "acks": true });
-    let (mut client, same) = Client::open(&server, resume).await;
+    let (mut client, same) = RpcClient::open(&server, resume).await;
     assert_eq!(same, session);
     let (output, last) = follow(&mut client, "p", 0).await;
     let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect();
@@ -68,8 +68,8 @@ async fn a_client_that_acks_gets_every_unconfirmed_event_again() {
 
 #[tokio::test]
 async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({ "acks": true })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({ "acks": true })).await;
     for id in ["behind", "level", "ahead"] {
         client.start(id, "echo a; echo b >&2; exit 3", json!({})).await;
     }
@@ -77,7 +77,7 @@ async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
     for id in ["behind", "level", "ahead"] {
         wait_for_exit(&server, &session, id).await;
     }
-    let mut client = Client::connect(&server);
+    let mut client = RpcClient::connect(&server);
     let resume = json!({
         "resumeSessionId": session, "acks": true,
         "positions": { "behind": 1, "level": 4, "ahead": 1_000, "gone": 2 },
@@ -100,30 +100,30 @@ async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
 
 #[tokio::test]
 async fn positions_without_acks_are_not_granted() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "exec sleep 1000", json!({})).await;
     client.cut().await;
     let resume = json!({ "resumeSessionId": session, "positions": { "p": 0 } });
-    let greeting = Client::connect(&server).call("initialize", resume).await.unwrap();
+    let greeting = RpcClient::connect(&server).call("initialize", resume).await.unwrap();
     assert_eq!(greeting.get("positions"), None, "{greeting}");
 }
 
 #[tokio::test]
 async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
     let detached_session_ttl = Duration::from_secs(600);
-    let server = server(ServerConfig { detached_session_ttl, ..ServerConfig::default() });
-    let (mut client, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig { detached_session_ttl, ..ServerConfig::default() });
+    let (mut client, session) = RpcClient::open(&server, json!({})).await;
     // More than one answer holds: 16 MiB.
     client.start("p", "head -c 20000000 /dev/zero; exit 4", json!({})).await;
     client.cut().await;
     wait_for_exit(&server, &session, "p").await;
 
-    let (mut client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    let (mut client, _) = RpcClient::open(&server, json!({ "resumeSessionId": session })).await;
     let read = client.call("process/read", json!({ "processId": "p" })).await.unwrap();
     assert!(read.get("droppedBytes").is_none(), "output was lost");
     let chunks = read["chunks"].as_array().unwrap();
-    let got: usize = chunks.iter().map(|chunk| bytes(&chunk["chunk"]).len()).sum();
+    let got: usize = chunks.iter().map(|chunk| decoded(&chunk["chunk"]).len()).sum();
     let next = read["nextSeq"].as_u64().unwrap();
     assert_eq!(chunks.last().unwrap()["seq"], next - 1, "a hole before nextSeq");
     assert!(got < 20_000_000);
@@ -133,11 +133,11 @@ async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
 
 #[tokio::test]
 async fn an_old_client_that_never_reads_is_sent_what_it_missed() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "read line; echo $line", json!({ "pipeStdin": true })).await;
     client.cut().await;
-    let (mut client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    let (mut client, _) = RpcClient::open(&server, json!({ "resumeSessionId": session })).await;
     let write = json!({ "processId": "p", "chunk": "aGkK" });
     assert_eq!(client.call("process/write", write).await.unwrap()["status"], "accepted");
     let (output, _) = follow(&mut client, "p", 0).await;
@@ -146,9 +146,9 @@ async fn an_old_client_that_never_reads_is_sent_what_it_missed() {
 
 #[tokio::test]
 async fn a_session_that_is_still_attached_cannot_be_resumed_and_the_holder_is_untouched() {
-    let server = server(ServerConfig::default());
-    let (mut first, session) = Client::open(&server, json!({})).await;
-    let mut second = Client::connect(&server);
+    let server = TestServer::new(ServerConfig::default());
+    let (mut first, session) = RpcClient::open(&server, json!({})).await;
+    let mut second = RpcClient::connect(&server);
     let resume = json!({ "clientName": "second", "resumeSessionId": session });
     let error = second.call("initialize", resume.clone()).await.unwrap_err();
     assert_eq!(error["code"], -32010);
@@ -160,11 +160,11 @@ async fn a_session_that_is_still_attached_cannot_be_resumed_and_the_holder_is_un
 
 #[tokio::test]
 async fn of_two_clients_that_resume_at_once_one_wins() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     for _ in 0..50 {
-        let (client, session) = Client::open(&server, json!({})).await;
+        let (client, session) = RpcClient::open(&server, json!({})).await;
         client.cut().await;
-        let mut rivals = [Client::connect(&server), Client::connect(&server)];
+        let mut rivals = [RpcClient::connect(&server), RpcClient::connect(&server)];
         let resume = json!({ "resumeSessionId": session });
         let [one, other] = &mut rivals;
         let (one, other) = tokio::join!(
@@ -181,11 +181,11 @@ async fn of_two_clients_that_resume_at_once_one_wins() {
 
 #[tokio::test]
 async fn ttl_zero_ends_the_session_with_its_connection() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({ "detachedTtlMs": 0 })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({ "detachedTtlMs": 0 })).await;
     client.start("p", "sleep 1000", json!({})).await;
     client.cut().await;
-    let (mut other, _) = Client::open(&server, json!({})).await;
+    let (mut other, _) = RpcClient::open(&server, json!({})).await;
     loop {
         let sessions = other.call("session/list", json!({})).await.unwrap();
         let listed = sessions["sessions"].as_array().unwrap();
@@ -194,7 +194,7 @@ async fn ttl_zero_ends_the_session_with_its_connection() {
         }
         tokio::task::yield_now().await;
     }
-    let error = Client::connect(&server)
+    let error = RpcClient::connect(&server)
         .call("initialize", json!({ "resumeSessionId": session }))
         .await
         .unwrap_err();
@@ -207,7 +207,7 @@ async fn the_operator_caps_what_a_client_asks_for() {
         max_detached_session_ttl: std::time::Duration::from_secs(7),
         ..ServerConfig::default()
     };
-    let mut client = Client::connect(&server(config));
+    let mut client = RpcClient::connect(&TestServer::new(config));
     let asked = json!({ "detachedTtlMs": u64::MAX, "acks": true });
     let granted = client.call("initialize", asked).await.unwrap();
     assert_eq!(granted["detachedTtlMs"], 7000);
@@ -216,25 +216,25 @@ async fn the_operator_caps_what_a_client_asks_for() {
 
 #[tokio::test]
 async fn session_close_ends_the_session_and_its_processes_now() {
-    let server = server(ServerConfig::default());
-    let (mut client, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
     assert_eq!(client.call("session/close", json!({})).await.unwrap(), json!({}));
     let error = client.call("process/list", json!({})).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("sessionEnded")));
     let resume = json!({ "resumeSessionId": session });
     assert_eq!(
-        Client::connect(&server).call("initialize", resume).await.unwrap_err()["code"],
+        RpcClient::connect(&server).call("initialize", resume).await.unwrap_err()["code"],
         -32600
     );
 }
 
 #[tokio::test]
 async fn another_session_can_be_listed_and_closed() {
-    let server = server(ServerConfig::default());
-    let (mut owner, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut owner, session) = RpcClient::open(&server, json!({})).await;
     owner.start("p", "exec sleep 1000", json!({})).await;
-    let (mut other, _) = Client::open(&server, json!({})).await;
+    let (mut other, _) = RpcClient::open(&server, json!({})).await;
     let named = json!({ "sessionId": session });
     let listed = other.call("process/list", named.clone()).await.unwrap();
     assert_eq!(listed, owner.call("process/list", json!({})).await.unwrap());
@@ -252,11 +252,11 @@ async fn another_session_can_be_listed_and_closed() {
 
 #[tokio::test]
 async fn a_detached_session_can_be_closed_by_another_client() {
-    let server = server(ServerConfig::default());
-    let (mut owner, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut owner, session) = RpcClient::open(&server, json!({})).await;
     owner.start("p", "exec sleep 1000", json!({})).await;
     owner.cut().await;
-    let (mut other, own) = Client::open(&server, json!({})).await;
+    let (mut other, own) = RpcClient::open(&server, json!({})).await;
     other.call("session/close", json!({ "sessionId": session })).await.unwrap();
     let listed = other.call("session/list", json!({})).await.unwrap();
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
@@ -272,12 +272,12 @@ async fn a_session_may_be_kept_until_the_server_stops() {
     let forever =
         ServerConfig { max_detached_session_ttl: Duration::MAX, ..ServerConfig::default() };
     for (config, granted) in [(ServerConfig::default(), YEAR_MS), (forever, u64::MAX)] {
-        let server = server(config);
-        let mut client = Client::connect(&server);
+        let server = TestServer::new(config);
+        let mut client = RpcClient::connect(&server);
         let asked = json!({ "detachedTtlMs": u64::MAX });
         assert_eq!(client.call("initialize", asked).await.unwrap()["detachedTtlMs"], granted);
         client.cut().await;
-        let (mut other, _) = Client::open(&server, json!({})).await;
+        let (mut other, _) = RpcClient::open(&server, json!({})).await;
         let listed = other.call("session/list", json!({})).await.unwrap();
         assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
     }
@@ -285,18 +285,18 @@ async fn a_session_may_be_kept_until_the_server_stops() {
 
 #[tokio::test]
 async fn an_observer_may_signal_and_terminate_what_it_watches() {
-    let server = server(ServerConfig::default());
-    let (mut owner, session) = Client::open(&server, json!({ "clientName": "owner" })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut owner, session) = RpcClient::open(&server, json!({ "clientName": "owner" })).await;
     // Nothing but builtins: the signal goes to the whole group, and a `sleep` in it would die loudly.
     let script = "trap 'echo usr1' USR1; echo up; while :; do :; done";
     owner.start("p", script, json!({})).await;
-    let (mut observer, _) = Client::open(&server, json!({ "clientName": "observer" })).await;
+    let (mut observer, _) = RpcClient::open(&server, json!({ "clientName": "observer" })).await;
     let process = json!({ "sessionId": session, "processId": "p" });
     observer.call("process/observe", process.clone()).await.unwrap();
-    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"up\n");
+    assert_eq!(decoded(&observer.notification().await["params"]["chunk"]), b"up\n");
     let signal = json!({ "sessionId": session, "processId": "p", "signal": "user1" });
     observer.call("process/signal", signal).await.unwrap();
-    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"usr1\n");
+    assert_eq!(decoded(&observer.notification().await["params"]["chunk"]), b"usr1\n");
     let answer = observer.call("process/terminate", process).await.unwrap();
     assert_eq!(answer, json!({ "running": true }));
     let (output, _) = follow(&mut owner, "p", 0).await;
@@ -305,57 +305,57 @@ async fn an_observer_may_signal_and_terminate_what_it_watches() {
 
 #[tokio::test]
 async fn the_number_of_sessions_is_bounded() {
-    let server = server(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
-    let (_first, _) = Client::open(&server, json!({})).await;
-    let error = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    let server = TestServer::new(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
+    let (_first, _) = RpcClient::open(&server, json!({})).await;
+    let error = RpcClient::connect(&server).call("initialize", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "tooManySessions");
 }
 
 #[tokio::test]
 async fn a_session_of_finished_processes_makes_place_for_another() {
-    let server = server(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
-    let (mut job, session) = Client::open(&server, json!({ "detachedTtlMs": u64::MAX })).await;
+    let server = TestServer::new(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
+    let (mut job, session) = RpcClient::open(&server, json!({ "detachedTtlMs": u64::MAX })).await;
     job.start("p", "true", json!({})).await;
     follow(&mut job, "p", 0).await;
     job.cut().await;
-    let error = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    let error = RpcClient::connect(&server).call("initialize", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "tooManySessions", "its client may be about to come back");
 
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(31)).await;
     tokio::time::resume();
     // The process may take a moment to be over.
-    let mut other = Client::connect(&server);
+    let mut other = RpcClient::connect(&server);
     while other.call("initialize", json!({})).await.is_err() {
         tokio::task::yield_now().await;
     }
     let resume = json!({ "resumeSessionId": session });
-    let error = Client::connect(&server).call("initialize", resume).await.unwrap_err();
+    let error = RpcClient::connect(&server).call("initialize", resume).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "unknownSession");
 }
 
 #[tokio::test]
 async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
-    let server = server(ServerConfig::default());
-    let (mut client, _) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, _) = RpcClient::open(&server, json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
     server.shutdown().await;
     let (_, last) = follow(&mut client, "p", 0).await;
     assert_eq!(last, 2);
-    let error: Value = Client::connect(&server).call("initialize", json!({})).await.unwrap_err();
+    let error: Value = RpcClient::connect(&server).call("initialize", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "shuttingDown");
 }
 
 #[tokio::test]
 async fn the_answer_to_a_resume_comes_before_the_output() {
-    let server = server(ServerConfig::default());
-    let (mut client, mut session) = Client::open(&server, json!({ "acks": true })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut client, mut session) = RpcClient::open(&server, json!({ "acks": true })).await;
     for number in 0..20 {
         client.start(&number.to_string(), "while :; do echo x; sleep 0.001; done", json!({})).await;
     }
     for _ in 0..20 {
         client.cut().await;
-        client = Client::connect(&server);
+        client = RpcClient::connect(&server);
         let resume = json!({ "resumeSessionId": session, "acks": true });
         session = client.first_message_answers("initialize", resume).await;
     }
@@ -363,22 +363,22 @@ async fn the_answer_to_a_resume_comes_before_the_output() {
 
 #[tokio::test]
 async fn a_resume_keeps_the_time_that_was_granted_before() {
-    let server = server(ServerConfig::default());
-    let (client, session) = Client::open(&server, json!({ "detachedTtlMs": 77_000 })).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (client, session) = RpcClient::open(&server, json!({ "detachedTtlMs": 77_000 })).await;
     client.cut().await;
-    let (client, _) = Client::open(&server, json!({ "resumeSessionId": session })).await;
+    let (client, _) = RpcClient::open(&server, json!({ "resumeSessionId": session })).await;
     client.cut().await;
-    let mut client = Client::connect(&server);
+    let mut client = RpcClient::connect(&server);
     let resume = json!({ "resumeSessionId": session, "detachedTtlMs": 78_000 });
     assert_eq!(client.call("initialize", resume).await.unwrap()["detachedTtlMs"], 78_000);
 }
 
 #[tokio::test]
 async fn a_session_that_is_closed_in_passing_is_closed() {
-    let server = server(ServerConfig::default());
-    let (mut observer, own) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut observer, own) = RpcClient::open(&server, json!({})).await;
     for _ in 0..20 {
-        let (mut client, _) = Client::open(&server, json!({})).await;
+        let (mut client, _) = RpcClient::open(&server, json!({})).await;
         client.start("p", "sleep 1000", json!({})).await;
         client.request("session/close", json!({})).await;
         client.cut().await;
@@ -390,13 +390,13 @@ async fn a_session_that_is_closed_in_passing_is_closed() {
 
 #[tokio::test]
 async fn an_observer_sees_the_end_of_what_it_watches_when_the_session_ends() {
-    let server = server(ServerConfig::default());
-    let (mut owner, session) = Client::open(&server, json!({})).await;
+    let server = TestServer::new(ServerConfig::default());
+    let (mut owner, session) = RpcClient::open(&server, json!({})).await;
     owner.start("p", "echo up; exec sleep 1000", json!({})).await;
-    let (mut observer, _) = Client::open(&server, json!({})).await;
+    let (mut observer, _) = RpcClient::open(&server, json!({})).await;
     let process = json!({ "sessionId": session, "processId": "p" });
     observer.call("process/observe", process).await.unwrap();
-    assert_eq!(bytes(&observer.notification().await["params"]["chunk"]), b"up\n");
+    assert_eq!(decoded(&observer.notification().await["params"]["chunk"]), b"up\n");
     owner.call("session/close", json!({})).await.unwrap();
     let (_, last) = follow(&mut observer, "p", 1).await;
     assert_eq!(last, 3);
