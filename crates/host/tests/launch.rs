@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use exec_server_host::process::launch::{
     Command, Io, LaunchError, Launcher, PtySize, SPAWNER_ARG, Signal, TreeEvent, run_spawner,
 };
-use exec_server_test_support::skipped;
+use exec_server_test_support::{Gate, skipped};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::confinement::{Confinement, by_bubblewrap, confine};
@@ -446,7 +446,7 @@ async fn kill_on_exit_ends_what_is_left(launcher: Launcher) {
 }
 
 async fn a_grandchild_outlives_its_leader(launcher: Launcher) {
-    let gate = support::Gate::new();
+    let gate = Gate::new();
     let script = format!("(setsid sh -c 'echo pid $$; read x < {}' &) ; exit 0", gate.path());
     let mut running = Running::start(&launcher, shell(&script)).await;
     let pids = running.wait_for_pids(1).await;

@@ -25,15 +25,11 @@ use exec_server_host::sandbox::{
     Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, Policy,
     PolicyContext,
 };
-use exec_server_test_support::skipped;
-use rustix::thread::{Gid, Uid};
+use exec_server_test_support::{NOBODY, Scratch, become_nobody, skipped};
 
 pub(crate) const OUTSIDE: &str = "content of the outside";
 
-pub(crate) struct Scene {
-    _directory: tempfile::TempDir,
-    root: PathBuf,
-}
+pub(crate) struct Scene(Scratch);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
@@ -52,21 +48,15 @@ impl User {
     }
 
     fn become_it(self) {
-        if self == Self::Own {
-            return;
+        if self == Self::Nobody {
+            become_nobody().unwrap();
         }
-        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
-        rustix::thread::set_thread_groups(&[]).unwrap();
-        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
     }
 }
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let root = directory.path().canonicalize().unwrap();
-        let scene = Self { _directory: directory, root };
+        let scene = Self(Scratch::in_memory());
         for (directory, content) in [
             ("work/plain", "inside"),
             ("work/.git", "inside"),
@@ -79,14 +69,13 @@ impl Scene {
         }
         scene.fill(&scene.hard("work"), "inside");
         scene.fill(&scene.hard("outside"), OUTSIDE);
-        std::fs::create_dir_all(scene.at("work/sub")).unwrap();
-        std::fs::write(scene.at("work/sub/inner"), "inside").unwrap();
-        std::fs::write(scene.at("work/movable"), "inside").unwrap();
-        std::fs::write(scene.at("work/plain/deep.pem"), "secret").unwrap();
-        symlink(scene.at("outside"), scene.at("work/out")).unwrap();
-        symlink("../outside/file", scene.at("work/out_file")).unwrap();
-        symlink("../outside/nothing", scene.at("work/out_nothing")).unwrap();
-        symlink("plain", scene.at("work/in")).unwrap();
+        scene.0.file("work/sub/inner", "inside");
+        scene.0.file("work/movable", "inside");
+        scene.0.file("work/plain/deep.pem", "secret");
+        scene.0.symlink(scene.at("outside"), "work/out");
+        scene.0.symlink("../outside/file", "work/out_file");
+        scene.0.symlink("../outside/nothing", "work/out_nothing");
+        scene.0.symlink("plain", "work/in");
         scene
     }
 
@@ -96,7 +85,7 @@ impl Scene {
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+        self.0.path(path)
     }
 
     fn fill(&self, directory: &Path, content: &str) {
@@ -134,15 +123,15 @@ impl Scene {
     }
 
     fn give_away(&self) {
-        for entry in ignore::WalkBuilder::new(&self.root).standard_filters(false).build() {
+        for entry in ignore::WalkBuilder::new(self.0.root()).standard_filters(false).build() {
             let path = entry.unwrap().into_path();
-            std::os::unix::fs::lchown(path, Some(65534), Some(65534)).unwrap();
+            std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
     }
 
     /// Everything that there is, as text. Two of them differ if anything was changed.
     pub(crate) fn snapshot(&self) -> Vec<String> {
-        let mut lines: Vec<_> = ignore::WalkBuilder::new(&self.root)
+        let mut lines: Vec<_> = ignore::WalkBuilder::new(self.0.root())
             .standard_filters(false)
             .build()
             .map(|entry| {

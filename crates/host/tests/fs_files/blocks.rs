@@ -4,9 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use exec_server_host::fs::{Condition, FileKind, FsError, NewFile, NewFileOptions, write_file};
-use rustix::fs::{CWD, FileType, Mode};
+use exec_server_test_support::{NOBODY, Scratch};
 
-use crate::scene::{PLAIN, Scene, mode, umask};
+use crate::scene::{PLAIN, mode, umask};
 
 fn create(path: &Path) -> NewFile {
     NewFile::create(path, NewFileOptions::default()).unwrap()
@@ -19,8 +19,8 @@ fn resumed(path: &Path, key: &str) -> Result<NewFile, FsError> {
 
 #[test]
 fn the_name_changes_hands_at_the_commit() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o640);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o640);
     let file = create(&path);
     std::thread::scope(|threads| {
         for index in (0..64_u8).rev() {
@@ -41,7 +41,7 @@ fn the_name_changes_hands_at_the_commit() {
 
 #[test]
 fn what_is_left_out_reads_as_zeros() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let file = create(&scene.path("file"));
     file.write_block(5, b"x").unwrap();
     assert_eq!(file.commit().unwrap().size, 6);
@@ -50,7 +50,7 @@ fn what_is_left_out_reads_as_zeros() {
 
 #[test]
 fn without_a_commit_nothing_is_left() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     drop(create(&path));
     create(&path).discard();
@@ -62,8 +62,8 @@ fn without_a_commit_nothing_is_left() {
 
 #[test]
 fn a_write_that_failed_is_never_committed() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o644);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o644);
     let file = create(&path);
     file.write_block(0, b"good").unwrap();
     let too_far = file.write_block(u64::MAX - 1, b"xxx").unwrap_err();
@@ -76,8 +76,8 @@ fn a_write_that_failed_is_never_committed() {
 
 #[test]
 fn the_condition_is_that_of_the_commit() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o644);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o644);
     let condition = Condition { size: Some(3), ..Condition::default() };
     let options = NewFileOptions { condition, ..NewFileOptions::default() };
     let file = NewFile::create(&path, options.clone()).unwrap();
@@ -99,10 +99,10 @@ fn the_condition_is_that_of_the_commit() {
 
 #[test]
 fn the_place_may_not_become_something_special() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     let file = create(&path);
-    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    scene.fifo("file");
     let error = file.commit().unwrap_err();
     assert!(matches!(error, FsError::WrongKind { found: FileKind::Fifo, .. }), "{error}");
     assert_eq!(scene.names(), ["file"]);
@@ -110,7 +110,7 @@ fn the_place_may_not_become_something_special() {
 
 #[test]
 fn a_file_is_resumed_by_its_key() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     let first = resumed(&path, "upload-1").unwrap();
     first.write_block(0, b"hello ").unwrap();
@@ -135,10 +135,10 @@ fn a_file_is_resumed_by_its_key() {
 
 #[test]
 fn a_commit_that_fails_keeps_what_can_be_resumed() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o644);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o644);
     if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        std::os::unix::fs::chown(&path, Some(NOBODY), None).unwrap();
     }
     let condition = Condition { size: Some(3), ..Condition::default() };
     let begin = |resume_key: Option<&str>| {
@@ -166,11 +166,11 @@ fn a_commit_that_fails_keeps_what_can_be_resumed() {
 
 #[test]
 fn a_resumed_file_is_as_private_as_what_it_replaces() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     drop(resumed(&path, "key").unwrap());
     let names = scene.names();
-    scene.file("file", "old", 0o600);
+    scene.file_with_mode("file", "old", 0o600);
     let file = resumed(&path, "key").unwrap();
     assert_eq!(mode(&scene.path(&names[0])), 0o600);
     file.commit().unwrap();
@@ -179,7 +179,7 @@ fn a_resumed_file_is_as_private_as_what_it_replaces() {
 
 #[test]
 fn keys_are_plain_words() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     for key in ["", "a/b", "..", "ä", "a b", &"x".repeat(65)] {
         let error = resumed(&scene.path("file"), key).unwrap_err();
         assert!(matches!(error, FsError::Unsuitable { .. }), "{key}: {error}");
@@ -189,9 +189,9 @@ fn keys_are_plain_words() {
 
 #[test]
 fn what_others_put_under_the_temporary_name_is_not_written() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
-    let victim = scene.file("victim", "precious", 0o600);
+    let victim = scene.file_with_mode("victim", "precious", 0o600);
     drop(resumed(&path, "key").unwrap());
     let names = scene.names();
     let draft = scene.path(names.iter().find(|name| name.ends_with(".tmp")).unwrap());
@@ -207,7 +207,7 @@ fn what_others_put_under_the_temporary_name_is_not_written() {
     assert!(matches!(error, FsError::Unsuitable { .. }), "{error}");
 
     std::fs::remove_file(&draft).unwrap();
-    rustix::fs::mknodat(CWD, &draft, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    scene.fifo(&draft);
     let error = resumed(&path, "key").unwrap_err();
     assert!(matches!(error, FsError::WrongKind { .. }), "{error}");
     assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
@@ -215,7 +215,7 @@ fn what_others_put_under_the_temporary_name_is_not_written() {
 
 #[test]
 fn a_file_takes_its_name_only_where_its_path_leads() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let directory = scene.path("directory");
     let path = directory.join("file");
     for is_made_again in [false, true] {

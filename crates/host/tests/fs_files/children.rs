@@ -10,9 +10,9 @@ use exec_server_host::fs::{
     Condition, FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, Written,
     metadata, set_permissions, write_file,
 };
-use exec_server_test_support::skipped;
+use exec_server_test_support::{NOBODY, Scratch, skipped};
 
-use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, denied, mode};
+use crate::scene::{ATOMIC, BOTH, PLAIN, denied, mode};
 
 const DIRECTORY: &str = "FS_FILES_CHILD_DIRECTORY";
 
@@ -30,9 +30,9 @@ fn arguments(test: &str) -> [String; 3] {
 }
 
 /// By this name also a user who cannot reach the directory of the program starts it.
-fn again(test: &str, scene: &Scene) -> Command {
+fn again(test: &str, scene: &Scratch) -> Command {
     let mut again = command("/proc/self/exe");
-    again.args(arguments(test)).env(DIRECTORY, &scene.root);
+    again.args(arguments(test)).env(DIRECTORY, scene.root());
     again
 }
 
@@ -45,8 +45,8 @@ fn killed_in_the_middle_the_old_file_stays() {
         let _ = io::stdin().read_exact(&mut [0]);
         panic!("to be killed");
     }
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o600);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o600);
     let mut child = again("killed_in_the_middle_the_old_file_stays", &scene)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -71,7 +71,7 @@ fn killed_at_any_moment_the_file_is_whole() {
             println!("written");
         }
     }
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     for writes in 1..8 {
         let mut child = again("killed_at_any_moment_the_file_is_whole", &scene)
@@ -95,14 +95,14 @@ fn a_full_file_system_is_reported() {
         on_a_full_file_system(&directory);
         return;
     }
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let script = "mount -t tmpfs -o size=64k tmpfs \"$1\" || exit 77; shift; exec \"$@\"";
     let status = command("unshare")
         .args(["-Urm", "sh", "-c", script, "sh"])
-        .arg(&scene.root)
+        .arg(scene.root())
         .arg(std::env::current_exe().unwrap())
         .args(arguments("a_full_file_system_is_reported"))
-        .env(DIRECTORY, &scene.root)
+        .env(DIRECTORY, scene.root())
         .status();
     match status {
         Ok(status) if status.success() => {}
@@ -152,18 +152,17 @@ fn an_ordinary_user_is_told_what_is_denied() {
         skipped("only root becomes another user");
         return;
     }
-    const NOBODY: u32 = 65_534;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let open = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
     };
     open("", 0o755);
-    scene.file("public", "public", 0o644);
-    scene.file("secret", "secret", 0o600);
+    scene.file_with_mode("public", "public", 0o644);
+    scene.file_with_mode("secret", "secret", 0o600);
     std::fs::create_dir(scene.path("shared")).unwrap();
     open("shared", 0o777);
-    scene.file("shared/public", "public", 0o644);
-    scene.file("shared/writable", "writable", 0o646);
+    scene.file_with_mode("shared/public", "public", 0o644);
+    scene.file_with_mode("shared/writable", "writable", 0o646);
     let status = again("an_ordinary_user_is_told_what_is_denied", &scene)
         .uid(NOBODY)
         .gid(NOBODY)

@@ -6,12 +6,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_host::fs::{Condition, FsError, Symlinks, WriteOptions, metadata, write_file};
+use exec_server_test_support::Scratch;
 
-use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, mode};
+use crate::scene::{ATOMIC, BOTH, PLAIN, mode};
 
 #[test]
 fn every_write_changes_what_a_condition_sees() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     for (index, options) in BOTH.into_iter().enumerate() {
         let path = scene.path(index.to_string());
         let mut last = write_file(&path, b"0", &options).unwrap();
@@ -54,9 +55,9 @@ fn count_up(path: &Path, options: WriteOptions) -> bool {
 #[test]
 fn no_conditional_write_is_lost() {
     const WRITERS: u64 = 20;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     for (index, (options, each)) in [(PLAIN, 25), (ATOMIC, 3)].into_iter().enumerate() {
-        let path = scene.file(&index.to_string(), "00000000", 0o644);
+        let path = scene.file_with_mode(index.to_string(), "00000000", 0o644);
         std::thread::scope(|threads| {
             for _ in 0..WRITERS {
                 threads.spawn(|| {
@@ -75,7 +76,7 @@ fn no_conditional_write_is_lost() {
 
 #[test]
 fn one_of_many_creates_a_file() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let condition = Condition { create_new: true, ..Condition::default() };
     for round in 0..20 {
         let path = scene.path(round.to_string());
@@ -110,7 +111,7 @@ fn one_of_many_creates_a_file() {
 
 #[test]
 fn create_new_finds_anything_in_its_way() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     symlink("nowhere", scene.path("dangling")).unwrap();
     std::fs::create_dir(scene.path("directory")).unwrap();
     let condition = Condition { create_new: true, ..Condition::default() };
@@ -126,8 +127,8 @@ fn create_new_finds_anything_in_its_way() {
 
 #[test]
 fn a_write_that_is_refused_changes_nothing() {
-    let scene = Scene::new();
-    let path = scene.file("file", "content", 0o644);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "content", 0o644);
     for options in BOTH {
         let condition = Condition { size: Some(1), ..Condition::default() };
         let options = WriteOptions { condition, mode: Some(0o777), ..options };

@@ -12,8 +12,9 @@ use exec_server_host::fs::{
     CancelFlag, FsError, OpenFile, Symlinks, canonicalize, copy, metadata, read_directory,
     write_file,
 };
+use exec_server_test_support::Scratch;
 
-use crate::scene::{BOTH, Scene, denied};
+use crate::scene::{BOTH, denied};
 
 fn read(path: &str) -> Result<Vec<u8>, FsError> {
     OpenFile::open(Path::new(path), Symlinks::Follow)?.read_to_end(64 << 20)
@@ -35,8 +36,8 @@ fn beside_a_thread(test: impl FnOnce(i32)) {
 
 #[test]
 fn its_memory_and_environment_are_closed() {
-    let scene = Scene::new();
-    let source = scene.file("source", "content", 0o644);
+    let scene = Scratch::new();
+    let source = scene.file_with_mode("source", "content", 0o644);
     let own = std::process::id();
     beside_a_thread(|thread| {
         for path in [
@@ -69,7 +70,7 @@ fn its_memory_and_environment_are_closed() {
 
 #[test]
 fn a_symlink_does_not_get_around_it() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     std::os::unix::fs::symlink("/proc/self/environ", scene.path("file")).unwrap();
     std::os::unix::fs::symlink("/proc/self", scene.path("directory")).unwrap();
     for way in ["file", "directory/environ"] {
@@ -99,11 +100,11 @@ fn a_search_does_not_show_it() {
 
 #[test]
 fn links_of_the_kernel_are_not_followed() {
-    let scene = Scene::new();
-    let path = scene.file("spill", "of another client", 0o600);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("spill", "of another client", 0o600);
     let file = File::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let source = scene.file("source", "content", 0o644);
+    let source = scene.file_with_mode("source", "content", 0o644);
     let number = file.as_raw_fd();
     for path in [
         format!("/proc/self/fd/{number}"),

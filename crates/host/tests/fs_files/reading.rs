@@ -1,33 +1,27 @@
 //! What may be opened, and where it ends.
 
 use std::fs::File;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::{
     FileKind, FsError, NewFile, NewFileOptions, OpenFile, Symlinks, metadata, write_file,
 };
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use exec_server_test_support::Scratch;
+use rustix::fs::{Mode, OFlags};
 
-use crate::scene::{BOTH, Scene};
+use crate::scene::BOTH;
 
 #[test]
 fn only_regular_files_are_opened_and_nothing_else_blocks() {
-    let scene = Scene::new();
-    let fifo = |name| {
-        let path = scene.path(name);
-        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        path
-    };
-    let lonely = fifo("lonely");
-    let attended = fifo("attended");
+    let scene = Scratch::new();
+    let lonely = scene.fifo("lonely");
+    let attended = scene.fifo("attended");
     // Both ends are open, so a careless open would succeed and take or give bytes.
     let ends = rustix::fs::open(&attended, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
     let socket = scene.path("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let to_fifo = scene.path("to_fifo");
-    symlink("lonely", &to_fifo).unwrap();
+    let to_fifo = scene.symlink("lonely", "to_fifo");
     for (path, kind) in [
         (lonely.as_path(), FileKind::Fifo),
         (&attended, FileKind::Fifo),
@@ -35,7 +29,7 @@ fn only_regular_files_are_opened_and_nothing_else_blocks() {
         (&socket, FileKind::Socket),
         (Path::new("/dev/null"), FileKind::CharacterDevice),
         (Path::new("/dev/full"), FileKind::CharacterDevice),
-        (&scene.root, FileKind::Directory),
+        (scene.root(), FileKind::Directory),
     ] {
         let refused = |error: FsError| match error {
             FsError::WrongKind { found, .. } => assert_eq!(found, kind, "{}", path.display()),
@@ -55,8 +49,8 @@ fn only_regular_files_are_opened_and_nothing_else_blocks() {
 
 #[test]
 fn a_file_that_grows_while_it_is_read_ends_somewhere() {
-    let scene = Scene::new();
-    let path = scene.file("growing", "x", 0o644);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("growing", "x", 0o644);
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {

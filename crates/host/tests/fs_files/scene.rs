@@ -1,8 +1,8 @@
-//! What the tests have in common: a directory of their own, and the two ways to write.
+//! What the tests have in common: the two ways to write, and a look at modes.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use exec_server_host::fs::{Condition, FsError, Symlinks, WriteOptions};
 
@@ -14,40 +14,6 @@ pub(crate) const PLAIN: WriteOptions = WriteOptions {
 };
 pub(crate) const ATOMIC: WriteOptions = WriteOptions { atomic: true, ..PLAIN };
 pub(crate) const BOTH: [WriteOptions; 2] = [PLAIN, ATOMIC];
-
-/// Removed with everything in it.
-pub(crate) struct Scene {
-    _directory: tempfile::TempDir,
-    pub(crate) root: PathBuf,
-}
-
-impl Scene {
-    pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().canonicalize().unwrap();
-        Self { _directory: directory, root }
-    }
-
-    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.root.join(name)
-    }
-
-    pub(crate) fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
-        let path = self.path(name);
-        std::fs::write(&path, content).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        path
-    }
-
-    pub(crate) fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = std::fs::read_dir(&self.root)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
-    }
-}
 
 pub(crate) fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_host::fs::{
     FsError, NewFile, NewFileOptions, OpenFile, Symlinks, WriteOptions, metadata, write_file,
 };
-use exec_server_test_support::skipped;
+use exec_server_test_support::{Scratch, skipped};
 use rustix::fs::XattrFlags;
 
-use crate::scene::{ATOMIC, BOTH, PLAIN, Scene, mode, umask};
+use crate::scene::{ATOMIC, BOTH, PLAIN, mode, umask};
 
 #[test]
 fn a_plain_write_keeps_the_inode_and_all_it_has() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old and longer", 0o640);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old and longer", 0o640);
     let link = scene.path("link");
     std::fs::hard_link(&path, &link).unwrap();
     let inode = std::fs::metadata(&path).unwrap().ino();
@@ -36,8 +36,8 @@ fn a_plain_write_keeps_the_inode_and_all_it_has() {
 
 #[test]
 fn an_atomic_write_keeps_the_mode_and_leaves_other_links() {
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o2751);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o2751);
     let link = scene.path("link");
     std::fs::hard_link(&path, &link).unwrap();
     let written = write_file(&path, b"newer", &ATOMIC).unwrap();
@@ -57,8 +57,8 @@ fn an_atomic_write_as_root_keeps_the_owner() {
         skipped("only root may give files away");
         return;
     }
-    let scene = Scene::new();
-    let path = scene.file("file", "old", 0o4640);
+    let scene = Scratch::new();
+    let path = scene.file_with_mode("file", "old", 0o4640);
     std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4640)).unwrap();
     write_file(&path, b"new", &ATOMIC).unwrap();
@@ -83,15 +83,15 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
         value.truncate(len);
         Ok::<_, rustix::io::Errno>(value)
     };
-    let scene = Scene::new();
-    let listed = scene.file("listed", "old", 0o600);
-    let plain = scene.file("plain", "old", 0o660);
+    let scene = Scratch::new();
+    let listed = scene.file_with_mode("listed", "old", 0o600);
+    let plain = scene.file_with_mode("plain", "old", 0o660);
     if let Err(errno) = rustix::fs::setxattr(&listed, ACCESS, &list, XattrFlags::empty()) {
         skipped(format_args!("no access lists here ({errno})"));
         return;
     }
     let inherited = "system.posix_acl_default";
-    rustix::fs::setxattr(&scene.root, inherited, &list, XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(scene.root(), inherited, &list, XattrFlags::empty()).unwrap();
     for path in [&listed, &plain] {
         write_file(path, b"new", &ATOMIC).unwrap();
         assert_eq!(mode(path), 0o660);
@@ -102,7 +102,7 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
 
 #[test]
 fn a_new_file_has_the_usual_mode_unless_one_is_asked_for() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     for (index, options) in BOTH.into_iter().enumerate() {
         let usual = scene.path(format!("usual{index}"));
         write_file(&usual, b"x", &options).unwrap();
@@ -120,8 +120,8 @@ fn a_new_file_has_the_usual_mode_unless_one_is_asked_for() {
 #[test]
 fn symlinks_are_followed_or_refused() {
     for options in BOTH {
-        let scene = Scene::new();
-        let target = scene.file("target", "old", 0o600);
+        let scene = Scratch::new();
+        let target = scene.file_with_mode("target", "old", 0o600);
         std::fs::create_dir(scene.path("directory")).unwrap();
         symlink("target", scene.path("link")).unwrap();
         symlink("directory/created", scene.path("dangling")).unwrap();
@@ -148,7 +148,7 @@ fn symlinks_are_followed_or_refused() {
 
 #[test]
 fn any_name_can_be_written() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let longest = "ü".repeat(127) + "x";
     for name in [OsStr::from_bytes(b"not\xff\xfeutf8"), OsStr::new(&longest), OsStr::new("-n\n")] {
         for options in BOTH {
@@ -179,7 +179,7 @@ fn files_of_the_kernel_can_be_written() {
 
 #[test]
 fn readers_see_the_whole_old_or_the_whole_new_content() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.path("file");
     let content = |round: u8| vec![round; 700_000];
     write_file(&path, &content(0), &ATOMIC).unwrap();

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use exec_server_test_support::Scratch;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
@@ -25,8 +26,7 @@ pub(crate) const OUTSIDE: &[u8] = b"this content is outside, where nobody may re
 pub(crate) const SECRET: &str = "secret";
 
 pub(crate) struct Arena {
-    _directory: tempfile::TempDir,
-    root: PathBuf,
+    scratch: Scratch,
     /// `work/swap`, whatever its name is at the moment.
     inside: OwnedFd,
     outside: Vec<(OwnedFd, Facts)>,
@@ -34,36 +34,33 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        // In memory, where there is one: more rounds, and nothing waits for a disk.
-        let directory = tempfile::tempdir_in("/dev/shm")
-            .or_else(|_| tempfile::tempdir())
-            .expect("a temporary directory");
-        let root = directory.path().canonicalize().unwrap();
+        // In memory: more rounds, and nothing waits for a disk.
+        let scratch = Scratch::in_memory();
         for path in ["outside/sub/sub", "work/swap", "source/swap/sub", "copies"] {
-            std::fs::create_dir_all(root.join(path)).unwrap();
+            scratch.directory(path);
         }
         for path in ["outside/victim", "outside/secret", "outside/sub/victim", "outside/sub/secret"]
         {
-            std::fs::write(root.join(path), OUTSIDE).unwrap();
+            scratch.file(path, OUTSIDE);
         }
-        std::fs::write(root.join("source/swap/victim"), INSIDE).unwrap();
-        std::fs::write(root.join("source/swap/sub/victim"), INSIDE).unwrap();
-        std::os::unix::fs::symlink("outside", root.join("outside/pointer")).unwrap();
-        std::os::unix::fs::symlink(root.join("outside"), root.join("work/link")).unwrap();
-        let inside = File::open(root.join("work/swap")).unwrap().into();
+        scratch.file("source/swap/victim", INSIDE);
+        scratch.file("source/swap/sub/victim", INSIDE);
+        scratch.symlink("outside", "outside/pointer");
+        scratch.symlink(scratch.path("outside"), "work/link");
+        let inside = File::open(scratch.path("work/swap")).unwrap().into();
         let outside =
             ["", "victim", "secret", "sub", "sub/victim", "sub/secret", "sub/sub", "pointer"]
-                .map(|name| watched(&root.join("outside").join(name)));
-        Self { _directory: directory, inside, outside: outside.into(), root }
+                .map(|name| watched(&scratch.path("outside").join(name)));
+        Self { scratch, inside, outside: outside.into() }
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+        self.scratch.path(path)
     }
 
     /// A path through the name that is exchanged.
     pub(crate) fn through(&self, path: &str) -> PathBuf {
-        self.root.join("work/swap").join(path)
+        self.scratch.path("work/swap").join(path)
     }
 
     /// Exchanges the names until `work` is done; returns how often.

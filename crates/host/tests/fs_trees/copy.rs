@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 
 use exec_server_host::fs::{CancelFlag, FileKind, FsError, copy};
-use exec_server_test_support::skipped;
+use exec_server_test_support::{Scratch, as_nobody, skipped};
 
-use crate::{Scratch, as_nobody, exists, give_away, inode, mode, set_mode};
+use crate::{exists, give_away, inode, mode, set_mode};
 
 #[test]
 fn content_and_permission_bits() {
@@ -16,7 +16,7 @@ fn content_and_permission_bits() {
     let source = scratch.file("source", &content);
     for (bits, copied) in [(0o640, 0o640), (0o777, 0o777), (0o444, 0o444), (0o6755, 0o755)] {
         set_mode(&source, bits);
-        let destination = scratch.at(format!("{bits:o}"));
+        let destination = scratch.path(format!("{bits:o}"));
         copy(&source, &destination, false, &CancelFlag::never()).unwrap();
         assert_eq!(mode(&destination), copied);
         assert!(std::fs::read(&destination).unwrap() == content);
@@ -28,12 +28,12 @@ fn an_existing_file_keeps_its_inode() {
     let scratch = Scratch::new();
     let source = scratch.file("source", "new");
     let destination = scratch.file("destination", "old and longer");
-    std::fs::hard_link(&destination, scratch.at("other_name")).unwrap();
+    std::fs::hard_link(&destination, scratch.path("other_name")).unwrap();
     set_mode(&source, 0o600);
     set_mode(&destination, 0o4755);
     let before = inode(&destination);
     copy(&source, &destination, true, &CancelFlag::never()).unwrap();
-    assert_eq!(std::fs::read(scratch.at("other_name")).unwrap(), b"new");
+    assert_eq!(std::fs::read(scratch.path("other_name")).unwrap(), b"new");
     assert_eq!((inode(&destination), mode(&destination)), (before, 0o600));
 }
 
@@ -41,19 +41,19 @@ fn an_existing_file_keeps_its_inode() {
 fn a_file_onto_itself_is_refused_and_kept() {
     let scratch = Scratch::new();
     let source = scratch.file("source", "kept");
-    std::fs::hard_link(&source, scratch.at("hard")).unwrap();
+    std::fs::hard_link(&source, scratch.path("hard")).unwrap();
     scratch.symlink("source", "soft");
     for destination in ["source", "hard", "soft", "./../source"] {
         let path = if destination.starts_with('.') {
-            scratch.path.join("x/../source")
+            scratch.root().join("x/../source")
         } else {
-            scratch.at(destination)
+            scratch.path(destination)
         };
         scratch.directory("x");
         let refused = copy(&source, &path, false, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
     }
-    let link = scratch.at("soft");
+    let link = scratch.path("soft");
     let refused = copy(&link, &link, false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
     assert_eq!(std::fs::read(&link).unwrap(), b"kept");
@@ -65,20 +65,20 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
     let source = scratch.file("source", "new");
     scratch.file("target", "old");
     copy(&source, &scratch.symlink("target", "link"), false, &CancelFlag::never()).unwrap();
-    assert_eq!(std::fs::read(scratch.at("target")).unwrap(), b"new");
-    assert!(scratch.at("link").is_symlink());
+    assert_eq!(std::fs::read(scratch.path("target")).unwrap(), b"new");
+    assert!(scratch.path("link").is_symlink());
 
     let refused =
         copy(&source, &scratch.symlink("nothing", "dangling"), false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
-    assert!(!exists(scratch.at("nothing")));
+    assert!(!exists(scratch.path("nothing")));
 
     scratch.fifo("fifo");
-    let _listener = UnixListener::bind(scratch.at("socket")).unwrap();
+    let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     scratch.directory("directory");
     scratch.symlink("/dev/null", "device");
     for name in ["fifo", "socket", "directory", "device"] {
-        let refused = copy(&source, &scratch.at(name), false, &CancelFlag::never());
+        let refused = copy(&source, &scratch.path(name), false, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
         let refused = copy(
             &source,
@@ -89,7 +89,7 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{name}: {refused:?}");
     }
     assert!(
-        copy(&source, &scratch.at("missing/file"), false, &CancelFlag::never())
+        copy(&source, &scratch.path("missing/file"), false, &CancelFlag::never())
             .unwrap_err()
             .is_not_found()
     );
@@ -99,33 +99,34 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
 fn what_is_neither_file_directory_nor_symlink_is_refused_at_once() {
     let scratch = Scratch::new();
     scratch.fifo("fifo");
-    let _listener = UnixListener::bind(scratch.at("socket")).unwrap();
+    let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     for (source, kind) in [
-        (scratch.at("fifo"), FileKind::Fifo),
-        (scratch.at("socket"), FileKind::Socket),
+        (scratch.path("fifo"), FileKind::Fifo),
+        (scratch.path("socket"), FileKind::Socket),
         ("/dev/zero".into(), FileKind::CharacterDevice),
     ] {
-        match copy(&source, &scratch.at("copy"), true, &CancelFlag::never()) {
+        match copy(&source, &scratch.path("copy"), true, &CancelFlag::never()) {
             Err(FsError::WrongKind { found, .. }) => assert_eq!(found, kind),
             other => panic!("{other:?}"),
         }
     }
     scratch.directory("directory");
-    let refused = copy(&scratch.at("directory"), &scratch.at("copy"), false, &CancelFlag::never());
+    let refused =
+        copy(&scratch.path("directory"), &scratch.path("copy"), false, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{refused:?}");
     assert!(
-        copy(&scratch.at("missing"), &scratch.at("copy"), true, &CancelFlag::never())
+        copy(&scratch.path("missing"), &scratch.path("copy"), true, &CancelFlag::never())
             .unwrap_err()
             .is_not_found()
     );
-    assert!(!exists(scratch.at("copy")));
+    assert!(!exists(scratch.path("copy")));
 }
 
 #[test]
 fn a_symlink_is_copied_as_one() {
     let scratch = Scratch::new();
     let source = scratch.symlink("any/where", "source");
-    let copied = scratch.at("copy");
+    let copied = scratch.path("copy");
     copy(&source, &copied, false, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read_link(&copied).unwrap().to_str(), Some("any/where"));
     let other = scratch.symlink("elsewhere", "other");
@@ -145,7 +146,7 @@ fn holes_stay_holes() {
     let file = std::fs::OpenOptions::new().write(true).open(&source).unwrap();
     file.write_all_at(b"middle", TEBIBYTE / 2).unwrap();
     file.set_len(TEBIBYTE).unwrap();
-    let destination = scratch.at("destination");
+    let destination = scratch.path("destination");
     copy(&source, &destination, false, &CancelFlag::never()).unwrap();
     let copied = std::fs::File::open(&destination).unwrap();
     assert_eq!(copied.metadata().unwrap().len(), TEBIBYTE);
@@ -181,7 +182,7 @@ fn holes_replace_old_content() {
 #[test]
 fn files_that_say_they_are_empty_and_other_file_systems() {
     let scratch = Scratch::new();
-    let destination = scratch.at("destination");
+    let destination = scratch.path("destination");
     copy("/proc/self/status".as_ref(), &destination, false, &CancelFlag::never()).unwrap();
     assert!(std::fs::read_to_string(&destination).unwrap().contains("VmSize"));
     set_mode(&destination, 0o644);
@@ -204,15 +205,16 @@ fn a_user_is_refused_before_anything_is_changed() {
     set_mode(&secret, 0o000);
     set_mode(&readable, 0o644);
     set_mode(&foreign, 0o444);
-    give_away(&scratch.path);
-    let _ = as_nobody(|| {
-        let refused = copy(&secret, &scratch.at("copy"), false, &CancelFlag::never()).unwrap_err();
+    give_away(scratch.root());
+    as_nobody(|| {
+        let refused =
+            copy(&secret, &scratch.path("copy"), false, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("secret: Permission denied"), "{refused}");
-        assert!(!exists(scratch.at("copy")));
+        assert!(!exists(scratch.path("copy")));
         let refused = copy(&readable, &foreign, false, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("foreign: Permission denied"), "{refused}");
         assert_eq!(std::fs::read(&foreign).unwrap(), b"kept");
-        copy(&readable, &scratch.at("copy"), false, &CancelFlag::never()).unwrap();
+        copy(&readable, &scratch.path("copy"), false, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -222,7 +224,7 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
     // Eight bytes for each page that a process could have.
     let endless = format!("/proc/{parent}/pagemap");
-    let destination = scratch.at("copy");
+    let destination = scratch.path("copy");
     match copy(endless.as_ref(), &destination, false, &CancelFlag::never()) {
         Err(FsError::TooLarge { max, .. }) => assert_eq!(max, 64 << 20),
         Err(FsError::Os { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
@@ -243,9 +245,9 @@ fn a_copy_that_nobody_waits_for_ends() {
     let file = scratch.file("tree/file", "content");
     let cancel = CancelFlag::new();
     cancel.request();
-    for source in [&file, &scratch.at("tree")] {
-        let abandoned = copy(source, &scratch.at("copy"), true, &cancel).unwrap_err();
+    for source in [&file, &scratch.path("tree")] {
+        let abandoned = copy(source, &scratch.path("copy"), true, &cancel).unwrap_err();
         assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
     }
-    assert!(!exists(scratch.at("copy/file")));
+    assert!(!exists(scratch.path("copy/file")));
 }

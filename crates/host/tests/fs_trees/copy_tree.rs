@@ -2,10 +2,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use exec_server_host::fs::{CancelFlag, FileKind, FsError, RemoveOptions, Symlinks, copy, remove};
-use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::{Scratch, TemporaryMode, as_nobody};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Scratch, as_nobody, chain, exists, file_in, give_away, inode, mode, set_mode};
+use crate::{chain, exists, file_in, give_away, inode, mode, set_mode};
 
 #[test]
 fn everything_but_special_files() {
@@ -16,12 +16,12 @@ fn everything_but_special_files() {
     scratch.fifo("source/fifo");
     scratch.symlink("../../outside", "source/a/link");
     scratch.symlink("a", "source/to_directory");
-    set_mode(scratch.at("source/a/b/file"), 0o751);
-    let _closed = TemporaryMode::set(scratch.at("source/a"), 0o555);
-    set_mode(scratch.at("source/empty"), 0o1777);
-    set_mode(scratch.at("source"), 0o2750);
-    let copied = scratch.at("copy");
-    copy(&scratch.at("source"), &copied, true, &CancelFlag::never()).unwrap();
+    set_mode(scratch.path("source/a/b/file"), 0o751);
+    let _closed = TemporaryMode::set(scratch.path("source/a"), 0o555);
+    set_mode(scratch.path("source/empty"), 0o1777);
+    set_mode(scratch.path("source"), 0o2750);
+    let copied = scratch.path("copy");
+    copy(&scratch.path("source"), &copied, true, &CancelFlag::never()).unwrap();
     assert_eq!(std::fs::read(copied.join("a/b/file")).unwrap(), b"content");
     assert_eq!(std::fs::read(copied.join(OsStr::from_bytes(b"\xff"))).unwrap(), b"not UTF-8");
     assert_eq!(std::fs::read_link(copied.join("a/link")).unwrap().to_str(), Some("../../outside"));
@@ -36,17 +36,17 @@ fn everything_but_special_files() {
 fn directories_without_write_permission_are_filled() {
     let scratch = Scratch::new();
     scratch.file("source/a/file", "content");
-    let _closed = ["source/a", "source"].map(|name| TemporaryMode::set(scratch.at(name), 0o555));
-    give_away(&scratch.path);
+    let _closed = ["source/a", "source"].map(|name| TemporaryMode::set(scratch.path(name), 0o555));
+    give_away(scratch.root());
     let remove_all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
-    let _ = as_nobody(|| {
-        copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
-        assert_eq!(std::fs::read(scratch.at("copy/a/file")).unwrap(), b"content");
-        assert_eq!(mode(scratch.at("copy/a")), 0o555);
-        assert!(remove(&scratch.at("copy"), &remove_all, &CancelFlag::never()).is_err());
-        set_mode(scratch.at("copy/a"), 0o755);
-        set_mode(scratch.at("copy"), 0o755);
-        remove(&scratch.at("copy"), &remove_all, &CancelFlag::never()).unwrap();
+    as_nobody(|| {
+        copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never()).unwrap();
+        assert_eq!(std::fs::read(scratch.path("copy/a/file")).unwrap(), b"content");
+        assert_eq!(mode(scratch.path("copy/a")), 0o555);
+        assert!(remove(&scratch.path("copy"), &remove_all, &CancelFlag::never()).is_err());
+        set_mode(scratch.path("copy/a"), 0o755);
+        set_mode(scratch.path("copy"), 0o755);
+        remove(&scratch.path("copy"), &remove_all, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -57,15 +57,15 @@ fn an_existing_directory_is_merged() {
     scratch.file("source/both/only_source", "1");
     scratch.file("copy/both/file", "old");
     scratch.file("copy/both/only_copy", "2");
-    set_mode(scratch.at("copy/both"), 0o700);
-    let before = inode(scratch.at("copy/both/file"));
-    copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
+    set_mode(scratch.path("copy/both"), 0o700);
+    let before = inode(scratch.path("copy/both/file"));
+    copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never()).unwrap();
     for (name, content) in [("file", "new"), ("only_source", "1"), ("only_copy", "2")] {
-        let path = scratch.at("copy/both").join(name);
+        let path = scratch.path("copy/both").join(name);
         assert_eq!(std::fs::read_to_string(path).unwrap(), content);
     }
-    assert_eq!(mode(scratch.at("copy/both")), 0o700);
-    assert_eq!(inode(scratch.at("copy/both/file")), before);
+    assert_eq!(mode(scratch.path("copy/both")), 0o700);
+    assert_eq!(inode(scratch.path("copy/both/file")), before);
 }
 
 #[test]
@@ -78,18 +78,18 @@ fn nothing_in_the_destination_is_followed() {
         scratch.file(format!("source/{source}"), "new");
         scratch.directory("copy");
         scratch.symlink(link, format!("copy/{name}"));
-        match copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()) {
+        match copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never()) {
             Err(FsError::WrongKind { path, found, .. }) => {
-                assert_eq!((path, found), (scratch.at("copy").join(name), FileKind::Symlink));
+                assert_eq!((path, found), (scratch.path("copy").join(name), FileKind::Symlink));
             }
             other => panic!("{other:?}"),
         }
         for path in ["source", "copy"] {
-            std::fs::remove_dir_all(scratch.at(path)).unwrap();
+            std::fs::remove_dir_all(scratch.path(path)).unwrap();
         }
     }
-    assert_eq!(std::fs::read(scratch.at("outside/file")).unwrap(), b"kept");
-    assert_eq!(std::fs::read_dir(scratch.at("outside")).unwrap().count(), 1);
+    assert_eq!(std::fs::read(scratch.path("outside/file")).unwrap(), b"kept");
+    assert_eq!(std::fs::read_dir(scratch.path("outside")).unwrap().count(), 1);
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn kinds_are_not_exchanged() {
     let scratch = Scratch::new();
     scratch.file("source/a/file", "");
     for destination in [scratch.file("file", "kept"), scratch.fifo("fifo")] {
-        let refused = copy(&scratch.at("source"), &destination, true, &CancelFlag::never());
+        let refused = copy(&scratch.path("source"), &destination, true, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
     }
     scratch.file("copy/a", "kept");
-    let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never());
+    let refused = copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{refused:?}");
-    assert_eq!(std::fs::read(scratch.at("copy/a")).unwrap(), b"kept");
+    assert_eq!(std::fs::read(scratch.path("copy/a")).unwrap(), b"kept");
 }
 
 #[test]
@@ -115,15 +115,15 @@ fn a_tree_is_not_copied_into_itself() {
         ["source", "source/new", "source/a", "source/a/b/new", "link", "link/new", "link/b/../new"]
     {
         let refused =
-            copy(&scratch.at("source"), &scratch.at(destination), true, &CancelFlag::never());
+            copy(&scratch.path("source"), &scratch.path(destination), true, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{destination}: {refused:?}");
     }
     for new in ["source/new", "source/a/new", "source/a/b/new"] {
-        assert!(!exists(scratch.at(new)));
+        assert!(!exists(scratch.path(new)));
     }
     // The other way round it is a copy like any other.
-    copy(&scratch.at("source/a"), &scratch.at("source"), true, &CancelFlag::never()).unwrap();
-    assert!(exists(scratch.at("source/b/file")));
+    copy(&scratch.path("source/a"), &scratch.path("source"), true, &CancelFlag::never()).unwrap();
+    assert!(exists(scratch.path("source/b/file")));
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
     let scratch = Scratch::in_memory();
     scratch.directory("source");
-    file_in(&chain(&scratch.at("source"), "deep", 5_000), "file", b"x");
-    copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never()).unwrap();
+    file_in(&chain(&scratch.path("source"), "deep", 5_000), "file", b"x");
+    copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never()).unwrap();
     let all = RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Refuse };
     for name in ["source", "copy"] {
-        let mut here = std::fs::File::open(scratch.at(name)).unwrap();
+        let mut here = std::fs::File::open(scratch.path(name)).unwrap();
         let mut depth = 0;
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         while let Ok(below) = rustix::fs::openat(&here, "deep", flags, rustix::fs::Mode::empty()) {
@@ -145,7 +145,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
         }
         assert_eq!(depth, 5_000, "{name}");
         assert!(rustix::fs::openat(&here, "file", flags, rustix::fs::Mode::empty()).is_ok());
-        remove(&scratch.at(name), &all, &CancelFlag::never()).unwrap();
+        remove(&scratch.path(name), &all, &CancelFlag::never()).unwrap();
     }
 }
 
@@ -154,17 +154,18 @@ fn the_entry_that_fails_is_named_and_the_rest_stays() {
     let scratch = Scratch::new();
     scratch.file("source/a/secret", "");
     scratch.directory("unreadable/below");
-    give_away(&scratch.path);
-    give_away(&scratch.at("unreadable"));
-    set_mode(scratch.at("source/a/secret"), 0o000);
-    let _closed = TemporaryMode::set(scratch.at("unreadable/below"), 0o000);
-    let _ = as_nobody(|| {
-        let refused = copy(&scratch.at("source"), &scratch.at("copy"), true, &CancelFlag::never())
-            .unwrap_err();
-        assert!(refused.to_string().contains("source/a/secret: Permission denied"), "{refused}");
-        assert!(scratch.at("copy/a").is_dir());
+    give_away(scratch.root());
+    give_away(&scratch.path("unreadable"));
+    set_mode(scratch.path("source/a/secret"), 0o000);
+    let _closed = TemporaryMode::set(scratch.path("unreadable/below"), 0o000);
+    as_nobody(|| {
         let refused =
-            copy(&scratch.at("unreadable"), &scratch.at("copy2"), true, &CancelFlag::never())
+            copy(&scratch.path("source"), &scratch.path("copy"), true, &CancelFlag::never())
+                .unwrap_err();
+        assert!(refused.to_string().contains("source/a/secret: Permission denied"), "{refused}");
+        assert!(scratch.path("copy/a").is_dir());
+        let refused =
+            copy(&scratch.path("unreadable"), &scratch.path("copy2"), true, &CancelFlag::never())
                 .unwrap_err();
         assert!(refused.to_string().contains("unreadable/below: Permission denied"), "{refused}");
     });

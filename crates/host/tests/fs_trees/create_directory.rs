@@ -1,8 +1,9 @@
 use std::path::Path;
 
 use exec_server_host::fs::{FileKind, FsError, Symlinks, create_directory};
+use exec_server_test_support::{Scratch, as_nobody};
 
-use crate::{Scratch, as_nobody, set_mode};
+use crate::set_mode;
 
 const BOTH: [Symlinks; 2] = [Symlinks::Follow, Symlinks::Refuse];
 
@@ -10,11 +11,11 @@ const BOTH: [Symlinks; 2] = [Symlinks::Follow, Symlinks::Refuse];
 fn one_directory_is_made_where_nothing_is() {
     for symlinks in BOTH {
         let scratch = Scratch::new();
-        create_directory(&scratch.at("new"), false, symlinks).unwrap();
-        assert!(scratch.at("new").is_dir());
-        let again = create_directory(&scratch.at("new"), false, symlinks);
+        create_directory(&scratch.path("new"), false, symlinks).unwrap();
+        assert!(scratch.path("new").is_dir());
+        let again = create_directory(&scratch.path("new"), false, symlinks);
         assert!(matches!(again, Err(FsError::Conflict { .. })), "{again:?}");
-        let deep = create_directory(&scratch.at("a/b"), false, symlinks).unwrap_err();
+        let deep = create_directory(&scratch.path("a/b"), false, symlinks).unwrap_err();
         assert!(deep.is_not_found(), "{deep:?}");
         let root = create_directory(Path::new("/"), false, symlinks);
         assert!(matches!(root, Err(FsError::Unsuitable { .. })), "{root:?}");
@@ -26,10 +27,10 @@ fn what_is_missing_above_is_made_too() {
     for symlinks in BOTH {
         let scratch = Scratch::new();
         for path in ["a/b/c", "a/b/c", "a/b/d/", "a/./e/.", "x/../y/z"] {
-            create_directory(&scratch.at(path), true, symlinks).unwrap();
-            assert!(scratch.at(path).is_dir(), "{path}");
+            create_directory(&scratch.path(path), true, symlinks).unwrap();
+            assert!(scratch.path(path).is_dir(), "{path}");
         }
-        assert!(scratch.at("x").is_dir() && scratch.at("y/z").is_dir());
+        assert!(scratch.path("x").is_dir() && scratch.path("y/z").is_dir());
         create_directory(Path::new("/"), true, symlinks).unwrap();
     }
 }
@@ -58,29 +59,29 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
     scratch.symlink("real", "link");
     scratch.symlink("nothing", "dangling");
     for path in ["link", "link/new", "link/a/b", "dangling", "dangling/a"] {
-        let refused = create_directory(&scratch.at(path), true, Symlinks::Refuse);
+        let refused = create_directory(&scratch.path(path), true, Symlinks::Refuse);
         assert!(matches!(refused, Err(FsError::Symlink { .. })), "{path}: {refused:?}");
     }
-    let refused = create_directory(&scratch.at("link/new"), false, Symlinks::Refuse);
+    let refused = create_directory(&scratch.path("link/new"), false, Symlinks::Refuse);
     assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
-    assert_eq!(std::fs::read_dir(scratch.at("real")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(scratch.path("real")).unwrap().count(), 0);
 
     for path in ["link", "link/new", "link/a/b"] {
-        create_directory(&scratch.at(path), true, Symlinks::Follow).unwrap();
+        create_directory(&scratch.path(path), true, Symlinks::Follow).unwrap();
     }
-    assert!(scratch.at("real/a/b").is_dir());
+    assert!(scratch.path("real/a/b").is_dir());
     for path in ["dangling", "dangling/a"] {
-        let refused = create_directory(&scratch.at(path), true, Symlinks::Follow);
+        let refused = create_directory(&scratch.path(path), true, Symlinks::Follow);
         assert!(matches!(refused, Err(FsError::WrongKind { .. })), "{path}: {refused:?}");
     }
-    assert!(!scratch.at("nothing").exists());
+    assert!(!scratch.path("nothing").exists());
 }
 
 #[test]
 fn two_who_make_the_same_both_succeed() {
     let scratch = Scratch::new();
     for round in 0..200 {
-        let path = scratch.at(format!("{round}/a/b/c"));
+        let path = scratch.path(format!("{round}/a/b/c"));
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| create_directory(&path, true, Symlinks::Refuse).unwrap());
@@ -94,9 +95,9 @@ fn two_who_make_the_same_both_succeed() {
 fn a_directory_that_may_not_be_written_is_named() {
     let scratch = Scratch::new();
     let closed = scratch.directory("closed");
-    set_mode(&scratch.path, 0o755);
+    set_mode(scratch.root(), 0o755);
     set_mode(&closed, 0o555);
-    let _ = as_nobody(|| {
+    as_nobody(|| {
         let refused = create_directory(&closed.join("a/b"), true, Symlinks::Refuse).unwrap_err();
         assert!(refused.to_string().contains("closed/a: Permission denied"), "{refused}");
     });

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
-#[path = "../support/as_nobody.rs"]
-mod as_nobody;
 mod copy;
 mod copy_tree;
 mod create_directory;
@@ -13,63 +11,10 @@ mod walk;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags};
-use rustix::thread::{Gid, Uid};
-
-use crate::as_nobody::as_nobody;
-
-/// A directory without symlinks in its path.
-struct Scratch {
-    path: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Scratch {
-    fn new() -> Self {
-        Self::of(tempfile::tempdir().unwrap())
-    }
-
-    /// For what would keep a disk busy.
-    fn in_memory() -> Self {
-        Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
-    }
-
-    fn of(directory: tempfile::TempDir) -> Self {
-        let path = directory.path().canonicalize().unwrap();
-        Self { path, _directory: directory }
-    }
-
-    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.path.join(name)
-    }
-
-    fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
-        let path = self.at(name);
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.at(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-
-    fn symlink(&self, target: impl AsRef<Path>, name: impl AsRef<Path>) -> PathBuf {
-        let path = self.at(name);
-        std::os::unix::fs::symlink(target, &path).unwrap();
-        path
-    }
-
-    fn fifo(&self, name: impl AsRef<Path>) -> PathBuf {
-        let path = self.at(name);
-        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        path
-    }
-}
+use exec_server_test_support::NOBODY;
+use rustix::fs::{Mode, OFlags};
 
 fn exists(path: impl AsRef<Path>) -> bool {
     path.as_ref().symlink_metadata().is_ok()
@@ -107,8 +52,6 @@ fn file_in(directory: &OwnedFd, name: impl AsRef<OsStr>, content: &[u8]) {
 /// Lets `nobody` own a directory.
 fn give_away(path: &Path) {
     if rustix::process::geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(65_534), Gid::from_raw(65_534));
-        rustix::fs::chownat(CWD, path, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-            .unwrap();
+        std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 use exec_server_host::fs::{
     Entry, EntryTypes, FileKind, FsError, read_directory, read_directory_page,
 };
-use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::{Scratch, TemporaryMode, as_nobody};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps};
 
-use crate::{Scratch, as_nobody, set_mode};
+use crate::set_mode;
 
 #[test]
 fn types_are_followed_or_own() {
@@ -17,7 +17,7 @@ fn types_are_followed_or_own() {
     scratch.directory("d");
     scratch.file("f", "1234");
     scratch.fifo("p");
-    let _listener = UnixListener::bind(scratch.at("s")).unwrap();
+    let _listener = UnixListener::bind(scratch.path("s")).unwrap();
     scratch.symlink("d", "to_d");
     scratch.symlink("f", "to_f");
     scratch.symlink("p", "to_p");
@@ -25,7 +25,7 @@ fn types_are_followed_or_own() {
     scratch.symlink("loop", "loop");
     scratch.symlink("f/below", "to_below_a_file");
     let list = |types| -> Vec<(String, FileKind, bool)> {
-        let entries = read_directory(&scratch.path, types, 100).unwrap();
+        let entries = read_directory(scratch.root(), types, 100).unwrap();
         let plain = |name: &OsStr| name.to_str().unwrap().to_owned();
         entries.iter().map(|e| (plain(&e.name), e.kind, e.is_symlink)).collect()
     };
@@ -60,11 +60,11 @@ fn details_are_those_of_the_name_itself() {
     let time = Timespec { tv_sec: -2, tv_nsec: 500_000_000 };
     let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::utimensat(CWD, &file, &times, rustix::fs::AtFlags::empty()).unwrap();
-    let entries = read_directory(&scratch.path, EntryTypes::Own, 2).unwrap();
+    let entries = read_directory(scratch.root(), EntryTypes::Own, 2).unwrap();
     let details = entries[0].details.unwrap();
     assert_eq!((details.mode, details.size, details.modified_at_ms), (0o4751, 5, -1_500));
     assert_eq!(entries[1].details.unwrap().size, 1);
-    let followed = read_directory(&scratch.path, EntryTypes::Followed, 2).unwrap();
+    let followed = read_directory(scratch.root(), EntryTypes::Followed, 2).unwrap();
     assert!(followed.iter().all(|entry| entry.details.is_none()));
 }
 
@@ -75,7 +75,7 @@ fn names_are_sorted_by_their_bytes_whatever_these_are() {
     for name in names.iter().rev() {
         scratch.file(OsStr::from_bytes(name), "");
     }
-    let entries = read_directory(&scratch.path, EntryTypes::Followed, 6).unwrap();
+    let entries = read_directory(scratch.root(), EntryTypes::Followed, 6).unwrap();
     let found: Vec<&[u8]> = entries.iter().map(|entry| entry.name.as_bytes()).collect();
     assert_eq!(found, names);
 }
@@ -83,7 +83,7 @@ fn names_are_sorted_by_their_bytes_whatever_these_are() {
 #[test]
 fn only_a_directory_is_read() {
     let scratch = Scratch::new();
-    for path in [scratch.file("f", ""), scratch.fifo("p"), scratch.at("missing")] {
+    for path in [scratch.file("f", ""), scratch.fifo("p"), scratch.path("missing")] {
         assert!(read_directory(&path, EntryTypes::Followed, 1).is_err(), "{path:?}");
     }
 }
@@ -92,16 +92,16 @@ fn only_a_directory_is_read() {
 fn a_hundred_thousand_entries() {
     let scratch = Scratch::in_memory();
     for number in 0..100_000 {
-        let path = scratch.at(format!("{number:06}"));
+        let path = scratch.path(format!("{number:06}"));
         rustix::fs::mknodat(CWD, &path, FileType::RegularFile, Mode::RUSR, 0).unwrap();
     }
     for types in [EntryTypes::Followed, EntryTypes::Own] {
-        let refused = read_directory(&scratch.path, types, 50_000);
+        let refused = read_directory(scratch.root(), types, 50_000);
         assert!(matches!(refused, Err(FsError::TooManyEntries { max: 50_000, .. })));
-        let refused = read_directory(&scratch.path, types, 99_999);
+        let refused = read_directory(scratch.root(), types, 99_999);
         assert!(matches!(refused, Err(FsError::TooManyEntries { .. })));
         for max in [100_000, 200_000] {
-            let entries = read_directory(&scratch.path, types, max).unwrap();
+            let entries = read_directory(scratch.root(), types, max).unwrap();
             assert_eq!(entries.len(), 100_000);
             assert_eq!(
                 (&*entries[0].name, &*entries[99_999].name),
@@ -120,10 +120,10 @@ fn a_user_who_may_not_read_is_told() {
     scratch.symlink("../closed/secret", "open/link");
     let listed = scratch.directory("listed");
     scratch.file("listed/file", "");
-    set_mode(&scratch.path, 0o755);
+    set_mode(scratch.root(), 0o755);
     let _listed = TemporaryMode::set(&listed, 0o444);
     let _closed = TemporaryMode::set(&closed, 0o000);
-    let _ = as_nobody(|| {
+    as_nobody(|| {
         let refused = read_directory(&closed, EntryTypes::Followed, 9).unwrap_err();
         assert!(refused.to_string().contains("closed: Permission denied"), "{refused}");
         let entries = read_directory(&open, EntryTypes::Followed, 9).unwrap();
@@ -163,9 +163,9 @@ fn pages_together_are_the_listing() {
     }
     scratch.symlink("nowhere", "n-dangling");
     for types in [EntryTypes::Followed, EntryTypes::Own] {
-        let whole = read_directory(&scratch.path, types, 1_000).unwrap();
+        let whole = read_directory(scratch.root(), types, 1_000).unwrap();
         for limit in [1, 2, 7, whole.len(), 1_000] {
-            let (entries, pages) = in_pages(&scratch.path, types, limit);
+            let (entries, pages) = in_pages(scratch.root(), types, limit);
             assert_eq!(entries, whole, "pages of {limit}");
             assert!(pages >= whole.len().div_ceil(limit));
         }
@@ -181,13 +181,13 @@ fn what_stays_is_in_one_page_whatever_comes_and_goes() {
     }
     let page = |after: Option<&OsStr>| {
         let limit = 2.try_into().unwrap();
-        let page = read_directory_page(&scratch.path, EntryTypes::Own, after, limit).unwrap();
+        let page = read_directory_page(scratch.root(), EntryTypes::Own, after, limit).unwrap();
         let names: Vec<_> = page.entries.into_iter().map(|entry| entry.name).collect();
         (names, page.last)
     };
     let (names, last) = page(None);
     assert_eq!((names, last.as_deref()), (vec!["b".into(), "d".into()], Some(OsStr::new("d"))));
-    std::fs::remove_file(scratch.at("d")).unwrap();
+    std::fs::remove_file(scratch.path("d")).unwrap();
     scratch.file("a", "");
     scratch.file("e", "");
     let (names, last) = page(last.as_deref());

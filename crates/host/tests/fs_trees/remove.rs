@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_host::fs::{
     CancelFlag, FsError, RemoveOptions, Symlinks, create_directory, remove,
 };
-use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::{Scratch, TemporaryMode, as_nobody};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Scratch, as_nobody, chain, exists, file_in, give_away};
+use crate::{chain, exists, file_in, give_away};
 
 const ALL: RemoveOptions =
     RemoveOptions { recursive: true, force: false, symlinks: Symlinks::Follow };
@@ -23,7 +23,7 @@ fn whatever_has_a_name_can_be_removed() {
             scratch.file("file", ""),
             scratch.fifo("fifo"),
             scratch.directory("empty"),
-            scratch.at("dangling"),
+            scratch.path("dangling"),
         ] {
             remove(&path, &options, &CancelFlag::never()).unwrap();
             assert!(!exists(&path));
@@ -38,15 +38,15 @@ fn a_symlink_goes_and_its_target_stays() {
     scratch.file("kept/file", "kept");
     for (name, path) in [("link", "link"), ("slash", "slash/")] {
         scratch.symlink("kept", name);
-        remove(&scratch.at(path), &FORCE, &CancelFlag::never()).unwrap();
-        assert!(!exists(scratch.at(name)));
+        remove(&scratch.path(path), &FORCE, &CancelFlag::never()).unwrap();
+        assert!(!exists(scratch.path(name)));
     }
     scratch.directory("tree/sub");
     scratch.symlink("../kept", "tree/to_directory");
     scratch.symlink("../../kept/file", "tree/sub/to_file");
-    remove(&scratch.at("tree"), &ALL, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("tree")));
-    assert_eq!(std::fs::read(scratch.at("kept/file")).unwrap(), b"kept");
+    remove(&scratch.path("tree"), &ALL, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("tree")));
+    assert_eq!(std::fs::read(scratch.path("kept/file")).unwrap(), b"kept");
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
     scratch.file("real/a", "");
     scratch.symlink("real", "link");
     let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..FORCE };
-    let refused = remove(&scratch.at("link/a"), &refuse, &CancelFlag::never());
+    let refused = remove(&scratch.path("link/a"), &refuse, &CancelFlag::never());
     assert!(matches!(refused, Err(FsError::Symlink { .. })), "{refused:?}");
-    assert!(exists(scratch.at("real/a")));
-    remove(&scratch.at("link/a"), &ALL, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("real/a")));
+    assert!(exists(scratch.path("real/a")));
+    remove(&scratch.path("link/a"), &ALL, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("real/a")));
 }
 
 #[test]
@@ -73,34 +73,36 @@ fn a_symlink_is_refused_by_its_own_name_too() {
     for options in [ALL, ONE, FORCE] {
         let options = RemoveOptions { symlinks: Symlinks::Refuse, ..options };
         for name in ["to_directory", "to_directory/", "dangling"] {
-            let refused = remove(&scratch.at(name), &options, &CancelFlag::never());
+            let refused = remove(&scratch.path(name), &options, &CancelFlag::never());
             assert!(matches!(refused, Err(FsError::Symlink { .. })), "{name}: {refused:?}");
-            assert!(exists(scratch.at(name.trim_end_matches('/'))));
+            assert!(exists(scratch.path(name.trim_end_matches('/'))));
         }
     }
     // Those in a tree are no part of the path.
     let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..ALL };
-    remove(&scratch.at("tree"), &refuse, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("tree")));
+    remove(&scratch.path("tree"), &refuse, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("tree")));
 }
 
 #[test]
 fn only_recursively_with_content() {
     let scratch = Scratch::new();
     scratch.file("d/file", "");
-    let refused = remove(&scratch.at("d"), &ONE, &CancelFlag::never()).unwrap_err();
+    let refused = remove(&scratch.path("d"), &ONE, &CancelFlag::never()).unwrap_err();
     assert!(refused.to_string().contains("not empty"), "{refused}");
-    assert!(exists(scratch.at("d/file")));
-    remove(&scratch.at("d"), &ALL, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("d")));
+    assert!(exists(scratch.path("d/file")));
+    remove(&scratch.path("d"), &ALL, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("d")));
 }
 
 #[test]
 fn what_is_missing_is_fine_with_force_only() {
     let scratch = Scratch::new();
     for path in ["missing", "missing/below"] {
-        remove(&scratch.at(path), &FORCE, &CancelFlag::never()).unwrap();
-        assert!(remove(&scratch.at(path), &ALL, &CancelFlag::never()).unwrap_err().is_not_found());
+        remove(&scratch.path(path), &FORCE, &CancelFlag::never()).unwrap();
+        assert!(
+            remove(&scratch.path(path), &ALL, &CancelFlag::never()).unwrap_err().is_not_found()
+        );
     }
 }
 
@@ -108,11 +110,12 @@ fn what_is_missing_is_fine_with_force_only() {
 fn what_is_no_name_in_a_directory_is_refused() {
     let scratch = Scratch::new();
     scratch.file("a/file", "");
-    for path in [Path::new("/"), &scratch.at("a/.."), &scratch.at("a/."), &scratch.at("a/./")] {
+    for path in [Path::new("/"), &scratch.path("a/.."), &scratch.path("a/."), &scratch.path("a/./")]
+    {
         let refused = remove(path, &FORCE, &CancelFlag::never());
         assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{path:?}: {refused:?}");
     }
-    assert!(exists(scratch.at("a/file")));
+    assert!(exists(scratch.path("a/file")));
 }
 
 #[test]
@@ -121,10 +124,10 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
     let scratch = Scratch::in_memory();
     scratch.file("top/file", "");
-    let lowest = chain(&scratch.at("top"), "deep", 10_000);
+    let lowest = chain(&scratch.path("top"), "deep", 10_000);
     file_in(&lowest, "file", b"x");
-    remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("top")));
+    remove(&scratch.path("top"), &ALL, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("top")));
 }
 
 #[test]
@@ -136,14 +139,14 @@ fn a_wide_tree() {
         }
         scratch.directory(format!("top/{directory}/sub"));
     }
-    remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap();
-    assert!(!exists(scratch.at("top")));
+    remove(&scratch.path("top"), &ALL, &CancelFlag::never()).unwrap();
+    assert!(!exists(scratch.path("top")));
 }
 
 #[test]
 fn a_directory_that_is_being_filled_is_removed_or_named() {
     let scratch = Scratch::new();
-    let top = scratch.at("top");
+    let top = scratch.path("top");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -175,18 +178,18 @@ fn the_entry_that_cannot_be_removed_is_named() {
     let unreadable = scratch.file("other/unreadable/file", "").parent().unwrap().to_owned();
     let empty = scratch.directory("empty/unreadable");
     for path in ["", "top", "top/a", "top/a/fixed", "other", "other/unreadable", "empty"] {
-        give_away(&scratch.at(path));
+        give_away(&scratch.path(path));
     }
     give_away(&empty);
     let _fixed = TemporaryMode::set(fixed, 0o555);
     let _closed = [unreadable, empty].map(|path| TemporaryMode::set(path, 0o000));
-    let _ = as_nobody(|| {
-        let refused = remove(&scratch.at("top"), &ALL, &CancelFlag::never()).unwrap_err();
+    as_nobody(|| {
+        let refused = remove(&scratch.path("top"), &ALL, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("top/a/fixed/file: Permission denied"), "{refused}");
-        let refused = remove(&scratch.at("other"), &ALL, &CancelFlag::never()).unwrap_err();
+        let refused = remove(&scratch.path("other"), &ALL, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("other/unreadable: Permission denied"), "{refused}");
         // One without content need not be read.
-        remove(&scratch.at("empty"), &ALL, &CancelFlag::never()).unwrap();
+        remove(&scratch.path("empty"), &ALL, &CancelFlag::never()).unwrap();
     });
 }
 
@@ -195,10 +198,10 @@ fn below_a_file_there_is_nothing_to_remove() {
     let scratch = Scratch::new();
     scratch.file("file", "content");
     for below in ["file/below", "file/a/b"] {
-        remove(&scratch.at(below), &FORCE, &CancelFlag::never()).unwrap();
-        remove(&scratch.at(below), &ALL, &CancelFlag::never()).unwrap_err();
+        remove(&scratch.path(below), &FORCE, &CancelFlag::never()).unwrap();
+        remove(&scratch.path(below), &ALL, &CancelFlag::never()).unwrap_err();
     }
-    assert_eq!(std::fs::read(scratch.at("file")).unwrap(), b"content");
+    assert_eq!(std::fs::read(scratch.path("file")).unwrap(), b"content");
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn a_removal_that_nobody_waits_for_ends() {
     scratch.file("top/file", "");
     let cancel = CancelFlag::new();
     cancel.request();
-    let abandoned = remove(&scratch.at("top"), &FORCE, &cancel).unwrap_err();
+    let abandoned = remove(&scratch.path("top"), &FORCE, &cancel).unwrap_err();
     assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
-    assert!(exists(scratch.at("top/file")));
+    assert!(exists(scratch.path("top/file")));
 }

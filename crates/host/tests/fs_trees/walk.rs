@@ -3,9 +3,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use exec_server_host::fs::{CancelFlag, Tree, TreeKind, WalkOptions, walk};
-use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::{Scratch, TemporaryMode, as_nobody};
 
-use crate::{Scratch, as_nobody, chain, file_in, set_mode};
+use crate::{chain, file_in, set_mode};
 
 const EVERYTHING: WalkOptions = WalkOptions {
     max_depth: 64,
@@ -39,10 +39,10 @@ fn sample() -> Scratch {
 #[test]
 fn level_by_level_and_sorted() {
     let scratch = sample();
-    let tree = walk(&scratch.path, &EVERYTHING, &CancelFlag::never()).unwrap();
+    let tree = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
     let expected =
         [".dot", "a/", "b/", "z", "a/.hidden/", "a/2", "b/1", "b/x/", "a/.hidden/h", "b/x/deep"];
-    assert_eq!(names(&scratch.path, &tree), expected);
+    assert_eq!(names(scratch.root(), &tree), expected);
     assert!(tree.errors.is_empty() && !tree.truncated);
 }
 
@@ -50,16 +50,16 @@ fn level_by_level_and_sorted() {
 fn the_root_is_a_directory_by_any_path() {
     let scratch = sample();
     scratch.symlink("b", "link");
-    let root = scratch.at("link/../a/./../b/");
+    let root = scratch.path("link/../a/./../b/");
     let tree = walk(&root, &EVERYTHING, &CancelFlag::never()).unwrap();
     assert_eq!(names(&root, &tree), ["1", "x/", "x/deep"]);
-    let link = scratch.at("link");
+    let link = scratch.path("link");
     assert_eq!(
         names(&link, &walk(&link, &EVERYTHING, &CancelFlag::never()).unwrap()),
         ["1", "x/", "x/deep"]
     );
     for path in ["a/fifo", "a/dangling", "missing", "z/below", "z/"] {
-        assert!(walk(&scratch.at(path), &EVERYTHING, &CancelFlag::never()).is_err(), "{path}");
+        assert!(walk(&scratch.path(path), &EVERYTHING, &CancelFlag::never()).is_err(), "{path}");
     }
 }
 
@@ -67,7 +67,7 @@ fn the_root_is_a_directory_by_any_path() {
 fn there_is_nothing_below_a_file() {
     let scratch = sample();
     for path in ["z", "a/to_file"] {
-        let tree = walk(&scratch.at(path), &EVERYTHING, &CancelFlag::never()).unwrap();
+        let tree = walk(&scratch.path(path), &EVERYTHING, &CancelFlag::never()).unwrap();
         assert_eq!(tree, Tree::default(), "{path}");
     }
 }
@@ -84,9 +84,9 @@ fn hidden_directories_are_listed_and_not_entered() {
         follow_directory_symlinks: true,
         ..EVERYTHING
     };
-    let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
+    let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
     let expected = [".dot", ".hidden/", ".to_directory/", "open/", "open/file"];
-    assert_eq!(names(&scratch.path, &tree), expected);
+    assert_eq!(names(scratch.root(), &tree), expected);
 }
 
 #[test]
@@ -97,29 +97,29 @@ fn symlinks_to_directories_are_listed_and_entered_once_if_at_all() {
     scratch.symlink("a", "b");
     scratch.symlink(".", "c");
     scratch.symlink("a/file", "to_file");
-    let tree = walk(&scratch.path, &EVERYTHING, &CancelFlag::never()).unwrap();
-    assert_eq!(names(&scratch.path, &tree), ["a/", "a/file"]);
+    let tree = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
+    assert_eq!(names(scratch.root(), &tree), ["a/", "a/file"]);
     let options = WalkOptions { follow_directory_symlinks: true, ..EVERYTHING };
-    let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
-    assert_eq!(names(&scratch.path, &tree), ["a/", "b/", "c/", "a/file", "a/up/"]);
+    let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
+    assert_eq!(names(scratch.root(), &tree), ["a/", "b/", "c/", "a/file", "a/up/"]);
     assert!(!tree.truncated);
 
     let outside = Scratch::new();
     outside.file("o/file", "");
-    scratch.symlink(outside.at("o"), "d");
-    let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
-    assert!(names(&scratch.path, &tree).contains(&"d/file".to_owned()));
+    scratch.symlink(outside.path("o"), "d");
+    let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
+    assert!(names(scratch.root(), &tree).contains(&"d/file".to_owned()));
 }
 
 #[test]
 fn a_name_costs_what_it_is_as_a_uri() {
     let scratch = Scratch::new();
     let odd = scratch.file("odd \u{fc}%name", "");
-    let plain = scratch.path.as_os_str().len() + "/oddname".len();
+    let plain = scratch.root().as_os_str().len() + "/oddname".len();
     let max_bytes = plain + 4 * 3 + 48;
     for (max_bytes, truncated) in [(max_bytes, false), (max_bytes - 1, true)] {
         let options = WalkOptions { max_bytes, ..EVERYTHING };
-        let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
+        let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
         assert_eq!(tree.truncated, truncated);
         assert_eq!(tree.entries.iter().any(|entry| entry.path == odd), !truncated);
     }
@@ -130,14 +130,14 @@ fn a_walk_that_nobody_waits_for_ends() {
     let scratch = sample();
     let cancel = CancelFlag::new();
     cancel.request();
-    let abandoned = walk(&scratch.path, &EVERYTHING, &cancel).unwrap_err();
+    let abandoned = walk(scratch.root(), &EVERYTHING, &cancel).unwrap_err();
     assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
 }
 
 #[test]
 fn every_bound_ends_the_walk_and_says_so() {
     let scratch = sample();
-    let whole = walk(&scratch.path, &EVERYTHING, &CancelFlag::never()).unwrap();
+    let whole = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
     let bytes: usize = whole.entries.iter().map(|entry| entry.path.as_os_str().len() + 48).sum();
     let exact = WalkOptions {
         max_depth: 2,
@@ -146,11 +146,11 @@ fn every_bound_ends_the_walk_and_says_so() {
         max_bytes: bytes,
         ..EVERYTHING
     };
-    assert_eq!(walk(&scratch.path, &exact, &CancelFlag::never()).unwrap(), whole);
+    assert_eq!(walk(scratch.root(), &exact, &CancelFlag::never()).unwrap(), whole);
     // How deep to go is a question, and not a bound of the answer.
     for (max_depth, count) in [(1, 8), (0, 4)] {
         let tree =
-            walk(&scratch.path, &WalkOptions { max_depth, ..exact.clone() }, &CancelFlag::never())
+            walk(scratch.root(), &WalkOptions { max_depth, ..exact.clone() }, &CancelFlag::never())
                 .unwrap();
         assert_eq!((tree.entries.len(), tree.truncated), (count, false), "{max_depth}");
     }
@@ -164,7 +164,7 @@ fn every_bound_ends_the_walk_and_says_so() {
         (WalkOptions { max_bytes: 0, ..exact }, 0),
     ];
     for (options, count) in short {
-        let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
+        let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
         assert_eq!((tree.entries.len(), tree.truncated), (count, true), "{options:?}");
         if options.max_entries == whole.entries.len() {
             assert_eq!(tree.entries, whole.entries[..count], "{options:?}");
@@ -175,11 +175,11 @@ fn every_bound_ends_the_walk_and_says_so() {
 #[test]
 fn paths_longer_than_the_kernel_takes() {
     let scratch = Scratch::new();
-    let lowest = chain(&scratch.path, &"n".repeat(250), 30);
+    let lowest = chain(scratch.root(), &"n".repeat(250), 30);
     file_in(&lowest, OsStr::from_bytes(b"\xff"), b"");
     for follow_directory_symlinks in [false, true] {
         let options = WalkOptions { follow_directory_symlinks, ..EVERYTHING };
-        let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
+        let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
         assert_eq!((tree.entries.len(), tree.truncated), (31, false), "{:?}", tree.errors);
         assert_eq!(tree.entries[30].path.file_name().unwrap().as_bytes(), b"\xff");
     }
@@ -191,15 +191,15 @@ fn what_may_not_be_read_is_reported_and_the_rest_is_walked() {
     let closed = scratch.directory("closed/below");
     scratch.file("ok/file", "");
     scratch.symlink("../closed/below", "ok/link");
-    set_mode(&scratch.path, 0o755);
+    set_mode(scratch.root(), 0o755);
     let _closed = TemporaryMode::set(closed.parent().unwrap(), 0o000);
-    let _ = as_nobody(|| {
+    as_nobody(|| {
         let options = WalkOptions { follow_directory_symlinks: true, ..EVERYTHING };
-        let tree = walk(&scratch.path, &options, &CancelFlag::never()).unwrap();
-        let names = names(&scratch.path, &tree);
+        let tree = walk(scratch.root(), &options, &CancelFlag::never()).unwrap();
+        let names = names(scratch.root(), &tree);
         assert!(names.contains(&"closed/".to_owned()) && names.contains(&"ok/file".to_owned()));
         let failed: Vec<_> = tree.errors.iter().map(|error| error.path.clone()).collect();
-        assert_eq!(failed, [scratch.at("closed"), scratch.at("ok/link")]);
+        assert_eq!(failed, [scratch.path("closed"), scratch.path("ok/link")]);
         assert!(tree.errors[0].message.ends_with("closed: Permission denied (os error 13)"));
         assert!(!tree.truncated);
     });
@@ -210,9 +210,9 @@ fn there_is_a_bound_to_errors_too() {
     let scratch = Scratch::new();
     let close = |number| TemporaryMode::set(scratch.directory(format!("{number}")), 0o000);
     let _closed: Vec<_> = (0..1_001).map(close).collect();
-    set_mode(&scratch.path, 0o755);
-    let _ = as_nobody(|| {
-        let tree = walk(&scratch.path, &EVERYTHING, &CancelFlag::never()).unwrap();
+    set_mode(scratch.root(), 0o755);
+    as_nobody(|| {
+        let tree = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
         assert_eq!((tree.entries.len(), tree.errors.len(), tree.truncated), (1_001, 1_000, true));
     });
 }

@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
-#[path = "../support/as_nobody.rs"]
-mod as_nobody;
 mod roots;
 mod scene;
 mod sharing;

@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exec_server_host::fs::watch::{Change, ChangeKind, Job, Watch, WatchDepth, Watcher};
-use tempfile::TempDir;
+use exec_server_test_support::Scratch;
 
 /// Long enough that only a lost event reaches it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct WatchScene {
-    _keep: Option<TempDir>,
+    _keep: Option<Scratch>,
     pub(crate) root: PathBuf,
     pub(crate) watcher: Watcher,
 }
 
 impl WatchScene {
     pub(crate) fn new() -> Self {
-        Self::of(tempfile::tempdir().unwrap())
+        Self::of(Scratch::new())
     }
 
     /// For what would keep a disk busy.
     pub(crate) fn in_memory() -> Self {
-        Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+        Self::of(Scratch::in_memory())
     }
 
-    fn of(keep: TempDir) -> Self {
-        let root = keep.path().canonicalize().unwrap();
+    fn of(keep: Scratch) -> Self {
+        let root = keep.root().to_owned();
         Self { _keep: Some(keep), ..Self::at_path(root) }
     }
 

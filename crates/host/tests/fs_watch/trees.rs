@@ -5,9 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
-use exec_server_test_support::TemporaryMode;
+use exec_server_test_support::{TemporaryMode, as_nobody};
 
-use crate::as_nobody::as_nobody;
 use crate::scene::{WatchScene, is_watched, on_this_thread};
 
 #[tokio::test]
@@ -132,7 +131,7 @@ fn what_may_not_be_read_is_left_out() {
     mode("", 0o755);
     mode("open", 0o777);
     let _closed = TemporaryMode::set(scene.at("closed"), 0o000);
-    let _ = as_nobody(|| {
+    as_nobody(|| {
         // Its queue is emptied by a thread of this user.
         let scene = WatchScene::at_path(scene.root.clone());
         let mut told = scene.watch_by("", WatchDepth::Tree, on_this_thread);

@@ -194,29 +194,6 @@ pub(crate) const RUNNER: &str = r#"
 pub(crate) const FORK_BOMB: &str =
     r#"$| = 1; my $said; while (1) { defined(fork) or $said++ or print "full\n" }"#;
 
-/// Closed until opened: `read x < path` waits in the meantime.
-pub(crate) struct Gate {
-    directory: tempfile::TempDir,
-}
-
-impl Gate {
-    pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let fifo = directory.path().join("gate");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
-            .unwrap();
-        Self { directory }
-    }
-
-    pub(crate) fn path(&self) -> String {
-        self.directory.path().join("gate").to_str().unwrap().to_owned()
-    }
-
-    pub(crate) fn open(&self) {
-        drop(fs::OpenOptions::new().write(true).open(self.path()).unwrap());
-    }
-}
-
 pub(crate) fn kill(pid: u32) {
     rustix::process::kill_process(to_pid(pid), rustix::process::Signal::KILL).unwrap();
 }
