@@ -10,35 +10,27 @@ use exec_server_client::{
     ConnectionState, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions,
     ExecServerError, ExecServerProcess, ProcessEvents,
 };
-use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{
     Empty, ErrorKind, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams,
     FsWatchParams, FsWriteFileParams, ListParams, OutputStream, PathUri, SessionCloseParams,
     StartParams, TerminateMode, WriteParams, WriteStatus,
 };
 use exec_server_server::{Server, ServerConfig};
-use exec_server_transport::memory;
+use exec_server_test_support::{Served, TestServer};
 use serde_json::json;
-
-fn server(config: ServerConfig) -> Server {
-    Server::new(config, Launcher::plain())
-}
 
 fn connect(server: &Server) -> ExecServerClient {
     ExecServerClient::connect_in_process(server.connect_in_process("local").unwrap())
 }
 
 fn local(config: ServerConfig) -> ExecServerClient {
-    connect(&server(config))
+    connect(&TestServer::new(config))
 }
 
 /// A client of the same server that speaks JSON.
 async fn other(server: &Server) -> ExecServerClient {
-    let (ours, theirs) = memory();
-    let server = server.clone();
-    tokio::spawn(async move { server.serve(theirs).await });
     let options = ExecServerClientConnectOptions::default();
-    ExecServerClient::connect_over(ours, options).await.unwrap()
+    ExecServerClient::connect_over(Served::by(server).connection, options).await.unwrap()
 }
 
 fn shell(id: &str, script: &str) -> StartParams {
@@ -155,7 +147,7 @@ async fn reading_makes_room_for_a_child_that_blocks() {
 
 #[tokio::test]
 async fn the_session_counts_is_listed_and_cannot_be_resumed() {
-    let server = server(ServerConfig { max_sessions: 2, ..ServerConfig::default() });
+    let server = TestServer::new(ServerConfig { max_sessions: 2, ..ServerConfig::default() });
     let client = connect(&server);
     let _process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     let watcher = other(&server).await;
@@ -168,14 +160,12 @@ async fn the_session_counts_is_listed_and_cannot_be_resumed() {
     assert_eq!((listed.client_name.as_str(), listed.attached), ("local", true));
     assert_eq!(listed.processes, ["p"]);
 
-    let (ours, theirs) = memory();
-    let serving = server.clone();
-    tokio::spawn(async move { serving.serve(theirs).await });
     let options = ExecServerClientConnectOptions {
         resume_session_id: Some(client.session_id().to_owned()),
         ..Default::default()
     };
-    let refused = ExecServerClient::connect_over(ours, options).await.unwrap_err();
+    let connection = Served::by(&server).connection;
+    let refused = ExecServerClient::connect_over(connection, options).await.unwrap_err();
     assert!(refused.to_string().contains("-32010"), "{refused}");
 
     drop((client, _process));
@@ -184,7 +174,7 @@ async fn the_session_counts_is_listed_and_cannot_be_resumed() {
 
 #[tokio::test]
 async fn another_client_may_observe_the_session_and_close_it() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let process = client.start(shell("p", "echo up; exec sleep 1000")).await.unwrap();
     let mut events = process.subscribe_events();
@@ -206,7 +196,7 @@ async fn another_client_may_observe_the_session_and_close_it() {
 
 #[tokio::test]
 async fn a_client_in_the_program_may_observe_others() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let (client, owner) = (connect(&server), other(&server).await);
     let process = owner.start(shell("p", "echo up; exec sleep 1000")).await.unwrap();
     let observed = client.observe(owner.session_id(), "p", None).await.unwrap();
@@ -220,7 +210,7 @@ async fn a_client_in_the_program_may_observe_others() {
 
 #[tokio::test]
 async fn close_returns_when_nothing_is_left() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     client.close().await.unwrap();
@@ -234,7 +224,7 @@ async fn close_returns_when_nothing_is_left() {
 
 #[tokio::test]
 async fn dropping_the_client_ends_its_processes_also_outside_the_runtime() {
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     let mut events = process.subscribe_events();
@@ -250,7 +240,7 @@ async fn dropping_the_client_ends_its_processes_also_outside_the_runtime() {
 #[tokio::test]
 async fn leases_may_be_dropped_outside_the_runtime() {
     let directory = tempfile::tempdir().unwrap();
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let path = PathUri::from_path(directory.path()).unwrap();
     let watch = client.watch(watch_params(&path)).await.unwrap();
@@ -334,7 +324,7 @@ async fn calls_may_come_from_a_thread_without_a_runtime() {
 #[tokio::test]
 async fn what_is_open_ends_with_the_session() {
     let directory = tempfile::tempdir().unwrap();
-    let server = server(ServerConfig::default());
+    let server = TestServer::new(ServerConfig::default());
     let path = PathUri::from_path(directory.path()).unwrap();
 
     let client = connect(&server);
@@ -365,7 +355,7 @@ async fn a_refused_start_does_not_hide_the_process_of_that_id() {
 #[tokio::test]
 async fn limits_and_errors_are_those_of_the_wire() {
     let config = ServerConfig { max_processes_per_session: 1, ..ServerConfig::default() };
-    let server = server(config);
+    let server = TestServer::new(config);
     let client = connect(&server);
     let long = "x".repeat(1025);
     assert_eq!(server.connect_in_process(&long).unwrap_err().code, -32602);

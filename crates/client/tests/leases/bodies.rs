@@ -3,16 +3,17 @@
 use bytes::Bytes;
 use exec_server_client::{ConnectionState, ExecServerClient, ExecServerError, HttpBody};
 use exec_server_protocol::{Base64Bytes, HttpRequestParams};
+use exec_server_test_support::ScriptedServer;
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, connected, connected_to};
+use crate::peer::{connected, connected_to, round_trip};
 
 fn get() -> HttpRequestParams {
     HttpRequestParams::new("GET", "http://localhost/")
 }
 
 /// A body that has begun, and its id.
-async fn begun(client: &ExecServerClient, peer: &mut Peer) -> (HttpBody, String) {
+async fn begun(client: &ExecServerClient, peer: &mut ScriptedServer) -> (HttpBody, String) {
     let request = client.http_stream(get());
     let serving = async {
         let (id, params) = peer.expect("http/request").await;
@@ -45,7 +46,7 @@ async fn pieces_come_in_order_and_then_the_end() {
     assert_eq!(body.next().await.unwrap().unwrap(), "three");
     assert!(body.next().await.is_none());
     drop(body);
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -55,7 +56,7 @@ async fn what_is_consumed_is_acknowledged_and_not_before() {
     for seq in 1..=2 {
         peer.notify("http/request/bodyDelta", &piece(&id, seq, vec![0; 1 << 20])).await;
     }
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     for seq in 1..=2 {
         body.next().await.unwrap().unwrap();
         let ack = peer.receive().await;
@@ -75,7 +76,7 @@ async fn a_server_that_knows_no_acknowledgements_gets_none_and_may_send_more() {
     for _ in 1..=32 {
         body.next().await.unwrap().unwrap();
     }
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -132,7 +133,7 @@ async fn a_cut_fails_the_body_at_once_and_the_client_goes_on() {
     let (mut body, id) = begun(&client, &mut peer).await;
     let (mut idle, _) = begun(&client, &mut peer).await;
     peer.notify("http/request/bodyDelta", &piece(&id, 1, "one")).await;
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     drop(peer);
     // Nobody has accepted the next connection yet.
     let error = idle.next().await.unwrap().unwrap_err();
@@ -149,7 +150,7 @@ async fn a_cut_fails_the_body_at_once_and_the_client_goes_on() {
     peer.notify("http/request/bodyDelta", &piece(&new_id, 1, "new")).await;
     assert_eq!(again.next().await.unwrap().unwrap(), "new");
     drop((body, idle));
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -184,7 +185,7 @@ async fn a_whole_response_is_not_cancelled_unless_nobody_waits_for_it() {
     };
     let (response, ()) = tokio::join!(client.http_fetch(get()), serving);
     assert_eq!(&response.unwrap().body_base64[..], b"hi");
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 
     let params = tokio::select! {
         _ = client.http_fetch(get()) => panic!("nobody has answered"),

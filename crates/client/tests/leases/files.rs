@@ -2,9 +2,10 @@
 
 use exec_server_client::{ConnectionState, ExecServerClient, ExecServerError, NewFile, OpenFile};
 use exec_server_protocol::{FsCreateParams, FsOpenParams, PathUri};
+use exec_server_test_support::ScriptedServer;
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, connected};
+use crate::peer::{connected, round_trip};
 
 fn path() -> PathUri {
     PathUri::from_path("/a").unwrap()
@@ -27,7 +28,7 @@ fn metadata() -> Value {
     })
 }
 
-async fn opened(client: &ExecServerClient, peer: &mut Peer) -> (OpenFile, Value) {
+async fn opened(client: &ExecServerClient, peer: &mut ScriptedServer) -> (OpenFile, Value) {
     let serving = async {
         let (id, params) = peer.expect("fs/open").await;
         peer.answer(&id, &open_response(&params)).await;
@@ -37,7 +38,7 @@ async fn opened(client: &ExecServerClient, peer: &mut Peer) -> (OpenFile, Value)
     (file.unwrap(), id)
 }
 
-async fn created(client: &ExecServerClient, peer: &mut Peer) -> (NewFile, Value) {
+async fn created(client: &ExecServerClient, peer: &mut ScriptedServer) -> (NewFile, Value) {
     let serving = async {
         let (id, params) = peer.expect("fs/create").await;
         peer.answer(&id, &json!({"handleId": params["handleId"], "size": 7})).await;
@@ -73,7 +74,7 @@ async fn a_commit_closes_once() {
     };
     let (committed, ()) = tokio::join!(file.commit(), serving);
     assert_eq!(committed.unwrap().size, Some(9));
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -115,7 +116,7 @@ async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
     let error = file.read_block(0, 9).await.unwrap_err();
     assert!(matches!(error, ExecServerError::Interrupted { method: "fs/readBlock" }), "{error}");
     drop(file);
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -134,7 +135,7 @@ async fn a_handle_that_the_next_connection_does_not_know_is_an_interruption() {
     let mut peer = listening.accept().await;
     let (id, _) = peer.expect("fs/readBlock").await;
     peer.refuse(&id, "handleId \"1\" is not open on this connection").await;
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     let error = reading.await.unwrap_err();
     assert!(matches!(error, ExecServerError::Interrupted { method: "fs/readBlock" }), "{error}");
 }

@@ -4,9 +4,10 @@ use std::pin::pin;
 
 use exec_server_client::{ExecServerError, SearchResults};
 use exec_server_protocol::{FsSearchParams, PathUri};
+use exec_server_test_support::ScriptedServer;
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, connected};
+use crate::peer::{connected, round_trip};
 
 fn params() -> FsSearchParams {
     FsSearchParams::new(PathUri::from_path("/").unwrap(), "needle")
@@ -31,7 +32,7 @@ async fn lines(search: &mut SearchResults) -> Option<Vec<u64>> {
 /// A search that has found line 1, the id of its call and its own.
 async fn begun(
     client: &exec_server_client::ExecServerClient,
-    peer: &mut Peer,
+    peer: &mut ScriptedServer,
 ) -> (SearchResults, Value, Value) {
     let serving = async {
         let (id, params) = peer.expect("fs/search").await;
@@ -54,7 +55,7 @@ async fn results_come_as_they_are_found_and_then_the_summary() {
     assert_eq!(lines(&mut search).await, None);
     assert_eq!(search.summary().unwrap().matches, 3);
     drop(search);
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -83,7 +84,7 @@ async fn the_summary_comes_after_the_results_although_it_is_there() {
         };
         peer.notify("fs/searchResults", &results(&search_id, &[1])).await;
         peer.answer(&id, &summary(1)).await;
-        peer.round_trip(&client).await;
+        round_trip(&mut peer, &client).await;
         searching.await
     };
     let mut search = searching.await.unwrap();
@@ -103,7 +104,7 @@ async fn a_bad_pattern_is_an_error_of_the_call() {
     };
     let (search, ()) = tokio::join!(client.search(params()), serving);
     assert!(search.unwrap_err().to_string().contains("unclosed group"));
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -138,5 +139,5 @@ async fn a_cut_ends_a_search_with_an_error() {
     assert!(search.next().await.is_none() && search.summary().is_none());
     let mut peer = listening.accept().await;
     drop(search);
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }

@@ -4,23 +4,24 @@ use std::pin::pin;
 
 use exec_server_client::{Changes, ExecServerClient, ExecServerError, WatchEvents};
 use exec_server_protocol::{FsWatchParams, PathUri};
+use exec_server_test_support::ScriptedServer;
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, connected};
+use crate::peer::{connected, round_trip};
 
 fn params() -> FsWatchParams {
     let path = PathUri::from_path("/link").unwrap();
     FsWatchParams { path, watch_id: String::new(), recursive: true, sandbox: None }
 }
 
-async fn serve_watch(peer: &mut Peer) -> Value {
+async fn serve_watch(peer: &mut ScriptedServer) -> Value {
     let (id, params) = peer.expect("fs/watch").await;
     assert_eq!(params["path"], "file:///link");
     peer.answer(&id, &json!({"path": "file:///real"})).await;
     params["watchId"].clone()
 }
 
-async fn watching(client: &ExecServerClient, peer: &mut Peer) -> (WatchEvents, Value) {
+async fn watching(client: &ExecServerClient, peer: &mut ScriptedServer) -> (WatchEvents, Value) {
     let (watch, id) = tokio::join!(client.watch(params()), serve_watch(peer));
     (watch.unwrap(), id)
 }
@@ -47,12 +48,12 @@ async fn changes_are_told_together_and_overflow_as_a_rescan() {
     for name in ["b", "c"] {
         peer.notify("fs/changed", &created(&id, name)).await;
     }
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     assert_eq!(names(&mut watch).await, ["b", "c"]);
     for number in 0..=10_000 {
         peer.notify("fs/changed", &created(&id, &number.to_string())).await;
     }
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     let told = watch.next().await.unwrap().unwrap();
     assert!(told.rescan && told.changes.is_empty());
 }
@@ -99,7 +100,7 @@ async fn a_watch_that_cannot_be_renewed_ends_with_that_error() {
     assert!(matches!(told, Some(Err(ExecServerError::Server(_)))), "{told:?}");
     assert!(watch.next().await.is_none());
     drop(watch);
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
 }
 
 #[tokio::test]
@@ -127,7 +128,7 @@ async fn who_drops_the_future_of_a_watch_leaves_none() {
         }
     };
     // Not before the answer: requests may overtake each other.
-    peer.round_trip(&client).await;
+    round_trip(&mut peer, &client).await;
     peer.answer(&id, &json!({"path": "file:///real"})).await;
     assert_eq!(peer.expect("fs/unwatch").await.1["watchId"], params_of_watch["watchId"]);
 }

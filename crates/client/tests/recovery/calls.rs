@@ -11,13 +11,14 @@ use exec_server_test_support::{Cut, FaultProxy, Way};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    TestServer, args, follow, shell, wait_for, wait_for_state, wait_until_recovering, with_stdin,
+    LoopbackServer, args, follow, shell, wait_for, wait_for_state, wait_until_recovering,
+    with_stdin,
 };
 use crate::tap::{Fate, Tap};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_wait_for_the_connection() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     proxy.refuse();
     proxy.cut(Cut::Rst).await;
@@ -38,7 +39,7 @@ async fn calls_wait_for_the_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_state_is_told() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let mut state = client.connection_state();
     assert!(matches!(*state.borrow_and_update(), ConnectionState::Connected));
@@ -56,7 +57,7 @@ async fn the_state_is_told() {
 
 #[tokio::test]
 async fn reads_are_sent_again() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let process = client.start(with_stdin(shell("p", "echo out; read line"))).await.unwrap();
@@ -82,7 +83,7 @@ async fn reads_are_sent_again() {
 
 #[tokio::test]
 async fn a_wait_outlives_its_connections() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     for fate in Fate::LOSSES {
@@ -101,7 +102,7 @@ async fn a_wait_outlives_its_connections() {
 
 #[tokio::test]
 async fn input_arrives_once_whatever_is_lost() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
@@ -129,7 +130,7 @@ async fn input_arrives_once_whatever_is_lost() {
 
 #[tokio::test]
 async fn resize_and_terminate_are_sent_again() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     for fate in Fate::LOSSES {
@@ -152,7 +153,7 @@ async fn resize_and_terminate_are_sent_again() {
 
 #[tokio::test]
 async fn a_signal_is_interrupted_and_not_sent_twice() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let script = "trap 'echo got' USR1; trap 'exit 0' USR2; echo up; while :; do sleep 0.01; done";
@@ -177,7 +178,7 @@ async fn a_signal_is_interrupted_and_not_sent_twice() {
 
 #[tokio::test]
 async fn a_server_that_still_believes_in_the_old_connection_is_asked_again() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     tap.set_trap(Method::EnvironmentStatus, Fate::HalfOpen);
@@ -196,7 +197,7 @@ async fn a_server_that_still_believes_in_the_old_connection_is_asked_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_swallows_everything_is_noticed() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
     args.connect_timeout = Duration::from_secs(2);
@@ -219,7 +220,7 @@ async fn a_network_that_swallows_everything_is_noticed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_swallows_one_direction_is_noticed() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     for way in [Way::ToServer, Way::ToClient] {
         let proxy = FaultProxy::start(server.address).await;
         let mut args = args(&proxy.url());

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    TestServer, args, connect, connect_once_free, finish, follow, options, shell, wait_for,
+    LoopbackServer, args, connect, connect_once_free, finish, follow, options, shell, wait_for,
     wait_until_recovering, with_stdin,
 };
 
@@ -64,7 +64,7 @@ async fn whoever_listens_is_another_kind_of_server() {
 
 #[tokio::test]
 async fn the_server_refuses_the_session() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let mut unknown = args(&server.url());
     unknown.options.resume_session_id = Some("nobody's".into());
     let error = ExecServerClient::connect_websocket(unknown).await.unwrap_err();
@@ -101,7 +101,7 @@ async fn the_server_never_greets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_client_takes_a_session_up() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let first = connect(&server.url()).await;
     let start = with_stdin(shell("p", "echo one; echo two >&2; exec cat"));
     let process = first.start(start).await.unwrap();
@@ -127,7 +127,7 @@ async fn another_client_takes_a_session_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_ended_meanwhile_can_be_attached() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let first = connect(&server.url()).await;
     let process = first.start(shell("p", "seq 1 100000; exit 9")).await.unwrap();
     let session_id = first.session_id().to_owned();
@@ -176,7 +176,7 @@ async fn a_unix_socket_is_as_good() {
     let upstream = directory.path().join("server socket?");
     let url = format!("unix://{}", upstream.display()).parse().unwrap();
     let listener = Listener::bind(&url, ListenerOptions::default()).await.unwrap();
-    let _server = TestServer::over(listener);
+    let _server = LoopbackServer::over(listener);
     let path = directory.path().join("relay");
     let relay = UnixRelay::start(path.clone(), upstream.clone());
 

@@ -9,7 +9,7 @@ use rand::RngExt as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::{TestServer, Transcript, finish, follow, shell, with_stdin};
+use crate::support::{LoopbackServer, Transcript, finish, follow, shell, with_stdin};
 
 /// Prints numbered lines, `burst` of them between two rests, until a signal says that there were enough cuts, and then
 /// tells how many there were.
@@ -38,7 +38,7 @@ fn check_numbered(transcript: &Transcript) {
 }
 
 async fn numbered_lines(cuts: usize) {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(shell("p", &numbered(1000, "0.001"))).await.unwrap();
     let following = tokio::spawn({
@@ -79,7 +79,7 @@ async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
 
 /// Has lines echoed until there were enough cuts.
 async fn echo(cuts: usize) {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
     let following = tokio::spawn(finish(process.subscribe_events()));
@@ -105,7 +105,7 @@ async fn echo(cuts: usize) {
 }
 
 async fn twenty_at_once(cuts: usize) {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let mut following = JoinSet::new();
     let mut processes = Vec::new();

@@ -10,12 +10,11 @@ use exec_server_client::{
 use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{Empty, ErrorKind, Method, SignalName};
 use exec_server_server::{Server, ServerConfig};
-use exec_server_test_support::{Cut, FaultProxy};
-use exec_server_transport::memory;
+use exec_server_test_support::{Cut, FaultProxy, Served};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    TestServer, args, connect, failure, follow, options, session_info, shell, wait_for,
+    LoopbackServer, args, connect, failure, follow, options, session_info, shell, wait_for,
     wait_until_recovering, with_stdin,
 };
 use crate::tap::{Fate, Tap};
@@ -72,7 +71,7 @@ async fn two_processes(client: &ExecServerClient) -> [ExecServerProcess; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_expired_is_the_end() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
@@ -96,7 +95,7 @@ async fn a_session_that_expired_is_the_end() {
 
 #[tokio::test]
 async fn a_server_that_restarted_is_the_end() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let processes = two_processes(&client).await;
@@ -114,7 +113,7 @@ async fn a_server_that_restarted_is_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_deadline_is_the_end() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
     let deadline = Duration::from_millis(100);
@@ -132,7 +131,7 @@ async fn the_deadline_is_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_deadline_there_is_no_end() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
     args.options.recovery.deadline = None;
@@ -148,13 +147,9 @@ async fn without_a_deadline_there_is_no_end() {
 
 #[tokio::test]
 async fn a_connection_that_cannot_be_dialled_again_is_the_end() {
-    let server = TestServer::start().await;
-    let (ours, theirs) = memory();
-    let serving = tokio::spawn({
-        let server = server.server.clone();
-        async move { server.serve(theirs).await }
-    });
-    let client = ExecServerClient::connect_over(ours, options()).await.unwrap();
+    let server = LoopbackServer::start().await;
+    let Served { connection, serving } = Served::by(&server.server);
+    let client = ExecServerClient::connect_over(connection, options()).await.unwrap();
     let processes = two_processes(&client).await;
     serving.abort();
     let errors = errors(&client, waiting_calls(&client), &processes).await;
@@ -164,7 +159,7 @@ async fn a_connection_that_cannot_be_dialled_again_is_the_end() {
 #[tokio::test]
 async fn a_server_that_breaks_the_protocol_is_the_end() {
     for garbage in ["garbage", "[]", r#"{"method":"process/output","params":{"seq":"one"}}"#] {
-        let server = TestServer::start().await;
+        let server = LoopbackServer::start().await;
         let tap = Tap::on(&server.server);
         let client = tap.client().await;
         let processes = two_processes(&client).await;
@@ -183,7 +178,7 @@ async fn an_event_that_cannot_be_read_fails_its_process_alone() {
         r#"{"method":"process/exited","params":{"processId":"p0","seq":1,"exitCode":3221225477}}"#,
         r#"{"method":"process/output","params":{"processId":"p0","seq":0,"stream":"stdout","chunk":""}}"#,
     ] {
-        let server = TestServer::start().await;
+        let server = LoopbackServer::start().await;
         let tap = Tap::on(&server.server);
         let client = tap.client().await;
         let broken = client.start(shell("p0", "exec sleep 100000")).await.unwrap();
@@ -202,7 +197,7 @@ async fn an_event_that_cannot_be_read_fails_its_process_alone() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     // The number of the client's second call: the first was its handshake.
@@ -216,7 +211,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_every_handle_hangs_up_and_leaves_the_processes() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let client = connect(&server.url()).await;
     let session_id = client.session_id().to_owned();
@@ -232,7 +227,7 @@ async fn dropping_every_handle_hangs_up_and_leaves_the_processes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_ends_the_session_and_its_processes() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let client = connect(&server.url()).await;
     let session_id = client.session_id().to_owned();

@@ -8,11 +8,11 @@ use exec_server_protocol::{
     Base64Bytes, ErrorKind, ListParams, SessionCloseParams, WaitParams, WriteParams,
 };
 
-use crate::support::{TestServer, connect, failure, shell, wait_for, with_stdin};
+use crate::support::{LoopbackServer, connect, failure, shell, wait_for, with_stdin};
 
 #[tokio::test]
 async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
 
@@ -33,7 +33,7 @@ async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
 
 #[tokio::test]
 async fn an_answer_may_hold_more_values_than_a_request() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     for id in ["a", "b", "c"] {
         let mut params = shell(id, "exec sleep 100000");
@@ -46,7 +46,7 @@ async fn an_answer_may_hold_more_values_than_a_request() {
 
 #[tokio::test]
 async fn a_process_without_handles_may_be_attached_and_observed_again() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let other = connect(&server.url()).await;
     let handle = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_process_without_handles_may_be_attached_and_observed_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let watcher = connect(&server.url()).await;
     let session_id = Some(client.session_id().to_owned());
@@ -91,7 +91,7 @@ async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
 
 #[tokio::test]
 async fn a_session_that_somebody_else_ends_is_the_end() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let other = connect(&server.url()).await;
     let process = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_session_that_somebody_else_ends_is_the_end() {
 
 #[tokio::test]
 async fn processes_hear_of_the_end_although_a_call_is_not_polled() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
     let mut events = process.subscribe_events();

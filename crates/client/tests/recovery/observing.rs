@@ -5,12 +5,12 @@ use exec_server_protocol::{ErrorKind, OnFull, SignalName, TerminalSize, Terminat
 use exec_server_test_support::Cut;
 
 use crate::support::{
-    TestServer, connect, finish, follow, shell, wait_for, wait_until_recovering, with_stdin,
+    LoopbackServer, connect, finish, follow, shell, wait_for, wait_until_recovering, with_stdin,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_sees_everything_through_a_cut() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let process = owner.start(with_stdin(shell("p", "echo early; exec cat"))).await.unwrap();
     wait_for(&mut process.subscribe_events(), "early").await;
@@ -35,7 +35,7 @@ async fn an_observer_sees_everything_through_a_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_begins_where_it_wants() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let process = owner.start(with_stdin(shell("p", "echo early; exec cat"))).await.unwrap();
     let mut events = process.subscribe_events();
@@ -50,7 +50,7 @@ async fn an_observer_begins_where_it_wants() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_may_signal_and_terminate_but_not_write() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let script = "trap 'echo got' USR1; echo up; while :; do sleep 0.01; done";
     let process = owner.start(shell("p", script)).await.unwrap();
@@ -75,7 +75,7 @@ async fn an_observer_may_signal_and_terminate_but_not_write() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_observed_must_exist_and_ends_with_its_session() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let observer = connect(&server.url()).await;
     let unknown = observer.observe(owner.session_id(), "p", None).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn what_is_observed_must_exist_and_ends_with_its_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_observer_gets_a_declared_gap() {
     const LINES: usize = 700_000;
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let mut start = with_stdin(shell("p", &format!("read line; seq 1 {LINES}")));
     start.on_full = OnFull::Block;

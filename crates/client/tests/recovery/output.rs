@@ -5,7 +5,7 @@ use exec_server_protocol::{Empty, OnFull, ReadParams, WaitParams};
 use exec_server_server::ServerConfig;
 
 use crate::support::{
-    TestServer, connect, failure, finish, follow, shell, wait_for, wait_until_gone, with_stdin,
+    LoopbackServer, connect, failure, finish, follow, shell, wait_for, wait_until_gone, with_stdin,
 };
 
 /// Lines with their numbers, 20 MiB of them.
@@ -21,7 +21,7 @@ fn ends(process_id: &str) -> WaitParams {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_that_does_not_read_holds_up_nobody() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let cat = client.start(with_stdin(shell("cat", "exec cat"))).await.unwrap();
     let mut echoed = cat.subscribe_events();
@@ -42,7 +42,7 @@ async fn a_subscriber_that_does_not_read_holds_up_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_nobody_listens_to_is_not_held_up() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(shell("p", &format!("seq 1 {LINES}"))).await.unwrap();
     // An answer may overtake output, so the handle says when it has all of it.
@@ -64,7 +64,7 @@ async fn a_process_that_nobody_listens_to_is_not_held_up() {
 #[tokio::test]
 async fn a_subscriber_may_take_its_time() {
     const LINES: usize = 500_000;
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(shell("p", &format!("seq 1 {LINES}"))).await.unwrap();
     let unread = process.subscribe_events();
@@ -94,7 +94,7 @@ fn forgetful() -> ServerConfig {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_that_was_asked_for_is_declared() {
     const LINES: usize = 700_000;
-    let server = TestServer::with(forgetful()).await;
+    let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
     let mut start = shell("p", &format!("seq 1 {LINES}"));
     start.on_full = OnFull::Discard;
@@ -112,7 +112,7 @@ async fn a_gap_that_was_asked_for_is_declared() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_that_was_not_asked_for_fails_its_process_alone() {
-    let server = TestServer::with(forgetful()).await;
+    let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
     let other = client.start(with_stdin(shell("other", "exec cat"))).await.unwrap();
     let script = "seq 1 500000; exec sleep 100000";
@@ -150,7 +150,7 @@ async fn old_output_is_read_from_the_server() {
     const LINES: usize = 500_000;
     let config =
         ServerConfig { retained_output_bytes_per_process: 16 << 20, ..ServerConfig::default() };
-    let server = TestServer::with(config).await;
+    let server = LoopbackServer::with(config).await;
     let client = connect(&server.url()).await;
     let process =
         client.start(with_stdin(shell("p", &format!("seq 1 {LINES}; exec cat")))).await.unwrap();

@@ -9,14 +9,14 @@ use exec_server_protocol::{
 use exec_server_test_support::Cut;
 
 use crate::support::{
-    TestServer, connect, finish, follow, shell, wait_for, wait_until_gone, wait_until_recovering,
-    with_stdin,
+    LoopbackServer, connect, finish, follow, shell, wait_for, wait_until_gone,
+    wait_until_recovering, with_stdin,
 };
 use crate::tap::{Fate, Tap};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_get_everything_once_however_late() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
     let mut events = process.subscribe_events();
@@ -39,7 +39,7 @@ async fn subscribers_get_everything_once_however_late() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_happens_while_away_is_there_afterwards() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let (client, proxy) = server.client().await;
     let script = "trap 'echo tail; exit 7' USR1; echo up; while :; do sleep 0.01; done";
@@ -60,7 +60,7 @@ async fn what_happens_while_away_is_there_afterwards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_is_taken_stays_with_its_process() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
     for _ in 0..2 {
@@ -80,7 +80,7 @@ async fn an_id_that_is_taken_stays_with_its_process() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_fails_says_why_and_leaves_its_id_free() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let mut missing = shell("p", "");
     missing.argv = vec!["/nonexistent/program".into()];
@@ -93,7 +93,7 @@ async fn a_start_that_fails_says_why_and_leaves_its_id_free() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminal_is_resized_across_a_cut() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let mut start = shell("p", "trap 'stty size' WINCH; echo up; while :; do sleep 0.01; done");
     start.tty = true;
@@ -120,7 +120,7 @@ async fn a_terminal_is_resized_across_a_cut() {
 
 #[tokio::test]
 async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     for fate in Fate::LOSSES {
@@ -139,7 +139,7 @@ async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exit_tells_that_the_server_stopped() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let (client, watcher) = (connect(&server.url()).await, connect(&server.url()).await);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
@@ -159,7 +159,7 @@ async fn an_exit_tells_that_the_server_stopped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_was_started_unread_keeps_all_its_output() {
     const BYTES: u64 = 3 << 20;
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let mut params = shell("p", &format!("head -c {BYTES} /dev/zero"));
     params.on_full = OnFull::Discard;

@@ -6,7 +6,9 @@ use std::task::{Context, Poll, Waker};
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{Empty, ErrorKind, ListParams, Method};
 
-use crate::support::{TestServer, connect, follow, is_running, shell, wait_for, wait_until_gone};
+use crate::support::{
+    LoopbackServer, connect, follow, is_running, shell, wait_for, wait_until_gone,
+};
 use crate::tap::{Fate, Tap};
 
 // These tests have one thread: what a future starts goes on only when its test waits.
@@ -21,7 +23,7 @@ async fn interrupted(tap: &Tap, client: &ExecServerClient, fate: Fate) {
 
 #[tokio::test]
 async fn a_start_whose_answer_is_lost_is_ended() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let watcher = connect(&server.url()).await;
@@ -33,7 +35,7 @@ async fn a_start_whose_answer_is_lost_is_ended() {
 
 #[tokio::test]
 async fn its_end_is_not_lost_with_another_connection() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     let watcher = connect(&server.url()).await;
@@ -45,7 +47,7 @@ async fn its_end_is_not_lost_with_another_connection() {
 
 #[tokio::test]
 async fn a_start_that_never_arrived_leaves_its_id_free() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
     interrupted(&tap, &client, Fate::RequestLost).await;
@@ -56,7 +58,7 @@ async fn a_start_that_never_arrived_leaves_its_id_free() {
 
 #[tokio::test]
 async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     for round in 0..50 {
         let id = round.to_string();
@@ -72,7 +74,7 @@ async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
 
 #[tokio::test]
 async fn a_start_that_is_dropped_with_its_answer_leaves_nothing_running() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let watcher = connect(&server.url()).await;
     {
@@ -90,7 +92,7 @@ async fn a_start_that_is_dropped_with_its_answer_leaves_nothing_running() {
 
 #[tokio::test]
 async fn an_attachment_that_is_dropped_changes_nothing() {
-    let server = TestServer::start().await;
+    let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(shell("p", FOREVER)).await.unwrap();
     wait_for(&mut process.subscribe_events(), "up").await;

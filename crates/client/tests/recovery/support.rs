@@ -8,22 +8,21 @@ use exec_server_client::{
     ConnectionState, ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions,
     ExecServerError, ExecServerProcess, ProcessEvents, RecoveryPolicy, RemoteExecServerConnectArgs,
 };
-use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{
     Empty, ErrorKind, ListParams, OutputStream, PathUri, SessionInfo, StartParams,
 };
-use exec_server_server::{Server, ServerConfig};
-use exec_server_test_support::FaultProxy;
+use exec_server_server::ServerConfig;
+use exec_server_test_support::{FaultProxy, TestServer};
 use exec_server_transport::{Listener, ListenerOptions};
 use tokio::task::{AbortHandle, JoinSet};
 
-pub(crate) struct TestServer {
-    pub(crate) server: Server,
+pub(crate) struct LoopbackServer {
+    pub(crate) server: TestServer,
     pub(crate) address: SocketAddr,
     accepting: AbortHandle,
 }
 
-impl TestServer {
+impl LoopbackServer {
     pub(crate) async fn start() -> Self {
         Self::with(ServerConfig::default()).await
     }
@@ -41,7 +40,7 @@ impl TestServer {
     }
 
     fn listening(config: ServerConfig, mut listener: Listener, address: SocketAddr) -> Self {
-        let server = Server::new(config, Launcher::plain());
+        let server = TestServer::new(config);
         let serving = server.clone();
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
@@ -66,7 +65,7 @@ impl TestServer {
     }
 }
 
-impl Drop for TestServer {
+impl Drop for LoopbackServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }

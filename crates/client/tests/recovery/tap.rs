@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use exec_server_client::{Connector, Dialing, ExecServerClient};
 use exec_server_protocol::Method;
 use exec_server_server::Server;
+use exec_server_test_support::Served;
 use exec_server_transport::{Connection, Received, memory};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -86,10 +87,8 @@ impl Connector for Tap {
     fn dial(&mut self) -> Dialing {
         self.shared.dials.send_modify(|dials| *dials += 1);
         let (client, client_side) = memory();
-        let (server_side, served) = memory();
-        let server = self.shared.server.lock().unwrap().clone();
-        tokio::spawn(async move { server.serve(served).await });
-        tokio::spawn(relay(Arc::clone(&self.shared), client_side, server_side));
+        let server = Served::by(&self.shared.server.lock().unwrap());
+        tokio::spawn(relay(Arc::clone(&self.shared), client_side, server.connection));
         Box::pin(async move { Ok(client) })
     }
 }
