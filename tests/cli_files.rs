@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use exec_server_test_support::Scratch;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -72,11 +73,11 @@ impl Machine {
 fn ls_lists_more_than_one_answer_holds() {
     const FILES: usize = 25_003;
     let machine = Machine::new();
-    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let memory = Scratch::in_memory();
     for number in 0..FILES {
-        fs::File::create(memory.path().join(format!("{number:05}"))).unwrap();
+        memory.file(format!("{number:05}"), "");
     }
-    let listed = machine.text(&["ls", memory.path().to_str().unwrap()]);
+    let listed = machine.text(&["ls", memory.root().to_str().unwrap()]);
     let expected: String = (0..FILES).map(|number| format!("{number:05}\n")).collect();
     assert!(listed == expected, "{} lines", listed.lines().count());
 }

@@ -6,7 +6,7 @@ use std::fs;
 use exec_server_test_support::skipped;
 use serde_json::{Value, json};
 
-use super::{INVALID_PARAMS, INVALID_REQUEST, Scene, calls_on, uri};
+use super::{INVALID_PARAMS, INVALID_REQUEST, Scratch, calls_on, uri};
 use crate::support::{Server, ServerBuilder, encoded};
 
 const NOT_FOUND: i64 = -32004;
@@ -22,7 +22,7 @@ fn refused_with(cases: Vec<(&str, Value)>, code: i64) {
 
 #[test]
 fn a_bad_value_is_an_invalid_request() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
     // Looked at before the path is: that would be a path that does not exist.
     let (path, file) = (scene.uri("missing/below"), scene.uri("file"));
@@ -47,7 +47,7 @@ fn a_bad_value_is_an_invalid_request() {
             ("fs/walk", walk(json!({"maxEntries": 50_001}))),
             ("fs/glob", json!({"path": path, "patterns": ["x"], "maxEntries": 0})),
             ("fs/glob", json!({"path": path, "patterns": ["x"], "maxEntries": 50_001})),
-            ("fs/glob", json!({"path": uri(&scene.root), "patterns": ["[z-a]"]})),
+            ("fs/glob", json!({"path": uri(scene.root()), "patterns": ["[z-a]"]})),
             ("fs/search", search(json!({"pattern": "("}))),
             ("fs/search", search(json!({"maxMatches": 100_001}))),
             ("fs/search", search(json!({"before": 101}))),
@@ -68,10 +68,10 @@ fn a_bad_value_is_an_invalid_request() {
             ("fs/writeBlock", json!({"handleId": long, "offset": 0, "chunk": ""})),
             // What is there is not what it has to be.
             ("fs/readDirectory", json!({"path": file})),
-            ("fs/readFile", json!({"path": uri(&scene.root)})),
+            ("fs/readFile", json!({"path": uri(scene.root())})),
             ("fs/readLink", json!({"path": file})),
             ("fs/createDirectory", json!({"path": file, "recursive": false})),
-            ("fs/copy", json!({"sourcePath": uri(&scene.root), "destinationPath": path})),
+            ("fs/copy", json!({"sourcePath": uri(scene.root()), "destinationPath": path})),
             ("fs/remove", json!({"path": "/"})),
             ("fs/rename", json!({"sourcePath": "/", "destinationPath": path})),
         ],
@@ -82,7 +82,7 @@ fn a_bad_value_is_an_invalid_request() {
 
 #[test]
 fn a_block_that_is_too_long_is_an_invalid_request() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
     let server = Server::start();
     let mut client = server.client();
@@ -103,7 +103,7 @@ fn a_block_that_is_too_long_is_an_invalid_request() {
 
 #[test]
 fn what_is_not_there_is_not_found() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let missing = calls_on(&scene.uri("missing/below")).into_iter().filter(|(method, params)| {
         // These make what is missing, or are content without it, or watch for it.
         let is_made = ["fs/createDirectory", "fs/remove", "fs/watch"].contains(method);
@@ -121,7 +121,7 @@ fn what_is_not_there_is_not_found() {
 
 #[test]
 fn only_what_does_not_decode_is_invalid_params() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("file");
     let mut cases = Vec::new();
     for (method, params) in calls_on(&path) {
@@ -147,7 +147,7 @@ fn only_what_does_not_decode_is_invalid_params() {
 /// Existing clients look for these words.
 #[test]
 fn what_a_sandbox_refuses_says_permission_denied() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::create_dir(scene.path("granted")).unwrap();
     fs::create_dir(scene.path("outside")).unwrap();
     fs::write(scene.path("outside/file"), "x").unwrap();

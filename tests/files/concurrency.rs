@@ -4,13 +4,13 @@ use std::fs;
 
 use serde_json::json;
 
-use super::{Scene, uri};
+use super::{Scratch, uri};
 use crate::support::{Client, Server, decoded, encoded};
 
 /// Whoever asked for one request at a time may send a write and the read that depends on it together.
 #[test]
 fn one_request_at_a_time_means_in_order() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::with(&["--concurrent-requests", "1"]);
     let mut client = server.client();
@@ -30,7 +30,7 @@ fn one_request_at_a_time_means_in_order() {
 fn a_client_that_asks_for_much_and_reads_nothing_costs_little_memory() {
     const BLOCK: usize = 1 << 20;
     const BLOCKS: usize = 64;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let content: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK).to_le_bytes()[0]).collect();
     fs::write(scene.path("file"), &content).unwrap();
     fs::write(scene.path("small"), &content[..BLOCK]).unwrap();
@@ -72,7 +72,7 @@ fn until_it_stops(server: &Server, other: &mut Client) {
 #[test]
 fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
     const FILES: usize = 100;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("large"), vec![b'x'; 5 << 20]).unwrap();
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
@@ -87,7 +87,7 @@ fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
         piped.push('\n');
     };
     for number in 0..FILES {
-        let path = scene.uri(&format!("file{number}"));
+        let path = scene.uri(format!("file{number}"));
         let content = encoded(number.to_string());
         let atomic = number % 2 == 0;
         let params = json!({"path": path, "dataBase64": content, "atomic": atomic});
@@ -98,7 +98,7 @@ fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
         say(format!("block{number}"), "fs/readBlock", params);
         say(format!("read{number}"), "fs/readFile", json!({"path": scene.uri("large")}));
     }
-    let search = json!({"path": uri(&scene.root), "searchId": "s", "pattern": "x"});
+    let search = json!({"path": uri(scene.root()), "searchId": "s", "pattern": "x"});
     say("search".to_owned(), "fs/search", search);
     say("close".to_owned(), "fs/close", json!({"handleId": "up"}));
     client.send_raw(piped.as_bytes());
@@ -116,7 +116,7 @@ fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
     assert!(committed);
     assert_eq!(server.wait().code(), Some(0));
     for number in 0..FILES {
-        let content = fs::read(scene.path(&format!("file{number}"))).unwrap();
+        let content = fs::read(scene.path(format!("file{number}"))).unwrap();
         assert_eq!(content, number.to_string().into_bytes());
     }
     assert_eq!(fs::read(scene.path("uploaded")).unwrap(), b"whole");
@@ -126,11 +126,11 @@ fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
 
 #[test]
 fn uploads_that_nobody_closes_end_with_the_input() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     for number in 0..100 {
-        let path = scene.uri(&format!("new{number}"));
+        let path = scene.uri(format!("new{number}"));
         client.call("fs/create", json!({"path": path, "handleId": number.to_string()}));
     }
     assert_eq!(scene.names().len(), 100);

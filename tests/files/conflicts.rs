@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{INVALID_REQUEST, Scene};
+use super::{INVALID_REQUEST, Scratch};
 use crate::support::{Client, Server, decoded, encoded};
 
 const ROUNDS: usize = 200;
@@ -18,7 +18,7 @@ fn two_clients_that_count_in_one_file_by_replacing_it_lose_nothing() {
 }
 
 fn count_together(atomic: bool) {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("counter");
     std::fs::write(scene.path("counter"), text(0)).unwrap();
     let server = Server::start();
@@ -69,7 +69,7 @@ fn count(mut client: Client, path: &str, atomic: bool) -> usize {
 /// One client never has to look again: each answer says what the next write can name.
 #[test]
 fn the_answer_to_a_conditional_write_is_the_next_condition() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::start();
     let (mut client, mut other) = (server.client(), server.client());
@@ -95,11 +95,11 @@ fn the_answer_to_a_conditional_write_is_the_next_condition() {
 /// Exactly one of many that create the same file wins, by each way of creating one.
 #[test]
 fn one_of_many_creates_a_file() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
     for round in 0..20 {
-        let path = scene.uri(&format!("file{round}"));
+        let path = scene.uri(format!("file{round}"));
         let mut ids = Vec::new();
         for number in 0..20 {
             let content = encoded(number.to_string());
@@ -114,7 +114,7 @@ fn one_of_many_creates_a_file() {
             .map(|(number, _)| number)
             .collect();
         assert_eq!(winners.len(), 1, "round {round}");
-        let content = std::fs::read_to_string(scene.path(&format!("file{round}"))).unwrap();
+        let content = std::fs::read_to_string(scene.path(format!("file{round}"))).unwrap();
         assert_eq!(content, winners[0].to_string());
     }
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_test_support::skipped;
 use serde_json::json;
 
-use super::{Scene, read, uri, write};
+use super::{Scratch, read, uri, write};
 use crate::support::{Server, decoded, encoded};
 
 #[test]
 fn metadata_has_the_fields_that_existing_clients_read() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "12345").unwrap();
     fs::set_permissions(scene.path("file"), Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::symlink("file", scene.path("link")).unwrap();
@@ -36,7 +36,7 @@ fn metadata_has_the_fields_that_existing_clients_read() {
     assert!(file["createdAtMs"].as_u64().unwrap() > 0);
     assert_eq!(client.call("fs/getMetadata", json!({"path": scene.uri("link")})), expected(true));
 
-    let directory = client.call("fs/getMetadata", json!({"path": uri(&scene.root)}));
+    let directory = client.call("fs/getMetadata", json!({"path": uri(scene.root())}));
     assert_eq!(directory["isDirectory"], true);
     assert_eq!(directory["isFile"], false);
     assert_eq!(directory["isSymlink"], false);
@@ -47,7 +47,7 @@ fn metadata_has_the_fields_that_existing_clients_read() {
     assert_eq!(dangling.code, -32004, "{dangling:?}");
 
     // Exactly these members, for clients that know no others.
-    let listing = client.call("fs/readDirectory", json!({"path": uri(&scene.root)}));
+    let listing = client.call("fs/readDirectory", json!({"path": uri(scene.root())}));
     assert_eq!(
         listing,
         json!({"entries": [
@@ -59,7 +59,7 @@ fn metadata_has_the_fields_that_existing_clients_read() {
 
 #[test]
 fn a_write_keeps_the_inode_and_an_atomic_one_only_the_mode() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "a longer old content").unwrap();
     fs::set_permissions(scene.path("file"), Permissions::from_mode(0o751)).unwrap();
     fs::hard_link(scene.path("file"), scene.path("twin")).unwrap();
@@ -103,7 +103,7 @@ fn files_that_say_they_are_empty_are_read_to_their_end() {
 #[test]
 fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
     const LEN: u64 = 1 << 40;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let file = File::create(scene.path("sparse")).unwrap();
     if let Err(error) = file.set_len(LEN) {
         return skipped(format_args!("no file is so large here: {error}"));
@@ -131,7 +131,7 @@ fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
 
 #[test]
 fn a_file_that_grows_is_read_as_far_as_it_is_at_some_moment() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let line = |number: usize| format!("{number:07}\n");
     let mut file = File::create(scene.path("log")).unwrap();
     let server = Server::start();
@@ -178,7 +178,7 @@ fn expect_lines(content: &[u8]) {
 
 #[test]
 fn an_open_file_is_read_whatever_happens_to_its_name() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::start();
     let mut client = server.client();

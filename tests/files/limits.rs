@@ -4,12 +4,12 @@ use std::fs::{self, File};
 
 use serde_json::json;
 
-use super::{INVALID_PARAMS, INVALID_REQUEST, Scene, read, write};
+use super::{INVALID_PARAMS, INVALID_REQUEST, Scratch, read, write};
 use crate::support::{Server, encoded};
 
 #[test]
 fn a_connection_has_128_handles_and_others_have_their_own() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
     let path = scene.uri("file");
     let server = Server::start();
@@ -37,7 +37,7 @@ fn a_connection_has_128_handles_and_others_have_their_own() {
 
 #[test]
 fn ids_and_blocks_have_a_length() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
     let path = scene.uri("file");
     let server = Server::start();
@@ -71,7 +71,7 @@ fn ids_and_blocks_have_a_length() {
 #[test]
 fn a_message_carries_a_file_of_47_mebibytes_and_no_more() {
     const MOST: usize = 47 << 20;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("large");
     let server = Server::start();
     let mut client = server.client();
@@ -88,7 +88,7 @@ fn a_message_carries_a_file_of_47_mebibytes_and_no_more() {
 
 #[test]
 fn modes_that_are_not_permission_bits_are_refused() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let path = scene.uri("new");
     let server = Server::start();
     let mut client = server.client();

@@ -16,64 +16,14 @@ mod storage;
 mod uploads;
 mod watches;
 
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
-
+use exec_server_test_support::{Scratch, uri};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::support::{Client, decoded, encoded};
 
 const INVALID_REQUEST: i64 = -32600;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
-
-/// A directory for one test, by a path without symlinks.
-struct Scene {
-    _directory: TempDir,
-    root: PathBuf,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().canonicalize().unwrap();
-        Self { _directory: directory, root }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name)
-    }
-
-    fn uri(&self, name: &str) -> String {
-        uri(self.path(name))
-    }
-
-    /// What is in the directory, in order.
-    fn names(&self) -> Vec<String> {
-        names_in(&self.root)
-    }
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-    let mut names: Vec<_> = entries.map(|entry| name(entry).into_string().unwrap()).collect();
-    names.sort_unstable();
-    names
-}
-
-fn uri(path: impl AsRef<Path>) -> String {
-    let mut uri = "file://".to_owned();
-    for byte in path.as_ref().as_os_str().as_bytes() {
-        match byte {
-            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri
-}
 
 fn read(client: &mut Client, path: &str) -> Vec<u8> {
     decoded(&client.call("fs/readFile", json!({"path": path}))["dataBase64"])

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{Scene, read, uri, write};
+use super::{Scratch, read, uri, write};
 use crate::support::{Server, decoded, encoded};
 
 const NOT_TEXT: &[u8] = b"na\xffme \xe2\x82 %2F?#\n\"\\";
 
-fn odd(scene: &Scene, suffix: &str) -> PathBuf {
+fn odd(scene: &Scratch, suffix: &str) -> PathBuf {
     let name = [NOT_TEXT, suffix.as_bytes()].concat();
-    scene.root.join(OsStr::from_bytes(&name))
+    scene.root().join(OsStr::from_bytes(&name))
 }
 
 fn only<'a>(result: &'a Value, list: &str) -> &'a Value {
@@ -25,10 +25,10 @@ fn only<'a>(result: &'a Value, list: &str) -> &'a Value {
 
 #[test]
 fn names_that_are_not_text_come_back_as_they_were_through_every_method() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
-    let root = uri(&scene.root);
+    let root = uri(scene.root());
     let missing = client.refused("fs/readFile", json!({"path": uri(odd(&scene, ""))}));
     assert_eq!(missing.code, -32004, "{missing:?}");
     assert!(!missing.message.contains('\n'), "an error is one line: {missing:?}");
@@ -90,16 +90,15 @@ fn names_that_are_not_text_come_back_as_they_were_through_every_method() {
     for gone in [copy, moved, link, directory] {
         client.call("fs/remove", json!({"path": gone, "force": false}));
     }
-    assert_eq!(fs::read_dir(&scene.root).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scene.root()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_hundred_thousand_entries_are_refused_by_a_listing_and_cut_by_a_walk() {
     const ENTRIES: usize = 100_000;
     // In memory if possible: so many names keep a slow disk busy for minutes.
-    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let many = memory.path().join("many");
-    fs::create_dir(&many).unwrap();
+    let memory = Scratch::in_memory();
+    let many = memory.directory("many");
     for number in 0..ENTRIES {
         fs::File::create(many.join(number.to_string())).unwrap();
     }

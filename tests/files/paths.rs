@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
 
-use super::{INVALID_PARAMS, INVALID_REQUEST, Scene, calls_on, read, without_symlinks};
+use super::{INVALID_PARAMS, INVALID_REQUEST, Scratch, calls_on, read, without_symlinks};
 use crate::support::Server;
 
 #[test]
@@ -55,8 +55,8 @@ fn a_path_that_is_no_text_is_refused() {
 }
 
 /// `a/b/file`, and for each component of it a path in which that one is a symlink.
-fn scene_with_links() -> (Scene, [String; 3]) {
-    let scene = Scene::new();
+fn scene_with_links() -> (Scratch, [String; 3]) {
+    let scene = Scratch::new();
     std::fs::create_dir_all(scene.path("a/b")).unwrap();
     std::fs::create_dir(scene.path("other")).unwrap();
     std::fs::write(scene.path("a/b/file"), "content").unwrap();
@@ -113,7 +113,7 @@ fn every_method_refuses_a_symlink_above_the_name_if_it_is_to() {
         assert_eq!(refused.kind.as_deref(), Some("symlink"), "{method}: {refused:?}");
     }
     assert_eq!(std::fs::read(scene.path("a/b/file")).unwrap(), b"content");
-    assert_eq!(super::names_in(&scene.path("a/b")), ["file", "third"]);
+    assert_eq!(scene.names_in("a/b"), ["file", "third"]);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_name_that_is_made_removed_or_moved_is_the_link_itself() {
 
 #[test]
 fn a_loop_is_an_error_and_followed_by_nobody() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     symlink("two", scene.path("one")).unwrap();
     symlink("one", scene.path("two")).unwrap();
     let server = Server::start();
@@ -165,7 +165,7 @@ fn a_loop_is_an_error_and_followed_by_nobody() {
 /// As for the kernel: up from where the link leads, not back from where it stands.
 #[test]
 fn dots_behind_a_symlink_go_up_from_its_target() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     std::fs::create_dir_all(scene.path("deep/inner")).unwrap();
     std::fs::write(scene.path("deep/mark"), "deep").unwrap();
     std::fs::write(scene.path("mark"), "shallow").unwrap();
@@ -187,7 +187,7 @@ fn dots_behind_a_symlink_go_up_from_its_target() {
 
 #[test]
 fn what_is_missing_is_not_found_and_named() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
     for method in ["readFile", "getMetadata", "canonicalize", "readDirectory", "readLink", "walk"] {

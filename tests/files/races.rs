@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-use super::{Scene, names_in, without_symlinks};
+use super::{Scratch, without_symlinks};
 use crate::support::{Client, Server, decoded, encoded};
 
 /// What the outside has and the inside has not: its content, its size, its mode.
@@ -26,7 +26,7 @@ fn soak_nothing_reaches_through_a_directory_that_becomes_a_symlink() {
 }
 
 fn race(rounds: usize) {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     for (directory, content) in [("dir", INSIDE), ("outside", OUTSIDE)] {
         std::fs::create_dir(scene.path(directory)).unwrap();
         std::fs::write(scene.path(directory).join("file"), content).unwrap();
@@ -64,15 +64,15 @@ fn race(rounds: usize) {
     assert!(done > 0 && refused > 0, "there was no race: {done} done, {refused} refused");
 }
 
-fn exchange(scene: &Scene, over: &AtomicBool) {
+fn exchange(scene: &Scratch, over: &AtomicBool) {
     let (one, two) = (scene.path("dir"), scene.path("swap"));
     while !over.load(Ordering::Relaxed) {
         renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
     }
 }
 
-fn requests(scene: &Scene, round: usize) -> Vec<(&'static str, Value)> {
-    let at = |name: &str| scene.uri(&format!("dir/{name}"));
+fn requests(scene: &Scratch, round: usize) -> Vec<(&'static str, Value)> {
+    let at = |name: &str| scene.uri(format!("dir/{name}"));
     let content = encoded(INSIDE);
     let file = at("file");
     vec![
@@ -118,9 +118,9 @@ fn finish_handles(client: &mut Client) {
     let _ = client.try_call("fs/close", json!({"handleId": "out"}));
 }
 
-fn expect_outside_untouched(scene: &Scene, round: usize) {
+fn expect_outside_untouched(scene: &Scratch, round: usize) {
     let outside = scene.path("outside");
-    assert_eq!(names_in(&outside), ["file", "link"], "round {round}");
+    assert_eq!(scene.names_in(&outside), ["file", "link"], "round {round}");
     assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), OUTSIDE, "round {round}");
     let mode = std::fs::metadata(outside.join("file")).unwrap().permissions().mode();
     assert_ne!(mode & 0o7777, 0o604, "round {round}");

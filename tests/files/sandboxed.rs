@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{INVALID_REQUEST, Scene, uri};
+use super::{INVALID_REQUEST, Scratch, uri};
 use crate::support::{Client, ServerBuilder, decoded, encoded};
 
 /// Everything may be read, and one directory written.
-fn policy(scene: &Scene) -> Value {
+fn policy(scene: &Scratch) -> Value {
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     let inside = uri(scene.path("inside"));
     let inside = json!({"path": {"type": "path", "path": inside}, "access": "write"});
@@ -22,7 +22,7 @@ fn says_that_it_streams(client: &mut Client) -> bool {
     info["capabilities"]["sandboxedFileStreaming"].as_bool().unwrap()
 }
 
-fn stream(client: &mut Client, scene: &Scene, sandbox: &Value) {
+fn stream(client: &mut Client, scene: &Scratch, sandbox: &Value) {
     let source = json!({"path": scene.uri("source"), "handleId": "in", "sandbox": sandbox});
     client.call("fs/open", source);
     let block = client.call("fs/readBlock", json!({"handleId": "in", "offset": 1, "len": 100}));
@@ -41,7 +41,7 @@ fn stream(client: &mut Client, scene: &Scene, sandbox: &Value) {
 
 #[test]
 fn a_server_says_that_it_streams_under_a_policy_where_it_does() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     std::fs::create_dir(scene.path("inside")).unwrap();
     std::fs::write(scene.path("source"), "content").unwrap();
     let sandbox = policy(&scene);

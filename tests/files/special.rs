@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, OFlags, mknodat};
 use serde_json::json;
 
-use super::{INVALID_REQUEST, Scene, calls_on, uri};
+use super::{INVALID_REQUEST, Scratch, calls_on, uri};
 use crate::support::machine::is_root;
 use crate::support::{Client, Server};
 
 /// A name for each kind; the device only if we may make one.
-fn special_files(scene: &Scene) -> Vec<&'static str> {
+fn special_files(scene: &Scratch) -> Vec<&'static str> {
     let make = |name, kind, device| mknodat(CWD, scene.path(name), kind, 0o666.into(), device);
     make("fifo", FileType::Fifo, 0).unwrap();
     drop(UnixListener::bind(scene.path("socket")).unwrap());
@@ -30,7 +30,7 @@ fn special_files(scene: &Scene) -> Vec<&'static str> {
 
 #[test]
 fn the_content_of_a_special_file_is_refused_by_every_method_that_would_open_it() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
     for name in special_files(&scene) {
@@ -67,7 +67,7 @@ fn devices_that_everybody_has_are_refused() {
 
 #[test]
 fn a_special_file_is_described_listed_and_left_out_of_trees() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
     let names = special_files(&scene);
@@ -77,24 +77,24 @@ fn a_special_file_is_described_listed_and_left_out_of_trees() {
         assert_eq!(metadata["isDirectory"], false, "{name}");
         assert_eq!(metadata["isSymlink"], false, "{name}");
     }
-    let root = uri(&scene.root);
+    let root = uri(scene.root());
     let listed = client.call("fs/readDirectory", json!({"path": root}));
     assert_eq!(listed["entries"].as_array().unwrap().len(), names.len());
     let walked = client.call("fs/walk", json!({"path": root}));
     assert_eq!(walked, json!({"entries": [], "errors": [], "truncated": false}));
-    let copy = Scene::new();
+    let copy = Scratch::new();
     std::fs::write(scene.path("plain"), "x").unwrap();
     client.call(
         "fs/copy",
         json!({"sourcePath": root, "destinationPath": copy.uri("tree"), "recursive": true}),
     );
-    assert_eq!(super::names_in(&copy.path("tree")), ["plain"]);
+    assert_eq!(copy.names_in("tree"), ["plain"]);
 }
 
 /// Each request answers while nobody is at the other end of the FIFO, and with 20 of each under way the server serves others.
 #[test]
 fn no_request_on_a_special_file_is_ever_waited_for() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let names = special_files(&scene);
     let server = Server::with(&["--concurrent-requests", "8"]);
     for name in names {

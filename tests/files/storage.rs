@@ -9,7 +9,7 @@ use exec_server_test_support::skipped;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{INTERNAL_ERROR, INVALID_REQUEST, Scene, read, uri, write};
+use super::{INTERNAL_ERROR, INVALID_REQUEST, Scratch, read, uri, write};
 use crate::support::machine::is_root;
 use crate::support::{Client, Server, ServerBuilder, command, encoded, run_command, shell};
 
@@ -56,10 +56,10 @@ fn expect_full(client: &mut Client, method: &str, params: Value) {
 
 #[test]
 fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
-    let scene = Scene::new();
-    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let scene = Scratch::new();
+    let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
-    let (root, old, new) = (uri(&scene.root), scene.uri("old"), scene.uri("new"));
+    let (root, old, new) = (uri(scene.root()), scene.uri("old"), scene.uri("new"));
     write(&mut client, &old, "old content");
     assert_eq!(scene.names(), [] as [&str; 0], "the storage is the server's own");
     let much = encoded(vec![b'x'; TOO_MUCH]);
@@ -102,10 +102,10 @@ fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
 
 #[test]
 fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
-    let scene = Scene::new();
-    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let scene = Scratch::new();
+    let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
-    let (root, old, much) = (uri(&scene.root), scene.uri("old"), encoded(vec![b'x'; TOO_MUCH]));
+    let (root, old, much) = (uri(scene.root()), scene.uri("old"), encoded(vec![b'x'; TOO_MUCH]));
     let content = vec![b'o'; SMALL / 2];
     write(&mut client, &old, &content);
     client.call("fs/setPermissions", json!({"path": old, "mode": 0o600}));
@@ -130,10 +130,10 @@ fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
 
 #[test]
 fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
-    let (scene, elsewhere) = (Scene::new(), Scene::new());
-    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let (scene, elsewhere) = (Scratch::new(), Scratch::new());
+    let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
-    let (root, old) = (uri(&scene.root), scene.uri("old"));
+    let (root, old) = (uri(scene.root()), scene.uri("old"));
     let content = vec![b'o'; SMALL / 2];
     write(&mut client, &old, &content);
     client.call("fs/setPermissions", json!({"path": old, "mode": 0o600}));
@@ -161,8 +161,8 @@ fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
 #[test]
 fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
     const LEN: usize = 2 * SMALL;
-    let scene = Scene::new();
-    let Some(server) = server_with_small_storage(&scene.root) else { return };
+    let scene = Scratch::new();
+    let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
     let sparse = scene.uri("sparse");
     client.call("fs/create", json!({"path": sparse, "handleId": "up"}));
@@ -179,11 +179,11 @@ fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
 
 #[test]
 fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
-    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     let image = elsewhere.path("image");
-    let Some(server) = server_without_reservation(&image, &scene.root) else { return };
+    let Some(server) = server_without_reservation(&image, scene.root()) else { return };
     let mut client = server.client();
-    let (root, old) = (uri(&scene.root), scene.uri("old"));
+    let (root, old) = (uri(scene.root()), scene.uri("old"));
     let content = vec![b'o'; SMALL];
     write(&mut client, &old, &content);
     let names = listed(&mut client, &root);
@@ -213,7 +213,7 @@ fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
 
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
-    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     std::fs::write(elsewhere.path("much"), vec![0; TOO_MUCH]).unwrap();
     let script = "ulimit -f 128 && exec \"$@\"";
     let server = ServerBuilder::new().through(&["sh", "-c", script, "sh"]).start();
@@ -281,7 +281,7 @@ fn the_server_does_not_show_itself() {
 }
 
 /// A server of an ordinary user, and a directory of that user's.
-fn server_of_an_ordinary_user(scene: &Scene) -> (Server, [TemporaryMode; 2]) {
+fn server_of_an_ordinary_user(scene: &Scratch) -> (Server, [TemporaryMode; 2]) {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
     };
@@ -310,7 +310,7 @@ fn server_of_an_ordinary_user(scene: &Scene) -> (Server, [TemporaryMode; 2]) {
 
 #[test]
 fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let (server, _closed) = server_of_an_ordinary_user(&scene);
     let mut client = server.client();
     let (secret, sealed) = (scene.uri("secret"), scene.uri("sealed/open"));
@@ -353,9 +353,9 @@ fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
     // What the file itself allows, its directory cannot forbid.
     write(&mut client, &sealed, "new");
     assert_eq!(std::fs::read(scene.path("sealed/open")).unwrap(), b"new");
-    assert_eq!(super::names_in(&scene.path("own")), ["file"]);
+    assert_eq!(scene.names_in("own"), ["file"]);
 
-    let walked = client.call("fs/walk", json!({"path": uri(&scene.root)}));
+    let walked = client.call("fs/walk", json!({"path": uri(scene.root())}));
     let found = walked["entries"].as_array().unwrap();
     assert!(found.iter().any(|entry| entry["path"] == own), "the walk goes on: {walked}");
     let errors = walked["errors"].as_array().unwrap();
@@ -367,7 +367,7 @@ fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
 #[test]
 fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one() {
     const LEN: usize = 4 << 20;
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let (file, path) = (scene.path("file"), scene.uri("file"));
     let mut left_old = 0;
     for round in 0..8 {
@@ -400,7 +400,7 @@ fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one
     println!("{left_old} of 8 were killed before the new file was there");
 }
 
-fn temporary_bytes(scene: &Scene) -> Option<u64> {
+fn temporary_bytes(scene: &Scratch) -> Option<u64> {
     let names = scene.names();
     let temporary = names.iter().find(|name| *name != "file")?;
     std::fs::metadata(scene.path(temporary)).ok().map(|metadata| metadata.len())

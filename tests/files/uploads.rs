@@ -5,12 +5,12 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::Scene;
+use super::Scratch;
 use crate::support::{Client, Cut, Server, encoded, eventually};
 
 const BLOCK: usize = 1 << 18;
 
-fn create(client: &mut Client, scene: &Scene, more: &Value) -> u64 {
+fn create(client: &mut Client, scene: &Scratch, more: &Value) -> u64 {
     let mut params = json!({"path": scene.uri("file"), "handleId": "up"});
     params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     client.call("fs/create", params)["size"].as_u64().unwrap()
@@ -32,7 +32,7 @@ fn blocks(count: usize) -> Vec<u8> {
 
 #[test]
 fn a_file_takes_its_name_when_it_is_closed_and_not_before() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
     let mut client = server.client();
@@ -60,7 +60,7 @@ fn a_file_takes_its_name_when_it_is_closed_and_not_before() {
 
 #[test]
 fn an_upload_goes_with_its_connection_however_that_ends() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
     for cut in Cut::ALL {
@@ -82,12 +82,12 @@ fn an_upload_goes_with_its_connection_however_that_ends() {
 
 #[test]
 fn an_upload_whose_connection_ends_at_once_leaves_nothing() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     for _ in 0..50 {
         let mut client = server.client();
         for handle in 0..10 {
-            let path = scene.uri(&format!("file{handle}"));
+            let path = scene.uri(format!("file{handle}"));
             client.request("fs/create", json!({"path": path, "handleId": format!("{handle}")}));
         }
         client.cut(Cut::Rst);
@@ -100,7 +100,7 @@ fn an_upload_whose_connection_ends_at_once_leaves_nothing() {
 
 #[test]
 fn handles_are_not_part_of_a_session() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
     let mut client = server.client();
@@ -120,7 +120,7 @@ fn handles_are_not_part_of_a_session() {
 
 #[test]
 fn an_upload_with_a_key_goes_on_where_it_was_cut() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let key = json!({"resumeKey": "digest-of_1"});
     let mut client = server.client();
@@ -161,7 +161,7 @@ fn an_upload_with_a_key_goes_on_where_it_was_cut() {
 /// Nobody is left who could remove it. With a key the next server goes on with it; without, it goes when the name is written again.
 #[test]
 fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
     let mut client = server.client();

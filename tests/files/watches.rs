@@ -6,7 +6,7 @@ use exec_server_test_support::skipped;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Scene, uri};
+use super::{Scratch, uri};
 use crate::support::{Client, Server};
 
 fn watch(client: &mut Client, path: &str, recursive: bool) {
@@ -31,11 +31,11 @@ fn change_of(client: &mut Client, path: &str) -> Value {
 
 #[test]
 fn each_kind_of_change_is_told_with_its_name() {
-    let scene = Scene::new();
-    let elsewhere = Scene::new();
+    let scene = Scratch::new();
+    let elsewhere = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
-    watch(&mut client, &uri(&scene.root), false);
+    watch(&mut client, &uri(scene.root()), false);
 
     fs::write(scene.path("a"), "1").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("a"))["kind"], "created");
@@ -57,11 +57,11 @@ fn each_kind_of_change_is_told_with_its_name() {
 
 #[test]
 fn a_tree_is_watched_with_what_is_made_in_it() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::create_dir_all(scene.path("a/b")).unwrap();
     let server = Server::start();
     let mut client = server.client();
-    watch(&mut client, &uri(&scene.root), true);
+    watch(&mut client, &uri(scene.root()), true);
     fs::write(scene.path("a/b/file"), "x").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("a/b/file"))["kind"], "created");
     // Made at once, so that the watch of each directory comes too late for what is in it.
@@ -79,7 +79,7 @@ fn a_tree_is_watched_with_what_is_made_in_it() {
 
 #[test]
 fn a_file_stays_watched_when_it_is_replaced() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::write(scene.path("file"), "0").unwrap();
     let server = Server::start();
     let mut client = server.client();
@@ -99,7 +99,7 @@ fn a_file_stays_watched_when_it_is_replaced() {
 
 #[test]
 fn what_is_made_again_is_watched_again() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     fs::create_dir(scene.path("d")).unwrap();
     fs::write(scene.path("d/file"), "0").unwrap();
     let server = Server::start();
@@ -120,10 +120,10 @@ fn what_is_made_again_is_watched_again() {
 
 #[test]
 fn a_directory_that_is_made_again_has_its_files() {
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
-    watch(&mut client, &uri(&scene.root), true);
+    watch(&mut client, &uri(scene.root()), true);
     fs::create_dir(scene.path("src")).unwrap();
     fs::write(scene.path("src/a"), "0").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("src/a"))["kind"], "created");
@@ -143,11 +143,11 @@ fn changes_that_the_kernel_dropped_are_declared() {
     if queue > 100_000 {
         return skipped(format_args!("the kernel queues {queue} events"));
     }
-    let scene = Scene::new();
+    let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
     fs::write(scene.path("one"), "x").unwrap();
-    watch(&mut client, &uri(&scene.root), false);
+    watch(&mut client, &uri(scene.root()), false);
     server.signal(Signal::STOP);
     // Of two names only, so that nothing but the kernel's queue can be too small.
     for _ in 0..queue / 2 + 1_000 {

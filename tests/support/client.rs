@@ -1,20 +1,16 @@
-//! A JSON-RPC client that knows nothing of our types: it speaks the text of the protocol.
+//! A client of the real binary: JSON-RPC, and what tests do with processes.
 
-use std::collections::VecDeque;
 use std::process::ChildStdin;
 
+use exec_server_test_support::{BlockingWire as _, RpcClient, encoded};
 use serde_json::{Value, json};
 
 use super::wire::{Arrival, Cut, Wire};
-use super::{AckingInbox, Inbox, Start, Transcript, encoded};
+use super::{AckingInbox, Inbox, Start, Transcript};
 
 pub(crate) struct Client {
-    wire: Wire,
-    next_id: u64,
+    rpc: RpcClient<Wire>,
     session: Option<String>,
-    /// What arrived while something else was awaited.
-    notifications: VecDeque<Value>,
-    answers: Vec<Value>,
 }
 
 /// The `error` member of an answer.
@@ -27,13 +23,7 @@ pub(crate) struct Failure {
 
 impl Client {
     pub(crate) fn over(wire: Wire) -> Self {
-        Self {
-            wire,
-            next_id: 1,
-            session: None,
-            notifications: VecDeque::new(),
-            answers: Vec::new(),
-        }
+        Self { rpc: RpcClient::over(wire), session: None }
     }
 
     /// Both steps of the handshake, with these params besides the name.
@@ -51,59 +41,42 @@ impl Client {
     }
 
     pub(crate) fn send(&mut self, message: &Value) {
-        self.send_text(&message.to_string());
+        self.rpc.send(message);
     }
 
     pub(crate) fn send_text(&mut self, text: &str) {
-        self.wire.send(text);
+        self.rpc.wire().send(text);
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
-        self.wire.send_raw(bytes);
+        self.rpc.wire().send_raw(bytes);
     }
 
     pub(crate) fn notify(&mut self, method: &str, params: Value) {
-        let mut message = json!({"method": method});
-        message["params"] = params;
-        self.send(&message);
+        self.rpc.notify(method, params);
     }
 
     /// Sends a request; its answer can be awaited later.
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        let mut message = json!({"id": id, "method": method});
-        message["params"] = params;
-        self.send(&message);
-        id
+        self.rpc.request(method, params)
     }
 
     pub(crate) fn answer(&mut self, id: u64) -> Result<Value, Failure> {
-        let answer = self.answer_with(&json!(id));
-        match answer.get("error") {
-            None => Ok(answer["result"].clone()),
-            Some(error) => Err(Failure {
-                code: error["code"].as_i64().unwrap(),
-                message: error["message"].as_str().unwrap().to_owned(),
-                kind: error["data"]["kind"].as_str().map(str::to_owned),
-            }),
-        }
+        self.rpc.response(id).map_err(|error| Failure {
+            code: error["code"].as_i64().unwrap(),
+            message: error["message"].as_str().unwrap().to_owned(),
+            kind: error["data"]["kind"].as_str().map(str::to_owned),
+        })
     }
 
     /// The whole message that answers this id.
     pub(crate) fn answer_with(&mut self, id: &Value) -> Value {
-        loop {
-            if let Some(index) = self.answers.iter().position(|answer| answer["id"] == *id) {
-                return self.answers.remove(index);
-            }
-            let message = self.receive().unwrap_or_else(|| panic!("no answer to {id}"));
-            self.put_aside(message);
-        }
+        self.rpc.response_with(id)
     }
 
     /// Whether a request has been answered, by what has been received so far.
     pub(crate) fn has_answer(&self, id: u64) -> bool {
-        self.answers.iter().any(|answer| answer["id"] == json!(id))
+        self.rpc.has_response(id)
     }
 
     pub(crate) fn try_call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
@@ -176,49 +149,23 @@ impl Client {
     /// The next notification about a process.
     pub(crate) fn event_of(&mut self, process: &str) -> Value {
         let is_about = |message: &Value| message["params"]["processId"] == process;
-        loop {
-            if let Some(index) = self.notifications.iter().position(is_about) {
-                return self.notifications.remove(index).expect("it was found there");
-            }
-            let message =
-                self.receive().unwrap_or_else(|| panic!("the connection ended before {process}"));
-            self.put_aside(message);
-        }
+        self.rpc.next(&format!("an event of {process}"), is_about)
     }
 
     /// The next notification, whatever it is about.
     pub(crate) fn notification(&mut self) -> Value {
-        loop {
-            if let Some(notification) = self.notifications.pop_front() {
-                return notification;
-            }
-            let message = self.receive().expect("the connection lives");
-            self.put_aside(message);
-        }
-    }
-
-    fn put_aside(&mut self, message: Value) {
-        if message.get("method").is_some() {
-            self.notifications.push_back(message);
-        } else {
-            self.answers.push(message);
-        }
+        self.rpc.notification()
     }
 
     /// The next message of any kind; `None` when the connection is over.
     pub(crate) fn receive(&mut self) -> Option<Value> {
-        match self.wire.receive() {
-            Arrival::Text(text) => {
-                Some(serde_json::from_str(&text).expect("the server sends JSON"))
-            }
-            Arrival::End(_) => None,
-        }
+        self.rpc.receive()
     }
 
     /// Reads to the end of the connection; returns the close code.
     pub(crate) fn close_code(&mut self) -> Option<u16> {
         loop {
-            if let Arrival::End(code) = self.wire.receive() {
+            if let Arrival::End(code) = self.rpc.wire().arrival() {
                 return code;
             }
         }
@@ -226,19 +173,19 @@ impl Client {
 
     /// No more requests; answers still come.
     pub(crate) fn finish(&mut self) {
-        self.wire.finish();
+        self.rpc.wire().finish();
     }
 
-    pub(crate) fn wait_until_read(&self) {
-        self.wire.wait_until_read();
+    pub(crate) fn wait_until_read(&mut self) {
+        self.rpc.wire().wait_until_read();
     }
 
     pub(crate) fn stop_reading(self) -> Option<ChildStdin> {
-        self.wire.stop_reading()
+        self.rpc.into_wire().stop_reading()
     }
 
     pub(crate) fn cut(self, how: Cut) {
-        self.wire.cut(how);
+        self.rpc.into_wire().cut(how);
     }
 }
 

@@ -13,7 +13,8 @@ pub(crate) mod tmux;
 pub(crate) mod wire;
 
 pub(crate) use client::Client;
-pub(crate) use files::{Gate, random_file};
+pub(crate) use exec_server_test_support::{Gate, decoded, encoded};
+pub(crate) use files::random_file;
 pub(crate) use inbox::{AckingInbox, Inbox, OldStyleInbox, Transcript};
 pub(crate) use machine::eventually;
 pub(crate) use program::{
@@ -28,15 +29,6 @@ use std::time::Duration;
 
 /// Nothing takes this long; who waits so long waits for something that does not come.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
-
-pub(crate) fn encoded(bytes: impl AsRef<[u8]>) -> String {
-    base64_simd::STANDARD.encode_to_string(bytes.as_ref())
-}
-
-pub(crate) fn decoded(text: &serde_json::Value) -> Vec<u8> {
-    let text = text.as_str().expect("base64 is text");
-    base64_simd::STANDARD.decode_to_vec(text).expect("the server sends valid base64")
-}
 
 /// A small generator for choices that should differ and still be the same in every run.
 pub(crate) struct Choices(u64);

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, ChildStdout};
 use std::time::Duration;
 
+use exec_server_test_support::BlockingWire;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
@@ -56,18 +57,6 @@ impl Wire {
         Ok(Self::Tcp(socket))
     }
 
-    pub(crate) fn send(&mut self, text: &str) {
-        match self {
-            Self::Tcp(socket) => socket.send(Message::text(text)).unwrap(),
-            Self::Unix(socket) => socket.send(Message::text(text)).unwrap(),
-            Self::Stdio { stdin, .. } => {
-                let stdin = stdin.as_mut().expect("stdin is open");
-                stdin.write_all(text.as_bytes()).unwrap();
-                stdin.write_all(b"\n").unwrap();
-            }
-        }
-    }
-
     /// Bytes as they are, around all framing.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         match self {
@@ -79,7 +68,7 @@ impl Wire {
         }
     }
 
-    pub(crate) fn receive(&mut self) -> Arrival {
+    pub(crate) fn arrival(&mut self) -> Arrival {
         match self {
             Self::Tcp(socket) => receive_message(socket),
             Self::Unix(socket) => receive_message(socket),
@@ -121,6 +110,27 @@ impl Wire {
         if matches!(how, Cut::Rst | Cut::MidFrameRst) {
             rustix::net::sockopt::set_socket_linger(socket.get_ref(), Some(Duration::ZERO))
                 .unwrap();
+        }
+    }
+}
+
+impl BlockingWire for Wire {
+    fn send(&mut self, text: &str) {
+        match self {
+            Self::Tcp(socket) => socket.send(Message::text(text)).unwrap(),
+            Self::Unix(socket) => socket.send(Message::text(text)).unwrap(),
+            Self::Stdio { stdin, .. } => {
+                let stdin = stdin.as_mut().expect("stdin is open");
+                stdin.write_all(text.as_bytes()).unwrap();
+                stdin.write_all(b"\n").unwrap();
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Option<String> {
+        match self.arrival() {
+            Arrival::Text(text) => Some(text),
+            Arrival::End(_) => None,
         }
     }
 }

@@ -86,7 +86,12 @@ impl Scratch {
     /// The names in the directory, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.root).unwrap();
+        self.names_in("")
+    }
+
+    /// The names in a directory below, sorted.
+    pub fn names_in(&self, name: impl AsRef<Path>) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(name)).unwrap();
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
         let mut names: Vec<_> =
             entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{HANG, RpcClient, answers, is_notification, outcome, read};
+use super::{HANG, RpcClient, answers, is_notification, notification, outcome, read};
 
 /// A connection whose other end is served by a task of the same program.
 #[derive(Debug)]
@@ -31,12 +31,12 @@ impl RpcClient<Served> {
     }
 
     pub async fn notify(&mut self, method: &str, params: Value) {
-        self.send(json!({"method": method, "params": params})).await;
+        self.send(notification(method, params)).await;
     }
 
     /// Sends a request; its response can be awaited later.
     pub async fn request(&mut self, method: &str, params: Value) -> u64 {
-        let (id, message) = self.next_request(method, &params);
+        let (id, message) = self.next_request(method, params);
         self.send(message).await;
         id
     }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{RpcClient, answers, is_notification, outcome, read};
+use super::{RpcClient, answers, is_notification, notification, outcome, read};
 
 /// A connection for a client that blocks. It fails the test itself when nothing comes for too long.
 pub trait BlockingWire {
@@ -15,12 +15,12 @@ impl<W: BlockingWire> RpcClient<W> {
         self.wire.send(&message.to_string());
     }
 
-    pub fn notify(&mut self, method: &str, params: &Value) {
-        self.send(&json!({"method": method, "params": params}));
+    pub fn notify(&mut self, method: &str, params: Value) {
+        self.send(&notification(method, params));
     }
 
     /// Sends a request; its response can be awaited later.
-    pub fn request(&mut self, method: &str, params: &Value) -> u64 {
+    pub fn request(&mut self, method: &str, params: Value) -> u64 {
         let (id, message) = self.next_request(method, params);
         self.send(&message);
         id
@@ -36,7 +36,7 @@ impl<W: BlockingWire> RpcClient<W> {
         self.next(&format!("the response to {id}"), |message| answers(message, id))
     }
 
-    pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
+    pub fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.request(method, params);
         self.response(id)
     }

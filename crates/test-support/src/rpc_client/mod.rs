@@ -59,9 +59,11 @@ impl<W> RpcClient<W> {
         self.unread.retain(|message| !is_notification(message));
     }
 
-    fn next_request(&mut self, method: &str, params: &Value) -> (u64, Value) {
+    fn next_request(&mut self, method: &str, params: Value) -> (u64, Value) {
         self.last_id += 1;
-        (self.last_id, json!({"id": self.last_id, "method": method, "params": params}))
+        let mut request = notification(method, params);
+        request["id"] = self.last_id.into();
+        (self.last_id, request)
     }
 
     fn take_unread(&mut self, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
@@ -79,6 +81,12 @@ impl<W> RpcClient<W> {
             self.unread.len()
         );
     }
+}
+
+fn notification(method: &str, params: Value) -> Value {
+    let mut message = json!({"method": method});
+    message["params"] = params;
+    message
 }
 
 fn is_notification(message: &Value) -> bool {
@@ -138,7 +146,7 @@ mod tests {
             r#"{"method":"b"}"#,
             r#"{"id":1,"result":"one"}"#,
         ]);
-        let ids = ["first", "second"].map(|method| client.request(method, &json!({})));
+        let ids = ["first", "second"].map(|method| client.request(method, json!({})));
         assert_eq!(client.response(ids[0]), Ok(json!("one")));
         assert!(client.has_response(ids[1]) && !client.has_response(ids[0]));
         assert_eq!(client.response(ids[1]), Err(json!({"code": -1})));
@@ -152,6 +160,6 @@ mod tests {
     #[should_panic = "the connection ended while the response to 1 was awaited; of 1 unread messages \
                       the last are [\n    \"{\\\"method\\\":\\\"a\\\"}\",\n]"]
     fn a_test_that_waits_in_vain_says_for_what() {
-        let _ = client(&[r#"{"method":"a"}"#]).call("first", &json!({}));
+        let _ = client(&[r#"{"method":"a"}"#]).call("first", json!({}));
     }
 }
