@@ -61,33 +61,6 @@ fn stderr_goes_on_after_the_end_of_stdout() {
 }
 
 #[test]
-fn one_byte_writes_arrive_and_memory_stays_bounded() {
-    one_byte_writes(100_000);
-}
-
-#[test]
-#[ignore = "soak: a million one-byte writes"]
-fn soak_one_byte_writes_arrive_and_memory_stays_bounded() {
-    one_byte_writes(1_000_000);
-}
-
-fn one_byte_writes(count: usize) {
-    let server = Server::start();
-    let mut client = server.client();
-    client.run(&shell("warm", "echo up"));
-    let before = server.resident_bytes();
-    // Unbuffered: each byte is a write of its own.
-    let script = format!(
-        "dd if=/dev/zero bs=1 count={count} 2>/dev/null | tr '\\0' x | dd bs=1 2>/dev/null"
-    );
-    let end = client.run(&shell("bytes", &script));
-    assert_eq!(end.stdout.len(), count);
-    assert!(end.stdout.iter().all(|byte| *byte == b'x'));
-    let grown = server.resident_bytes().saturating_sub(before);
-    assert!(grown < 8 << 20, "grew by {grown} bytes");
-}
-
-#[test]
 fn bytes_that_are_no_text_arrive_unchanged() {
     let server = Server::start();
     let mut client = server.client();

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use super::{Scratch, uri};
-use crate::support::{Client, Server, decoded, encoded};
+use crate::support::{Server, decoded, encoded};
 
 /// Whoever asked for one request at a time may send a write and the read that depends on it together.
 #[test]
@@ -23,49 +23,6 @@ fn one_request_at_a_time_means_in_order() {
     for (number, id) in reads.into_iter().enumerate() {
         let content = decoded(&client.answer(id).unwrap()["dataBase64"]);
         assert_eq!(content, number.to_string().into_bytes());
-    }
-}
-
-#[test]
-fn a_client_that_asks_for_much_and_reads_nothing_costs_little_memory() {
-    const BLOCK: usize = 1 << 20;
-    const BLOCKS: usize = 64;
-    let scene = Scratch::new();
-    let content: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK).to_le_bytes()[0]).collect();
-    fs::write(scene.path("file"), &content).unwrap();
-    fs::write(scene.path("small"), &content[..BLOCK]).unwrap();
-    let server = Server::start();
-    let mut client = server.client();
-    client.call("fs/open", json!({"path": scene.uri("file"), "handleId": "h"}));
-    let before = server.resident_bytes();
-    let mut blocks = Vec::new();
-    let mut files = Vec::new();
-    for number in 0..BLOCKS {
-        let params = json!({"handleId": "h", "offset": number * BLOCK, "len": BLOCK});
-        blocks.push(client.request("fs/readBlock", params));
-        files.push(client.request("fs/readFile", json!({"path": scene.uri("small")})));
-    }
-    until_it_stops(&server, &mut server.client());
-    let grown = server.resident_bytes().saturating_sub(before);
-    println!("grew by {} KiB", grown >> 10);
-    assert!(grown <= 64 << 20, "grew by {grown} bytes");
-    for (number, id) in blocks.into_iter().enumerate() {
-        let block = client.answer(id).unwrap();
-        assert!(decoded(&block["chunk"]) == content[number * BLOCK..][..BLOCK], "{number}");
-    }
-    for id in files {
-        assert!(decoded(&client.answer(id).unwrap()["dataBase64"]) == content[..BLOCK]);
-    }
-}
-
-/// It has stopped when it had every opportunity to do more for its silent client, and did not.
-fn until_it_stops(server: &Server, other: &mut Client) {
-    let mut before = usize::MAX;
-    while before != server.resident_bytes() {
-        before = server.resident_bytes();
-        for _ in 0..50 {
-            other.call("environment/status", json!({}));
-        }
     }
 }
 

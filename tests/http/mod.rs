@@ -1,7 +1,5 @@
 //! `http/*` of the real binary, against a real web server.
 
-#![expect(clippy::print_stdout, reason = "what was measured")]
-
 mod drain;
 mod requests;
 mod secrets;

@@ -147,10 +147,6 @@ impl Server {
         self.child.stderr.take().expect("stderr is captured").read_to_string(&mut text).unwrap();
         text
     }
-
-    pub(crate) fn resident_bytes(&self) -> usize {
-        machine::resident_bytes(self.pid())
-    }
 }
 
 impl Drop for Server {

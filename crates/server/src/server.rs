@@ -143,6 +143,14 @@ impl Server {
         self.state.memory.used()
     }
 
+    /// What the logs of all processes hold in memory now.
+    #[must_use]
+    pub fn logged_bytes(&self) -> usize {
+        let sessions = self.state.sessions.all();
+        let processes = sessions.iter().flat_map(|session| session.processes());
+        processes.map(|process| process.log().memory_bytes()).sum()
+    }
+
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
     /// well, and the last events to those who listen. Returns when no process is left.
     pub async fn shutdown(&self) {

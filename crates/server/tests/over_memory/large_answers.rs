@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::{RpcClient, Scratch, TestServer, decoded, uri};
-use exec_server_transport::lines;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+use crate::memory::{io_count, open_over_pipe};
 
 /// A directory whose path takes eleven thousand bytes on the wire, with so many files in it. In memory if possible.
 fn deep_directory(files: usize) -> (Scratch, PathBuf) {
@@ -122,8 +122,7 @@ async fn arguments_that_are_too_large_for_a_list_are_an_error() {
 
 /// Bytes that this process has read so far. Each test is a process of its own.
 fn bytes_read() -> u64 {
-    let counters = std::fs::read_to_string("/proc/self/io").unwrap();
-    counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    io_count("self", "rchar: ")
 }
 
 #[tokio::test]
@@ -149,21 +148,11 @@ async fn what_a_dead_connection_asked_for_is_not_read() {
     assert!(read < FILES * FILE_BYTES / 2, "{read} bytes were read for nobody");
 }
 
-/// A client that reads the answer to `initialize`, asks for a file ten times, and reads nothing more.
-async fn ask_without_reading(server: &Server, path: &str) -> DuplexStream {
-    let (mut client, served) = tokio::io::duplex(16 << 10);
-    let server = server.clone();
-    tokio::spawn(async move {
-        let (read, write) = tokio::io::split(served);
-        server.serve(lines(read, write)).await;
-    });
-    let hello = "{\"id\":0,\"method\":\"initialize\",\"params\":{\"clientName\":\"deaf\"}}\n\
-                 {\"method\":\"initialized\"}\n";
-    client.write_all(hello.as_bytes()).await.unwrap();
-    while client.read_u8().await.unwrap() != b'\n' {}
-    for id in 1..=10 {
-        let read = json!({"id": id, "method": "fs/readFile", "params": {"path": path}});
-        client.write_all(format!("{read}\n").as_bytes()).await.unwrap();
+/// A client that asks for a file ten times, and reads nothing.
+async fn ask_without_reading(server: &Server, path: &str) -> RpcClient {
+    let mut client = open_over_pipe(server, json!({})).await;
+    for _ in 0..10 {
+        client.request("fs/readFile", json!({"path": path})).await;
     }
     client
 }

@@ -6,6 +6,7 @@ mod dispatch;
 mod files;
 mod http;
 mod large_answers;
+mod memory;
 mod other_processes;
 mod session_model;
 mod sessions;

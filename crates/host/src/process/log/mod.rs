@@ -186,6 +186,12 @@ impl Log {
         self.lock().confirmed.seq
     }
 
+    /// What the events in memory cost now.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.lock().memory_cost
+    }
+
     /// Waits until there is an event after `seq`, or none will come.
     pub async fn wait_beyond(&self, seq: u64) {
         self.wait_until(|progress| progress.closed || progress.next_seq.saturating_sub(1) > seq)
