@@ -10,7 +10,7 @@
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::error::FsError;
+use crate::fs::path::procfs;
 use crate::fs::path::resolve::{self, Identity};
 use crate::sandbox::landlock::{self, LandlockError, Ruleset};
 use crate::sandbox::{Access, Grant, Mechanism, Policy, WITHOUT_VARIABLE};
@@ -257,8 +258,7 @@ pub(super) fn expect(
 
 /// Where an open directory is at the moment. One that was removed has a name that leads nowhere.
 pub(super) fn real_path(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
-    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    let path = rustix::fs::readlink(link, Vec::new())?;
+    let path = rustix::fs::readlink(procfs::own_link(directory), Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
 }
 

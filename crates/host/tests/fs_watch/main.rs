@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
+mod moves;
+mod random;
 mod roots;
 mod scene;
 mod sharing;

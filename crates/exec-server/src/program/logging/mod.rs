@@ -16,9 +16,6 @@ use lines::Lines;
 /// the last counts.
 const HTTP_LIBRARIES: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
-/// It warns whenever a watched directory is removed, and returns the errors that matter. A filter can turn it on again.
-const MUTED: [&str; 1] = ["notify=off"];
-
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
@@ -102,8 +99,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     }
     // The directive parser takes offsets from a trimmed directive and cuts the untrimmed one with them: a space
     // after a comma would garble it, or panic inside a multi-byte character.
-    let directives: Vec<_> =
-        MUTED.into_iter().chain(text.split(',').map(str::trim)).chain(HTTP_LIBRARIES).collect();
+    let directives: Vec<_> = text.split(',').map(str::trim).chain(HTTP_LIBRARIES).collect();
     // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
     Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
 }
@@ -135,14 +131,6 @@ mod tests {
             filter.contains("hyper_util=warn") && !filter.contains("hyper_util=debug"),
             "{filter}"
         );
-    }
-
-    #[test]
-    fn noise_comes_only_when_it_is_asked_for() {
-        let filter = |text| parse_filter(text).unwrap().to_string();
-        assert!(filter("debug").contains("notify=off"));
-        let asked = filter("info,notify=debug");
-        assert!(asked.contains("notify=debug") && !asked.contains("notify=off"), "{asked}");
     }
 
     #[test]

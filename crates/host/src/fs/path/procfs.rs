@@ -24,8 +24,7 @@ pub(in crate::fs) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool,
     if size > 0 || rustix::fs::fstatfs(node)?.f_type != PROC_SUPER_MAGIC {
         return Ok(false);
     }
-    let link = format!("/proc/self/fd/{}", node.as_raw_fd());
-    let name = rustix::fs::readlink(link, Vec::new())?;
+    let name = rustix::fs::readlink(own_link(node), Vec::new())?;
     Ok(is_private_name(Path::new(OsStr::from_bytes(name.as_bytes()))))
 }
 
@@ -35,11 +34,14 @@ pub(in crate::fs) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<Own
         Some(directory) => {
             rustix::fs::openat(directory, DecInt::from_fd(node), flags, Mode::empty())
         }
-        None => {
-            let link = format!("/proc/self/fd/{}", node.as_raw_fd());
-            rustix::fs::open(link, flags, Mode::empty())
-        }
+        None => rustix::fs::open(own_link(node), flags, Mode::empty()),
     }
+}
+
+/// The kernel's link to what a descriptor stands for. Many calls take no `O_PATH` descriptor, and a name may stand for
+/// something else by now.
+pub(in crate::fs) fn own_link(node: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
 /// `/proc/self/fd`, held open: the way there takes longer than to open a file.

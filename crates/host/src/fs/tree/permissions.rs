@@ -1,12 +1,13 @@
 //! Permission bits.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use rustix::fs::Mode;
 
 use crate::fs::confinement::RequiredAccess;
 use crate::fs::error::FsError;
+use crate::fs::path::procfs;
 use crate::fs::path::resolve::{self, Symlinks};
 
 /// Of whatever `path` names, also a directory or a device: nothing is opened for it.
@@ -14,7 +15,7 @@ pub fn set_permissions(path: &Path, mode: u32, symlinks: Symlinks) -> Result<(),
     let mode = permission_bits(path, mode)?;
     let node = resolve::node(path, symlinks, RequiredAccess::Write)?;
     // By name it could reach something else than what was resolved, and fchmod takes no O_PATH descriptor.
-    let link = format!("/proc/self/fd/{}", node.as_fd().as_raw_fd());
+    let link = procfs::own_link(node.as_fd());
     rustix::fs::chmod(link, mode).map_err(FsError::os("set the permissions of", path))
 }
 

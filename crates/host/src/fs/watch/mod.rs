@@ -10,11 +10,11 @@
 
 mod difference;
 mod directories;
-mod inbox;
-mod kernel;
-mod look;
-mod requests;
+mod inotify;
 mod routes;
+mod scan;
+mod table;
+mod target;
 mod window;
 
 use std::fmt;
@@ -27,10 +27,9 @@ use rustix::fs::FileType;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::inbox::Inbox;
-use self::kernel::KernelWatches;
-use self::requests::WatchRequest;
-use self::routes::{Routes, Scope};
+use self::inotify::Inotify;
+use self::table::WatchTable;
+use self::target::{Scope, WatchTarget};
 use super::FsError;
 use super::confinement::{self, RequiredAccess};
 use crate::fs::path::resolve;
@@ -86,19 +85,11 @@ pub type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Watch {
     target: Arc<WatchTarget>,
-    inbox: Arc<Inbox>,
     /// Weak: the kernel queue ends with the [`Watcher`], whoever still holds watches.
     shared: Weak<Shared>,
     threads: Threads,
     /// Kept here, and not in the future, so that dropping the future loses nothing.
     progress: Progress,
-}
-
-#[derive(Debug)]
-struct WatchTarget {
-    root: PathBuf,
-    scope: Scope,
-    request: WatchRequest,
 }
 
 /// Where the jobs of one watch are done.
@@ -116,10 +107,9 @@ enum Progress {
 
 #[derive(Debug)]
 struct Shared {
-    kernel: Mutex<KernelWatches>,
-    routes: Arc<Routes>,
-    /// Of watches that were dropped, until a thread that may block has told the kernel.
-    released: Mutex<Vec<WatchRequest>>,
+    inotify: Arc<Inotify>,
+    /// Held while the kernel is asked to watch a directory, so on dead storage perhaps for long.
+    table: Mutex<WatchTable>,
     closing: AtomicBool,
 }
 
@@ -130,16 +120,17 @@ impl Watcher {
             let why = "cannot be opened by a thread that is kept to a sandbox";
             return Err(FsError::Unsuitable { path: PathBuf::from("inotify"), why });
         }
-        let routes = Arc::new(Routes::default());
-        let deliver = Arc::clone(&routes);
-        let kernel = KernelWatches::new(move |event| deliver.deliver(&event))?;
-        let shared = Shared {
-            kernel: Mutex::new(kernel),
-            routes,
-            released: Mutex::default(),
-            closing: AtomicBool::new(false),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let inotify = Arc::new(Inotify::new()?);
+        let table = Mutex::new(WatchTable::new(Arc::clone(&inotify)));
+        let shared = Arc::new(Shared { inotify, table, closing: AtomicBool::new(false) });
+        let reader = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("watch".to_owned());
+        // It ends when the watcher is dropped, and closes the queue, which takes long if much is watched.
+        let started = thread.spawn(move || reader.read_events());
+        started.map(|_| Self { shared }).map_err(|source| {
+            let path = PathBuf::from("inotify");
+            FsError::Os { action: "start a thread for", path, source }
+        })
     }
 
     /// Blocks: a tree is listed. Changes made after this has returned are told.
@@ -159,30 +150,28 @@ impl Watcher {
         let node = resolve::own_node(&root, RequiredAccess::Read)?;
         let stat = rustix::fs::fstat(node).map_err(FsError::os("watch", path))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (scope, directory, depth) = match (is_directory, root.parent(), depth) {
-            (false, Some(parent), _) => (Scope::File, parent.to_owned(), WatchDepth::Single),
-            (_, _, WatchDepth::Single) => (Scope::Directory, root.clone(), depth),
-            (_, _, WatchDepth::Tree) => (Scope::Tree, root.clone(), depth),
+        let scope = match depth {
+            _ if !is_directory => Scope::File,
+            WatchDepth::Single => Scope::Directory,
+            WatchDepth::Tree => Scope::Tree,
         };
         let policy = confinement::in_force().map(|confinement| confinement.policy().clone());
-        let inbox = Arc::new(Inbox::new(root.clone(), depth, policy));
-        let target = WatchTarget { root, scope, request: WatchRequest { directory, depth } };
-        self.shared.routes.add(&target.root, scope, &inbox);
+        let target = Arc::new(WatchTarget::new(root, scope, policy));
+        self.shared.add(&target);
         let watch = Watch {
-            target: Arc::new(target),
-            inbox,
+            target,
             shared: Arc::downgrade(&self.shared),
             threads: Threads { run: Box::new(threads) },
             progress: Progress::Waiting,
         };
         // A tree may have been watched in part before the limit was reached; dropping the watch undoes that.
-        self.shared.begin(&watch.target.request).map(|()| watch)
+        self.shared.cover(&watch.target).map(|()| watch)
     }
 
     /// Ends all watches. One that is being set looks no further.
     pub fn close(&self) {
         self.shared.closing.store(true, Ordering::Relaxed);
-        self.shared.routes.close();
+        self.shared.inotify.stop();
     }
 }
 
@@ -199,29 +188,37 @@ impl Watch {
         &self.target.root
     }
 
+    /// Waits until there is something to take, and takes nothing. `None` once the watcher is closed. Cancel-safe.
+    pub async fn changed(&mut self) -> Option<()> {
+        match self.progress {
+            Progress::Waiting => self.target.wait().await,
+            Progress::Collecting { .. } | Progress::Settling { .. } => Some(()),
+        }
+    }
+
     /// What has changed, collected for 50 ms after the first change. `None` once the watcher is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Changes> {
         loop {
             match &mut self.progress {
                 Progress::Waiting => {
-                    self.inbox.wait().await?;
+                    self.target.wait().await?;
                     self.progress = Progress::Collecting { until: Instant::now() + WINDOW };
                 }
                 Progress::Collecting { until } => {
                     tokio::time::sleep_until(*until).await;
                     self.progress = Progress::Waiting;
-                    if self.inbox.has_pending_scan() {
+                    if self.target.has_pending_scan() {
                         self.progress = Progress::Settling { done: self.settle()? };
-                    } else if let Some(changes) = self.inbox.take() {
+                    } else if let Some(changes) = self.target.take() {
                         return Some(changes);
                     }
                 }
                 Progress::Settling { done } => {
                     if done.await.is_err() {
-                        self.inbox.give_up_pending_scan();
+                        self.target.give_up_pending_scan();
                     }
                     self.progress = Progress::Waiting;
-                    if let Some(changes) = self.inbox.take() {
+                    if let Some(changes) = self.target.take() {
                         return Some(changes);
                     }
                 }
@@ -233,9 +230,9 @@ impl Watch {
     fn settle(&self) -> Option<oneshot::Receiver<()>> {
         let (report, done) = oneshot::channel();
         let shared = self.shared.upgrade()?;
-        let (target, inbox) = (Arc::clone(&self.target), Arc::clone(&self.inbox));
+        let target = Arc::clone(&self.target);
         (self.threads.run)(Box::new(move || {
-            shared.settle(&target, &inbox);
+            shared.settle(&target);
             let _ = report.send(());
         }));
         Some(done)
@@ -244,21 +241,37 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        self.target.close();
         let Some(shared) = self.shared.upgrade() else { return };
-        shared.routes.remove(&self.target.root, &self.inbox);
-        shared.released().push(self.target.request.clone());
-        // If it is dropped, whoever is next does this one's work as well.
-        (self.threads.run)(Box::new(move || shared.forget_released()));
+        // If it is dropped, the job of the next watch that ends does this one's work as well.
+        (self.threads.run)(Box::new(move || shared.release_closed()));
     }
 }
 
 impl Shared {
-    fn kernel(&self) -> MutexGuard<'_, KernelWatches> {
-        self.kernel.lock().expect("no code panics while it holds the kernel's queue")
+    /// Until the watcher is closed.
+    fn read_events(&self) {
+        let read = self.inotify.read(|event| {
+            let (descriptor, flags) = (event.wd(), event.events());
+            self.table().handle(descriptor, flags, event.cookie(), event.file_name());
+        });
+        if let Err(error) = read {
+            tracing::error!(%error, "files are no longer watched");
+        }
+        self.closing.store(true, Ordering::Relaxed);
+        self.table().routes.close();
     }
 
-    fn released(&self) -> MutexGuard<'_, Vec<WatchRequest>> {
-        self.released.lock().expect("no code panics while it holds the list of dropped watches")
+    fn add(&self, target: &Arc<WatchTarget>) {
+        self.table().routes.add(Arc::clone(target));
+        // The thread that reads the queue may have closed all others already.
+        if self.closing.load(Ordering::Relaxed) {
+            target.close();
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, WatchTable> {
+        self.table.lock().expect("no code panics while it holds the table of watches")
     }
 }
 

@@ -1,217 +1,168 @@
-//! From the path of an event to the watches it concerns. Runs on the thread that empties the kernel's queue, so nothing
-//! here waits for anything but a short lock.
+//! From an event to the targets that it concerns, and from a directory to whether any target wants it watched. Runs on the
+//! thread that empties the kernel's queue, so nothing here waits for anything but a short lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-use notify::event::{CreateKind, Event, EventKind, ModifyKind, RenameMode};
-
-use super::inbox::Inbox;
-use super::window::FsEvent;
-
-/// What a watch covers, seen from its root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// The root, which is not a directory.
-    File,
-    /// The root and what is directly in it.
-    Directory,
-    /// The root and everything below it.
-    Tree,
-}
+use super::target::{Scope, WatchTarget};
+use super::window::{FsEvent, RootState};
 
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// By root. Paths are ordered by component, so what is below a path follows it directly.
-    by_root: Mutex<BTreeMap<PathBuf, Vec<Route>>>,
+    /// By the directory of the target. Paths are ordered by component, so what is below a path follows it directly.
+    by_directory: BTreeMap<PathBuf, Vec<Route>>,
 }
 
 #[derive(Debug)]
 struct Route {
-    scope: Scope,
-    inbox: Arc<Inbox>,
+    target: Arc<WatchTarget>,
+    awaited: Awaited,
+}
+
+/// Where a directory that is missing is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// It is not missing.
+    Nowhere,
+    /// It is being looked for, so each directory above it may be needed.
+    Anywhere,
+    /// This one above it will tell when it, or the way to it, is back.
+    At(PathBuf),
 }
 
 impl Routes {
-    pub(super) fn add(&self, root: &Path, scope: Scope, inbox: &Arc<Inbox>) {
-        let route = Route { scope, inbox: Arc::clone(inbox) };
-        self.lock().entry(root.to_owned()).or_default().push(route);
+    pub(super) fn add(&mut self, target: Arc<WatchTarget>) {
+        let routes = self.by_directory.entry(target.directory.clone()).or_default();
+        routes.push(Route { target, awaited: Awaited::Nowhere });
     }
 
-    pub(super) fn remove(&self, root: &Path, inbox: &Arc<Inbox>) {
-        let mut by_root = self.lock();
-        if let Some(routes) = by_root.get_mut(root) {
-            routes.retain(|route| !Arc::ptr_eq(&route.inbox, inbox));
-            if routes.is_empty() {
-                by_root.remove(root);
-            }
-        }
+    /// Removes the targets whose watches were dropped.
+    pub(super) fn remove_closed(&mut self) -> Vec<Arc<WatchTarget>> {
+        let mut closed = Vec::new();
+        self.by_directory.retain(|_, routes| {
+            let removed = routes.extract_if(.., |route| route.target.is_closed());
+            closed.extend(removed.map(|route| route.target));
+            !routes.is_empty()
+        });
+        closed
     }
 
     pub(super) fn close(&self) {
-        for route in self.lock().values().flatten() {
-            route.inbox.close();
+        self.all().for_each(|route| route.target.close());
+    }
+
+    pub(super) fn set_awaited(&mut self, target: &Arc<WatchTarget>, awaited: &Awaited) {
+        let routes = self.by_directory.get_mut(&target.directory).into_iter().flatten();
+        for route in routes.filter(|route| Arc::ptr_eq(&route.target, target)) {
+            route.awaited = awaited.clone();
         }
     }
 
-    pub(super) fn deliver(&self, event: &notify::Result<Event>) {
-        match event {
-            Ok(event) if event.need_rescan() => self.put_to_all(FsEvent::Overflowed),
-            Ok(event) => {
-                if let (Some(path), Some(news)) = (event.paths.first(), News::of(event)) {
-                    self.deliver_news(path, news);
-                }
+    /// Whether any target wants to hear of this directory.
+    pub(super) fn wants(&self, directory: &Path) -> bool {
+        let in_tree = |route: &Route| route.target.scope == Scope::Tree;
+        self.by_directory.contains_key(directory)
+            || self.at_and_above(directory).any(|(_, route)| in_tree(route))
+            || self.at_and_below(directory).any(|route| route.is_awaited_at(directory))
+    }
+
+    pub(super) fn deliver(&self, event: FsEvent<'_>) {
+        for (distance, Route { target, .. }) in self.at_and_above(event.path) {
+            let is_covered = match target.scope {
+                Scope::File => event.path == target.root,
+                Scope::Directory => distance <= 1,
+                Scope::Tree => true,
+            };
+            let is_its_directory = distance == 0;
+            if is_covered && !(is_its_directory && event.moves_roots()) {
+                target.put(event);
             }
-            Err(error) => {
-                tracing::debug!(%error, "changes of watched files are lost");
-                self.put_to_all(FsEvent::Lost);
-            }
+        }
+        if event.moves_roots() {
+            self.root_moved(event.path);
         }
     }
 
-    fn put_to_all(&self, event: FsEvent<'_>) {
-        for route in self.lock().values().flatten() {
-            route.inbox.put(event);
-        }
+    /// What has this path has gone or come, and with it the directories of the targets at and below it.
+    pub(super) fn root_moved(&self, path: &Path) {
+        self.at_and_below(path).for_each(|route| route.target.look_again(RootState::Stale));
     }
 
-    fn deliver_news(&self, path: &Path, news: News) {
-        let by_root = self.lock();
-        for (distance, ancestor) in path.ancestors().enumerate() {
-            for route in by_root.get(ancestor).into_iter().flatten() {
-                let covered = match route.scope {
-                    Scope::File => distance == 0,
-                    Scope::Directory => distance <= 1,
-                    Scope::Tree => true,
-                };
-                let is_own_root = distance == 0 && route.scope != Scope::File;
-                if covered && !(is_own_root && news.moves_roots()) {
-                    news.fs_event_at(path).into_iter().for_each(|told| route.inbox.put(told));
-                }
-            }
-        }
-        if !news.moves_roots() {
-            return;
-        }
-        for (root, routes) in at_and_below(&by_root, path) {
-            for route in routes {
-                if root != path || route.scope != Scope::File {
-                    route.inbox.put(FsEvent::RootMoved);
-                }
+    /// Events in this directory, and below it, were lost.
+    pub(super) fn events_lost(&self, directory: &Path) {
+        for (distance, Route { target, .. }) in self.at_and_above(directory) {
+            if distance == 0 || target.scope == Scope::Tree {
+                target.look_again(RootState::Incomplete);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Vec<Route>>> {
-        self.by_root.lock().expect("no code panics while it holds the routes")
-    }
-}
-
-fn at_and_below<'a>(
-    by_root: &'a BTreeMap<PathBuf, Vec<Route>>,
-    path: &'a Path,
-) -> impl Iterator<Item = (&'a Path, &'a [Route])> {
-    by_root
-        .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
-        .take_while(move |(root, _)| root.starts_with(path))
-        .map(|(root, routes)| (root.as_path(), routes.as_slice()))
-}
-
-/// The part of an event that is worth telling. That a file was opened, read or closed is not.
-#[derive(Debug, Clone, Copy)]
-enum News {
-    Created {
-        directory: bool,
-    },
-    Modified,
-    Removed,
-    MovedFrom {
-        cookie: usize,
-    },
-    MovedTo {
-        cookie: usize,
-    },
-    /// A watched directory says of itself that it was moved, and not where to. If the one above it is watched, that has
-    /// told it already, and perhaps of another that has the name now.
-    MovedItself,
-}
-
-impl News {
-    fn of(event: &Event) -> Option<Self> {
-        match event.kind {
-            EventKind::Create(kind) => {
-                Some(Self::Created { directory: kind == CreateKind::Folder })
-            }
-            EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(match event.tracker() {
-                Some(cookie) => Self::MovedFrom { cookie },
-                None => Self::MovedItself,
-            }),
-            EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
-                event.tracker().map(|cookie| Self::MovedTo { cookie })
-            }
-            // `Both` repeats the two halves.
-            EventKind::Modify(ModifyKind::Name(_)) => None,
-            EventKind::Modify(_) => Some(Self::Modified),
-            EventKind::Remove(_) => Some(Self::Removed),
-            EventKind::Access(_) | EventKind::Any | EventKind::Other => None,
-        }
+    pub(super) fn all_events_lost(&self) {
+        self.all().for_each(|route| route.target.look_again(RootState::Incomplete));
     }
 
-    /// Whether watched roots at and below the path are no longer what they were.
-    fn moves_roots(self) -> bool {
-        match self {
-            Self::Created { directory } => directory,
-            Self::Modified => false,
-            Self::Removed | Self::MovedFrom { .. } | Self::MovedTo { .. } | Self::MovedItself => {
-                true
-            }
-        }
+    fn all(&self) -> impl Iterator<Item = &Route> {
+        self.by_directory.values().flatten()
     }
 
-    fn fs_event_at(self, path: &Path) -> Option<FsEvent<'_>> {
-        Some(match self {
-            Self::Created { directory } => FsEvent::Created { path, directory },
-            Self::Modified => FsEvent::Modified { path },
-            Self::Removed => FsEvent::Removed { path },
-            Self::MovedFrom { cookie } => FsEvent::MovedFrom { path, cookie },
-            Self::MovedTo { cookie } => FsEvent::MovedTo { path, cookie },
-            Self::MovedItself => return None,
+    /// With how far above the path the directory of each is.
+    fn at_and_above<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = (usize, &'a Route)> {
+        path.ancestors().enumerate().flat_map(|(distance, above)| {
+            self.by_directory.get(above).into_iter().flatten().map(move |route| (distance, route))
         })
+    }
+
+    fn at_and_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Route> {
+        self.by_directory
+            .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+            .take_while(move |(directory, _)| directory.starts_with(path))
+            .flat_map(|(_, routes)| routes)
+    }
+}
+
+impl Route {
+    fn is_awaited_at(&self, directory: &Path) -> bool {
+        match &self.awaited {
+            Awaited::Nowhere => false,
+            Awaited::Anywhere => true,
+            Awaited::At(place) => place == directory,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use notify::event::{AccessKind, Flag, RemoveKind};
-
     use super::*;
-    use crate::fs::watch::window::RootState;
-    use crate::fs::watch::{ChangeKind, WatchDepth};
+    use crate::fs::watch::ChangeKind;
+    use crate::fs::watch::window::FsEventKind;
 
-    fn watched(routes: &Routes, root: &str, scope: Scope) -> Arc<Inbox> {
-        let inbox = Arc::new(Inbox::new(PathBuf::from(root), WatchDepth::Single, None));
-        routes.add(Path::new(root), scope, &inbox);
-        inbox
+    fn watched(routes: &mut Routes, root: &str, scope: Scope) -> Arc<WatchTarget> {
+        let target = Arc::new(WatchTarget::new(PathBuf::from(root), scope, None));
+        routes.add(Arc::clone(&target));
+        target
     }
 
-    fn happens(routes: &Routes, kind: EventKind, path: &str) {
-        routes.deliver(&Ok(Event::new(kind).add_path(PathBuf::from(path))));
+    fn happens(routes: &Routes, kind: FsEventKind, path: &str, directory: bool) {
+        routes.deliver(FsEvent { path: Path::new(path), kind, directory });
     }
 
-    fn told(inbox: &Inbox) -> Vec<(ChangeKind, PathBuf)> {
-        let changes = inbox.take().map(|taken| taken.changes).unwrap_or_default();
+    fn told(target: &WatchTarget) -> Vec<(ChangeKind, PathBuf)> {
+        let changes = target.take().map(|taken| taken.changes).unwrap_or_default();
         changes.into_iter().map(|change| (change.kind, change.path)).collect()
+    }
+
+    fn root_state(target: &WatchTarget) -> RootState {
+        target.take_pending_scan().unwrap_or_default().root
     }
 
     #[test]
     fn each_scope_hears_its_own() {
-        let routes = Routes::default();
-        let file = watched(&routes, "/d/file", Scope::File);
-        let directory = watched(&routes, "/d", Scope::Directory);
-        let tree = watched(&routes, "/", Scope::Tree);
-        let create = EventKind::Create(CreateKind::File);
+        let mut routes = Routes::default();
+        let file = watched(&mut routes, "/d/file", Scope::File);
+        let directory = watched(&mut routes, "/d", Scope::Directory);
+        let tree = watched(&mut routes, "/", Scope::Tree);
         for (path, hears) in [
             ("/d/file", [true, true, true]),
             ("/d/other", [false, true, true]),
@@ -219,50 +170,88 @@ mod tests {
             ("/dd", [false, false, true]),
             ("/d/file/x", [false, false, true]),
         ] {
-            happens(&routes, create, path);
-            let heard = [&file, &directory, &tree].map(|inbox| !told(inbox).is_empty());
+            happens(&routes, FsEventKind::Created, path, false);
+            let heard = [&file, &directory, &tree].map(|target| !told(target).is_empty());
             assert_eq!(heard, hears, "{path}");
         }
     }
 
     #[test]
-    fn opening_and_reading_is_not_told() {
-        let routes = Routes::default();
-        let tree = watched(&routes, "/", Scope::Tree);
-        happens(&routes, EventKind::Access(AccessKind::Any), "/file");
-        assert_eq!(tree.take(), None);
-    }
-
-    #[test]
     fn a_directory_takes_the_roots_in_it_along() {
-        let routes = Routes::default();
-        let below = watched(&routes, "/d/e/f", Scope::File);
-        let beside = watched(&routes, "/dd", Scope::Tree);
-        happens(&routes, EventKind::Remove(RemoveKind::Folder), "/d");
-        assert_eq!(below.take_pending_scan().unwrap().root, RootState::Stale);
+        let mut routes = Routes::default();
+        let below = watched(&mut routes, "/d/e/f", Scope::File);
+        let beside = watched(&mut routes, "/dd", Scope::Tree);
+        happens(&routes, FsEventKind::Removed, "/d", true);
+        assert_eq!(root_state(&below), RootState::Stale);
         assert!(!beside.has_pending_scan());
         assert_eq!(beside.take(), None);
     }
 
-    /// The one above has told of both, and its news may be older.
+    /// The target of a file is at its own directory, so only what is done to that one moves it.
     #[test]
-    fn what_a_directory_says_of_itself_is_not_news_of_its_name() {
-        let routes = Routes::default();
-        let tree = watched(&routes, "/t", Scope::Tree);
-        let inner = watched(&routes, "/t/d", Scope::Directory);
-        happens(&routes, EventKind::Modify(ModifyKind::Name(RenameMode::From)), "/t/d");
-        assert_eq!(tree.take(), None);
-        assert!(!tree.has_pending_scan() && inner.has_pending_scan());
+    fn a_file_has_no_roots_in_it() {
+        let mut routes = Routes::default();
+        let file = watched(&mut routes, "/d/file", Scope::File);
+        happens(&routes, FsEventKind::Removed, "/d/file", false);
+        assert!(!file.has_pending_scan());
+        assert_eq!(told(&file), [(ChangeKind::Removed, PathBuf::from("/d/file"))]);
     }
 
     #[test]
-    fn a_queue_that_overflowed_is_told_to_everyone() {
-        let routes = Routes::default();
-        let one = watched(&routes, "/a", Scope::File);
-        let other = watched(&routes, "/b", Scope::Tree);
-        routes.deliver(&Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
-        for inbox in [one, other] {
-            assert_eq!(inbox.take_pending_scan().unwrap().root, RootState::Incomplete);
+    fn lost_events_concern_those_who_would_have_heard_them() {
+        let mut routes = Routes::default();
+        let roots = [
+            ("/", Scope::Tree, RootState::Incomplete),
+            ("/d", Scope::Directory, RootState::Watched),
+            ("/d/e", Scope::Directory, RootState::Incomplete),
+            ("/d/e/file", Scope::File, RootState::Incomplete),
+            ("/d/e/f", Scope::Tree, RootState::Watched),
+        ];
+        let targets = roots.map(|(root, scope, _)| watched(&mut routes, root, scope));
+        routes.events_lost(Path::new("/d/e"));
+        assert_eq!(targets.each_ref().map(|target| root_state(target)), roots.map(|root| root.2));
+        routes.all_events_lost();
+        for target in targets {
+            assert_eq!(root_state(&target), RootState::Incomplete);
         }
+    }
+
+    fn wanted<'a>(routes: &Routes, paths: &[&'a str]) -> Vec<&'a str> {
+        paths.iter().copied().filter(|path| routes.wants(Path::new(path))).collect()
+    }
+
+    #[test]
+    fn what_one_gives_up_another_may_still_want() {
+        let mut routes = Routes::default();
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab"];
+        let trees = [(); 2].map(|()| watched(&mut routes, "/a", Scope::Tree));
+        let file = watched(&mut routes, "/a/b/file", Scope::File);
+        assert_eq!(wanted(&routes, &paths), ["/a", "/a/b", "/a/b/c"]);
+        trees[0].close();
+        assert_eq!(routes.remove_closed().len(), 1);
+        assert_eq!(wanted(&routes, &paths), ["/a", "/a/b", "/a/b/c"]);
+        trees[1].close();
+        assert_eq!(routes.remove_closed().len(), 1);
+        assert_eq!(wanted(&routes, &paths), ["/a/b"]);
+        file.close();
+        assert_eq!(routes.remove_closed().len(), 1);
+        assert_eq!(wanted(&routes, &paths), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_waited_for_wants_a_place_to_wait() {
+        let mut routes = Routes::default();
+        let paths = ["/", "/a", "/a/b", "/a/b/c"];
+        let target = watched(&mut routes, "/a/b", Scope::Directory);
+        routes.set_awaited(&target, &Awaited::Anywhere);
+        assert_eq!(wanted(&routes, &paths), ["/", "/a", "/a/b"]);
+        routes.set_awaited(&target, &Awaited::At(PathBuf::from("/")));
+        assert_eq!(wanted(&routes, &paths), ["/", "/a/b"]);
+        routes.set_awaited(&target, &Awaited::Nowhere);
+        assert_eq!(wanted(&routes, &paths), ["/a/b"]);
+        target.close();
+        routes.remove_closed();
+        routes.set_awaited(&target, &Awaited::Anywhere);
+        assert_eq!(wanted(&routes, &paths), [""; 0], "it is not waited for any more");
     }
 }

@@ -15,55 +15,37 @@ use super::{Changes, WatchDepth};
 pub(super) const MAX_PATHS: usize = 4096;
 const MAX_PATH_BYTES: usize = 512 << 10;
 
-/// One event, as far as one watch is concerned.
+/// One event of the kernel. That a file was opened, read or closed is none.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum FsEvent<'a> {
-    Created {
-        path: &'a Path,
-        directory: bool,
-    },
-    Modified {
-        path: &'a Path,
-    },
-    Removed {
-        path: &'a Path,
-    },
-    MovedFrom {
-        path: &'a Path,
-        cookie: usize,
-    },
-    MovedTo {
-        path: &'a Path,
-        cookie: usize,
-    },
-    /// The watched directory, or the one that holds the watched file, has gone or come, or one above it has.
-    RootMoved,
-    /// The kernel lost events.
-    Lost,
-    /// As above, and directories may have been made that nobody watches yet.
-    Overflowed,
+pub(super) struct FsEvent<'a> {
+    pub(super) path: &'a Path,
+    pub(super) kind: FsEventKind,
+    /// Whether the path is that of a directory.
+    pub(super) directory: bool,
 }
 
-impl<'a> FsEvent<'a> {
-    /// What it happened to, if it is not about the watch as a whole.
-    pub(super) fn path(&self) -> Option<&'a Path> {
-        match *self {
-            Self::Created { path, .. }
-            | Self::Modified { path }
-            | Self::Removed { path }
-            | Self::MovedFrom { path, .. }
-            | Self::MovedTo { path, .. } => Some(path),
-            Self::RootMoved | Self::Lost | Self::Overflowed => None,
-        }
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FsEventKind {
+    Created,
+    Modified,
+    Removed,
+    MovedFrom { cookie: u32 },
+    MovedTo { cookie: u32 },
+}
+
+impl FsEvent<'_> {
+    /// Whether watched directories at and below the path are no longer what they were.
+    pub(super) fn moves_roots(&self) -> bool {
+        self.directory && !matches!(self.kind, FsEventKind::Modified)
     }
 }
 
 /// What has to be looked at on the disk before the window can be taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingScan {
-    /// Perhaps directories: what was put in them before the kernel watched them had no event.
+    /// Directories: what was put in them before the kernel watched them had no event.
     pub(super) arrived: BTreeSet<PathBuf>,
-    /// Perhaps directories: the kernel watches of a moved one are replaced, which leaves a gap.
+    /// Directories: the kernel watches of a moved one are replaced, which leaves a gap.
     pub(super) moved: BTreeSet<PathBuf>,
     pub(super) root: RootState,
 }
@@ -73,7 +55,7 @@ pub(super) struct PendingScan {
 pub(super) enum RootState {
     #[default]
     Watched,
-    /// To be completed: some directories below may lack a watch.
+    /// To be completed: events were lost, and some directories may lack a watch.
     Incomplete,
     /// To be replaced: it belongs to a directory that is elsewhere now, or nowhere.
     Stale,
@@ -99,17 +81,21 @@ pub(super) struct ChangeWindow {
     path_bytes: usize,
     /// The first half of a rename; the kernel sends the second half next, if there is one.
     moving: Option<Moving>,
+    /// Directories that were moved away. What is in them went along, and had no event.
+    departed: Vec<PathBuf>,
     pending_scan: PendingScan,
     rescan: bool,
     /// The list was dropped, and stays empty until the window is taken.
     overflowed: bool,
     /// How many looks at the disk have begun.
     looks: u64,
+    /// What the last of them was told of the root.
+    scanned_root: RootState,
 }
 
 #[derive(Debug)]
 struct Moving {
-    cookie: usize,
+    cookie: u32,
     path: PathBuf,
     was: Now,
 }
@@ -123,10 +109,12 @@ impl ChangeWindow {
             names: BTreeMap::new(),
             path_bytes: 0,
             moving: None,
+            departed: Vec::new(),
             pending_scan: PendingScan::default(),
             rescan: false,
             overflowed: false,
             looks: 0,
+            scanned_root: RootState::default(),
         }
     }
 
@@ -139,21 +127,24 @@ impl ChangeWindow {
     }
 
     pub(super) fn apply(&mut self, event: FsEvent<'_>) {
-        match event {
-            FsEvent::Created { path, directory } => {
+        let FsEvent { path, kind, directory } = event;
+        match kind {
+            FsEventKind::Created => {
                 self.put(path, Before::Absent, Now::New);
                 if directory {
                     self.expect_content(path);
                 }
             }
-            FsEvent::Modified { path } => self.modified(path),
-            FsEvent::Removed { path } => self.put(path, Before::Present, Now::Gone),
-            FsEvent::MovedFrom { path, cookie } => self.moved_from(path, cookie),
-            FsEvent::MovedTo { path, cookie } => self.moved_to(path, cookie),
-            FsEvent::RootMoved => self.expect_root(RootState::Stale),
-            FsEvent::Lost => self.rescan = true,
-            FsEvent::Overflowed => self.expect_root(RootState::Incomplete),
+            FsEventKind::Modified => self.modified(path),
+            FsEventKind::Removed => self.put(path, Before::Present, Now::Gone),
+            FsEventKind::MovedFrom { cookie } => self.moved_from(path, cookie, directory),
+            FsEventKind::MovedTo { cookie } => self.moved_to(path, cookie, directory),
         }
+    }
+
+    /// The root has to be looked at.
+    pub(super) fn expect_root(&mut self, root: RootState) {
+        self.pending_scan.root = self.pending_scan.root.max(root);
     }
 
     /// A look at the disk begins.
@@ -161,6 +152,7 @@ impl ChangeWindow {
         let pending_scan = std::mem::take(&mut self.pending_scan);
         (pending_scan != PendingScan::default()).then(|| {
             self.looks += 1;
+            self.scanned_root = pending_scan.root;
             pending_scan
         })
     }
@@ -188,7 +180,11 @@ impl ChangeWindow {
     }
 
     fn found_root(&mut self, is_there: bool) {
-        if self.names.get(&self.root).is_some_and(|name| name.looks == self.looks) {
+        let is_known = match self.names.get(&self.root) {
+            Some(name) => name.looks == self.looks,
+            None => self.scanned_root != RootState::Stale && is_there == self.root_is_there,
+        };
+        if is_known {
             return;
         }
         let root = self.root.clone();
@@ -201,7 +197,11 @@ impl ChangeWindow {
 
     /// `None` if, all in all, nothing is different.
     pub(super) fn take(&mut self) -> Option<Changes> {
-        let rescan = std::mem::take(&mut self.rescan);
+        let departed = std::mem::take(&mut self.departed);
+        // That something else has the name does not tell what was below it.
+        let is_replaced =
+            |path| self.names.get(path).is_some_and(|name: &Name| name.now != Now::Gone);
+        let rescan = std::mem::take(&mut self.rescan) || departed.iter().any(is_replaced);
         self.overflowed = false;
         self.path_bytes = 0;
         self.moving = None;
@@ -222,17 +222,23 @@ impl ChangeWindow {
         }
     }
 
-    fn moved_from(&mut self, path: &Path, cookie: usize) {
+    fn moved_from(&mut self, path: &Path, cookie: u32, directory: bool) {
         let was = self.names.get(path).map(|name| name.now.clone());
         let was = was.unwrap_or(Now::Same { modified: false });
         self.put(path, Before::Present, Now::Gone);
         self.moving = Some(Moving { cookie, path: path.to_owned(), was });
+        if directory && self.depth == WatchDepth::Tree && !self.overflowed {
+            self.departed.push(path.to_owned());
+        }
     }
 
-    fn moved_to(&mut self, path: &Path, cookie: usize) {
+    fn moved_to(&mut self, path: &Path, cookie: u32, directory: bool) {
         let Some(moving) = self.moving.take_if(|moving| moving.cookie == cookie) else {
             self.put(path, Before::Unknown, Now::New);
-            return self.expect_content(path);
+            if directory {
+                self.expect_content(path);
+            }
+            return;
         };
         let now = match moving.was {
             Now::New | Now::Gone => Now::New,
@@ -240,12 +246,16 @@ impl ChangeWindow {
             Now::Moved { from, modified } if from == path => Now::Same { modified },
             Now::Moved { from, modified } => Now::Moved { from, modified },
         };
-        match now {
-            Now::New => self.expect_content(path),
-            _ => self.expect_gap(path),
+        if directory {
+            match now {
+                Now::New => self.expect_content(path),
+                _ => self.expect_scan(path, |pending_scan| &mut pending_scan.moved),
+            }
         }
         self.put(path, Before::Unknown, now);
-        self.carry_along(&moving.path, path);
+        if directory {
+            self.carry_along(&moving.path, path);
+        }
     }
 
     /// What happened to names in a directory that was renamed since happened to the names they have now.
@@ -271,23 +281,15 @@ impl ChangeWindow {
     }
 
     fn expect_content(&mut self, path: &Path) {
+        self.expect_scan(path, |pending_scan| &mut pending_scan.arrived);
+    }
+
+    fn expect_scan(&mut self, path: &Path, of: fn(&mut PendingScan) -> &mut BTreeSet<PathBuf>) {
         match self.depth {
             WatchDepth::Single => {}
             WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
-            WatchDepth::Tree => drop(self.pending_scan.arrived.insert(path.to_owned())),
+            WatchDepth::Tree => drop(of(&mut self.pending_scan).insert(path.to_owned())),
         }
-    }
-
-    fn expect_gap(&mut self, path: &Path) {
-        match self.depth {
-            WatchDepth::Single => {}
-            WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
-            WatchDepth::Tree => drop(self.pending_scan.moved.insert(path.to_owned())),
-        }
-    }
-
-    fn expect_root(&mut self, root: RootState) {
-        self.pending_scan.root = self.pending_scan.root.max(root);
     }
 
     /// `before` counts only if the window has not seen the name yet.
@@ -312,6 +314,7 @@ impl ChangeWindow {
         self.rescan = true;
         self.names = BTreeMap::new();
         self.moving = None;
+        self.departed = Vec::new();
         if self.depth == WatchDepth::Tree {
             self.expect_root(RootState::Incomplete);
         }
@@ -329,23 +332,33 @@ mod tests {
         ChangeWindow::new(PathBuf::from("/root"), WatchDepth::Tree)
     }
 
+    fn event(path: &str, kind: FsEventKind) -> FsEvent<'_> {
+        FsEvent { path: Path::new(path), kind, directory: false }
+    }
+
     fn created(path: &str) -> FsEvent<'_> {
-        FsEvent::Created { path: Path::new(path), directory: false }
+        event(path, FsEventKind::Created)
+    }
+
+    fn as_directory(event: FsEvent<'_>) -> FsEvent<'_> {
+        FsEvent { directory: true, ..event }
+    }
+
+    fn directory_created(path: &str) -> FsEvent<'_> {
+        as_directory(created(path))
     }
 
     fn modified(path: &str) -> FsEvent<'_> {
-        FsEvent::Modified { path: Path::new(path) }
+        event(path, FsEventKind::Modified)
     }
 
     fn removed(path: &str) -> FsEvent<'_> {
-        FsEvent::Removed { path: Path::new(path) }
+        event(path, FsEventKind::Removed)
     }
 
     fn renamed<'a>(from: &'a str, to: &'a str) -> [FsEvent<'a>; 2] {
-        [
-            FsEvent::MovedFrom { path: Path::new(from), cookie: from.len() * 1000 + to.len() },
-            FsEvent::MovedTo { path: Path::new(to), cookie: from.len() * 1000 + to.len() },
-        ]
+        let cookie = u32::try_from(from.len() * 1000 + to.len()).unwrap();
+        [event(from, FsEventKind::MovedFrom { cookie }), event(to, FsEventKind::MovedTo { cookie })]
     }
 
     fn outcome<'a>(events: impl IntoIterator<Item = FsEvent<'a>>) -> Vec<String> {
@@ -405,7 +418,7 @@ mod tests {
 
     #[test]
     fn changes_follow_their_directory() {
-        let [from, to] = renamed("/d", "/ee");
+        let [from, to] = renamed("/d", "/ee").map(as_directory);
         assert_eq!(
             outcome([created("/d/new"), modified("/d/old"), modified("/dd"), from, to]),
             ["Modified /dd", "Renamed /ee <- /d", "Created /ee/new", "Modified /ee/old"]
@@ -458,7 +471,7 @@ mod tests {
     #[test]
     fn what_was_listed_gives_way_to_what_was_seen_later() {
         let mut window = tree();
-        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        window.apply(directory_created("/d"));
         let pending_scan = window.take_pending_scan().unwrap();
         assert_eq!(pending_scan.arrived, BTreeSet::from([PathBuf::from("/d")]));
         window.apply(removed("/d/gone"));
@@ -477,7 +490,7 @@ mod tests {
         for path in ["/d/again", "/d/gone", "/d"] {
             window.apply(removed(path));
         }
-        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        window.apply(directory_created("/d"));
         assert!(window.take_pending_scan().is_some());
         window.settle(found(&["/d", "/d/again", "/d/new"]));
         assert_eq!(
@@ -490,12 +503,12 @@ mod tests {
     #[test]
     fn a_directory_that_is_made_again_during_a_look_is_looked_at_again() {
         let mut window = tree();
-        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        window.apply(directory_created("/d"));
         assert!(window.take_pending_scan().is_some());
         for path in ["/d/again", "/d"] {
             window.apply(removed(path));
         }
-        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        window.apply(directory_created("/d"));
         window.settle(found(&["/d", "/d/again"]));
         assert_eq!(shown(&window.take().unwrap()), ["Created /d", "Removed /d/again"]);
         assert_eq!(window.take_pending_scan().unwrap().arrived.len(), 1);
@@ -522,7 +535,7 @@ mod tests {
     #[test]
     fn only_a_tree_looks_into_new_directories() {
         let mut window = ChangeWindow::new(PathBuf::from("/root"), WatchDepth::Single);
-        window.apply(FsEvent::Created { path: Path::new("/d"), directory: true });
+        window.apply(directory_created("/d"));
         assert_eq!(window.take_pending_scan(), None);
     }
 
@@ -531,20 +544,20 @@ mod tests {
         let mut window = tree();
         for index in 0..MAX_PATHS {
             let path = format!("/{index}");
-            window.apply(FsEvent::Created { path: Path::new(&path), directory: true });
+            window.apply(directory_created(&path));
         }
         window.apply(created("/one too many"));
         let pending_scan = window.take_pending_scan().unwrap();
         assert_eq!((pending_scan.root, pending_scan.arrived.len()), (RootState::Incomplete, 0));
-        window.apply(FsEvent::Created { path: Path::new("/later"), directory: true });
+        window.apply(directory_created("/later"));
         window.settle(Settled { lost: true, ..Settled::default() });
         assert!(window.take().unwrap().rescan);
         assert_eq!(window.take_pending_scan().unwrap().root, RootState::Incomplete);
     }
 
     fn look_for_root(window: &mut ChangeWindow, is_there: bool) -> Vec<String> {
-        window.apply(FsEvent::RootMoved);
-        window.apply(FsEvent::Overflowed);
+        window.expect_root(RootState::Stale);
+        window.expect_root(RootState::Incomplete);
         assert_eq!(window.take_pending_scan().unwrap().root, RootState::Stale);
         let (root_is_there, lost) = (Some(is_there), true);
         window.settle(Settled { root_is_there, lost, ..Settled::default() });
@@ -567,9 +580,61 @@ mod tests {
     }
 
     #[test]
+    fn a_root_that_is_only_incomplete_is_told_if_it_is_not_as_before() {
+        let mut window = tree();
+        let mut look = |is_there| {
+            window.expect_root(RootState::Incomplete);
+            assert!(window.take_pending_scan().is_some());
+            let (root_is_there, lost) = (Some(is_there), true);
+            window.settle(Settled { root_is_there, lost, ..Settled::default() });
+            shown(&window.take().unwrap())
+        };
+        assert_eq!(look(true), [""; 0]);
+        assert_eq!(look(false), ["Removed /root"]);
+        assert_eq!(look(false), [""; 0]);
+        assert_eq!(look(true), ["Created /root"]);
+    }
+
+    #[test]
+    fn only_a_directory_that_is_renamed_is_looked_into() {
+        let mut window = tree();
+        renamed("/a", "/b").into_iter().for_each(|event| window.apply(event));
+        assert!(!window.has_pending_scan());
+        for event in renamed("/c", "/d") {
+            window.apply(as_directory(event));
+        }
+        let pending_scan = window.take_pending_scan().unwrap();
+        assert_eq!(pending_scan.moved, BTreeSet::from([PathBuf::from("/d")]));
+    }
+
+    /// It has the name of a directory that was removed before.
+    #[test]
+    fn nothing_follows_a_file() {
+        let [from, to] = renamed("/d", "/ee");
+        let told = outcome([removed("/d/old"), removed("/d"), created("/d"), from, to]);
+        assert_eq!(told, ["Removed /d", "Removed /d/old", "Created /ee"]);
+    }
+
+    /// It is told as modified, and nobody could know what was in the first.
+    #[test]
+    fn a_directory_in_the_place_of_one_that_was_moved_away_is_a_reason_to_look() {
+        let away = as_directory(renamed("/d", "/elsewhere")[0]);
+        for (depth, rescan) in [(WatchDepth::Tree, true), (WatchDepth::Single, false)] {
+            let mut window = ChangeWindow::new(PathBuf::from("/"), depth);
+            window.apply(away);
+            window.apply(directory_created("/d"));
+            let taken = window.take().unwrap();
+            assert_eq!((shown(&taken), taken.rescan), (vec!["Modified /d".to_owned()], rescan));
+            window.apply(away);
+            let taken = window.take().unwrap();
+            assert_eq!((shown(&taken), taken.rescan), (vec!["Removed /d".to_owned()], false));
+        }
+    }
+
+    #[test]
     fn a_root_that_goes_during_a_look_is_gone() {
         let mut window = tree();
-        window.apply(FsEvent::RootMoved);
+        window.expect_root(RootState::Stale);
         assert!(window.take_pending_scan().is_some());
         window.apply(removed("/root"));
         window.settle(Settled { root_is_there: Some(true), ..Settled::default() });

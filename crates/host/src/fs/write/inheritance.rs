@@ -3,13 +3,14 @@
 //! Owner, group, permission bits and access lists are taken over. Other extended attributes, capabilities among them, are
 //! not.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, Stat, Uid, XattrFlags};
 
 use super::claim::Existing;
 use crate::fs::error::FsError;
+use crate::fs::path::procfs;
 
 const ACCESS_LIST: &str = "system.posix_acl_access";
 /// The most that Linux allows for any attribute.
@@ -17,7 +18,8 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 
 /// Permission in the directory is enough to replace a file; yet one that this process may not write is to stay.
 pub(in crate::fs) fn expect_writable(path: &Path, old: &Existing) -> Result<(), FsError> {
-    rustix::fs::accessat(CWD, link_to(&old.node), Access::WRITE_OK, AtFlags::EACCESS)
+    let link = procfs::own_link(old.node.as_fd());
+    rustix::fs::accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS)
         .map_err(FsError::os("replace", path))
 }
 
@@ -67,7 +69,8 @@ fn take_ownership(file: BorrowedFd<'_>, own: &Stat, old: &Stat) -> Ownership {
 /// The new file may have got one from its directory, which the old had not.
 fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
     let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
-    let taken = match rustix::fs::getxattr(link_to(&old.node), ACCESS_LIST, &mut list) {
+    let link = procfs::own_link(old.node.as_fd());
+    let taken = match rustix::fs::getxattr(link, ACCESS_LIST, &mut list) {
         Ok(len) => rustix::fs::fsetxattr(file, ACCESS_LIST, &list[..len], XattrFlags::empty()),
         Err(rustix::io::Errno::NODATA) => match rustix::fs::fremovexattr(file, ACCESS_LIST) {
             Err(rustix::io::Errno::NODATA) => Ok(()),
@@ -99,11 +102,6 @@ fn no_wider(old: &Stat, ownership: Ownership, list: AccessList) -> Mode {
 
 fn set_mode(path: &Path, file: BorrowedFd<'_>, mode: Mode) -> Result<(), FsError> {
     rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
-}
-
-/// Most calls take no `O_PATH` descriptor, and its name may stand for something else by now.
-fn link_to(node: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", node.as_fd().as_raw_fd())
 }
 
 #[cfg(test)]

@@ -1,0 +1,120 @@
+//! The kernel's queue: what is asked of inotify, and the loop that reads it. Knows descriptors, and no paths.
+
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, CreateFlags, Event, Reader, WatchFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::fs::FsError;
+use crate::fs::path::procfs;
+
+/// Much more than the longest event, which has a name of 255 bytes.
+const BUFFER_BYTES: usize = 16 << 10;
+
+#[derive(Debug)]
+pub(super) struct Inotify {
+    queue: OwnedFd,
+    stop: OwnedFd,
+}
+
+impl Inotify {
+    pub(super) fn new() -> Result<Self, FsError> {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let failed = |errno| explain("open", Path::new("inotify"), errno);
+        Ok(Self { queue: queue.map_err(failed)?, stop: stop.map_err(failed)? })
+    }
+
+    /// Watches an open directory, by whatever path it was found. A directory that is watched keeps its descriptor.
+    pub(super) fn watch(&self, path: &Path, directory: BorrowedFd<'_>) -> Result<i32, FsError> {
+        let flags = WatchFlags::ATTRIB
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MODIFY
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        inotify::add_watch(&self.queue, procfs::own_link(directory), flags)
+            .map_err(|errno| explain("watch", path, errno))
+    }
+
+    /// Nothing more is queued for this descriptor but `IGNORED`. What was queued before is still to be read.
+    pub(super) fn unwatch(&self, descriptor: i32) {
+        // The kernel has done so already if the directory was removed.
+        let _ = inotify::remove_watch(&self.queue, descriptor);
+    }
+
+    /// Blocks, and hands over each event as it comes, until `stop` is called.
+    pub(super) fn read(&self, mut handle: impl FnMut(&Event<'_>)) -> Result<(), Errno> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+        let mut reader = Reader::new(&self.queue, &mut buffer);
+        loop {
+            if reader.is_buffer_empty() && self.wait()?.is_break() {
+                return Ok(());
+            }
+            match reader.next() {
+                Ok(event) => handle(&event),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        // Full means that it was stopped before.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    /// Breaks when it is stopped.
+    fn wait(&self) -> Result<ControlFlow<()>, Errno> {
+        let [queue, stop] = [&self.queue, &self.stop].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let mut polled = [queue, stop];
+        retry_on_intr(|| poll(&mut polled, None))?;
+        let is_stopped = !polled[1].revents().is_empty();
+        Ok(if is_stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}
+
+fn explain(action: &'static str, path: &Path, errno: Errno) -> FsError {
+    let limit = match errno {
+        Errno::NOSPC => "sysctl fs.inotify.max_user_watches",
+        Errno::MFILE => {
+            "sysctl fs.inotify.max_user_instances, or the open files of one process (RLIMIT_NOFILE)"
+        }
+        other => return FsError::os(action, path)(other),
+    };
+    FsError::NoWatches { limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_named() {
+        let path = Path::new("/p");
+        let watches = explain("watch", path, Errno::NOSPC);
+        assert!(matches!(watches, FsError::NoWatches { .. }));
+        assert!(watches.to_string().contains("fs.inotify.max_user_watches"), "{watches}");
+        let queues = explain("open", path, Errno::MFILE);
+        assert!(matches!(queues, FsError::NoWatches { .. }));
+        assert!(queues.to_string().contains("fs.inotify.max_user_instances"), "{queues}");
+    }
+
+    #[test]
+    fn a_reader_that_is_stopped_returns() {
+        let inotify = Inotify::new().unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| inotify.read(|event| panic!("nothing happens: {event:?}")));
+            inotify.stop();
+            inotify.stop();
+            assert_eq!(reader.join().unwrap(), Ok(()));
+        });
+    }
+}

@@ -1,0 +1,258 @@
+//! What a watch does on the disk: it adds the directories of its tree, lists those that have only just been noticed, and
+//! waits for a directory that is gone. Blocks, on a thread that the watch's owner has chosen.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FileType;
+
+use super::Shared;
+use super::routes::Awaited;
+use super::target::{Scope, WatchTarget};
+use super::window::{MAX_PATHS, RootState, Settled};
+use crate::fs::confinement::RequiredAccess;
+use crate::fs::path::resolve::{self, Identity, Symlinks};
+use crate::fs::read::listing::{Listing, own_type};
+use crate::fs::{FileKind, FsError};
+
+impl Shared {
+    /// Looks at what the events of one watch leave open.
+    pub(super) fn settle(&self, target: &Arc<WatchTarget>) {
+        let Some(pending_scan) = target.take_pending_scan() else { return };
+        // Told after the look: what happened until then may have had no event.
+        let lost = pending_scan.root != RootState::Watched;
+        let mut settled = Settled { lost, ..Settled::default() };
+        if pending_scan.root != RootState::Watched {
+            let found = self.find_root(target, &mut settled);
+            settled.note_failure(found);
+        }
+        for path in pending_scan.moved {
+            let moved = self.cover_tree(&path, |_| {});
+            settled.lost |= moved.is_ok();
+            settled.note_failure(moved);
+        }
+        for path in pending_scan.arrived {
+            let arrived = self.cover_tree(&path, |found| settled.list(found));
+            settled.note_failure(arrived);
+        }
+        target.settle(settled);
+    }
+
+    /// Gives up what was watched only for watches that were dropped.
+    pub(super) fn release_closed(&self) {
+        let released = self.table().routes.remove_closed();
+        for target in released {
+            let mut unneeded = match target.scope {
+                Scope::File | Scope::Directory => Vec::new(),
+                Scope::Tree => self.table().watched_at_and_below(&target.directory),
+            };
+            // The directory itself, and those above where it was perhaps waited for.
+            unneeded.extend(target.directory.ancestors().map(Path::to_owned));
+            for directory in unneeded {
+                if self.closing.load(Ordering::Relaxed) {
+                    return;
+                }
+                self.table().forget_unwanted(&directory);
+            }
+        }
+    }
+
+    /// Watches what a target covers. Directories below that cannot be watched are left out.
+    pub(super) fn cover(&self, target: &WatchTarget) -> Result<(), FsError> {
+        match target.scope {
+            Scope::File | Scope::Directory => {
+                self.watch_directory(&target.directory, open_to_pass).map(drop)
+            }
+            Scope::Tree => self.cover_tree(&target.directory, |_| {}),
+        }
+    }
+
+    fn find_root(&self, target: &Arc<WatchTarget>, settled: &mut Settled) -> Result<(), FsError> {
+        let directory = &target.directory;
+        self.table().routes.set_awaited(target, &Awaited::Anywhere);
+        let reached = reach(directory, |at| self.stand_at(at));
+        let is_reached = reached == Some(directory);
+        let awaited = match reached {
+            Some(at) if !is_reached => Awaited::At(at.to_owned()),
+            _ => Awaited::Nowhere,
+        };
+        self.table().routes.set_awaited(target, &awaited);
+        for above in directory.ancestors().skip(1) {
+            self.table().forget_unwanted(above);
+        }
+        // Also where it cannot be watched.
+        let looked = open_to_pass(directory).and_then(|_| match target.scope {
+            Scope::File => resolve::own_node(&target.root, RequiredAccess::Pass).map(drop),
+            Scope::Directory | Scope::Tree => Ok(()),
+        });
+        settled.root_is_there = match looked {
+            Err(error) if is_shortage(&error) => return Err(error),
+            looked => Some(looked.is_ok()),
+        };
+        if is_reached {
+            self.cover(target)?;
+        }
+        self.table().forget_doubtful(directory);
+        Ok(())
+    }
+
+    fn stand_at(&self, directory: &Path) -> bool {
+        let stood = self.watch_directory(directory, open_to_pass);
+        if let Err(error) = &stood
+            && is_shortage(error)
+        {
+            tracing::warn!(%error, "a directory is no longer watched");
+        }
+        matches!(stood, Ok(Some(_)))
+    }
+
+    /// Watches a directory and all below it, and then calls `found` with each. What is put into a directory before it is
+    /// watched is so found by listing it, and what comes later has an event. Symlinks are found and not followed.
+    ///
+    /// Fails if `top` cannot be watched, or no more can be. Others below that cannot are left out.
+    fn cover_tree(&self, top: &Path, mut found: impl FnMut(PathBuf)) -> Result<(), FsError> {
+        let mut listing = Listing::new();
+        let mut waiting = Vec::new();
+        self.cover_one(top, &mut listing, &mut waiting, &mut found)?;
+        found(top.to_owned());
+        while let Some(directory) = waiting.pop() {
+            if self.closing.load(Ordering::Relaxed) {
+                break;
+            }
+            match self.cover_one(&directory, &mut listing, &mut waiting, &mut found) {
+                Ok(()) => {}
+                Err(error) if is_shortage(&error) => return Err(error),
+                Err(error) => tracing::debug!(%error, "a directory of a tree is not watched"),
+            }
+        }
+        Ok(())
+    }
+
+    fn cover_one(
+        &self,
+        path: &Path,
+        listing: &mut Listing,
+        waiting: &mut Vec<PathBuf>,
+        found: &mut impl FnMut(PathBuf),
+    ) -> Result<(), FsError> {
+        let open = |path: &Path| resolve::directory(path, Symlinks::Refuse);
+        let Some(directory) = self.watch_directory(path, open)? else { return Ok(()) };
+        let directory = directory.as_fd();
+        let listed = listing.read(directory, |name, listed| {
+            let entry = path.join(OsStr::from_bytes(name.to_bytes()));
+            if own_type(directory, name, listed) == Ok(FileType::Directory) {
+                waiting.push(entry.clone());
+            }
+            found(entry);
+            ControlFlow::<()>::Continue(())
+        });
+        listed.map(drop).map_err(FsError::os("list", path))
+    }
+
+    /// Watches the directory that has this path, and returns it. `None` if no target wants that.
+    ///
+    /// The kernel is given the open directory, so no symlink can lead it elsewhere. If the path still leads to the same
+    /// directory after that, another that takes its place later has an event.
+    fn watch_directory(
+        &self,
+        path: &Path,
+        open: impl Fn(&Path) -> Result<OwnedFd, FsError>,
+    ) -> Result<Option<OwnedFd>, FsError> {
+        let identity = |directory: &OwnedFd| {
+            Identity::of(directory.as_fd()).map_err(FsError::os("watch", path))
+        };
+        let mut directory = open(path)?;
+        loop {
+            // One lock for each directory: others that watch, or end, wait for no tree.
+            if !self.table().add(path, directory.as_fd())? {
+                return Ok(None);
+            }
+            let now = open(path).inspect_err(|error| {
+                if !is_shortage(error) {
+                    self.table().forget(path);
+                }
+            })?;
+            if identity(&now)? == identity(&directory)? {
+                return Ok(Some(now));
+            }
+            directory = now;
+        }
+    }
+}
+
+/// Stands at the directory or, if it is not there, at the nearest above it that is. Returns where.
+///
+/// From the first where it can stand it goes down again: a name that is still missing after the directory above it is watched
+/// will be told when it comes.
+fn reach<'a>(directory: &'a Path, mut stand_at: impl FnMut(&'a Path) -> bool) -> Option<&'a Path> {
+    let way: Vec<&Path> = directory.ancestors().collect();
+    let mut level = 0;
+    while level < way.len() && !stand_at(way[level]) {
+        level += 1;
+    }
+    while level > 0 && stand_at(way[level - 1]) {
+        level -= 1;
+    }
+    way.get(level).copied()
+}
+
+impl Settled {
+    fn list(&mut self, path: PathBuf) {
+        if self.listed.len() < MAX_PATHS {
+            self.listed.push(path);
+        } else {
+            self.lost = true;
+        }
+    }
+
+    /// What is gone, or closed to us, was told, or cannot be. Only what should have been watched is missing.
+    fn note_failure(&mut self, looked: Result<(), FsError>) {
+        if let Err(error) = looked
+            && is_shortage(&error)
+        {
+            tracing::warn!(%error, "directories of a tree are not watched");
+            self.lost = true;
+        }
+    }
+}
+
+/// Nothing is known then of what was looked at: it is neither gone nor closed to us.
+fn is_shortage(error: &FsError) -> bool {
+    matches!(error, FsError::NoWatches { .. }) || error.is_out_of_resources()
+}
+
+/// A directory that need not be listed.
+fn open_to_pass(path: &Path) -> Result<OwnedFd, FsError> {
+    let node = resolve::node(path, Symlinks::Refuse, RequiredAccess::Pass)?;
+    let stat = rustix::fs::fstat(&node).map_err(FsError::os("watch", path))?;
+    resolve::expect_kind(path, &stat, FileKind::Directory, "a directory")?;
+    Ok(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where it stands in the end, if the rest of the way is made as soon as it stands somewhere.
+    #[test]
+    fn a_way_that_is_made_meanwhile_is_gone_down() {
+        let mut places = Vec::new();
+        let mut is_made = false;
+        let reached = reach(Path::new("/a/b/c"), |at| {
+            places.push(at.to_owned());
+            is_made |= at == Path::new("/");
+            is_made
+        });
+        assert_eq!(reached, Some(Path::new("/a/b/c")));
+        let way = ["/a/b/c", "/a/b", "/a", "/", "/a", "/a/b", "/a/b/c"];
+        assert_eq!(places, way.map(PathBuf::from));
+        let above = reach(Path::new("/a/b"), |at| at == Path::new("/a"));
+        assert_eq!(above, Some(Path::new("/a")));
+        assert_eq!(reach(Path::new("/a/b"), |_| false), None);
+    }
+}
