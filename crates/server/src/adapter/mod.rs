@@ -12,7 +12,7 @@ mod start;
 pub(crate) use environment::environment_info;
 pub(crate) use files::{
     ChangeWatch, FileCall, FileExecutors, FilePool, LargeFile, LargeFileCall, PolicyScoped,
-    Reading, Searching, Upload, WatchedChanges, Watches, check_block_len, open, read_block,
+    Reading, Searching, Upload, Watches, check_block_len, open, read_block,
 };
 pub(crate) use http::{MAX_BODY_BYTES, head, host_request, to_rpc_error as http_rpc_error};
 pub(crate) use list::Counted;

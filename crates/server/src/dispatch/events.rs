@@ -26,6 +26,21 @@ impl EventStream {
         Self::InProcess(sink)
     }
 
+    /// Waits until a notification could be sent at once, or the client wants nothing more.
+    pub(crate) async fn room(&self) {
+        match self {
+            Self::Socket(connection) => {
+                if let Some(socket) = connection.socket() {
+                    socket.outbox().room().await;
+                }
+            }
+            Self::InProcess(sink) => tokio::select! {
+                () = sink.room() => {}
+                () = sink.gone() => {}
+            },
+        }
+    }
+
     /// Waits until there is room, and sends. What is sent to a connection that ends meanwhile is lost with it.
     pub(crate) async fn send(&self, notification: impl Into<ServerNotification>) -> Sent {
         let mut notification = notification.into();
@@ -43,10 +58,7 @@ impl EventStream {
                     Offered::Gone => return Sent::Gone,
                     Offered::Full(refused) => notification = refused,
                 }
-                tokio::select! {
-                    () = sink.room() => {}
-                    () = sink.gone() => return Sent::Gone,
-                }
+                self.room().await;
             },
         }
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exec_server_protocol::{
-    ChangedNotification, Empty, FileChange, FsCancelSearchParams, FsPathResponse, FsSearchParams,
-    FsUnwatchParams, FsWatchParams, PathUri, RpcError, SearchResultsNotification, rpc,
+    ChangedNotification, Empty, FsCancelSearchParams, FsPathResponse, FsSearchParams,
+    FsUnwatchParams, FsWatchParams, RpcError, SearchResultsNotification, rpc,
 };
 use tokio::sync::oneshot;
 
@@ -15,12 +15,10 @@ use super::events::{EventStream, Sent};
 use super::files::closed;
 use super::resources::WatchTask;
 use super::{Dispatcher, Reply, no_events};
-use crate::adapter::{ChangeWatch, PolicyScoped, Searching, WatchedChanges};
+use crate::adapter::{ChangeWatch, PolicyScoped, Searching};
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
 const READER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Paths in one `fs/changed`, which has each of them twice.
-const MAX_CHANGED_BYTES: usize = 4 << 20;
 
 impl Dispatcher {
     pub(super) fn watch(&self, params: FsWatchParams, mut reply: Reply) {
@@ -53,7 +51,7 @@ impl Dispatcher {
                     let path = watching.path().clone();
                     reply.send::<rpc::FsWatch>(Ok(FsPathResponse { path }));
                     state.spawn_on(&runtime, async move {
-                        report(watching, watch_id, &events, stopped).await;
+                        report(watching, &events, stopped).await;
                         // Whoever unwatches waits for it.
                         drop(end);
                     });
@@ -132,65 +130,24 @@ impl Dispatcher {
 /// change that says that some were lost.
 async fn report(
     mut watching: ChangeWatch,
-    watch_id: String,
     events: &EventStream,
     mut stopped: oneshot::Receiver<()>,
 ) {
     loop {
-        let changes = tokio::select! {
-            changes = watching.next() => changes,
-            _ = &mut stopped => None,
-        };
-        let Some(WatchedChanges { changes, rescan }) = changes.map(within_bounds) else { return };
-        let changed_paths = changed_paths(&changes);
-        let watch_id = watch_id.clone();
-        let changed = ChangedNotification { watch_id, changed_paths, changes, rescan };
         let sent = tokio::select! {
-            sent = events.send(changed) => sent,
+            sent = report_next(&mut watching, events) => sent,
             _ = &mut stopped => return,
         };
-        if sent == Sent::Gone {
+        if sent != Some(Sent::Yes) {
             return;
         }
     }
 }
 
-/// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.
-fn within_bounds(told: WatchedChanges) -> WatchedChanges {
-    let paths = told.changes.iter().flat_map(|change| change.from.iter().chain([&change.path]));
-    let bytes: usize = paths.map(PathUri::encoded_len).sum();
-    if bytes <= MAX_CHANGED_BYTES {
-        return told;
-    }
-    WatchedChanges { changes: Vec::new(), rescan: true }
-}
-
-fn changed_paths(changes: &[FileChange]) -> Vec<PathUri> {
-    let mut paths: Vec<_> = changes
-        .iter()
-        .flat_map(|change| change.from.iter().chain([&change.path]))
-        .cloned()
-        .collect();
-    paths.sort();
-    paths.dedup();
-    paths
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use exec_server_protocol::ChangeKind;
-
-    #[test]
-    fn changes_that_are_too_much_for_a_message_are_told_as_such() {
-        let change = |len: usize| FileChange {
-            path: format!("/{}", "資".repeat(len)).parse().unwrap(),
-            kind: ChangeKind::Created,
-            from: None,
-        };
-        let few = WatchedChanges { changes: vec![change(1_000); 10], rescan: false };
-        assert_eq!(within_bounds(few.clone()), few);
-        let many = WatchedChanges { changes: vec![change(1_000); 4_096], rescan: false };
-        assert_eq!(within_bounds(many), WatchedChanges { changes: Vec::new(), rescan: true });
-    }
+/// Takes nothing from the watch before there is room for it: changes are combined in its window, and nowhere else.
+async fn report_next(watching: &mut ChangeWatch, events: &EventStream) -> Option<Sent> {
+    watching.changed().await?;
+    events.room().await;
+    let changed: ChangedNotification = watching.next().await?;
+    Some(events.send(changed).await)
 }

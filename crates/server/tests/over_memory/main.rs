@@ -10,3 +10,4 @@ mod memory;
 mod other_processes;
 mod session_model;
 mod sessions;
+mod watches;

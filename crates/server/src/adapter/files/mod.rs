@@ -17,5 +17,4 @@ pub(crate) use operations::FileCall;
 pub(crate) use pool::{FilePool, can_confine};
 pub(crate) use reading::{LargeFile, Reading};
 pub(crate) use searching::Searching;
-pub(crate) use watching::Watches;
-pub(crate) use watching::{ChangeWatch, WatchedChanges};
+pub(crate) use watching::{ChangeWatch, Watches};

@@ -3,11 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exec_server_host::fs::watch::{self, WatchDepth, Watcher};
-use exec_server_protocol::{ChangeKind, FileChange, FsWatchParams, PathUri, RpcError};
+use exec_server_protocol::{
+    ChangeKind, ChangedNotification, FileChange, FsWatchParams, PathUri, RpcError,
+};
 
 use super::errors::to_rpc_error;
 use super::executor::PolicyScoped;
 use super::operations::uri;
+
+/// Paths in one `fs/changed`, which has each of them twice.
+const MAX_CHANGED_BYTES: usize = 4 << 20;
 
 /// One queue of the kernel, made at the first watch: a user has few of them.
 #[derive(Debug, Default)]
@@ -36,7 +41,7 @@ impl Watches {
         };
         let watch =
             self.watcher()?.watch(params.path.as_path(), depth, threads).map_err(to_rpc_error)?;
-        Ok(ChangeWatch { path: uri(watch.path())?, watch })
+        Ok(ChangeWatch { watch_id: params.watch_id, path: uri(watch.path())?, watch })
     }
 
     /// Ends all watches, and those that are just being set.
@@ -61,16 +66,9 @@ impl Watches {
 /// What happens below one path, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ChangeWatch {
+    watch_id: String,
     path: PathUri,
     watch: watch::Watch,
-}
-
-/// Several changes together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WatchedChanges {
-    pub(crate) changes: Vec<FileChange>,
-    /// Changes were lost: anything may have changed.
-    pub(crate) rescan: bool,
 }
 
 impl ChangeWatch {
@@ -79,12 +77,32 @@ impl ChangeWatch {
         &self.path
     }
 
+    /// Waits until there is something to tell, and takes nothing. `None` when no more can come. Cancel-safe.
+    pub(crate) async fn changed(&mut self) -> Option<()> {
+        self.watch.changed().await
+    }
+
     /// `None` when no more can come. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<WatchedChanges> {
+    pub(crate) async fn next(&mut self) -> Option<ChangedNotification> {
         let watch::Changes { changes, rescan } = self.watch.next().await?;
         let changes = changes.into_iter().filter_map(wire_change).collect();
-        Some(WatchedChanges { changes, rescan })
+        Some(notification(self.watch_id.clone(), changes, rescan))
     }
+}
+
+/// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.
+fn notification(watch_id: String, changes: Vec<FileChange>, rescan: bool) -> ChangedNotification {
+    let mut paths: Vec<&PathUri> =
+        changes.iter().flat_map(|change| change.from.iter().chain([&change.path])).collect();
+    let bytes: usize = paths.iter().map(|path| path.encoded_len()).sum();
+    if bytes > MAX_CHANGED_BYTES {
+        let (changed_paths, changes) = (Vec::new(), Vec::new());
+        return ChangedNotification { watch_id, changed_paths, changes, rescan: true };
+    }
+    paths.sort();
+    paths.dedup();
+    let changed_paths = paths.into_iter().cloned().collect();
+    ChangedNotification { watch_id, changed_paths, changes, rescan }
 }
 
 fn wire_change(change: watch::Change) -> Option<FileChange> {
@@ -96,4 +114,35 @@ fn wire_change(change: watch::Change) -> Option<FileChange> {
     };
     let from = change.from.and_then(PathUri::from_path);
     Some(FileChange { path: PathUri::from_path(change.path)?, kind, from })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_are_too_much_for_a_message_are_told_as_such() {
+        let change = |len: usize| FileChange {
+            path: format!("/{}", "資".repeat(len)).parse().unwrap(),
+            kind: ChangeKind::Created,
+            from: None,
+        };
+        let told = |changes: &[FileChange]| {
+            let told = notification("w".to_owned(), changes.to_vec(), false);
+            (told.changes, told.rescan)
+        };
+        let few = vec![change(1_000); 10];
+        assert_eq!(told(&few), (few, false));
+        assert_eq!(told(&vec![change(1_000); 4_096]), (Vec::new(), true));
+    }
+
+    #[test]
+    fn every_path_is_named_once() {
+        let path = |name: &str| PathUri::from_path(format!("/{name}")).unwrap();
+        let renamed =
+            FileChange { path: path("a"), kind: ChangeKind::Renamed, from: Some(path("b")) };
+        let modified = FileChange { path: path("a"), kind: ChangeKind::Modified, from: None };
+        let told = notification("w".to_owned(), vec![renamed, modified], false);
+        assert_eq!(told.changed_paths, ["a", "b"].map(path));
+    }
 }
