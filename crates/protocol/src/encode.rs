@@ -36,7 +36,7 @@ pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, ser
 /// front.
 #[must_use]
 pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) -> Vec<u8> {
-    let mut response = BytesResponse::new(id, member, bytes.len());
+    let mut response = Base64ResponseWriter::new(id, member, bytes.len());
     response.append(bytes);
     response.finish(more)
 }
@@ -44,11 +44,11 @@ pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) ->
 /// The same for bytes that come piece by piece. Files are the other large messages beside output, so their base64 too
 /// is written straight to its place.
 #[derive(Debug)]
-pub struct BytesResponse {
+pub struct Base64ResponseWriter {
     text: Vec<u8>,
 }
 
-impl BytesResponse {
+impl Base64ResponseWriter {
     /// All pieces but the last must have a length that [`Self::UNIT`] divides: base64 has no seams there.
     pub const UNIT: usize = 3;
 

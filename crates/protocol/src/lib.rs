@@ -28,8 +28,8 @@ mod spare;
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
 pub use encode::{
-    BytesResponse, NotificationHeader, bytes_response, error_response, notification, request,
-    response,
+    Base64ResponseWriter, NotificationHeader, bytes_response, error_response, notification,
+    request, response,
 };
 pub use envelope::{
     DecodeError, Message, Notification, Params, Request, RequestId, TraceContext,

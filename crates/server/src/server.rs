@@ -288,12 +288,12 @@ impl ServerState {
         session.expires_by(until, task);
     }
 
-    /// Starts a process of a session, if that is its holder's and there is place for one more. With
+    /// Starts a process of a session, if it is attached to this connection and there is room for one more. With
     /// `claim_name`, no process of any session may have its id.
     pub(crate) fn start_process(
         &self,
         session: &Session,
-        holder: ConnectionId,
+        connection: ConnectionId,
         process_id: &str,
         claim_name: bool,
         start: impl FnOnce() -> Result<Started, RpcError>,
@@ -303,7 +303,7 @@ impl ServerState {
         if claim_name && let Some(other) = self.sessions.find_process(process_id) {
             return Err(name_taken(&other));
         }
-        session.start(holder, process_id, self.config.max_processes_per_session, start)
+        session.start(connection, process_id, self.config.max_processes_per_session, start)
     }
 
     /// Cares for a process from its start until it is forgotten.

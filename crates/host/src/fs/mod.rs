@@ -1,7 +1,7 @@
 //! Files of this machine. Every function here may block, and none knows who asks: the caller chooses the thread.
 //!
 //! Paths are absolute. `path` is the only module that follows them, with `path::destination` for what is at the end of the
-//! path of a write; on a thread that is kept to a policy `path::confined_way` follows them instead. Code that then works on a
+//! path of a write; on a thread that is kept to a policy `path::confined_resolve` follows them instead. Code that then works on a
 //! name in an open directory asks `confinement` for that name.
 
 mod confinement;

@@ -11,7 +11,7 @@ use super::denial::Denial;
 use super::launch::{Command, EndedBy, Io, LaunchError, Launcher, PtySize, Signal};
 use super::location::ProcessLocation;
 use super::log::{Log, LogLimits};
-use super::orders::{Control, Order, Shared};
+use super::orders::{Order, Phase, Shared};
 use super::stdin::{OfferError, StdinClosed, Ticket};
 use super::supervisor::supervise;
 use crate::sandbox::{Plan, SandboxError};
@@ -160,9 +160,9 @@ impl Process {
 
     /// Living processes below this one.
     pub async fn descendants(&self) -> usize {
-        let tree = match &*self.shared.control() {
-            Control::Running { tree, .. } => tree.clone(),
-            Control::Starting { .. } | Control::Over => return 0,
+        let tree = match &*self.shared.phase() {
+            Phase::Running { tree, .. } => tree.clone(),
+            Phase::Starting { .. } | Phase::Over => return 0,
         };
         // A keeper that does not answer is not worth the wait.
         tokio::time::timeout(COUNT_TIMEOUT, tree.descendants()).await.unwrap_or(0)

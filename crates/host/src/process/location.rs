@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::orders::{Control, Shared};
+use super::orders::{Phase, Shared};
 use crate::sandbox::Network;
 
 /// Where a process is while it lives. It does not keep the process alive.
@@ -46,12 +46,12 @@ impl ProcessLocation {
         if !self.has_network() {
             return NetworkedTree::No;
         }
-        match &*shared.control() {
-            Control::Starting { .. } => NetworkedTree::Starting,
-            Control::Running { tree, .. } => {
+        match &*shared.phase() {
+            Phase::Starting { .. } => NetworkedTree::Starting,
+            Phase::Running { tree, .. } => {
                 tree.keeper().map_or(NetworkedTree::Somewhere, NetworkedTree::KeptBy)
             }
-            Control::Over => NetworkedTree::No,
+            Phase::Over => NetworkedTree::No,
         }
     }
 

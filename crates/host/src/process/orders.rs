@@ -16,7 +16,7 @@ use crate::sandbox::Network;
 pub(super) struct Shared {
     pub(super) log: Log,
     pub(super) stdin: StdinQueue,
-    control: Mutex<Control>,
+    phase: Mutex<Phase>,
     /// When a graceful end turns into a kill.
     pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
     /// Set before the process is ended for it; the first reason counts.
@@ -33,7 +33,7 @@ pub(super) struct Shared {
 
 /// How the tree can be reached.
 #[derive(Debug)]
-pub(super) enum Control {
+pub(super) enum Phase {
     /// Orders wait for the tree, in the order they came.
     Starting {
         orders: Vec<Order>,
@@ -61,7 +61,7 @@ impl Shared {
         Self {
             log: Log::new(limits),
             stdin: StdinQueue::new(has_stdin),
-            control: Mutex::new(Control::Starting { orders: Vec::new() }),
+            phase: Mutex::new(Phase::Starting { orders: Vec::new() }),
             kill_at: watch::Sender::new(None),
             ended_by: OnceLock::new(),
             decided: watch::Sender::new(false),
@@ -71,20 +71,20 @@ impl Shared {
         }
     }
 
-    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn order(&self, order: Order) {
-        match &mut *self.control() {
+        match &mut *self.phase() {
             // Nothing before a kill matters, and a kill is never dropped. It ends the start as well, if that can still be ended.
-            Control::Starting { orders } if matches!(order, Order::Kill) => {
+            Phase::Starting { orders } if matches!(order, Order::Kill) => {
                 *orders = vec![order];
                 self.kill_at.send_replace(Some(tokio::time::Instant::now()));
             }
-            Control::Starting { orders } if orders.len() < MAX_EARLY_ORDERS => orders.push(order),
-            Control::Starting { .. } | Control::Over => {}
-            Control::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
+            Phase::Starting { orders } if orders.len() < MAX_EARLY_ORDERS => orders.push(order),
+            Phase::Starting { .. } | Phase::Over => {}
+            Phase::Running { tree, pty } => carry_out(order, tree, pty.as_deref()),
         }
     }
 
@@ -118,19 +118,19 @@ impl Shared {
     }
 
     pub(super) fn run(&self, tree: TreeControl, pty: Option<Arc<PtyMaster>>) {
-        let mut control = self.control();
-        if let Control::Starting { orders } = &*control {
+        let mut phase = self.phase();
+        if let Phase::Starting { orders } = &*phase {
             for &order in orders {
                 carry_out(order, &tree, pty.as_deref());
             }
         }
-        *control = Control::Running { tree, pty };
-        drop(control);
+        *phase = Phase::Running { tree, pty };
+        drop(phase);
         self.decided.send_replace(true);
     }
 
     pub(super) fn over(&self) {
-        *self.control() = Control::Over;
+        *self.phase() = Phase::Over;
         self.decided.send_replace(true);
         self.stdin.close();
         self.gone.send_replace(true);

@@ -18,7 +18,7 @@ mod write_history;
 pub use kernel::{landlock, seccomp};
 pub use macos::seatbelt;
 pub use plan::{
-    Cover, CoverKind, Lack, LandlockRules, Mount, Need, Plan, PlanError, Regrant, Tier,
+    Cover, CoverKind, Lack, LandlockRules, Mount, Plan, PlanError, Regrant, Requirement, Tier,
 };
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,

@@ -170,15 +170,15 @@ impl Dispatcher {
             Ok(session) => session,
             Err(error) => return reply.fail(error),
         };
-        let holder = session.connection();
+        let attached = session.connection();
         // Ended here and now; a client that hangs up right away has closed the session all the same.
         let ended = self.state.end_session(&session);
         // A client that had it would wait for events that never come. One that asks over its own socket hangs up itself.
         let hangs_up_itself = |connection: &ClientConnection| {
             connection.id() == self.connection.id() && connection.socket().is_some()
         };
-        if let Some(holder) = holder.filter(|holder| !hangs_up_itself(holder)) {
-            holder.give_up();
+        if let Some(connection) = attached.filter(|connection| !hangs_up_itself(connection)) {
+            connection.give_up();
         }
         self.spawn(reply, |reply| async move {
             ended.await;

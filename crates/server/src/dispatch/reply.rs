@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::{
-    BytesResponse, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId,
+    Base64ResponseWriter, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId,
     Respond, Rpc, RpcError, bytes_response, error_response, response, rpc,
 };
 use exec_server_transport::Holding;
@@ -142,7 +142,7 @@ impl Reply {
             return self.send::<rpc::FsReadFile>(response);
         };
         let max = outbox.max_response();
-        let mut response = BytesResponse::new(id, "dataBase64", expected.min(max));
+        let mut response = Base64ResponseWriter::new(id, "dataBase64", expected.min(max));
         let read = read(&mut |piece| {
             response.append(piece);
             if response.len() > max { Err(too_large(max)) } else { Ok(()) }

@@ -64,17 +64,17 @@ impl SessionRegistry {
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
         let session = self.named(id)?;
-        let holder = match session.attach(connection, resume, None) {
+        let current = match session.attach(connection, resume, None) {
             Ok(()) => return Ok(session),
             Err(AttachError::Ended) => return Err(unknown(id)),
-            Err(AttachError::Attached(holder)) => holder,
+            Err(AttachError::Attached(current)) => current,
         };
-        if holder.is_alive(PROBE_TIMEOUT).await {
+        if current.is_alive(PROBE_TIMEOUT).await {
             return Err(still_attached(id));
         }
-        match session.attach(connection, resume, Some(holder.id())) {
+        match session.attach(connection, resume, Some(current.id())) {
             Ok(()) => {
-                holder.give_up();
+                current.give_up();
                 Ok(session)
             }
             Err(AttachError::Ended) => Err(unknown(id)),

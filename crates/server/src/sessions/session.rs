@@ -185,8 +185,8 @@ impl Session {
     /// Ends the session for good: no connection, no new process.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
-        if let Attachment::Attached(holder) = &state.attachment {
-            holder.lose_session();
+        if let Attachment::Attached(connection) = &state.attachment {
+            connection.lose_session();
         }
         state.attachment = Attachment::Ended;
         state.stop_expiry();
@@ -209,21 +209,21 @@ impl Session {
         }
     }
 
-    /// Fails when the session is not this holder's any more.
-    pub(crate) fn check_attached(&self, holder: ConnectionId) -> Result<(), RpcError> {
-        self.lock().check_attached(&self.id, holder)
+    /// Fails when the session is not attached to this connection any more.
+    pub(crate) fn check_attached(&self, connection: ConnectionId) -> Result<(), RpcError> {
+        self.lock().check_attached(&self.id, connection)
     }
 
     /// Adds what `start` starts, under an id that nobody else in the session has.
     pub(crate) fn start(
         &self,
-        holder: ConnectionId,
+        connection: ConnectionId,
         process_id: &str,
         limit: usize,
         start: impl FnOnce() -> Result<Started, RpcError>,
     ) -> Result<(Arc<ManagedProcess>, StartOutcome), RpcError> {
         let mut state = self.lock();
-        state.check_attached(&self.id, holder)?;
+        state.check_attached(&self.id, connection)?;
         if state.processes.contains_key(process_id) {
             let message = format!("process {process_id:?} already exists in this session");
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::DuplicateProcess));
@@ -314,9 +314,9 @@ impl State {
         }
     }
 
-    fn check_attached(&self, id: &str, holder: ConnectionId) -> Result<(), RpcError> {
+    fn check_attached(&self, id: &str, connection: ConnectionId) -> Result<(), RpcError> {
         match &self.attachment {
-            Attachment::Attached(current) if current.id() == holder => Ok(()),
+            Attachment::Attached(current) if current.id() == connection => Ok(()),
             Attachment::Ended => Err(RpcError::invalid_request(format!("session {id} has ended"))
                 .with_kind(ErrorKind::SessionEnded)),
             Attachment::Attached(_) | Attachment::Detached { .. } => {

@@ -1,6 +1,6 @@
 //! From a path to a descriptor.
 
-mod confined_way;
+mod confined_resolve;
 pub(super) mod descent;
 pub(super) mod destination;
 pub(super) mod kind;

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::confined_way::Unresolved;
+use super::confined_resolve::Unresolved;
 use super::kind::FileKind;
 use super::procfs;
 use crate::fs::confinement::{self, Confinement, RequiredAccess};

@@ -5,7 +5,7 @@ pub(super) mod copy;
 pub(super) mod create_directory;
 pub mod glob;
 pub(super) mod permissions;
+pub(super) mod precheck;
 pub(super) mod remove;
 pub(super) mod rename;
-pub(super) mod survey;
 pub(super) mod walk;

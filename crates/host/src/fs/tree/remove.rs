@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::cancel::CancelFlag;
-use super::survey::{self, SurveyedTree};
+use super::precheck::{self, CheckedTree};
 use crate::fs::confinement::{RequiredAccess, View, is_confined};
 use crate::fs::error::FsError;
 use crate::fs::path::descent::TreeDescent;
@@ -64,8 +64,8 @@ fn remove_existing(
         Err(Errno::ISDIR) if options.recursive => {
             if is_confined() {
                 let (directory, name) = (parent.directory.as_fd(), &parent.name);
-                let site = SurveyedTree::of(directory, name, RequiredAccess::Change, path)?;
-                survey::expect(directory, name, &[site], path, cancel)?;
+                let site = CheckedTree::of(directory, name, RequiredAccess::Change, path)?;
+                precheck::expect(directory, name, &[site], path, cancel)?;
             }
             Removal::new(path, parent, cancel).run()
         }

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 
 use super::cancel::CancelFlag;
-use super::survey::{self, SurveyedTree};
+use super::precheck::{self, CheckedTree};
 use crate::fs::confinement::{RequiredAccess, in_force};
 use crate::fs::error::FsError;
 use crate::fs::path::destination::names_directory;
@@ -69,8 +69,8 @@ fn expect_movable(
 ) -> Result<(), FsError> {
     let Some(confinement) = in_force() else { return Ok(()) };
     let sites = [
-        SurveyedTree::of(from.directory.as_fd(), &from.name, RequiredAccess::Change, source)?,
-        SurveyedTree::of(to.directory.as_fd(), &to.name, RequiredAccess::Change, destination)?,
+        CheckedTree::of(from.directory.as_fd(), &from.name, RequiredAccess::Change, source)?,
+        CheckedTree::of(to.directory.as_fd(), &to.name, RequiredAccess::Change, destination)?,
     ];
     // The directories may be elsewhere since they were found.
     for (site, path) in sites.iter().zip([source, destination]) {
@@ -78,7 +78,7 @@ fn expect_movable(
             return Err(FsError::denied(path, site.required));
         }
     }
-    survey::expect(from.directory.as_fd(), &from.name, &sites, source, &CancelFlag::never())
+    precheck::expect(from.directory.as_fd(), &from.name, &sites, source, &CancelFlag::never())
 }
 
 /// Fails with `EEXIST` if the new name is taken.

@@ -2,8 +2,8 @@
 
 pub(super) mod claim;
 pub(super) mod condition;
-pub(super) mod inheritance;
 pub(super) mod new_file;
+pub(super) mod ownership;
 pub(super) mod room;
 pub(super) mod staged_file;
 pub(super) mod write_file;

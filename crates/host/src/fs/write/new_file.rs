@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::claim::{self, Claim};
 use super::condition::{Arrival, Condition, Written, distinguish};
-use super::inheritance::{expect_writable, inherit};
+use super::ownership::{expect_writable, inherit};
 use super::staged_file::{NotPublished, StagedFile};
 use crate::fs::confinement::{self, RequiredAccess};
 use crate::fs::error::FsError;

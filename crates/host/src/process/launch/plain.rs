@@ -41,7 +41,7 @@ pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), 
     drop(ends);
 
     let group = Arc::new(Group { leader: Pid::from_child(&child), life: Mutex::new(Life::Leader) });
-    let control = GroupControl { owner: Arc::new(Owner { group: Arc::clone(&group) }) };
+    let control = GroupControl { owner: Arc::new(KillOnDrop { group: Arc::clone(&group) }) };
     let (sender, receiver) = mpsc::channel(EVENTS);
     let attendance = Attendance {
         group,
@@ -204,7 +204,7 @@ impl GroupEvents {
 
 #[derive(Clone, Debug)]
 pub(super) struct GroupControl {
-    owner: Arc<Owner>,
+    owner: Arc<KillOnDrop>,
 }
 
 impl GroupControl {
@@ -219,11 +219,11 @@ impl GroupControl {
 
 /// Shared by a tree and its controls: when the last of them goes, so does the group.
 #[derive(Debug)]
-struct Owner {
+struct KillOnDrop {
     group: Arc<Group>,
 }
 
-impl Drop for Owner {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.group.kill();
     }

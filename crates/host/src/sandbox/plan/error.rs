@@ -12,14 +12,14 @@ use crate::sandbox::report::mechanism::Mechanism;
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error("{need}, which takes {mechanism} ({lack}){}", lack.advice(mechanism.remedy()))]
-    Missing { need: Need, mechanism: Mechanism, lack: Lack },
+    Missing { need: Requirement, mechanism: Mechanism, lack: Lack },
     #[error(
         "{need}, which takes user namespaces ({namespaces}) or bubblewrap ({bubblewrap}){}",
         namespaces.max(bubblewrap).advice(
             "`apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` says what is in the way"
         )
     )]
-    NoIsolation { need: Need, namespaces: Lack, bubblewrap: Lack },
+    NoIsolation { need: Requirement, namespaces: Lack, bubblewrap: Lack },
     #[error("programs cannot be confined on {system}: there is no sandbox for it yet")]
     UnsupportedSystem { system: &'static str },
     #[error("cannot tell what {} is: {source}", path.display())]
@@ -52,11 +52,11 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    pub(super) fn missing(need: Need, mechanism: Mechanism, has: &Capabilities) -> Self {
+    pub(super) fn missing(need: Requirement, mechanism: Mechanism, has: &Capabilities) -> Self {
         Self::Missing { need, mechanism, lack: Lack::of(mechanism, has) }
     }
 
-    pub(super) fn no_isolation(need: Need, has: &Capabilities) -> Self {
+    pub(super) fn no_isolation(need: Requirement, has: &Capabilities) -> Self {
         let namespaces = Lack::of(Mechanism::UserNamespace, has);
         Self::NoIsolation { need, namespaces, bubblewrap: Lack::of(Mechanism::Bubblewrap, has) }
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Lack {
 
 /// What a policy asks for that takes a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Need {
+pub enum Requirement {
     #[error("the policy restricts files")]
     Files,
     #[error("every sandbox denies dangerous system calls")]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::error::Need;
+use super::error::Requirement;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
 use crate::sandbox::kernel::landlock::SCOPES_SINCE;
 use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
@@ -18,13 +18,13 @@ pub(super) fn plan(
     names: &impl Names,
 ) -> Result<Plan, PlanError> {
     if !has.seccomp {
-        return Err(PlanError::missing(Need::SystemCalls, Mechanism::Seccomp, has));
+        return Err(PlanError::missing(Requirement::SystemCalls, Mechanism::Seccomp, has));
     }
     if !policy.restricts_files() {
         return for_all_files(policy.network(), has);
     }
     if has.landlock_abi == 0 {
-        return Err(PlanError::missing(Need::Files, Mechanism::Landlock, has));
+        return Err(PlanError::missing(Requirement::Files, Mechanism::Landlock, has));
     }
     for_restricted_files(cwd, policy, has, names)
 }
@@ -40,9 +40,9 @@ fn for_restricted_files(
     let covers = mounts::covers(policy, names)?;
     let hidden = globs::existing_matches(policy, names)?;
     let need = if let Some(first) = covers.first().or(hidden.first()) {
-        Some(Need::CarveOut { path: first.path.clone() })
+        Some(Requirement::CarveOut { path: first.path.clone() })
     } else if has.landlock_abi < SCOPES_SINCE {
-        Some(Need::Signals { abi: has.landlock_abi })
+        Some(Requirement::Signals { abi: has.landlock_abi })
     } else {
         None
     };
@@ -97,7 +97,7 @@ fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError
     let (tier, grants) = if abi >= SCOPES_SINCE {
         (Tier::Direct, None)
     } else {
-        let need = Need::Signals { abi };
+        let need = Requirement::Signals { abi };
         let tier = isolation(has).ok_or_else(|| PlanError::no_isolation(need, has))?;
         // A domain that denies nothing still keeps others from being traced, also where their `/proc` can be seen.
         (tier, Some(vec![Grant { path: "/".into(), access: Access::Write }]))

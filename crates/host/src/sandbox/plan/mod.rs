@@ -21,7 +21,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use error::{Lack, Need, PlanError};
+pub use error::{Lack, PlanError, Requirement};
 
 use super::policy::{Access, Grant, Network};
 use crate::sandbox::report::enforcement::Enforcement;

@@ -7,7 +7,7 @@ use super::Access;
 
 /// Plain paths and what is decided for each, in the order of paths. Any may turn out to say nothing new.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Draft(BTreeMap<PathBuf, Decision>);
+pub(super) struct PolicyDraft(BTreeMap<PathBuf, Decision>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decision {
@@ -15,7 +15,7 @@ pub(super) struct Decision {
     pub(super) protected_name: bool,
 }
 
-impl Draft {
+impl PolicyDraft {
     /// If there are several decisions for a path, to deny wins over to write, which wins over to read.
     pub(super) fn add(&mut self, path: &Path, access: Access) {
         let new = Decision { access, protected_name: false };

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::draft::{Decision, Draft};
+use super::draft::{Decision, PolicyDraft};
 use super::plain::PlainPath;
 use super::resolve;
 use super::resolved_path::real;
@@ -56,7 +56,7 @@ impl Policy {
     }
 
     pub fn unrestricted(network: Network) -> Self {
-        let mut draft = Draft::default();
+        let mut draft = PolicyDraft::default();
         draft.add(Path::new("/"), Access::Write);
         Self::new(network, false, Rules::new(&draft), BTreeSet::new(), BTreeSet::new())
     }
@@ -112,7 +112,7 @@ impl Policy {
     pub fn intersect(&self, other: &Self) -> Self {
         let is_protected =
             |policy: &Self, path| policy.0.rules.at(path).is_some_and(|rule| rule.protected_name);
-        let mut draft = Draft::default();
+        let mut draft = PolicyDraft::default();
         for rule in self.rules().iter().chain(other.rules()) {
             let path = PlainPath::of_rule(&rule.path);
             let access = self.0.rules.access(path).min(other.0.rules.access(path));

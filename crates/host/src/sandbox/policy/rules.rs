@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 
 use super::Access;
-use super::draft::{Decision, Draft};
+use super::draft::{Decision, PolicyDraft};
 use super::plain::PlainPath;
 
 /// Decides for its path and what is below.
@@ -28,7 +28,7 @@ pub(super) struct Rules {
 
 impl Rules {
     /// The paths are plain ones.
-    pub(super) fn new(draft: &Draft) -> Self {
+    pub(super) fn new(draft: &PolicyDraft) -> Self {
         let mut rules = Self { sorted: Vec::new(), above: Vec::new() };
         // Paths are sorted by components, so a rule comes after all that are above it.
         for (path, decision) in draft.iter() {

@@ -1,7 +1,7 @@
 //! Whole files, in two steps: what is small is read at once, and what is large waits until there is room for it.
 
 use exec_server_host::fs::{FsError, OpenFile};
-use exec_server_protocol::{BytesResponse, FsReadFileParams, MAX_FILE_BYTES, RpcError};
+use exec_server_protocol::{Base64ResponseWriter, FsReadFileParams, MAX_FILE_BYTES, RpcError};
 
 use super::errors::to_rpc_error;
 use super::executor::PolicyScoped;
@@ -11,7 +11,7 @@ use super::operations::symlinks;
 const SMALL_BYTES: usize = 64 << 10;
 
 /// What is read at once of the rest.
-const PIECE_BYTES: usize = BytesResponse::UNIT << 16;
+const PIECE_BYTES: usize = Base64ResponseWriter::UNIT << 16;
 
 /// A file that has been opened and read as far as it is small.
 #[derive(Debug)]

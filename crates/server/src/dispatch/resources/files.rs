@@ -83,7 +83,7 @@ impl Files {
     }
 
     fn unknown(&self, id: &str) -> RpcError {
-        self.handles.check_name(id).err().unwrap_or_else(|| {
+        self.handles.check_id(id).err().unwrap_or_else(|| {
             let message = format!("handleId {id:?} is not open on this connection");
             RpcError::new(ErrorCode::NotFound, message).with_kind(ErrorKind::UnknownHandle)
         })

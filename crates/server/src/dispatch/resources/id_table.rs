@@ -1,4 +1,4 @@
-//! What a client has given a name on its connection: handles, watches, searches, HTTP bodies. All of it ends with the
+//! Everything with an id of the client's choice on its connection: handles, watches, searches, HTTP bodies. All of it ends with the
 //! connection.
 
 use std::collections::HashMap;
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 
-/// How names of one kind may look, and how many there may be.
+/// How ids of one kind may look, and how many there may be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdRules {
-    /// What the wire calls the name.
+    /// What the wire calls the id.
     pub(crate) member: &'static str,
     pub(crate) max_bytes: usize,
     pub(crate) max_entries: usize,
@@ -30,7 +30,7 @@ struct State<T> {
     is_over: bool,
 }
 
-/// Tells apart those that had the same name one after the other.
+/// Tells apart entries that had the same id one after the other.
 type Ticket = u64;
 
 impl<T> IdTable<T> {
@@ -39,16 +39,16 @@ impl<T> IdTable<T> {
         Arc::new(Self { rules, state: Mutex::new(state) })
     }
 
-    /// Takes a name, before there is anything that has it. Dropping the claim gives the name back.
-    pub(crate) fn claim(self: &Arc<Self>, name: String) -> Result<Claim<T>, RpcError> {
-        self.check_name(&name)?;
+    /// Takes an id, before there is anything that has it. Dropping the claim gives the id back.
+    pub(crate) fn claim(self: &Arc<Self>, id: String) -> Result<Claim<T>, RpcError> {
+        self.check_id(&id)?;
         let IdRules { member, max_entries, bad_id, .. } = self.rules;
         let mut state = self.lock();
         if state.is_over {
             return Err(RpcError::internal("the connection is over"));
         }
-        if state.entries.contains_key(&name) {
-            let message = format!("{member} {name:?} is in use on this connection");
+        if state.entries.contains_key(&id) {
+            let message = format!("{member} {id:?} is in use on this connection");
             return Err(RpcError::new(bad_id, message).with_kind(ErrorKind::DuplicateId));
         }
         if state.entries.len() >= max_entries {
@@ -57,23 +57,23 @@ impl<T> IdTable<T> {
         }
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.entries.insert(name.clone(), (ticket, None));
+        state.entries.insert(id.clone(), (ticket, None));
         drop(state);
-        Ok(Claim { named: Arc::clone(self), name, ticket, kept: false })
+        Ok(Claim { table: Arc::clone(self), id, ticket, kept: false })
     }
 
-    /// Fails if nothing can have this name.
-    pub(crate) fn check_name(&self, name: &str) -> Result<(), RpcError> {
+    /// Fails if nothing can have this id.
+    pub(crate) fn check_id(&self, id: &str) -> Result<(), RpcError> {
         let IdRules { member, max_bytes, bad_id, .. } = self.rules;
-        if (1..=max_bytes).contains(&name.len()) {
+        if (1..=max_bytes).contains(&id.len()) {
             return Ok(());
         }
-        let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", name.len());
+        let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", id.len());
         Err(RpcError::new(bad_id, message))
     }
 
-    pub(crate) fn remove(&self, name: &str) -> Option<T> {
-        self.lock().entries.remove(name).and_then(|(_, value)| value)
+    pub(crate) fn remove(&self, id: &str) -> Option<T> {
+        self.lock().entries.remove(id).and_then(|(_, value)| value)
     }
 
     /// The connection is over: gives out all there is, and takes no more.
@@ -89,24 +89,24 @@ impl<T> IdTable<T> {
 }
 
 impl<T: Clone> IdTable<T> {
-    pub(crate) fn get(&self, name: &str) -> Option<T> {
-        self.lock().entries.get(name).and_then(|(_, value)| value.clone())
+    pub(crate) fn get(&self, id: &str) -> Option<T> {
+        self.lock().entries.get(id).and_then(|(_, value)| value.clone())
     }
 }
 
-/// A name that was taken. Whatever has it loses it when this is dropped, unless it was kept.
+/// An id that was taken. It is given back when this is dropped, unless it was kept.
 #[derive(Debug)]
 pub(crate) struct Claim<T> {
-    named: Arc<IdTable<T>>,
-    name: String,
+    table: Arc<IdTable<T>>,
+    id: String,
     ticket: Ticket,
     kept: bool,
 }
 
 impl<T> Claim<T> {
-    /// Puts something under the name; gives it back if the name was taken away meanwhile.
+    /// Puts something under the id; gives it back if the id was removed meanwhile.
     pub(crate) fn fill(&self, value: T) -> Result<(), T> {
-        match self.named.lock().entries.get_mut(&self.name) {
+        match self.table.lock().entries.get_mut(&self.id) {
             Some((ticket, slot)) if *ticket == self.ticket => {
                 *slot = Some(value);
                 Ok(())
@@ -115,7 +115,7 @@ impl<T> Claim<T> {
         }
     }
 
-    /// From here on the name lasts until it is removed.
+    /// From here on the id lasts until it is removed.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -126,10 +126,10 @@ impl<T> Drop for Claim<T> {
         if self.kept {
             return;
         }
-        let mut state = self.named.lock();
+        let mut state = self.table.lock();
         let is_ours = |(ticket, _): &(Ticket, Option<T>)| *ticket == self.ticket;
-        let removed = match state.entries.get(&self.name) {
-            Some(entry) if is_ours(entry) => state.entries.remove(&self.name),
+        let removed = match state.entries.get(&self.id) {
+            Some(entry) if is_ours(entry) => state.entries.remove(&self.id),
             _ => None,
         };
         drop(state);

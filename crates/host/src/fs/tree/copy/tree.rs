@@ -17,7 +17,7 @@ use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Identity, Symlinks};
 use crate::fs::read::listing::Listing;
 use crate::fs::tree::cancel::CancelFlag;
-use crate::fs::tree::survey::{self, SurveyedTree};
+use crate::fs::tree::precheck::{self, CheckedTree};
 
 /// Until it is filled, a new directory is its owner's alone, who may always fill it.
 const MODE_WHILE_FILLED: Mode = Mode::RWXU;
@@ -54,7 +54,7 @@ fn open_root(
             refuse_inside(source, destination, node.as_fd())?;
             expect_copyable(
                 source,
-                || SurveyedTree::open(node.as_fd(), RequiredAccess::MakeDirectory, destination),
+                || CheckedTree::open(node.as_fd(), RequiredAccess::MakeDirectory, destination),
                 cancel,
             )?;
             let root = resolve::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
@@ -68,7 +68,7 @@ fn open_root(
             let (above, name) = (parent.directory.as_fd(), &parent.name);
             expect_copyable(
                 source,
-                || SurveyedTree::of(above, name, RequiredAccess::MakeDirectory, destination),
+                || CheckedTree::of(above, name, RequiredAccess::MakeDirectory, destination),
                 cancel,
             )?;
             rustix::fs::mkdirat(&parent.directory, &parent.name, MODE_WHILE_FILLED)
@@ -84,15 +84,15 @@ fn open_root(
 /// Nothing in the source that may not be read, and nothing that would go where nothing may be made.
 fn expect_copyable(
     source: &Source,
-    destination: impl FnOnce() -> Result<SurveyedTree, FsError>,
+    destination: impl FnOnce() -> Result<CheckedTree, FsError>,
     cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     if !confinement::is_confined() {
         return Ok(());
     }
     let node = source.node.as_fd();
-    let sites = [SurveyedTree::open(node, RequiredAccess::Read, &source.path)?, destination()?];
-    survey::expect(node, OsStr::new("."), &sites, &source.path, cancel)
+    let sites = [CheckedTree::open(node, RequiredAccess::Read, &source.path)?, destination()?];
+    precheck::expect(node, OsStr::new("."), &sites, &source.path, cancel)
 }
 
 fn refuse_inside(

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Origin, Target};
-use crate::sandbox::policy::draft::Draft;
+use crate::sandbox::policy::draft::PolicyDraft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
 use crate::sandbox::policy::resolved_path::real_path;
 use crate::sandbox::policy::{
@@ -22,13 +22,13 @@ const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// is resolved the next time, what an entry that passes through it grants or protects. Idempotent is
 /// only to grant what is granted without that entry.
 pub(super) fn refuse_replaceable(
-    draft: &Draft,
+    draft: &PolicyDraft,
     targets: &[Target],
     globs: &[(DeniedGlob, Vec<PathBuf>)],
 ) -> Result<(), PolicyError> {
     let replaceable =
         |links: &[PathBuf]| links.iter().find(|link| draft.access(link) == Access::Write).cloned();
-    let mut certain = Draft::default();
+    let mut certain = PolicyDraft::default();
     let mut doubtful = Vec::new();
     for target in targets {
         match replaceable(&target.links) {
@@ -52,7 +52,7 @@ pub(super) fn refuse_replaceable(
 /// Whether no process in a sandbox, now or earlier, could have decided where the entry leads.
 pub(super) fn is_certain(
     target: &Target,
-    draft: &Draft,
+    draft: &PolicyDraft,
     around: &PolicyContext,
     names: &impl Names,
 ) -> bool {
@@ -70,7 +70,7 @@ pub(super) fn refuse_planted(
     names: &impl Names,
 ) -> Result<(), PolicyError> {
     let origins = LinkOrigins { around, names };
-    let mut certain = Draft::default();
+    let mut certain = PolicyDraft::default();
     let mut doubtful = Vec::new();
     for target in targets {
         let is_exempt = target.origin == Origin::System || target.access == Access::Deny;

@@ -7,7 +7,7 @@ mod protection;
 use std::path::{Path, PathBuf};
 
 use self::entries::Resolved;
-use super::draft::Draft;
+use super::draft::PolicyDraft;
 use super::effective::Policy;
 use super::essentials::DEVICES;
 use super::resolved_path::{ResolvedPath, real};
@@ -62,7 +62,7 @@ pub(super) fn resolve(
     };
     let Resolved { mut targets, matches, globs, places } =
         entries::resolve(entries, *glob_scan_max_depth, around, names)?;
-    let mut draft = Draft::default();
+    let mut draft = PolicyDraft::default();
     for target in &targets {
         draft.add(&target.path, target.access);
     }
@@ -93,7 +93,7 @@ pub(super) fn resolve(
 }
 
 /// A path is more specific than a glob that starts above it: so what the glob matches below that path does not count.
-fn matches_that_count(paths: &Draft, matches: Vec<(PathBuf, Target)>) -> Vec<Target> {
+fn matches_that_count(paths: &PolicyDraft, matches: Vec<(PathBuf, Target)>) -> Vec<Target> {
     let counts = |(base, target): &(PathBuf, Target)| {
         let mut between = target.path.ancestors().skip(1).take_while(|above| above != base);
         !between.any(|above| paths.contains(above))
@@ -102,7 +102,7 @@ fn matches_that_count(paths: &Draft, matches: Vec<(PathBuf, Target)>) -> Vec<Tar
 }
 
 /// Those that exist. A policy that grants nothing has none.
-fn devices(draft: &Draft, names: &impl Names) -> Vec<Target> {
+fn devices(draft: &PolicyDraft, names: &impl Names) -> Vec<Target> {
     if !draft.grants_anything() {
         return Vec::new();
     }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{Origin, Target};
-use crate::sandbox::policy::draft::Draft;
+use crate::sandbox::policy::draft::PolicyDraft;
 use crate::sandbox::policy::essentials::PROTECTED_NAMES;
 use crate::sandbox::policy::resolved_path::{ResolvedPath, real, real_from};
 use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
@@ -22,7 +22,7 @@ const MAX_POINTER_BYTES: usize = 8 << 10;
 /// An entry that names a protected path itself grants it, unless a symlink led there that a sandbox
 /// could have made: `is_certain` tells.
 pub(super) fn protected(
-    draft: &Draft,
+    draft: &PolicyDraft,
     targets: &[Target],
     places: &[ResolvedPath],
     names: &impl Names,
@@ -66,7 +66,7 @@ pub(super) fn protected(
 
 /// Those of the paths around which the draft lets be written.
 pub(super) fn protected_paths(
-    draft: &Draft,
+    draft: &PolicyDraft,
     paths: &[PathBuf],
     names: &impl Names,
 ) -> Result<Vec<Target>, PolicyError> {
@@ -120,7 +120,7 @@ pub(super) fn is_protected_name(path: &Path) -> bool {
 }
 
 struct Protection<'a, N> {
-    draft: &'a Draft,
+    draft: &'a PolicyDraft,
     /// To be written, by an entry that names just that.
     meant: BTreeSet<&'a Path>,
     names: &'a N,

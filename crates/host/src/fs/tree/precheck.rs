@@ -22,13 +22,13 @@ use crate::sandbox::Access;
 
 /// Where a tree is, or will be, and what its entries need there.
 #[derive(Debug)]
-pub(in crate::fs) struct SurveyedTree {
+pub(in crate::fs) struct CheckedTree {
     pub(in crate::fs) place: PathBuf,
     /// Where directories are to be made, what is in them is made too.
     pub(in crate::fs) required: RequiredAccess,
 }
 
-impl SurveyedTree {
+impl CheckedTree {
     fn required_of(&self, is_directory: bool) -> RequiredAccess {
         match self.required {
             RequiredAccess::MakeDirectory if !is_directory => RequiredAccess::Change,
@@ -64,7 +64,7 @@ impl SurveyedTree {
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
-    sites: &[SurveyedTree],
+    sites: &[CheckedTree],
     path: &Path,
     cancel: &CancelFlag,
 ) -> Result<(), FsError> {
@@ -76,17 +76,18 @@ pub(in crate::fs) fn expect(
     match open_directory(directory, name) {
         Ok(root) => {
             let descent = TreeDescent::new(path, root);
-            let survey = Survey { confinement, sites, path, cancel, descent, way: PathBuf::new() };
-            survey.run()
+            let precheck =
+                Precheck { confinement, sites, path, cancel, descent, way: PathBuf::new() };
+            precheck.run()
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(FsError::os("open the directory", path)(errno)),
     }
 }
 
-struct Survey<'a> {
+struct Precheck<'a> {
     confinement: Arc<Confinement>,
-    sites: &'a [SurveyedTree],
+    sites: &'a [CheckedTree],
     path: &'a Path,
     cancel: &'a CancelFlag,
     descent: TreeDescent,
@@ -94,7 +95,7 @@ struct Survey<'a> {
     way: PathBuf,
 }
 
-impl Survey<'_> {
+impl Precheck<'_> {
     fn run(mut self) -> Result<(), FsError> {
         let mut listing = Listing::new();
         let mut levels = vec![self.list(&mut listing)?];
