@@ -125,7 +125,6 @@ impl Watcher {
         let shared = Arc::new(Shared { inotify, table, closing: AtomicBool::new(false) });
         let reader = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("watch".to_owned());
-        // It ends when the watcher is dropped, and closes the queue, which takes long if much is watched.
         let started = thread.spawn(move || reader.read_events());
         started.map(|_| Self { shared }).map_err(|source| {
             let path = PathBuf::from("inotify");
@@ -259,7 +258,10 @@ impl Shared {
             tracing::error!(%error, "files are no longer watched");
         }
         self.closing.store(true, Ordering::Relaxed);
-        self.table().routes.close();
+        let mut table = self.table();
+        table.routes.close();
+        // Here, because it takes long if much is watched, and the queue may be closed by any thread.
+        table.forget(Path::new("/"));
     }
 
     fn add(&self, target: &Arc<WatchTarget>) {

@@ -1,5 +1,5 @@
-//! From an event to the targets that it concerns, and from a directory to whether any target wants it watched. Runs on the
-//! thread that empties the kernel's queue, so nothing here waits for anything but a short lock.
+//! From an event to the targets that it concerns, and from a directory to whether any target wants it
+//! watched. Runs on the thread that empties the kernel's queue, so nothing here waits.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

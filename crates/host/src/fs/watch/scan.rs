@@ -174,7 +174,8 @@ impl Shared {
             }
             let now = open(path).inspect_err(|error| {
                 if !is_shortage(error) {
-                    self.table().forget(path);
+                    // Other watches may stand on this name: they look for it again.
+                    self.table().replace(path);
                 }
             })?;
             if identity(&now)? == identity(&directory)? {

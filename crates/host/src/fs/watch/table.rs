@@ -120,7 +120,7 @@ impl WatchTable {
     }
 
     /// A directory is gone from its name. The directory above tells trees of it: before a move, after a removal.
-    fn replace(&mut self, name: &Path) {
+    pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);
     }

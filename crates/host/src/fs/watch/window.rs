@@ -82,7 +82,7 @@ pub(super) struct ChangeWindow {
     /// The first half of a rename; the kernel sends the second half next, if there is one.
     moving: Option<Moving>,
     /// Directories that were moved away. What is in them went along, and had no event.
-    departed: Vec<PathBuf>,
+    departed: BTreeSet<PathBuf>,
     pending_scan: PendingScan,
     rescan: bool,
     /// The list was dropped, and stays empty until the window is taken.
@@ -109,7 +109,7 @@ impl ChangeWindow {
             names: BTreeMap::new(),
             path_bytes: 0,
             moving: None,
-            departed: Vec::new(),
+            departed: BTreeSet::new(),
             pending_scan: PendingScan::default(),
             rescan: false,
             overflowed: false,
@@ -228,7 +228,7 @@ impl ChangeWindow {
         self.put(path, Before::Present, Now::Gone);
         self.moving = Some(Moving { cookie, path: path.to_owned(), was });
         if directory && self.depth == WatchDepth::Tree && !self.overflowed {
-            self.departed.push(path.to_owned());
+            self.departed.insert(path.to_owned());
         }
     }
 
@@ -288,7 +288,13 @@ impl ChangeWindow {
         match self.depth {
             WatchDepth::Single => {}
             WatchDepth::Tree if self.overflowed => self.expect_root(RootState::Incomplete),
-            WatchDepth::Tree => drop(of(&mut self.pending_scan).insert(path.to_owned())),
+            WatchDepth::Tree => {
+                let paths = of(&mut self.pending_scan);
+                paths.insert(path.to_owned());
+                if paths.len() > MAX_PATHS {
+                    self.overflow();
+                }
+            }
         }
     }
 
@@ -314,7 +320,7 @@ impl ChangeWindow {
         self.rescan = true;
         self.names = BTreeMap::new();
         self.moving = None;
-        self.departed = Vec::new();
+        self.departed.clear();
         if self.depth == WatchDepth::Tree {
             self.expect_root(RootState::Incomplete);
         }
@@ -388,6 +394,27 @@ mod tests {
         assert_eq!(outcome([removed("/a"), created("/a"), removed("/a")]), ["Removed /a"]);
         assert_eq!(outcome([modified("/a"), removed("/a")]), ["Removed /a"]);
         assert_eq!(outcome([removed("/a"), modified("/a")]), ["Removed /a"]);
+    }
+
+    /// A client that reads nothing while two names are swapped again and again.
+    #[test]
+    fn directories_that_move_to_and_fro_take_no_memory() {
+        let mut window = tree();
+        for _ in 0..1000 {
+            for event in
+                renamed("/root/a", "/root/b").into_iter().chain(renamed("/root/b", "/root/a"))
+            {
+                window.apply(as_directory(event));
+            }
+        }
+        assert!(window.departed.len() <= 2 && window.names.len() <= 2);
+        let deep: Vec<_> = (0..=MAX_PATHS).map(|number| format!("/root/b/{number}")).collect();
+        for (number, arrived) in deep.iter().enumerate() {
+            window.apply(directory_created(arrived));
+            let held = window.pending_scan.arrived.len() + window.pending_scan.moved.len();
+            assert!(held <= MAX_PATHS, "{held} after {number}");
+        }
+        assert!(window.take().unwrap().rescan);
     }
 
     #[test]
