@@ -199,7 +199,10 @@ impl Reply {
 impl ReplyTo {
     fn fail(self, error: RpcError) {
         match self {
-            Self::Socket { outbox, id } => outbox.push(error_response(&id, &error)),
+            Self::Socket { outbox, id } => {
+                let message = error_response(&id, &error);
+                outbox.push(sendable(&outbox, &id, message));
+            }
             Self::InProcess { respond, .. } => respond(Err(error)),
         }
     }
@@ -327,5 +330,17 @@ mod tests {
         let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));
         catch_unwind(answer).unwrap_err();
         assert!(budget.used() > 0, "nothing waits to be sent");
+    }
+
+    /// An error may repeat a long path of the request.
+    #[test]
+    fn an_error_that_is_too_large_is_replaced_by_a_small_one() {
+        let budget = MemoryBudget::new(1 << 20);
+        let outbox = Arc::new(Outbox::new(&budget.share()));
+        let text = Arc::new(RequestTexts::default()).count(0);
+        let reply = Reply::over_socket(&outbox, RequestId::Integer(1), text);
+        let len = outbox.max_response() + 1;
+        reply.fail(RpcError::invalid_request("x".repeat(len)));
+        assert!(!outbox.is_closed() && budget.used() < len, "{} bytes wait", budget.used());
     }
 }
