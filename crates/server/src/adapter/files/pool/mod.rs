@@ -1,13 +1,13 @@
 //! Threads for work that blocks on storage, each kept to one policy or to none.
 //!
 //! A thread cannot be let out of its policy again, so each policy has threads of its own. A job that
-//! hangs on a dead network file system keeps its thread and delays no other job. [`PoolState`]
+//! hangs on a dead network file system keeps its thread and delays no other job. [`PoolScheduler`]
 //! decides; the threads are here.
 //!
 //! Invariant: one thread that is never confined, the *starter*, starts all others, since a thread
 //! that a confined one starts is confined as well.
 
-mod state;
+mod scheduler;
 mod trial;
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use exec_server_protocol::{ErrorKind, RpcError};
 use tokio::sync::{Notify, oneshot};
 
 use super::errors::no_thread;
-use state::{Limits, Next, PoolState, WorkerId};
+use scheduler::{Limits, Next, PoolScheduler, WorkerId};
 pub(crate) use trial::can_confine;
 
 const PLAIN_LIMITS: Limits = Limits { each: 512, few: 512, usual: 512, all: 512 };
@@ -49,7 +49,7 @@ struct Shared {
 }
 
 struct State {
-    pool: PoolState<Policy, Work>,
+    pool: PoolScheduler<Policy, Work>,
     /// Of workers, to wake them.
     threads: HashMap<WorkerId, Thread>,
     /// Workers whose threads are about to end.
@@ -65,7 +65,7 @@ impl FilePool {
     fn new(plain: Limits, sandboxed: Limits) -> Self {
         let processors = std::thread::available_parallelism().map_or(2, usize::from).max(2);
         let state = State {
-            pool: PoolState::new(processors, plain, sandboxed),
+            pool: PoolScheduler::new(processors, plain, sandboxed),
             threads: HashMap::new(),
             ended: Vec::new(),
             has_starter: false,
@@ -362,7 +362,7 @@ mod tests {
         Access, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network, PolicyContext,
     };
 
-    use super::state::{Activity, Worker};
+    use super::scheduler::{Activity, Worker};
     use super::*;
 
     #[tokio::test]

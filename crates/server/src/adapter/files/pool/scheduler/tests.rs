@@ -68,7 +68,7 @@ enum Thread {
 
 struct Model {
     sandboxed: Limits,
-    pool: PoolState<u8, usize>,
+    pool: PoolScheduler<u8, usize>,
     now: Instant,
     /// With their policies.
     threads: BTreeMap<u64, (Option<u8>, Thread)>,
@@ -86,7 +86,7 @@ impl Model {
         let now = Instant::now();
         Self {
             sandboxed,
-            pool: PoolState::new(PROCESSORS, PLAIN, sandboxed),
+            pool: PoolScheduler::new(PROCESSORS, PLAIN, sandboxed),
             now,
             threads: BTreeMap::new(),
             jobs: Vec::new(),
@@ -282,4 +282,23 @@ proptest! {
             model.finish();
         }
     }
+}
+
+/// One that starts may hang: its policy's roots may be on dead storage.
+#[test]
+fn an_idle_worker_is_called_while_another_starts() {
+    let (mut pool, now) =
+        (PoolScheduler::<u8, usize>::new(PROCESSORS, PLAIN, PLAIN), Instant::now());
+    let policy = Some(0);
+    pool.enqueue(&policy, 1, now);
+    let (first, _) = pool.poll_start().unwrap();
+    assert!(matches!(pool.next(first, now), Next::Run(Job { work: 1, .. })));
+    pool.enqueue(&policy, 2, now);
+    let (_hangs, _) = pool.poll_start().unwrap();
+    assert!(matches!(pool.next(first, now), Next::Run(Job { work: 2, .. })));
+    assert!(matches!(pool.next(first, now), Next::Sleep { .. }));
+    pool.enqueue(&policy, 3, now);
+    assert_eq!(pool.poll_wake(), Some(first));
+    assert!(pool.poll_start().is_none());
+    assert!(matches!(pool.next(first, now), Next::Run(Job { work: 3, .. })));
 }

@@ -3,10 +3,10 @@
 //!
 //! Each policy has a queue and workers of its own; so does work without a policy. A queue has as
 //! many workers at work as there are processors, and one more for each job that has waited for a
-//! millisecond. At most one worker at a time is on its way to a queue: when it takes a job and
+//! millisecond. At most one idle worker at a time is on its way to a queue: when it takes a job and
 //! more are there, it calls the next. So short jobs do not wake a thread each.
 //!
-//! A worker asks [`PoolState::next`] until it is told to end. The *starter*, one thread, starts
+//! A worker asks [`PoolScheduler::next`] until it is told to end. The *starter*, one thread, starts
 //! workers and keeps the time.
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ pub(super) enum Next<J> {
 }
 
 /// `P` is a policy, `J` the work of a job. The queue of `None` has no policy.
-pub(super) struct PoolState<P, J> {
+pub(super) struct PoolScheduler<P, J> {
     processors: usize,
     queues: HashMap<Option<P>, Queue<J>>,
     pub(super) workers: HashMap<WorkerId, Worker<P>>,
@@ -88,8 +88,11 @@ struct Queue<J> {
     extra: usize,
     /// The one that has slept for longest is the first.
     idle: VecDeque<WorkerId>,
-    /// A worker was called or started and has not asked yet.
-    coming: bool,
+    /// An idle worker was woken and has not asked yet.
+    called: bool,
+    /// A worker was started and has not asked yet. It may hang in doing so, on the storage of its
+    /// policy's roots.
+    starting: bool,
     last_use: Instant,
 }
 
@@ -123,7 +126,7 @@ struct Budget<P> {
     starving: VecDeque<Option<P>>,
 }
 
-impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
+impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
     pub(super) fn new(processors: usize, plain: Limits, sandboxed: Limits) -> Self {
         let budget = |limits| Budget { limits, workers: 0, starving: VecDeque::new() };
         Self {
@@ -153,8 +156,12 @@ impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
         let policy = worker.policy.clone();
         let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
         let is_over = match worker.activity {
-            Activity::Starting | Activity::Called => {
-                queue.coming = false;
+            Activity::Starting => {
+                queue.starting = false;
+                false
+            }
+            Activity::Called => {
+                queue.called = false;
                 false
             }
             Activity::Busy { since } => {
@@ -207,7 +214,7 @@ impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
     pub(super) fn fail_start(&mut self, id: WorkerId, now: Instant) -> VecDeque<Job<J>> {
         let policy = self.workers[&id].policy.clone();
         let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
-        queue.coming = false;
+        queue.starting = false;
         let mut failed = VecDeque::new();
         if queue.workers == 1 {
             failed.append(&mut queue.jobs);
@@ -313,7 +320,7 @@ impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
         let Some(queue) = self.queues.get_mut(policy) else { return false };
         // The last one that fell asleep: the others may end.
         let Some(id) = queue.idle.pop_back() else { return false };
-        queue.coming = true;
+        queue.called = true;
         self.wake(id, Activity::Called);
         true
     }
@@ -342,7 +349,7 @@ impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
         self.budgets[group(policy)].workers += 1;
         let queue = self.queues.get_mut(policy).expect("a queue with a job is there");
         queue.workers += 1;
-        queue.coming = true;
+        queue.starting = true;
         self.to_start.push_back(id);
         self.wake_starter = true;
     }
@@ -362,7 +369,8 @@ impl<P: Clone + Eq + Hash, J> PoolState<P, J> {
             && let Some(starving) = self.budgets[group(&policy)].starving.pop_front()
         {
             // Its own workers may have done the jobs since.
-            if self.queues.get(&starving).is_some_and(Queue::needs_worker) {
+            let needs_worker = |queue: &Queue<J>| queue.needs_worker() && queue.idle.is_empty();
+            if self.queues.get(&starving).is_some_and(needs_worker) {
                 self.start_worker(&starving);
                 room -= 1;
             }
@@ -391,13 +399,16 @@ impl<J> Queue<J> {
             busy: 0,
             extra: 0,
             idle: VecDeque::new(),
-            coming: false,
+            called: false,
+            starting: false,
             last_use: now,
         }
     }
 
+    /// Whether a worker should be called, or else started. While one starts, only an idle one is.
     fn needs_worker(&self) -> bool {
-        !self.jobs.is_empty() && !self.coming
+        let can_come = !self.idle.is_empty() || !self.starting;
+        !self.jobs.is_empty() && !self.called && can_come
     }
 
     /// Whether as many workers are busy as are useful, or more.
