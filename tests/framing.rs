@@ -19,7 +19,7 @@ fn a_frame_that_claims_too_much_is_refused_before_its_body() {
     for claimed in [MAX_MESSAGE + 1, 1 << 40, (1 << 63) - 1, 1 << 63, u64::MAX] {
         let mut client = server.client();
         client.send_raw(&wire::frame_header(TEXT, claimed));
-        // Not a byte of the body was sent: nothing can have been waited for, or made room for.
+        // Not a byte of the body was sent, so none was waited for.
         assert_eq!(client.close_code(), TOO_BIG, "{claimed}");
     }
 }

@@ -146,7 +146,8 @@ fn download_slowly(len: u64) {
             other.call("environment/status", json!({}));
         }
     }
-    assert!(sent <= under_way, "{sent} bytes were taken for a client that reads nothing");
+    let most = under_way.min(40 << 20);
+    assert!(sent <= most, "{sent} bytes were taken for a client that reads nothing");
 
     let mut received = 0;
     for seq in 1.. {
