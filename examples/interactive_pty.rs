@@ -6,7 +6,7 @@
 
 #![expect(clippy::print_stdout, reason = "examples print")]
 
-use exec_server::process::{OutputWindows, Window};
+use exec_server::process::{WindowOptions, WindowedOutput};
 use exec_server::protocol::{StartParams, TerminalSize};
 use exec_server::{Environment, ExecBackend as _, ExecServerRuntimePaths};
 use std::time::Duration;
@@ -25,8 +25,8 @@ async fn main() -> anyhow::Result<()> {
             ..StartParams::new("shell", ["/bin/sh"], cwd)
         })
         .await?;
-    let mut windows = OutputWindows::new(&*shell);
-    let quiet = Window {
+    let mut windows = WindowedOutput::new(&*shell);
+    let quiet = WindowOptions {
         deadline: Duration::from_secs(5),
         quiet: Some(Duration::from_millis(200)),
         max_output: 64 << 10,
@@ -42,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     print!("{}", windows.collect(quiet).await.output.to_text());
     shell.write("\x03".into()).await?;
     shell.write("exit 7\n".into()).await?;
-    let last = windows.collect(Window { quiet: None, ..quiet }).await;
+    let last = windows.collect(WindowOptions { quiet: None, ..quiet }).await;
     println!("{}", last.output.to_text());
     println!("exit code {:?}", last.exit.map(|exit| exit.exit_code));
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_server::process::{OutputWindows, Window, WindowEnd};
+use exec_server::process::{WindowEnd, WindowOptions, WindowedOutput};
 use exec_server::protocol::TerminateMode;
 
 use super::*;
@@ -39,9 +39,12 @@ async fn output_beyond_the_bound_is_counted(backend: Backend) {
 async fn windows_continue_where_the_last_one_ended(backend: Backend) {
     let script = "echo one; read x; echo two $x; read x; echo three $x; exit 2";
     let process = start(&backend, &shell("p", script).with_stdin()).await;
-    let mut windows = OutputWindows::new(&*process);
-    let window =
-        Window { deadline: HANG, quiet: Some(Duration::from_millis(100)), ..Window::default() };
+    let mut windows = WindowedOutput::new(&*process);
+    let window = WindowOptions {
+        deadline: HANG,
+        quiet: Some(Duration::from_millis(100)),
+        ..WindowOptions::default()
+    };
     let first = windows.collect(window).await;
     assert_eq!(first.output.to_text(), "one\n");
     assert!(matches!(first.end, WindowEnd::Quiet) && first.exit.is_none());
@@ -49,7 +52,7 @@ async fn windows_continue_where_the_last_one_ended(backend: Backend) {
     let second = windows.collect(window).await;
     assert_eq!(second.output.to_text(), "two a\n");
     process.write("b\n".into()).await.unwrap();
-    let third = windows.collect(Window { quiet: None, ..window }).await;
+    let third = windows.collect(WindowOptions { quiet: None, ..window }).await;
     assert_eq!(third.output.to_text(), "three b\n");
     assert!(matches!(third.end, WindowEnd::Closed));
     assert_eq!(third.exit.unwrap().exit_code, 2);
@@ -57,9 +60,9 @@ async fn windows_continue_where_the_last_one_ended(backend: Backend) {
 
 async fn a_flood_does_not_hold_a_window_open(backend: Backend) {
     let process = start(&backend, &program("p", &["yes"])).await;
-    let mut windows = OutputWindows::new(&*process);
+    let mut windows = WindowedOutput::new(&*process);
     let quiet = Some(Duration::from_secs(1));
-    let window = Window { deadline: Duration::from_millis(200), quiet, max_output: 1000 };
+    let window = WindowOptions { deadline: Duration::from_millis(200), quiet, max_output: 1000 };
     for _ in 0..2 {
         let flooded = windows.collect(window).await;
         assert!(matches!(flooded.end, WindowEnd::Deadline));

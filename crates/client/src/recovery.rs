@@ -92,7 +92,7 @@ enum State {
         failed: u32,
         step: Step,
     },
-    GiveUpReason,
+    GivenUp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Recovery {
     pub(crate) fn recovering(&self) -> Option<(Instant, u32)> {
         match self.state {
             State::Recovering { since, failed, .. } => Some((since, failed)),
-            State::Opening { .. } | State::Connected { .. } | State::GiveUpReason => None,
+            State::Opening { .. } | State::Connected { .. } | State::GivenUp => None,
         }
     }
 
@@ -144,7 +144,7 @@ impl Recovery {
             return;
         }
         match (self.state, refusal) {
-            (State::GiveUpReason, _) => {}
+            (State::GivenUp, _) => {}
             (State::Opening { .. }, _) => self.give_up(GiveUpReason::NeverConnected),
             (State::Connected { .. } | State::Recovering { .. }, Refusal::Permanent) => {
                 self.give_up(GiveUpReason::Permanent);
@@ -180,7 +180,7 @@ impl Recovery {
                 *step = Step::CatchingUp;
                 self.actions.push_back(Action::CatchUp(generation));
             }
-            State::Recovering { .. } | State::Connected { .. } | State::GiveUpReason => {}
+            State::Recovering { .. } | State::Connected { .. } | State::GivenUp => {}
         }
     }
 
@@ -217,7 +217,7 @@ impl Recovery {
                     Step::Pausing { .. } | Step::Attempting { .. } | Step::CatchingUp => {}
                 }
             }
-            State::Opening { .. } | State::Connected { .. } | State::GiveUpReason => {}
+            State::Opening { .. } | State::Connected { .. } | State::GivenUp => {}
         }
     }
 
@@ -233,7 +233,7 @@ impl Recovery {
                 };
                 [deadline, step].into_iter().flatten().min()
             }
-            State::Connected { .. } | State::GiveUpReason => None,
+            State::Connected { .. } | State::GivenUp => None,
         }
     }
 
@@ -256,9 +256,9 @@ impl Recovery {
         self.state = State::Recovering { since, failed: failed.saturating_add(1), step };
     }
 
-    fn give_up(&mut self, over: GiveUpReason) {
-        self.state = State::GiveUpReason;
-        self.actions.push_back(Action::GiveUp(over));
+    fn give_up(&mut self, reason: GiveUpReason) {
+        self.state = State::GivenUp;
+        self.actions.push_back(Action::GiveUp(reason));
     }
 }
 

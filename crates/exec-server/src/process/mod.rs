@@ -13,7 +13,7 @@ mod writer;
 pub use collect::ProcessOutput;
 pub use head_tail::{CollectedOutput, DEFAULT_OUTPUT_BOUND, HeadTail};
 pub use reader::StdoutReader;
-pub use window::{OutputWindows, Snapshot, Window, WindowEnd};
+pub use window::{Snapshot, WindowEnd, WindowOptions, WindowedOutput};
 pub use writer::StdinWriter;
 
 #[cfg(test)]

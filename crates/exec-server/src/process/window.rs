@@ -11,7 +11,7 @@ use crate::ExecProcess;
 
 /// When a window ends and how much of its output is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowOptions {
     pub deadline: Duration,
     /// Ends the window once something was written and then nothing for so long.
     pub quiet: Option<Duration>,
@@ -44,7 +44,7 @@ pub enum WindowEnd {
 /// Between windows it holds a place in the process's log: a process that writes more than its log can hold waits for
 /// the next window.
 #[derive(Debug)]
-pub struct OutputWindows {
+pub struct WindowedOutput {
     events: ProcessEvents,
     collected: HeadTail,
     exit: Option<ProcessExit>,
@@ -52,7 +52,7 @@ pub struct OutputWindows {
     over: Option<WindowEnd>,
 }
 
-impl OutputWindows {
+impl WindowedOutput {
     /// The first window begins at the start of what is retained.
     pub fn new(process: &dyn ExecProcess) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl OutputWindows {
     }
 
     /// Collects one window. Cancel-safe.
-    pub async fn collect(&mut self, window: Window) -> Snapshot {
+    pub async fn collect(&mut self, window: WindowOptions) -> Snapshot {
         let began = Instant::now();
         self.collected.limit(window.max_output);
         let end = tokio::time::timeout(window.deadline, self.until_quiet(window.quiet)).await;
@@ -105,7 +105,7 @@ impl OutputWindows {
     }
 }
 
-impl Default for Window {
+impl Default for WindowOptions {
     fn default() -> Self {
         Self { deadline: Duration::from_secs(10), quiet: None, max_output: DEFAULT_OUTPUT_BOUND }
     }
@@ -116,13 +116,13 @@ mod tests {
     use super::super::fake::FakeProcess;
     use super::*;
 
-    const WINDOW: Window =
-        Window { deadline: Duration::from_secs(10), quiet: None, max_output: 1000 };
+    const WINDOW: WindowOptions =
+        WindowOptions { deadline: Duration::from_secs(10), quiet: None, max_output: 1000 };
 
     #[tokio::test(start_paused = true)]
     async fn windows_continue_where_the_last_one_ended() {
         let process = FakeProcess::new();
-        let mut windows = OutputWindows::new(&process);
+        let mut windows = WindowedOutput::new(&process);
         process.print("one");
         let first = windows.collect(WINDOW).await;
         assert_eq!(first.output.to_text(), "one");
@@ -146,8 +146,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn quiet_counts_from_the_last_output() {
         let process = FakeProcess::new();
-        let window = Window { quiet: Some(Duration::from_secs(1)), ..WINDOW };
-        let mut windows = OutputWindows::new(&process);
+        let window = WindowOptions { quiet: Some(Duration::from_secs(1)), ..WINDOW };
+        let mut windows = WindowedOutput::new(&process);
         let silent = windows.collect(window).await;
         assert!(matches!(silent.end, WindowEnd::Deadline), "nothing was written at all");
 
@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_dropped_window_leaves_its_output_to_the_next() {
         let process = FakeProcess::new();
-        let mut windows = OutputWindows::new(&process);
+        let mut windows = WindowedOutput::new(&process);
         process.print("early ");
         let dropped = windows.collect(WINDOW);
         assert!(tokio::time::timeout(Duration::from_secs(1), dropped).await.is_err());
@@ -177,21 +177,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_does_not_hold_a_window_open() {
         let process = FakeProcess::new();
-        let mut windows = OutputWindows::new(&process);
+        let mut windows = WindowedOutput::new(&process);
         (0..5000).for_each(|_| process.print("x"));
-        let window = Window { deadline: Duration::ZERO, quiet: None, max_output: 5000 };
+        let window = WindowOptions { deadline: Duration::ZERO, quiet: None, max_output: 5000 };
         let first = windows.collect(window).await.output.len();
         assert!(first < 5000, "the window ended while there was more");
-        let rest = windows.collect(Window { max_output: 5000, ..WINDOW }).await.output.len();
+        let rest = windows.collect(WindowOptions { max_output: 5000, ..WINDOW }).await.output.len();
         assert_eq!(first + rest, 5000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn output_is_bounded_and_gaps_are_counted() {
         let process = FakeProcess::new();
-        let mut windows = OutputWindows::new(&process);
+        let mut windows = WindowedOutput::new(&process);
         process.print("abcdefgh");
-        let window = Window { max_output: 4, ..WINDOW };
+        let window = WindowOptions { max_output: 4, ..WINDOW };
         let snapshot = windows.collect(window).await;
         assert_eq!(snapshot.output.omitted_bytes, 4);
         process.gap(100);

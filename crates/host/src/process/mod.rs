@@ -17,7 +17,7 @@ pub use environment::{EnvironmentPolicy, Inherit, PatternError};
 pub use handle::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use location::{NetworkedTree, ProcessLocation};
 pub use log::{
-    Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, OnFull, Page, Progress, Snapshot,
-    Stream, Watcher, start_spill_thread,
+    Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, LogListener, OnFull, Page, Progress,
+    Snapshot, Stream, start_spill_thread,
 };
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};

@@ -156,7 +156,7 @@ impl Supervisor {
             let exit = exit.unwrap_or(ExitRecord::killed(self.started.elapsed()));
             unless_panicked(async { log.append_exit(exit) }).await;
         }
-        // A watcher that panicked may do so each time. It is told after the log has changed.
+        // A listener that panicked may do so each time. It is told after the log has changed.
         if !progress.closed {
             unless_panicked(async { log.append_closed() }).await;
         }
@@ -270,13 +270,13 @@ mod tests {
 
     use super::super::handle::{Process, StartOutcome};
     use super::super::launch::Io;
-    use super::super::log::{Budget, Cursor, Event, LogLimits, OnFull, Watcher};
+    use super::super::log::{Budget, Cursor, Event, LogLimits, LogListener, OnFull};
     use super::*;
 
     /// Panics in the task that owns the process, with the log locked.
     struct Panics;
 
-    impl Watcher for Panics {
+    impl LogListener for Panics {
         fn log_grew(&self) {
             panic!("on purpose");
         }
@@ -309,8 +309,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_its_owner_ends_the_process_and_closes_its_log() {
         let process = start("read line; echo $line; exec sleep 1000", None);
-        let watcher: Arc<dyn Watcher> = Arc::new(Panics);
-        process.log().watch(&watcher);
+        let listener: Arc<dyn LogListener> = Arc::new(Panics);
+        process.log().add_listener(&listener);
         process.offer_input("go\n".into(), None).unwrap();
         process.log().wait_closed().await;
         process.gone().await;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use exec_server_host::process::{Budget, Cursor, Delivered, Event, Page, Watcher};
+use exec_server_host::process::{Budget, Cursor, Delivered, Event, LogListener, Page};
 use exec_server_protocol::{ExecExitedNotification, NotificationHeader, notification};
 use exec_server_transport::Outgoing;
 
@@ -74,8 +74,8 @@ impl SocketFeed {
             state: Mutex::new(if held { FeedState::Held } else { FeedState::Live }),
             this: this.clone(),
         });
-        let watcher: Arc<dyn Watcher> = feed.clone();
-        process.log().watch(&watcher);
+        let listener: Arc<dyn LogListener> = feed.clone();
+        process.log().add_listener(&listener);
         feed
     }
 
@@ -177,7 +177,7 @@ impl SocketFeed {
     }
 }
 
-impl Watcher for SocketFeed {
+impl LogListener for SocketFeed {
     fn log_grew(&self) {
         if !self.queued.swap(true, Ordering::AcqRel)
             && let Some(feed) = self.this.upgrade()

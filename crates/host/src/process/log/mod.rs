@@ -95,7 +95,7 @@ pub struct LogLimits {
 }
 
 /// Told when a log has grown. Called with the log locked: do little, and do not call the log.
-pub trait Watcher: Send + Sync {
+pub trait LogListener: Send + Sync {
     fn log_grew(&self);
 }
 
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// Wakes those who wait for the log also if a watcher panics.
+/// Wakes those who wait for the log also if a listener panics.
 struct NotifyOnDrop<'a>(&'a Notify);
 
 impl Drop for NotifyOnDrop<'_> {
@@ -152,13 +152,13 @@ impl Log {
         self.lock().progress.clone()
     }
 
-    /// Registers a watcher for as long as it lives, and wakes it at once if there is anything to read.
-    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
+    /// Registers a listener for as long as it lives, and wakes it at once if there is anything to read.
+    pub fn add_listener(&self, listener: &Arc<dyn LogListener>) {
         let mut state = self.lock();
-        state.watchers.retain(|other| other.strong_count() > 0);
-        state.watchers.push(Arc::downgrade(watcher));
+        state.listeners.retain(|other| other.strong_count() > 0);
+        state.listeners.push(Arc::downgrade(listener));
         if state.progress.next_seq > 1 {
-            watcher.log_grew();
+            listener.log_grew();
         }
     }
 
@@ -264,9 +264,9 @@ impl Log {
         let waiters = NotifyOnDrop(&self.grew);
         state.push(event, Instant::now());
         state.evict_confirmed(self.limits.memory_bytes);
-        for watcher in &state.watchers {
-            if let Some(watcher) = watcher.upgrade() {
-                watcher.log_grew();
+        for listener in &state.listeners {
+            if let Some(listener) = listener.upgrade() {
+                listener.log_grew();
             }
         }
         drop(state);

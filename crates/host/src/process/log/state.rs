@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::snapshot::Heads;
 use super::spill::{self, Spill};
-use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, OnFull, Progress, Watcher};
+use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, LogListener, OnFull, Progress};
 
 /// A reader that does not make room for a chunk in this time does not keep up.
 const READER_TIMEOUT: Duration = Duration::from_millis(5);
@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) exited: Option<LogPosition>,
     pub(super) confirmed: LogPosition,
     pub(super) heads: Heads,
-    pub(super) watchers: Vec<Weak<dyn Watcher>>,
+    pub(super) listeners: Vec<Weak<dyn LogListener>>,
 }
 
 /// A place between two events.
@@ -59,7 +59,7 @@ impl State {
             exited: None,
             confirmed: LogPosition::default(),
             heads: Heads::new(limits.memory_bytes),
-            watchers: Vec::new(),
+            listeners: Vec::new(),
         }
     }
 

@@ -230,9 +230,9 @@ async fn an_abandoned_log_releases_whoever_waits_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn watchers_are_told_of_what_is_there_and_of_what_comes() {
+async fn listeners_are_told_of_what_is_there_and_of_what_comes() {
     struct Counter(AtomicUsize);
-    impl Watcher for Counter {
+    impl LogListener for Counter {
         fn log_grew(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -240,13 +240,13 @@ async fn watchers_are_told_of_what_is_there_and_of_what_comes() {
     let log = log(1 << 20, 0, OnFull::Block);
     produce(&log, "a").await;
     let counter = Arc::new(Counter(AtomicUsize::new(0)));
-    let watcher: Arc<dyn Watcher> = counter.clone();
-    log.watch(&watcher);
+    let listener: Arc<dyn LogListener> = counter.clone();
+    log.add_listener(&listener);
     produce(&log, "b").await;
     assert_eq!(counter.0.load(Ordering::Relaxed), 2);
-    drop((watcher, counter));
+    drop((listener, counter));
     produce(&log, "c").await;
-    assert!(log.lock().watchers.iter().all(|watcher| watcher.strong_count() == 0));
+    assert!(log.lock().listeners.iter().all(|listener| listener.strong_count() == 0));
 }
 
 #[tokio::test]
