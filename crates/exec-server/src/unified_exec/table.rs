@@ -25,7 +25,8 @@ impl Table {
         Self { max, slots: BTreeMap::new(), next_id: 1, uses: 0 }
     }
 
-    /// Takes a slot for a command that is about to be started. Nobody leaves for it yet: the start may fail.
+    /// Takes a slot for a command that is about to be started. No other command is ended for it yet: the
+    /// start may fail.
     pub(super) fn reserve(&mut self) -> Result<ProcessHandleId, UnifiedExecError> {
         let starting = self.slots.values().filter(|slot| matches!(slot, Slot::Starting));
         if starting.count() >= self.max {

@@ -1,4 +1,4 @@
-//! Directories keep their kernel watch wherever they go. What is told goes by their names.
+//! Directories keep their kernel watch wherever they go. Changes are told by name.
 
 use std::fs;
 
@@ -69,7 +69,7 @@ async fn a_root_that_another_directory_replaces_is_watched_on() {
 
 /// They have no other name by which anybody would hear of them.
 #[tokio::test]
-async fn what_leaves_a_tree_is_not_watched_any_more() {
+async fn a_directory_that_leaves_a_tree_is_not_watched_any_more() {
     let scene = WatchScene::new();
     scene.mkdir("tree/d/e");
     let mut told = scene.watch("tree", WatchDepth::Tree);

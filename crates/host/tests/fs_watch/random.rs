@@ -51,7 +51,7 @@ async fn every_difference_is_told() {
     }
 }
 
-/// What each path stands for. Content is never written twice.
+/// The content of each path. None is written twice.
 fn snapshot(directory: &Path) -> BTreeMap<PathBuf, (u64, Option<String>)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -77,7 +77,7 @@ fn differences<'a, T: PartialEq>(
     gone.chain(other.map(|(path, _)| path))
 }
 
-/// What is in a directory goes along with it, and is not mentioned.
+/// The content of a directory goes along with it, and is not mentioned.
 fn covers(told: &Told, path: &Path) -> bool {
     told.rescan
         || told.mentions(path)

@@ -1,4 +1,4 @@
-//! What a watch tells to a client that is slow to read.
+//! A watch of a client that is slow to read.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

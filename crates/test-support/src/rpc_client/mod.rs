@@ -123,7 +123,7 @@ fn shortened(mut text: String) -> String {
 mod tests {
     use super::*;
 
-    /// What the server will say, whatever it is told.
+    /// The script of the server, whatever it is sent.
     struct Script(VecDeque<&'static str>);
 
     impl BlockingWire for Script {

@@ -44,7 +44,7 @@ impl Inotify {
             .map_err(|errno| explain("watch", path, errno))
     }
 
-    /// Nothing more is queued for this descriptor but `IGNORED`. What was queued before is still to be read.
+    /// Nothing more is queued for this descriptor but `IGNORED`. Earlier events are still to be read.
     pub(super) fn unwatch(&self, descriptor: i32) {
         // The kernel has done so already if the directory was removed.
         let _ = inotify::remove_watch(&self.queue, descriptor);

@@ -85,7 +85,8 @@ impl Routes {
         }
     }
 
-    /// What has this path has gone or come, and with it the directories of the targets at and below it.
+    /// The file or directory at this path has gone or come, and with it the directories of the targets at
+    /// and below it.
     pub(super) fn root_moved(&self, path: &Path) {
         self.at_and_below(path).for_each(|route| route.target.look_again(RootState::Stale));
     }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_gives_up_another_may_still_want() {
+    fn a_directory_stays_watched_while_another_target_wants_it() {
         let mut routes = Routes::default();
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab"];
         let trees = [(); 2].map(|()| watched(&mut routes, "/a", Scope::Tree));

@@ -1,4 +1,4 @@
-//! What a watch does on the disk: it adds the directories of its tree, lists those that have only just been noticed, and
+//! The work of a watch on the disk: it adds the directories of its tree, lists those that have only just been noticed, and
 //! waits for a directory that is gone. Blocks, on a thread that the watch's owner has chosen.
 
 use std::ffi::OsStr;
@@ -211,7 +211,8 @@ impl Settled {
         }
     }
 
-    /// What is gone, or closed to us, was told, or cannot be. Only what should have been watched is missing.
+    /// A path that is gone was told; one that may not be read cannot be. Only a path that should have been
+    /// watched is missing.
     fn note_failure(&mut self, looked: Result<(), FsError>) {
         if let Err(error) = looked
             && is_shortage(&error)

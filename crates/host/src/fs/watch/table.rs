@@ -228,7 +228,7 @@ mod tests {
 
     /// The one above has told of both, and its news may be older.
     #[test]
-    fn what_a_directory_says_of_itself_is_not_news_of_its_name() {
+    fn events_of_a_moved_directory_say_nothing_about_its_name() {
         let (mut table, above, directory) = (table(), Directory::new(), Directory::new());
         let tree = watched(&mut table, "/t", Scope::Tree);
         let inner = watched(&mut table, "/t/d", Scope::Directory);
@@ -299,7 +299,7 @@ mod tests {
         create(&mut table, second, c"file");
         assert_eq!(told(&one), created("/one/file"));
         assert_eq!(told(&other), created("/other/file"));
-        // Whoever looks again finds it watched.
+        // The next scan finds it watched.
         assert_eq!(directory.add_to(&mut table, "/one"), second);
         assert!(!one.has_pending_scan() && !other.has_pending_scan());
         other.close();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_for_an_ended_watch_reaches_no_later_one() {
+    fn queued_events_of_an_ended_watch_reach_no_later_one() {
         let (mut table, directory) = (table(), Directory::new());
         let ended = watched(&mut table, "/d", Scope::Directory);
         let first = directory.add_to(&mut table, "/d");

@@ -22,7 +22,7 @@ pub(super) struct WatchTarget {
     news: Notify,
 }
 
-/// What a watch covers, seen from its root.
+/// The scope of a watch, seen from its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The root, which is not a directory. Its parent is watched: a watch on the file itself would follow the inode, and

@@ -81,7 +81,7 @@ pub(super) struct ChangeWindow {
     path_bytes: usize,
     /// The first half of a rename; the kernel sends the second half next, if there is one.
     moving: Option<Moving>,
-    /// Directories that were moved away. What is in them went along, and had no event.
+    /// Directories that were moved away. Their content went along, and had no event.
     departed: BTreeSet<PathBuf>,
     pending_scan: PendingScan,
     rescan: bool,
@@ -89,7 +89,7 @@ pub(super) struct ChangeWindow {
     overflowed: bool,
     /// How many looks at the disk have begun.
     looks: u64,
-    /// What the last of them was told of the root.
+    /// The state of the root that the last of them was given.
     scanned_root: RootState,
 }
 

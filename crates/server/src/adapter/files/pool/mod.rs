@@ -186,7 +186,7 @@ impl Shared {
         state.has_starter = false;
     }
 
-    /// What the starter does. It ends when there are no workers.
+    /// The loop of the starter. It ends when there are no workers.
     fn start_workers(self: &Arc<Self>) {
         let mut started = HashMap::new();
         let mut state = self.lock();

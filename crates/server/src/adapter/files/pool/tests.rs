@@ -274,14 +274,14 @@ fn a_panic_under_a_policy_costs_one_job() {
 }
 
 #[test]
-fn whoever_cannot_be_confined_does_nothing() {
+fn a_thread_that_cannot_be_confined_does_nothing() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let pool = FilePool::default();
     let directory = root.join("directory");
     std::fs::create_dir(&directory).unwrap();
     let policy = policy(&directory);
-    // Somebody has put a link in the place of what is granted.
+    // A link was put in the place of the granted directory.
     std::fs::remove_dir(&directory).unwrap();
     std::os::unix::fs::symlink(&root, &directory).unwrap();
     for _ in 0..3 {

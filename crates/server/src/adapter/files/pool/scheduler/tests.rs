@@ -21,7 +21,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     })
 }
 
-/// What happens to the pool. A number picks one of those to which it can happen.
+/// An event of the pool. A number picks one of those to which it can happen.
 #[derive(Debug, Clone)]
 enum Input {
     Enqueue(Option<u8>),
