@@ -11,9 +11,10 @@ use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 
+use super::open_real::open_real;
 use crate::sandbox::plan::LandlockRules;
 use crate::sandbox::policy::{Access, Grant};
 
@@ -153,7 +154,7 @@ fn add(
     abi: ABI,
 ) -> Result<RulesetCreated, LandlockError> {
     let failed = |errno: Errno| LandlockError::Path { path: path.into(), source: errno.into() };
-    let opened = match open(path) {
+    let opened = match open_real(path, OFlags::PATH | OFlags::CLOEXEC) {
         Ok(opened) => opened,
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(ruleset),
         Err(errno) => return Err(failed(errno)),
@@ -170,17 +171,6 @@ fn applicable(
 ) -> Result<BitFlags<AccessFs>, Errno> {
     let is_directory = FileType::from_raw_mode(fstat(opened)?.st_mode) == FileType::Directory;
     Ok(if is_directory { rights } else { rights & AccessFs::from_file(abi) })
-}
-
-fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    loop {
-        match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            // The kernel saw a rename at the same time and could not tell where it was.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            opened => return opened,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -291,7 +281,7 @@ mod tests {
 
     #[test]
     fn no_device_can_be_made_even_where_everything_can_be_written() {
-        use rustix::fs::{FileType, mknodat};
+        use rustix::fs::{CWD, Mode, mknodat};
         let (scene, grants) = scene();
         let device = scene.path().join("writable/device");
         confined(&grants, || {

@@ -1,4 +1,5 @@
 //! The parts of a plan in the form that the kernel takes them.
 
 pub mod landlock;
+pub(super) mod open_real;
 pub mod seccomp;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::placeholder::open_real;
+use crate::sandbox::kernel::open_real::open_real;
 use crate::sandbox::plan::{Cover, Mount};
 
 const DIRECTORY: OFlags =

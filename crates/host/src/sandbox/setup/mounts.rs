@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mount_call::{attach, clone_tree, make_private, new_mount, set_attributes};
-use super::placeholder::{Identity, Placeholders, open_real};
+use super::placeholder::{Identity, Placeholders};
 use super::start_cancellation::StartCancellation;
+use crate::sandbox::kernel::open_real::open_real;
 use crate::sandbox::plan::{Cover, CoverKind, Mount, Regrant};
 use crate::sandbox::policy::Access;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};

@@ -18,13 +18,14 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, fchmod, flock, fstat,
-    mkdirat, openat, openat2, statat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, mkdirat, openat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::descriptor_room::DescriptorRoom;
 use super::start_cancellation::StartCancellation;
+use crate::sandbox::kernel::open_real::open_real;
 use crate::sandbox::plan::{Cover, Mount};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
@@ -312,17 +313,6 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     open_real(path, flags)
 }
 
-/// Opens a path that has no symlink in it.
-pub(in crate::sandbox) fn open_real(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    loop {
-        match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            // The kernel saw a rename at the same time and could not tell where it was.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            opened => return opened,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -478,7 +468,7 @@ mod tests {
             &|note| fs::create_dir(note),
             &|note| {
                 let fifo = FileType::Fifo;
-                Ok(rustix::fs::mknodat(CWD, note, fifo, Mode::from_raw_mode(0o600), 0)?)
+                Ok(rustix::fs::mknodat(rustix::fs::CWD, note, fifo, Mode::from_raw_mode(0o600), 0)?)
             },
         ];
         for (number, plant) in plant.into_iter().enumerate() {
