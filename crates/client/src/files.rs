@@ -74,7 +74,7 @@ impl ExecServerClient {
 }
 
 impl OpenFile {
-    /// What the file was when it was opened.
+    /// The file's metadata when it was opened.
     #[must_use]
     pub fn metadata(&self) -> &FsMetadata {
         &self.metadata

@@ -1,4 +1,4 @@
-//! What the tests of several crates share. Of our crates it knows `transport`, and with the feature `server` those
+//! Fixtures and clients for the tests of several crates. Of our crates it knows `transport`, and with the feature `server` those
 //! that make a server.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

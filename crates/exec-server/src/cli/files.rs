@@ -117,7 +117,7 @@ pub(crate) struct Ls {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// What to list [default: the working directory]
+    /// The paths to list [default: the working directory]
     #[arg(value_name = "PATH", value_parser = path(ServerPath::parse))]
     #[arg(default_value = ".", hide_default_value = true)]
     pub(crate) paths: Vec<ServerPath>,
@@ -129,7 +129,7 @@ pub(crate) struct Ls {
 pub(crate) struct Cat {
     #[command(flatten)]
     pub(crate) server: ServerChoice,
-    /// What to print
+    /// The files to print
     #[arg(required = true, value_name = "PATH", value_parser = path(ServerPath::parse))]
     pub(crate) paths: Vec<ServerPath>,
 }
@@ -143,7 +143,7 @@ pub(crate) struct Mkdir {
     /// Also create missing parents, and accept directories that exist
     #[arg(short, long)]
     pub(crate) parents: bool,
-    /// What to create
+    /// The directories to create
     #[arg(required = true, value_name = "PATH", value_parser = path(ServerPath::parse))]
     pub(crate) paths: Vec<ServerPath>,
 }
@@ -160,7 +160,7 @@ pub(crate) struct Rm {
     /// Ignore files that do not exist
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// What to remove
+    /// The paths to remove
     #[arg(required = true, value_name = "PATH", value_parser = path(ServerPath::parse_named))]
     pub(crate) paths: Vec<ServerPath>,
 }
@@ -180,7 +180,7 @@ pub(crate) struct Watch {
     /// Print one JSON object per change
     #[arg(long)]
     pub(crate) json: bool,
-    /// What to watch
+    /// The path to watch
     #[arg(value_parser = path(ServerPath::parse))]
     pub(crate) path: ServerPath,
 }

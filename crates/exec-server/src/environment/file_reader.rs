@@ -58,7 +58,7 @@ impl FileReader {
         self
     }
 
-    /// What the file was when it was opened.
+    /// The file's metadata when it was opened.
     #[must_use]
     pub fn metadata(&self) -> &FsMetadata {
         self.file.metadata()
