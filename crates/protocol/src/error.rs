@@ -51,7 +51,7 @@ pub struct ErrorData {
     pub kind: Option<ErrorKind>,
     /// What the error is about, if it is one thing. One of a kind that is not known is left out.
     #[serde(default, deserialize_with = "known_subject", skip_serializing_if = "Option::is_none")]
-    pub subject: Option<Subject>,
+    pub subject: Option<ErrorSubject>,
     /// The message without its subject, for clients that name the subject in their own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -60,13 +60,15 @@ pub struct ErrorData {
 /// What an error is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Subject {
+pub enum ErrorSubject {
     Process(String),
     Request(String),
     Path(PathUri),
 }
 
-fn known_subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>, D::Error> {
+fn known_subject<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<ErrorSubject>, D::Error> {
     let subject = serde_json::Value::deserialize(deserializer)?;
     Ok(serde_json::from_value(subject).ok())
 }
@@ -90,12 +92,12 @@ impl RpcError {
 
     /// Puts a process or an HTTP request in front of the message; what the message said before is the reason.
     #[must_use]
-    pub fn about(mut self, subject: Subject) -> Self {
+    pub fn about(mut self, subject: ErrorSubject) -> Self {
         let reason = std::mem::take(&mut self.message);
         let named = match &subject {
-            Subject::Process(id) => format!("process {id:?}"),
-            Subject::Request(id) => format!("http request {id:?}"),
-            Subject::Path(path) => path.as_path().display().to_string(),
+            ErrorSubject::Process(id) => format!("process {id:?}"),
+            ErrorSubject::Request(id) => format!("http request {id:?}"),
+            ErrorSubject::Path(path) => path.as_path().display().to_string(),
         };
         self.message = one_line(format!("{named}: {reason}"));
         self.with_subject(subject, reason)
@@ -103,7 +105,7 @@ impl RpcError {
 
     /// Says what a message is about that names it already, and what is left of it without the name.
     #[must_use]
-    pub fn with_subject(mut self, subject: Subject, reason: impl Into<String>) -> Self {
+    pub fn with_subject(mut self, subject: ErrorSubject, reason: impl Into<String>) -> Self {
         let data = self.data.get_or_insert_default();
         (data.subject, data.reason) = (Some(subject), Some(one_line(reason.into())));
         self
@@ -140,7 +142,7 @@ mod tests {
             assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{subject}");
             assert_eq!(error.data.unwrap().subject, None);
         }
-        let error = RpcError::internal("no").about(Subject::Process("p".into()));
+        let error = RpcError::internal("no").about(ErrorSubject::Process("p".into()));
         let text = serde_json::to_string(&error).unwrap();
         assert_eq!(serde_json::from_str::<RpcError>(&text).unwrap(), error);
     }

@@ -38,7 +38,7 @@ pub use envelope::{
 pub use environment::{
     Capabilities, EnvironmentInfo, EnvironmentStatus, ProcessTeardown, ShellInfo, Status,
 };
-pub use error::{ErrorCode, ErrorData, RpcError, Subject};
+pub use error::{ErrorCode, ErrorData, ErrorSubject, RpcError};
 pub use error_kind::ErrorKind;
 pub use fs::{
     ChangeKind, ChangedNotification, DirectoryEntry, FileChange, FsCancelSearchParams,

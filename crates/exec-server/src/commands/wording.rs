@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use exec_server_client::ExecServerError;
-use exec_server_protocol::{ErrorData, PathUri, Subject};
+use exec_server_protocol::{ErrorData, ErrorSubject, PathUri};
 
 /// The whole chain of causes. Our own errors name their cause already: it is not said twice.
 pub(super) fn one_line(error: &anyhow::Error) -> String {
@@ -64,17 +64,19 @@ fn without_errno(text: &str) -> String {
 /// The reason alone, if the error is about the path that the caller names itself, as the user wrote it. An older server
 /// does not say what an error is about; then the path is named twice.
 pub(super) fn without_path(path: &PathUri, error: ExecServerError) -> ExecServerError {
-    without_subject(error, |subject| *subject == Subject::Path(path.clone()))
+    without_subject(error, |subject| *subject == ErrorSubject::Path(path.clone()))
 }
 
 /// The reason alone, if the error is about a process or a request: its id was made up by this program.
 pub(super) fn without_id(error: ExecServerError) -> ExecServerError {
-    without_subject(error, |subject| matches!(subject, Subject::Process(_) | Subject::Request(_)))
+    without_subject(error, |subject| {
+        matches!(subject, ErrorSubject::Process(_) | ErrorSubject::Request(_))
+    })
 }
 
 fn without_subject(
     error: ExecServerError,
-    is_named: impl FnOnce(&Subject) -> bool,
+    is_named: impl FnOnce(&ErrorSubject) -> bool,
 ) -> ExecServerError {
     let ExecServerError::Server(mut error) = error else { return error };
     if let Some(ErrorData { subject: Some(subject), reason: Some(reason), .. }) = &error.data
@@ -130,7 +132,7 @@ mod tests {
     fn only_what_the_caller_names_is_left_out() {
         let path = |path: &str| PathUri::from_path(path).unwrap();
         let about = |subject: &str| {
-            let subject = Subject::Path(path(subject));
+            let subject = ErrorSubject::Path(path(subject));
             let error = RpcError::internal("cannot open /a/b: no").with_subject(subject, "no");
             ExecServerError::Server(error)
         };
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(said(without_path(&path("/a/b"), about("/a"))), "cannot open /a/b: no");
         let of_an_older_server = without_path(&path("/a/b"), server("cannot open /a/b: no"));
         assert_eq!(said(of_an_older_server), "cannot open /a/b: no");
-        let error = RpcError::internal("no route").about(Subject::Request("1".to_owned()));
+        let error = RpcError::internal("no route").about(ErrorSubject::Request("1".to_owned()));
         assert_eq!(error.message, "http request \"1\": no route");
         assert_eq!(said(without_id(ExecServerError::Server(error))), "no route");
     }

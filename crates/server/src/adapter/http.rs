@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_server_host::http::{Header, HttpError, Redirects, Request, Response};
 use exec_server_protocol::{
-    ErrorCode, ErrorKind, HttpRequestParams, HttpResponse, HttpResponseHeader, MAX_FILE_BYTES,
-    RedirectPolicy, RpcError, Subject,
+    ErrorCode, ErrorKind, ErrorSubject, HttpRequestParams, HttpResponse, HttpResponseHeader,
+    MAX_FILE_BYTES, RedirectPolicy, RpcError,
 };
 
 /// The largest body that fits into one message.
@@ -59,5 +59,5 @@ pub(crate) fn to_rpc_error(request_id: &str, error: &HttpError) -> RpcError {
         }
         _ => RpcError::internal(message).with_kind(ErrorKind::HttpFailed),
     };
-    told.about(Subject::Request(request_id.to_owned()))
+    told.about(ErrorSubject::Request(request_id.to_owned()))
 }

@@ -11,10 +11,10 @@ use exec_server_host::process::{
 };
 use exec_server_host::sandbox::Plan;
 use exec_server_protocol::{
-    Base64Bytes, ClosedNotification, Denial, Enforcement, ErrorKind, ExitDetails,
+    Base64Bytes, ClosedNotification, Denial, Enforcement, ErrorKind, ErrorSubject, ExitDetails,
     ExitedNotification, OutputChunk, OutputNotification, OutputStream, ReadParams, ReadResponse,
-    RpcError, ServerNotification, SignalName, SnapshotResponse, Subject, TerminalSize,
-    TerminateMode, WaitParams, WaitResponse, WriteParams, WriteStatus,
+    RpcError, ServerNotification, SignalName, SnapshotResponse, TerminalSize, TerminateMode,
+    WaitParams, WaitResponse, WriteParams, WriteStatus,
 };
 use tokio::sync::oneshot;
 
@@ -231,7 +231,7 @@ impl ManagedProcess {
         let id = &self.id;
         match params.write_id.as_deref() {
             Some("") => {
-                let subject = Subject::Process(id.clone());
+                let subject = ErrorSubject::Process(id.clone());
                 return Err(RpcError::invalid_params("writeId is empty").about(subject));
             }
             Some(write_id) => check_name("writeId", write_id)?,
@@ -343,7 +343,7 @@ fn stdin_rpc_error(process_id: &str, error: OfferError) -> RpcError {
         }
         OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
     };
-    told.about(Subject::Process(process_id.to_owned()))
+    told.about(ErrorSubject::Process(process_id.to_owned()))
 }
 
 fn write_status(accepted: Result<(), StdinClosed>) -> WriteStatus {

@@ -11,8 +11,8 @@ use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtyS
 use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
 use exec_server_host::sandbox::{Access, HostNames, Plan, Policy, SandboxError};
 use exec_server_protocol::{
-    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ExecMode, ExecParams, RpcError, StartParams,
-    Subject,
+    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ErrorSubject, ExecMode, ExecParams, RpcError,
+    StartParams,
 };
 
 use super::files::FilePool;
@@ -46,10 +46,10 @@ impl ManagedProcess {
         let asked = context
             .sandboxes
             .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
-            .map_err(|error| error.about(Subject::Process(params.process_id.clone())))?;
+            .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
         let env = match &params.env_policy {
             Some(policy) => environment(policy, &params.env).map_err(|error| {
-                let subject = Subject::Process(params.process_id.clone());
+                let subject = ErrorSubject::Process(params.process_id.clone());
                 RpcError::invalid_params(error.to_string()).about(subject)
             })?,
             None => pairs(&params.env),
@@ -137,7 +137,7 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
         | LaunchError::EnvironmentName { .. } => (ErrorCode::InvalidParams, ErrorKind::BadCommand),
         LaunchError::Resources { .. } => (ErrorCode::InternalError, ErrorKind::OutOfResources),
         LaunchError::NoSandbox(error) => {
-            return sandbox_refusal(error).about(Subject::Process(process_id.to_owned()));
+            return sandbox_refusal(error).about(ErrorSubject::Process(process_id.to_owned()));
         }
         LaunchError::Sandbox { .. } | LaunchError::SandboxWithoutKeeper => {
             (ErrorCode::InvalidRequest, ErrorKind::SandboxUnavailable)
@@ -150,12 +150,12 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
     };
     RpcError::new(code, error.to_string())
         .with_kind(kind)
-        .about(Subject::Process(process_id.to_owned()))
+        .about(ErrorSubject::Process(process_id.to_owned()))
 }
 
 fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), RpcError> {
     let id = &params.process_id;
-    let subject = || Subject::Process(id.clone());
+    let subject = || ErrorSubject::Process(id.clone());
     check_name("processId", id)?;
     check_argv(id, &params.argv)?;
     check_mode(config, id, params.mode)?;
@@ -212,7 +212,7 @@ fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
 
 fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
     if argv.is_empty() {
-        let subject = Subject::Process(id.to_owned());
+        let subject = ErrorSubject::Process(id.to_owned());
         return Err(RpcError::invalid_params("argv is empty").about(subject));
     }
     Ok(())
@@ -227,7 +227,7 @@ fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), Rpc
         return Ok(());
     }
     let error = RpcError::invalid_request(format!("the operator forbids mode {name:?}"));
-    Err(error.with_kind(ErrorKind::ModeForbidden).about(Subject::Process(id.to_owned())))
+    Err(error.with_kind(ErrorKind::ModeForbidden).about(ErrorSubject::Process(id.to_owned())))
 }
 
 fn environment(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use exec_server_host::http::{HttpError, Response};
 use exec_server_protocol::{
-    BodyDeltaNotification, Empty, ErrorKind, HttpRequestParams, RpcError, Subject, rpc,
+    BodyDeltaNotification, Empty, ErrorKind, ErrorSubject, HttpRequestParams, RpcError, rpc,
 };
 use tokio::sync::oneshot;
 
@@ -24,7 +24,7 @@ impl Dispatcher {
         // Before the check: a server that drains sees it, or it sees that the server does.
         let under_way = self.state.http_requests.begin();
         if let Err(error) = self.state.check_http() {
-            return reply.fail(error.about(Subject::Request(params.request_id.clone())));
+            return reply.fail(error.about(ErrorSubject::Request(params.request_id.clone())));
         }
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         if !params.stream_response {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ErrorKind,
-    ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams, ReadParams,
-    ResizeParams, RpcError, SandboxType, SessionCloseParams, SessionListResponse, SignalParams,
-    StartParams, StartResponse, Status, Subject, TerminalSize, TerminateParams, TerminateResponse,
-    WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+    ErrorSubject, ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams,
+    ReadParams, ResizeParams, RpcError, SandboxType, SessionCloseParams, SessionListResponse,
+    SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
+    TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
 
 mod events;
@@ -296,7 +296,7 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         self.write_with(&process, params, reply, move |status, reply| {
-            let subject = Subject::Process(id);
+            let subject = ErrorSubject::Process(id);
             let closed = || RpcError::invalid_request("stdin is closed").about(subject);
             reply.send::<rpc::CommandExecWrite>(match status {
                 WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
-use exec_server_protocol::{ErrorKind, RpcError, SessionInfo, Subject};
+use exec_server_protocol::{ErrorKind, ErrorSubject, RpcError, SessionInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -346,7 +346,7 @@ impl State {
         let what = if full { "finished processes that nobody has read" } else { "processes" };
         let count = if full { MAX_FINISHED } else { limit };
         let error = RpcError::invalid_request(format!("the session has {count} {what} already"));
-        let subject = Subject::Process(process_id.to_owned());
+        let subject = ErrorSubject::Process(process_id.to_owned());
         Err(error.with_kind(ErrorKind::TooManyProcesses).about(subject))
     }
 

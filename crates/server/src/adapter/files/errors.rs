@@ -1,7 +1,7 @@
 //! What clients are told about operations on files that failed.
 
 use exec_server_host::fs::FsError;
-use exec_server_protocol::{ErrorCode, ErrorKind, PathUri, RpcError, Subject};
+use exec_server_protocol::{ErrorCode, ErrorKind, ErrorSubject, PathUri, RpcError};
 use std::io;
 
 /// A later attempt may succeed.
@@ -11,7 +11,7 @@ pub(super) fn no_thread() -> RpcError {
 }
 
 pub(super) fn to_rpc_error(error: FsError) -> RpcError {
-    let subject = error.path().and_then(PathUri::from_path).map(Subject::Path);
+    let subject = error.path().and_then(PathUri::from_path).map(ErrorSubject::Path);
     let reason = error.reason();
     let told = coded(error);
     match subject {
