@@ -431,9 +431,9 @@ impl Drop for UnclaimedProcess<'_> {
 /// Makes a method of the client from each row of the protocol's table. The handshake is the driver's.
 macro_rules! methods {
     (Initialize initialize = $handshake:literal,
-        $scheduling:ident, $replay:ident: $params:ident => $response:ident;
+        $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;
      $($name:ident $function:ident = $wire:literal,
-        $rest_scheduling:ident, $rest_replay:ident: $rest_params:ident => $rest_response:ident;)*) => {
+        $rest_scheduling:ident, $rest_replay:ident, $rest_effect:ident: $rest_params:ident => $rest_response:ident;)*) => {
         /// One method for each row of the protocol's table.
         impl ExecServerClient {
             $(

@@ -1,10 +1,10 @@
 //! Ways to reach a server, again and again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
-use exec_server_transport::{Connection, DialOptions, dial};
+use exec_server_transport::{Connection, DialOptions, dial, read_token_file};
 
 use crate::{ConnectError, DisconnectReason, RemoteExecServerConnectArgs};
 
@@ -33,30 +33,54 @@ pub trait Connector: Send + 'static {
 pub(crate) struct UrlConnector {
     url: String,
     options: DialOptions,
+    token_file: Option<PathBuf>,
     timeout: Duration,
 }
 
 impl UrlConnector {
     pub(crate) fn new(args: &RemoteExecServerConnectArgs) -> Self {
-        let options =
-            DialOptions { bearer_token: args.bearer_token.clone(), keep_alive: args.keep_alive };
-        Self { url: args.websocket_url.clone(), options, timeout: args.connect_timeout }
+        let options = DialOptions {
+            bearer_token: args.bearer_token.clone(),
+            tls: args.tls.clone(),
+            keep_alive: args.keep_alive,
+        };
+        Self {
+            url: args.websocket_url.clone(),
+            options,
+            token_file: args.token_file.clone(),
+            timeout: args.connect_timeout,
+        }
     }
 
     pub(crate) fn unix(path: &Path, timeout: Duration) -> Self {
-        Self { url: format!("unix://{}", path.display()), options: DialOptions::default(), timeout }
+        let url = format!("unix://{}", path.display());
+        Self { url, options: DialOptions::default(), token_file: None, timeout }
     }
 }
 
 impl Connector for UrlConnector {
     fn dial(&mut self) -> Dialing {
-        let (url, options, timeout) = (self.url.clone(), self.options.clone(), self.timeout);
+        let (url, mut options, timeout) = (self.url.clone(), self.options.clone(), self.timeout);
+        let token_file = self.token_file.clone();
         Box::pin(async move {
-            match tokio::time::timeout(timeout, dial(&url, &options)).await {
-                Ok(dialled) => Ok(dialled?),
-                Err(_) => Err(ConnectError::TimedOut { after: timeout }),
-            }
+            let dialled = tokio::time::timeout(timeout, async {
+                if let Some(path) = token_file {
+                    options.bearer_token = Some(read_token(path).await?);
+                }
+                Ok(dial(&url, &options).await?)
+            });
+            dialled.await.unwrap_or(Err(ConnectError::TimedOut { after: timeout }))
         })
+    }
+}
+
+/// On a thread that may block: a file can also be a FIFO, or far away.
+async fn read_token(path: PathBuf) -> Result<String, ConnectError> {
+    let read = tokio::task::spawn_blocking(move || read_token_file(&path)).await;
+    match read {
+        Ok(token) => Ok(token?),
+        // The runtime shuts down, and this task with it.
+        Err(_) => Err(ConnectError::EndedEarly),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{ErrorKind, RpcError};
-use exec_server_transport::DialError;
+use exec_server_transport::{AuthError, DialError};
 
 /// Why a call, a process or a connection failed. Clones are cheap: one loss is told to many.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -70,6 +70,10 @@ pub enum DisconnectReason {
 pub enum ConnectError {
     #[error("{error}{cause}", error = .0, cause = cause(.0))]
     Dial(#[from] DialError),
+    #[error("there is no token to connect with: {0}")]
+    Token(#[from] AuthError),
+    #[error("there is no token to connect with: the variable {name} is not set")]
+    TokenVariable { name: String },
     #[error("cannot connect within {after:?}")]
     TimedOut { after: Duration },
     #[error("cannot start {program}: {source}")]
@@ -132,8 +136,9 @@ impl ConnectError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_permanent(),
-            Self::Launch { .. } => true,
-            Self::TimedOut { .. } | Self::EndedEarly => false,
+            Self::TokenVariable { .. } | Self::Launch { .. } => true,
+            // A token may be in the middle of being renewed.
+            Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
     }
 }

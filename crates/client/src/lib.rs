@@ -65,7 +65,9 @@ pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};
 pub use error::{ConnectError, DisconnectReason, ExecServerError, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
-pub use exec_server_transport::{KeepAlive, SignOfLife};
+pub use exec_server_transport::{
+    ClientIdentity, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
+};
 pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
 pub use leases::Changes;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exec_server_transport::{DialUrl, KeepAlive};
+use exec_server_transport::{DialUrl, KeepAlive, TlsOptions};
 
 use crate::RecoveryPolicy;
 
@@ -41,12 +41,17 @@ impl Default for ExecServerClientConnectOptions {
 /// A server to be reached over a WebSocket.
 #[derive(Clone)]
 pub struct RemoteExecServerConnectArgs {
-    /// `ws://HOST:PORT[/PATH]`, or `unix:///PATH`.
+    /// `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]`, or `unix:///PATH`.
     pub websocket_url: String,
     /// How long each attempt to connect may take.
     pub connect_timeout: Duration,
     /// Sent as `Authorization: Bearer …`.
     pub bearer_token: Option<String>,
+    /// Holds the bearer token instead. Read for every connection, so that it may be renewed while the
+    /// session goes on.
+    pub token_file: Option<PathBuf>,
+    /// Which servers are trusted, and how this client proves itself, over `wss://`.
+    pub tls: TlsOptions,
     /// How soon a server is missed that says nothing.
     pub keep_alive: KeepAlive,
     pub options: ExecServerClientConnectOptions,
@@ -59,6 +64,8 @@ impl RemoteExecServerConnectArgs {
             websocket_url: websocket_url.into(),
             connect_timeout: DEFAULT_TIMEOUT,
             bearer_token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
             keep_alive: KeepAlive::for_client(),
             options: ExecServerClientConnectOptions {
                 client_name: client_name.into(),
@@ -79,6 +86,8 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
             .field("websocket_url", &url)
             .field("connect_timeout", &self.connect_timeout)
             .field("bearer_token", &self.bearer_token.as_ref().map(|_| "…"))
+            .field("token_file", &self.token_file)
+            .field("tls", &self.tls)
             .field("keep_alive", &self.keep_alive)
             .field("options", &self.options)
             .finish()

@@ -23,10 +23,11 @@ pub use environment::{
     LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,
 };
 pub use exec_server_client::{
-    Changes, ConnectError, ConnectionState, Connector, DisconnectReason, ExecProcessEvent,
-    ExecServerClient, ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
-    ExecServerProcess, HttpBody, KeepAlive, NewFile, OpenFile, ProcessEvents, ProcessExit,
-    RecoveryPolicy, RemoteExecServerConnectArgs, SearchResults, WatchEvents,
+    Changes, ClientIdentity, ConnectError, ConnectionState, Connector, DisconnectReason,
+    ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+    ExecServerLaunchCommand, ExecServerProcess, Fingerprint, HttpBody, KeepAlive, NewFile,
+    OpenFile, ProcessEvents, ProcessExit, RecoveryPolicy, RemoteExecServerConnectArgs,
+    SearchResults, ServerTrust, TlsOptions, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};

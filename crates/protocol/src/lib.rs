@@ -21,6 +21,7 @@ mod misspelt;
 mod notifications;
 mod nullable;
 mod path_uri;
+mod principal;
 mod process;
 mod sandbox;
 mod spare;
@@ -66,11 +67,14 @@ pub use lifecycle::{
     SessionCloseParams, SessionInfo, SessionListResponse,
 };
 pub use link::{EventSink, Offered, Respond, ServerLink, SinkFuture};
-pub use methods::{Call, CallResponse, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc};
+pub use methods::{
+    Call, CallResponse, Effect, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc,
+};
 pub use notifications::{
     ClientNotification, Initialized, NotificationParams, NotificationTopic, ServerNotification,
 };
 pub use path_uri::{PathUri, PathUriError};
+pub use principal::{MAX_SUBJECT_BYTES, Principal, Role, SandboxCeiling, SandboxLevel, Subject};
 pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
     ExitDetails, ExitedNotification, ListParams, ListResponse, OnFull, OutputChunk,

@@ -69,6 +69,9 @@ pub struct SessionInfo {
     pub attached: bool,
     /// Ids of the session's processes, finished ones included while they are readable.
     pub processes: Vec<String>,
+    /// Whose it is; told to admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

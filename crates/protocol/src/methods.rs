@@ -1,4 +1,4 @@
-//! The method table: name, scheduling, params and result of each method, in one place.
+//! The method table: name, scheduling, effect, params and result of each method, in one place.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -46,6 +46,14 @@ pub enum Replay {
     Never,
 }
 
+/// Whether a request acts, or only looks. Observers may only look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Reads,
+    /// Changes files, processes or sessions, or acts on other machines.
+    Changes,
+}
+
 /// A method as a type: what a client calls and a server answers.
 pub trait Rpc {
     const METHOD: Method;
@@ -64,7 +72,7 @@ pub trait Rpc {
 
 macro_rules! methods {
     ($($name:ident $function:ident = $wire:literal,
-        $scheduling:ident, $replay:ident: $params:ident => $response:ident;)*) => {
+        $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;)*) => {
         /// Every method that a client may call.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method {
@@ -92,6 +100,12 @@ macro_rules! methods {
             const fn scheduling(self) -> Scheduling {
                 match self {
                     $(Self::$name => Scheduling::$scheduling,)*
+                }
+            }
+
+            const fn effect(self) -> Effect {
+                match self {
+                    $(Self::$name => Effect::$effect,)*
                 }
             }
         }
@@ -179,55 +193,55 @@ macro_rules! methods {
 }
 
 /// The table. Calls the macro that it is given with one row for each method, `initialize` first:
-/// type, function, wire name, scheduling, replay, params, result.
+/// type, function, wire name, scheduling, replay, effect, params, result.
 #[macro_export]
 macro_rules! for_each_method {
     ($callback:ident) => {
         $callback! {
-            Initialize initialize = "initialize", Ordinary, Never: InitializeParams => InitializeResponse;
-            SessionClose session_close = "session/close", Ordinary, Never: SessionCloseParams => Empty;
-            SessionList session_list = "session/list", Ordinary, Idempotent: Empty => SessionListResponse;
-            EnvironmentInfo environment_info = "environment/info", Control, Idempotent: Empty => EnvironmentInfo;
-            EnvironmentStatus environment_status = "environment/status", Control, Idempotent: Empty => EnvironmentStatus;
-            ProcessStart process_start = "process/start", Ordinary, Never: StartParams => StartResponse;
-            ProcessRead process_read = "process/read", Waiting, Idempotent: ReadParams => ReadResponse;
-            ProcessWrite process_write = "process/write", Ordinary, WithWriteId: WriteParams => WriteResponse;
-            ProcessCloseStdin process_close_stdin = "process/closeStdin", Ordinary, Idempotent: ProcessIdParams => CloseStdinResponse;
-            ProcessResize process_resize = "process/resize", Ordinary, Idempotent: ResizeParams => Empty;
-            ProcessSignal process_signal = "process/signal", Control, Never: SignalParams => Empty;
-            ProcessTerminate process_terminate = "process/terminate", Control, Idempotent: TerminateParams => TerminateResponse;
-            ProcessWait process_wait = "process/wait", Waiting, Idempotent: WaitParams => WaitResponse;
-            ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Idempotent: ProcessIdParams => SnapshotResponse;
-            ProcessList process_list = "process/list", Ordinary, Idempotent: ListParams => ListResponse;
-            ProcessObserve process_observe = "process/observe", Ordinary, Idempotent: ObserveParams => Empty;
-            FsReadFile fs_read_file = "fs/readFile", Ordinary, Idempotent: FsReadFileParams => FsReadFileResponse;
-            FsWriteFile fs_write_file = "fs/writeFile", Ordinary, Never: FsWriteFileParams => FsWriteFileResponse;
-            FsCreateDirectory fs_create_directory = "fs/createDirectory", Ordinary, Never: FsCreateDirectoryParams => Empty;
-            FsGetMetadata fs_get_metadata = "fs/getMetadata", Ordinary, Idempotent: FsGetMetadataParams => FsMetadata;
-            FsCanonicalize fs_canonicalize = "fs/canonicalize", Ordinary, Idempotent: FsCanonicalizeParams => FsPathResponse;
-            FsReadDirectory fs_read_directory = "fs/readDirectory", Ordinary, Idempotent: FsReadDirectoryParams => FsReadDirectoryResponse;
-            FsWalk fs_walk = "fs/walk", Ordinary, Idempotent: FsWalkParams => FsWalkResponse;
-            FsGlob fs_glob = "fs/glob", Ordinary, Idempotent: FsGlobParams => FsWalkResponse;
-            FsRemove fs_remove = "fs/remove", Ordinary, Never: FsRemoveParams => Empty;
-            FsCopy fs_copy = "fs/copy", Ordinary, Never: FsCopyParams => Empty;
-            FsRename fs_rename = "fs/rename", Ordinary, Never: FsRenameParams => Empty;
-            FsSymlink fs_symlink = "fs/symlink", Ordinary, Never: FsSymlinkParams => Empty;
-            FsReadLink fs_read_link = "fs/readLink", Ordinary, Idempotent: FsReadLinkParams => FsReadLinkResponse;
-            FsSetPermissions fs_set_permissions = "fs/setPermissions", Ordinary, Never: FsSetPermissionsParams => Empty;
-            FsOpen fs_open = "fs/open", Ordinary, Idempotent: FsOpenParams => FsHandleResponse;
-            FsReadBlock fs_read_block = "fs/readBlock", Ordinary, Idempotent: FsReadBlockParams => FsReadBlockResponse;
-            FsCreate fs_create = "fs/create", Ordinary, Never: FsCreateParams => FsHandleResponse;
-            FsWriteBlock fs_write_block = "fs/writeBlock", Ordinary, Never: FsWriteBlockParams => Empty;
-            FsClose fs_close = "fs/close", Control, Never: FsCloseParams => FsCloseResponse;
-            FsWatch fs_watch = "fs/watch", Ordinary, Never: FsWatchParams => FsPathResponse;
-            FsUnwatch fs_unwatch = "fs/unwatch", Control, Idempotent: FsUnwatchParams => Empty;
-            FsSearch fs_search = "fs/search", Ordinary, Never: FsSearchParams => FsSearchResponse;
-            FsCancelSearch fs_cancel_search = "fs/cancelSearch", Control, Idempotent: FsCancelSearchParams => Empty;
-            HttpRequest http_request = "http/request", Waiting, Never: HttpRequestParams => HttpResponse;
-            HttpCancel http_cancel = "http/cancel", Control, Idempotent: HttpCancelParams => Empty;
-            CommandExec command_exec = "command/exec", Ordinary, Never: ExecParams => ExecResponse;
-            CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId: WriteParams => ExecWriteResponse;
-            CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Idempotent: TerminateParams => TerminateResponse;
+            Initialize initialize = "initialize", Ordinary, Never, Reads: InitializeParams => InitializeResponse;
+            SessionClose session_close = "session/close", Ordinary, Never, Changes: SessionCloseParams => Empty;
+            SessionList session_list = "session/list", Ordinary, Idempotent, Reads: Empty => SessionListResponse;
+            EnvironmentInfo environment_info = "environment/info", Control, Idempotent, Reads: Empty => EnvironmentInfo;
+            EnvironmentStatus environment_status = "environment/status", Control, Idempotent, Reads: Empty => EnvironmentStatus;
+            ProcessStart process_start = "process/start", Ordinary, Never, Changes: StartParams => StartResponse;
+            ProcessRead process_read = "process/read", Waiting, Idempotent, Reads: ReadParams => ReadResponse;
+            ProcessWrite process_write = "process/write", Ordinary, WithWriteId, Changes: WriteParams => WriteResponse;
+            ProcessCloseStdin process_close_stdin = "process/closeStdin", Ordinary, Idempotent, Changes: ProcessIdParams => CloseStdinResponse;
+            ProcessResize process_resize = "process/resize", Ordinary, Idempotent, Changes: ResizeParams => Empty;
+            ProcessSignal process_signal = "process/signal", Control, Never, Changes: SignalParams => Empty;
+            ProcessTerminate process_terminate = "process/terminate", Control, Idempotent, Changes: TerminateParams => TerminateResponse;
+            ProcessWait process_wait = "process/wait", Waiting, Idempotent, Reads: WaitParams => WaitResponse;
+            ProcessSnapshot process_snapshot = "process/snapshot", Ordinary, Idempotent, Reads: ProcessIdParams => SnapshotResponse;
+            ProcessList process_list = "process/list", Ordinary, Idempotent, Reads: ListParams => ListResponse;
+            ProcessObserve process_observe = "process/observe", Ordinary, Idempotent, Reads: ObserveParams => Empty;
+            FsReadFile fs_read_file = "fs/readFile", Ordinary, Idempotent, Reads: FsReadFileParams => FsReadFileResponse;
+            FsWriteFile fs_write_file = "fs/writeFile", Ordinary, Never, Changes: FsWriteFileParams => FsWriteFileResponse;
+            FsCreateDirectory fs_create_directory = "fs/createDirectory", Ordinary, Never, Changes: FsCreateDirectoryParams => Empty;
+            FsGetMetadata fs_get_metadata = "fs/getMetadata", Ordinary, Idempotent, Reads: FsGetMetadataParams => FsMetadata;
+            FsCanonicalize fs_canonicalize = "fs/canonicalize", Ordinary, Idempotent, Reads: FsCanonicalizeParams => FsPathResponse;
+            FsReadDirectory fs_read_directory = "fs/readDirectory", Ordinary, Idempotent, Reads: FsReadDirectoryParams => FsReadDirectoryResponse;
+            FsWalk fs_walk = "fs/walk", Ordinary, Idempotent, Reads: FsWalkParams => FsWalkResponse;
+            FsGlob fs_glob = "fs/glob", Ordinary, Idempotent, Reads: FsGlobParams => FsWalkResponse;
+            FsRemove fs_remove = "fs/remove", Ordinary, Never, Changes: FsRemoveParams => Empty;
+            FsCopy fs_copy = "fs/copy", Ordinary, Never, Changes: FsCopyParams => Empty;
+            FsRename fs_rename = "fs/rename", Ordinary, Never, Changes: FsRenameParams => Empty;
+            FsSymlink fs_symlink = "fs/symlink", Ordinary, Never, Changes: FsSymlinkParams => Empty;
+            FsReadLink fs_read_link = "fs/readLink", Ordinary, Idempotent, Reads: FsReadLinkParams => FsReadLinkResponse;
+            FsSetPermissions fs_set_permissions = "fs/setPermissions", Ordinary, Never, Changes: FsSetPermissionsParams => Empty;
+            FsOpen fs_open = "fs/open", Ordinary, Idempotent, Reads: FsOpenParams => FsHandleResponse;
+            FsReadBlock fs_read_block = "fs/readBlock", Ordinary, Idempotent, Reads: FsReadBlockParams => FsReadBlockResponse;
+            FsCreate fs_create = "fs/create", Ordinary, Never, Changes: FsCreateParams => FsHandleResponse;
+            FsWriteBlock fs_write_block = "fs/writeBlock", Ordinary, Never, Changes: FsWriteBlockParams => Empty;
+            FsClose fs_close = "fs/close", Control, Never, Reads: FsCloseParams => FsCloseResponse;
+            FsWatch fs_watch = "fs/watch", Ordinary, Never, Reads: FsWatchParams => FsPathResponse;
+            FsUnwatch fs_unwatch = "fs/unwatch", Control, Idempotent, Reads: FsUnwatchParams => Empty;
+            FsSearch fs_search = "fs/search", Ordinary, Never, Reads: FsSearchParams => FsSearchResponse;
+            FsCancelSearch fs_cancel_search = "fs/cancelSearch", Control, Idempotent, Reads: FsCancelSearchParams => Empty;
+            HttpRequest http_request = "http/request", Waiting, Never, Changes: HttpRequestParams => HttpResponse;
+            HttpCancel http_cancel = "http/cancel", Control, Idempotent, Reads: HttpCancelParams => Empty;
+            CommandExec command_exec = "command/exec", Ordinary, Never, Changes: ExecParams => ExecResponse;
+            CommandExecWrite command_exec_write = "command/exec/write", Ordinary, WithWriteId, Changes: WriteParams => ExecWriteResponse;
+            CommandExecTerminate command_exec_terminate = "command/exec/terminate", Control, Idempotent, Changes: TerminateParams => TerminateResponse;
         }
     };
 }
@@ -240,6 +254,17 @@ impl Call {
         match self {
             Self::ProcessRead(params) if params.wait_ms.unwrap_or(0) == 0 => Scheduling::Ordinary,
             call => call.method().scheduling(),
+        }
+    }
+
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        match self {
+            // Takes a session over.
+            Self::Initialize(params) if params.resume_session_id.is_some() => Effect::Changes,
+            // Every client may leave.
+            Self::SessionClose(params) if params.session_id.is_none() => Effect::Reads,
+            call => call.method().effect(),
         }
     }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use exec_server_protocol::SandboxCeiling;
+
 /// Limits and permissions of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -12,6 +14,14 @@ pub struct ServerConfig {
     pub max_processes_per_session: usize,
     /// Sessions, attached and detached, that the server keeps at once.
     pub max_sessions: usize,
+    /// Those of one subject.
+    pub max_sessions_per_subject: usize,
+    /// Requests of one connection in a second; 0 for no limit. As many may come at once. Control requests
+    /// are counted and never refused.
+    pub max_requests_per_second: u32,
+    /// A connection that sends nothing for this long is closed; zero for never. Its session stays as
+    /// after any lost connection.
+    pub idle_connection_timeout: Duration,
     /// Bytes of each process's log kept in memory.
     pub retained_output_bytes_per_process: usize,
     /// Bytes of unconfirmed output of each process that may go to its spill file; 0 means no file.
@@ -40,6 +50,9 @@ pub struct ServerConfig {
     pub http_allowed_variables: Vec<String>,
     /// What no sandbox may change, such as the files by which others find this server.
     pub protected_paths: Vec<PathBuf>,
+    /// What no sandbox may read either: files that let their reader act as this server or as another
+    /// client of it.
+    pub secret_paths: Vec<PathBuf>,
     /// Symlinks through which a sandbox may be granted something wherever they are, by their own
     /// paths.
     pub trusted_links: Vec<PathBuf>,
@@ -49,30 +62,15 @@ pub struct ServerConfig {
     pub write_history: Vec<PathBuf>,
 }
 
-/// What holds for every request, whatever it asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SandboxCeiling {
-    /// `None`: requests may have what the server itself has.
-    pub require: Option<SandboxLevel>,
-    /// Where requests may write under [`SandboxLevel::WorkspaceWrite`], besides the temporary directories. Without any, the
-    /// server's own working directory.
-    pub writable_roots: Vec<PathBuf>,
-    /// Whether requests may use the network.
-    pub network: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SandboxLevel {
-    ReadOnly,
-    WorkspaceWrite,
-}
-
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             shutdown_grace_period: Duration::from_secs(3),
             max_processes_per_session: 4096,
             max_sessions: 4096,
+            max_sessions_per_subject: 4096,
+            max_requests_per_second: 0,
+            idle_connection_timeout: Duration::ZERO,
             retained_output_bytes_per_process: 1 << 20,
             spill_output_bytes_per_process: 256 << 20,
             detached_session_ttl: Duration::from_secs(30),
@@ -85,6 +83,7 @@ impl Default for ServerConfig {
             http_protected_variables: Vec::new(),
             http_allowed_variables: Vec::new(),
             protected_paths: Vec::new(),
+            secret_paths: Vec::new(),
             trusted_links: Vec::new(),
             write_history: Vec::new(),
         }

@@ -28,8 +28,9 @@ impl InProcessLink {
         let connection = Arc::new(ClientConnection::in_process(state.next_connection()));
         let settings =
             SessionSettings { confirmed_by: ConfirmedBy::Ack, detached_ttl: Duration::ZERO };
-        let session =
-            state.sessions.open(client_name.to_owned(), settings, &connection, Instant::now())?;
+        let sandboxes = state.sandboxes.under(connection.principal());
+        let (name, now) = (client_name.to_owned(), Instant::now());
+        let session = state.sessions.open(name, settings, sandboxes, &connection, now)?;
         let dispatcher = Dispatcher::new(Arc::clone(state), connection);
         Ok(Arc::new(Self { dispatcher, session }))
     }

@@ -17,5 +17,6 @@ mod sandboxed_peers;
 mod server;
 mod sessions;
 
-pub use config::{SandboxCeiling, SandboxLevel, ServerConfig};
+pub use config::ServerConfig;
+pub use exec_server_protocol::{SandboxCeiling, SandboxLevel};
 pub use server::{SandboxUnavailable, Server};

@@ -17,10 +17,8 @@ use tokio::time::Instant;
 
 use crate::ServerConfig;
 use crate::active_requests::ActiveRequests;
-use crate::adapter::{
-    FileExecutors, FilePool, ManagedProcess, SandboxResolver, StartContext, Started,
-};
-use crate::connection::{self, ConnectionId, FLUSH_TIMEOUT};
+use crate::adapter::{FilePool, ManagedProcess, SandboxResolver, StartContext, Started};
+use crate::connection::{self, ClientConnection, ConnectionId, FLUSH_TIMEOUT};
 use crate::connections::Connections;
 use crate::in_process::InProcessLink;
 use crate::sandboxed_peers::SandboxedPeers;
@@ -53,15 +51,14 @@ pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
-    /// The way to those threads for requests about files.
-    pub(crate) file_executors: FileExecutors,
     /// Apart, because a search waits for its reader.
-    pub(crate) searches: FileExecutors,
+    pub(crate) searches: FilePool,
     pub(crate) http: HttpClient,
     /// Requests that use it, to the end of their bodies.
     pub(crate) http_requests: ActiveRequests,
     /// Events on their way to clients in this program.
     pub(crate) in_process_feeds: ActiveRequests,
+    /// Under the ceiling of the operator; each session has its own.
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
@@ -83,10 +80,9 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
         start_spill_thread();
-        let sessions = SessionRegistry::new(config.max_sessions);
+        let sessions = SessionRegistry::new(config.max_sessions, config.max_sessions_per_subject);
         let executable = launcher.executable().map(Path::to_owned);
         let sandboxes = Arc::new(SandboxResolver::new(&config, executable));
-        let files = FilePool::default();
         let memory = MemoryBudget::new(buffered_bytes(config.max_buffered_bytes));
         let protected_variables = ProtectedVariables::new(
             config.http_protected_variables.clone(),
@@ -95,9 +91,8 @@ impl Server {
         let state = ServerState {
             config,
             launcher,
-            file_executors: FileExecutors::new(files.clone(), Arc::clone(&sandboxes)),
-            searches: FileExecutors::new(FilePool::default(), Arc::clone(&sandboxes)),
-            files,
+            files: FilePool::default(),
+            searches: FilePool::default(),
             http: HttpClient::default().protecting(protected_variables),
             http_requests: ActiveRequests::default(),
             in_process_feeds: ActiveRequests::default(),
@@ -119,7 +114,7 @@ impl Server {
     /// serve.
     pub async fn check_sandbox(&self) -> Result<(), SandboxUnavailable> {
         let sandboxes = Arc::clone(&self.state.sandboxes);
-        let checked = self.state.files.compute(move || sandboxes.check_ceiling()).await;
+        let checked = self.state.files.compute(move || sandboxes.check_ceilings()).await;
         match checked {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(SandboxUnavailable(error)),
@@ -191,11 +186,11 @@ impl Server {
 }
 
 impl ServerState {
-    pub(crate) fn start_context(&self) -> StartContext<'_> {
+    pub(crate) fn start_context<'a>(&'a self, session: &'a Session) -> StartContext<'a> {
         StartContext {
             launcher: &self.launcher,
             config: &self.config,
-            sandboxes: &self.sandboxes,
+            sandboxes: session.sandboxes(),
             sandboxed_peers: &self.sandboxed_peers,
             pool: &self.files,
         }
@@ -229,12 +224,15 @@ impl ServerState {
     }
 
     /// Requests of the server itself count as the client's.
-    pub(crate) fn check_http(&self) -> Result<(), RpcError> {
+    pub(crate) fn check_http(&self, session: &Session) -> Result<(), RpcError> {
         self.sessions.check_draining()?;
-        if self.sandboxes.allows_network() {
+        if session.sandboxes().allows_network() {
             return Ok(());
         }
-        let message = "the operator's sandbox allows no network (`sandbox.network`)";
+        let message = match self.sandboxes.allows_network() {
+            true => "the token of this client allows no network",
+            false => "the operator's sandbox allows no network (`sandbox.network`)",
+        };
         Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
     }
 
@@ -289,21 +287,23 @@ impl ServerState {
     }
 
     /// Starts a process of a session, if it is attached to this connection and there is room for one more. With
-    /// `claim_name`, no process of any session may have its id.
+    /// `claim_name`, no process that the client sees may have its id.
     pub(crate) fn start_process(
         &self,
         session: &Session,
-        connection: ConnectionId,
+        connection: &ClientConnection,
         process_id: &str,
         claim_name: bool,
         start: impl FnOnce() -> Result<Started, RpcError>,
     ) -> Result<(Arc<ManagedProcess>, StartOutcome), RpcError> {
         self.sessions.check_draining()?;
         let _claiming = claim_name.then(|| self.claiming.lock());
-        if claim_name && let Some(other) = self.sessions.find_process(process_id) {
+        if claim_name
+            && let Some(other) = self.sessions.find_process(process_id, connection.principal())
+        {
             return Err(name_taken(&other));
         }
-        session.start(connection, process_id, self.config.max_processes_per_session, start)
+        session.start(connection.id(), process_id, self.config.max_processes_per_session, start)
     }
 
     /// Cares for a process from its start until it is forgotten.
@@ -423,6 +423,7 @@ impl Drop for Known {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_protocol::Principal;
     use exec_server_transport::{Received, memory};
 
     use super::*;
@@ -452,7 +453,7 @@ mod tests {
             }
         }
         let process = {
-            let process = state.sessions.find_process("p").unwrap();
+            let process = state.sessions.find_process("p", &Principal::local()).unwrap();
             process.log().confirm(u64::MAX);
             process.gone().await;
             while !process.is_over() {

@@ -9,11 +9,13 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
+use exec_server_protocol::Principal;
 use tokio::sync::watch;
 use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::budget::MemoryShare;
 use crate::lines::{LineReader, LineWriter};
+use crate::listen::ConnectionPermit;
 use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
 use crate::stdio::Reader;
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
@@ -27,6 +29,10 @@ pub struct Connection {
     pub kind: TransportKind,
     /// Whoever has connected to our listener; `None` of other transports, of our own calls, and of a socket that has been reset.
     pub peer: Option<Peer>,
+    /// Who the client is. Transports without a listener have the server's own user at the other end.
+    pub principal: Principal,
+    /// Its place among the connections of the listeners.
+    pub permit: Option<ConnectionPermit>,
 }
 
 /// What leads to whoever is at the other end of a socket.
@@ -270,6 +276,8 @@ impl Connection {
             prober: Prober(ProberTransport::Stdio),
             kind: TransportKind::Stdio,
             peer: None,
+            principal: Principal::local(),
+            permit: None,
         }
     }
 
@@ -292,6 +300,8 @@ impl Connection {
             prober: Prober(ProberTransport::WebSocket(prober)),
             kind,
             peer: None,
+            principal: Principal::local(),
+            permit: None,
         }
     }
 
@@ -306,6 +316,8 @@ impl Connection {
             prober: Prober(ProberTransport::Memory(prober)),
             kind: TransportKind::Memory,
             peer: None,
+            principal: Principal::local(),
+            permit: None,
         }
     }
 }

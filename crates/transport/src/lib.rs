@@ -4,6 +4,7 @@
 //! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive, the listener's
 //! admission rules and the client's handshake live here. What a message *says* is not known here: not even that it is JSON.
 
+mod auth;
 mod budget;
 mod connection;
 mod dial;
@@ -12,9 +13,14 @@ mod listen;
 mod memory;
 mod socket;
 mod stdio;
+mod tls;
 mod websocket;
 mod write_buffer;
 
+pub use auth::{
+    AuthError, AuthOptions, Authenticator, CapabilityToken, Claims, MIN_SECRET_BYTES, SandboxClaim,
+    SigningSecret, TokenError, TokenRules, inspect, new_token, read_token_file, sha256,
+};
 pub use budget::{Holding, MemoryBudget, MemoryShare};
 pub use connection::{
     Connection, Incoming, MalformedMessage, Outgoing, Peer, Prober, Received, TransportKind,
@@ -23,11 +29,15 @@ pub use dial::{DialError, DialOptions, DialUrl, DialUrlParseError, NotWebSocket,
 pub use exec_server_protocol::MAX_MESSAGE_BYTES;
 pub use lines::lines;
 pub use listen::{
-    BindError, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl, Listener,
-    ListenerOptions, Readiness,
+    BindError, ConnectionLimits, ConnectionPermit, DEFAULT_LISTEN_URL,
+    ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, Readiness,
 };
 pub use memory::memory;
 pub use stdio::stdio;
+pub use tls::{
+    ClientIdentity, Fingerprint, FingerprintParseError, SelfSigned, ServerTrust, TlsError,
+    TlsFiles, TlsOptions, TlsServer, parse_sha256, self_signed,
+};
 pub use tungstenite::protocol::frame::coding::CloseCode;
 pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
 
 use crate::connection::{Peer, TransportKind};
 use crate::websocket::Role;
@@ -64,9 +65,32 @@ impl Socket for TcpStream {
 /// acknowledged. A notification has no response to carry the acknowledgement, so the request behind it
 /// would wait for the kernel's delayed one, 40 ms. The kernel forgets the option whenever this side
 /// sends, so it is set after every read.
-struct PromptlyAcknowledged(OwnedReadHalf);
+pub(crate) struct PromptlyAcknowledged<T>(pub(crate) T);
 
-impl AsyncRead for PromptlyAcknowledged {
+/// What a TCP socket is behind.
+pub(crate) trait OverTcp {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl OverTcp for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl OverTcp for OwnedReadHalf {
+    fn tcp(&self) -> &TcpStream {
+        self.as_ref()
+    }
+}
+
+impl<T: OverTcp> OverTcp for PromptlyAcknowledged<T> {
+    fn tcp(&self) -> &TcpStream {
+        self.0.tcp()
+    }
+}
+
+impl<T: AsyncRead + OverTcp + Unpin> AsyncRead for PromptlyAcknowledged<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -76,11 +100,61 @@ impl AsyncRead for PromptlyAcknowledged {
         ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
         #[cfg(target_os = "linux")]
         if buffer.filled().len() > before {
-            let socket: &TcpStream = self.0.as_ref();
             // A socket that refuses it was reset already, as the next read will show.
-            let _ = socket2::SockRef::from(socket).set_tcp_quickack(true);
+            let _ = socket2::SockRef::from(self.tcp()).set_tcp_quickack(true);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for PromptlyAcknowledged<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// Both halves share the state of the encryption, and a lock that neither holds while it waits.
+impl<T> Socket for TlsStream<T>
+where
+    T: AsyncRead + AsyncWrite + OverTcp + Send + Sync + Unpin + 'static,
+{
+    const KIND: TransportKind = TransportKind::WebSocket;
+
+    fn into_halves(self, _: Role) -> (ByteSource, ByteSink) {
+        let (source, sink) = tokio::io::split(self);
+        (Box::new(source), Box::new(sink))
+    }
+
+    fn prepare(&self) {
+        self.get_ref().0.tcp().prepare();
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        self.get_ref().0.tcp().peer()
     }
 }
 

@@ -131,9 +131,6 @@ async fn nobody_there_is_worth_another_try() {
         assert!(!format!("{error} {error:?}").contains("SECRET"));
         assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
     }
-    let error = connect("wss://box").await.unwrap_err();
-    assert!(matches!(error, DialError::BadUrl(_)) && error.is_permanent());
-    assert!(error.to_string().contains("TLS is not supported yet"));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
 use exec_server_protocol::SignalName;
+use exec_server_transport::Fingerprint;
 
 use super::files::FileCommand;
 use super::http::Http;
@@ -62,7 +63,7 @@ impl ClientCommand {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(args_override_self = true)]
 pub(crate) struct ServerChoice {
-    /// Use the server at ws://HOST:PORT or unix:///PATH
+    /// Use the server at wss://HOST:PORT, ws://HOST:PORT or unix:///PATH
     #[arg(long, value_name = "URL", value_parser = secret(parse_url))]
     pub(crate) connect: Option<ServerUrl>,
     /// Use this environment from environments.toml
@@ -71,6 +72,42 @@ pub(crate) struct ServerChoice {
     /// Read the server's URL from this TOML file
     #[arg(long = "config", value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) credentials: Credentials,
+}
+
+/// How a client and a server know each other. These replace what an environment says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Credentials {
+    /// Send the token in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Trust servers that an authority in this PEM file vouches for [default: those of the system]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Trust the server whose certificate has this hash
+    #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca")]
+    pub(crate) tls_fingerprint: Option<Fingerprint>,
+    /// Send this certificate to the server
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_client_key")]
+    pub(crate) tls_client_cert: Option<PathBuf>,
+    /// The private key of the certificate
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_client_cert")]
+    pub(crate) tls_client_key: Option<PathBuf>,
+}
+
+impl Credentials {
+    /// The flags that were given, and whether each is about TLS.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let flags = [
+            (self.token_file.is_some(), "--token-file", false),
+            (self.tls_ca.is_some(), "--tls-ca", true),
+            (self.tls_fingerprint.is_some(), "--tls-fingerprint", true),
+            (self.tls_client_cert.is_some(), "--tls-client-cert", true),
+        ];
+        flags.into_iter().filter_map(|(given, flag, is_tls)| given.then_some((flag, is_tls)))
+    }
 }
 
 /// Run a command and pass on its input, output and exit code

@@ -6,6 +6,7 @@ pub(crate) mod http;
 pub(crate) mod sandbox;
 mod settings;
 mod signal;
+pub(crate) mod token;
 pub(crate) mod values;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use client::ClientCommand;
+use token::TokenCommand;
 
 use crate::config::Flags;
 use crate::program::exit_code::ExitStatus;
@@ -83,6 +85,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Make tokens for clients of a server, and explain them
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Print the completion script for a shell
     Completions {
         /// The shell
@@ -262,7 +267,7 @@ mod tests {
                     --listen stdio --allow-host b --allow-host c --config b";
         let CommandLine { flags, command, .. } = parsed(line).unwrap();
         assert!(matches!(command, Some(Command::Config { json: true, .. })));
-        assert_values(&flags, &[("listen", "stdio"), ("allow_host", "a,b,c")]);
+        assert_values(&flags, &[("listen", "off,stdio"), ("allow_host", "a,b,c")]);
         assert_eq!(flags.config_file, Some("b".into()));
     }
 
@@ -339,7 +344,8 @@ mod tests {
         }
         let help = parsed("--help").unwrap_err().to_string();
         for setting in SETTINGS {
-            assert!(help.contains(&format!("--{} <", setting.flag(setting.key))), "{help}");
+            let value = if setting.is_switch() { "[<" } else { "<" };
+            assert!(help.contains(&format!("--{} {value}", setting.flag(setting.key))), "{help}");
             assert!(help.contains(setting.group), "{help}");
         }
     }

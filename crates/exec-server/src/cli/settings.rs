@@ -20,9 +20,12 @@ impl Args for Flags {
         let defaults = Settings::default();
         let flags = config::keys().map(|(setting, key)| {
             let action = if setting.is_list() { ArgAction::Append } else { ArgAction::Set };
-            Arg::new(key)
-                .long(setting.flag(key))
-                .value_name(setting.value_name)
+            let flag = Arg::new(key).long(setting.flag(key));
+            let flag = match setting.is_switch() {
+                true => flag.num_args(0..=1).default_missing_value("true"),
+                false => flag,
+            };
+            flag.value_name(setting.value_name)
                 .help_heading(setting.group)
                 .help(help(setting, &defaults))
                 .hide(key != setting.key)
@@ -39,14 +42,16 @@ impl Args for Flags {
 }
 
 fn help(setting: &Setting, defaults: &Settings) -> String {
+    let mut help = setting.help.to_owned();
     if setting.is_list() {
-        return format!("{} (may be repeated)", setting.help);
+        help += " (may be repeated)";
     }
-    let default = match setting.show(defaults) {
-        toml::Value::String(text) => text,
-        other => other.to_string(),
-    };
-    format!("{} [default: {default}]", setting.help)
+    match setting.show(defaults) {
+        toml::Value::String(text) if text.is_empty() => help,
+        toml::Value::String(text) => format!("{help} [default: {text}]"),
+        toml::Value::Array(items) if items.is_empty() => help,
+        other => format!("{help} [default: {other}]"),
+    }
 }
 
 impl FromArgMatches for Flags {

@@ -17,7 +17,7 @@ use clap_complete::{CompleteEnv, Shell};
 use super::listing::{self, Listed};
 use super::run::options;
 use crate::cli;
-use crate::cli::client::ServerChoice;
+use crate::cli::client::{Credentials, ServerChoice};
 use crate::cli::values::is_plain_name;
 use crate::target::{Target, environment_ids};
 
@@ -74,10 +74,18 @@ fn server_choice(words: &[OsString]) -> ServerChoice {
             text => text.strip_prefix(&with_value).map(str::to_owned),
         })
     };
+    let path_of = |option: &str| value_of(option).map(PathBuf::from);
     ServerChoice {
         connect: value_of("--connect").and_then(|url| url.parse().ok()),
         on: value_of("--on"),
-        config_file: value_of("--config").map(PathBuf::from),
+        config_file: path_of("--config"),
+        credentials: Credentials {
+            token_file: path_of("--token-file"),
+            tls_ca: path_of("--tls-ca"),
+            tls_fingerprint: value_of("--tls-fingerprint").and_then(|text| text.parse().ok()),
+            tls_client_cert: path_of("--tls-client-cert"),
+            tls_client_key: path_of("--tls-client-key"),
+        },
     }
 }
 

@@ -106,6 +106,7 @@ pub(super) mod tests {
                 client_name: "test".to_owned(),
                 attached: false,
                 processes: vec![name.to_owned()],
+                subject: None,
             },
             process: ProcessSummary {
                 process_id: name.to_owned(),

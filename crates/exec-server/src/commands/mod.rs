@@ -24,6 +24,7 @@ mod run;
 mod servers;
 mod shell;
 mod starting;
+pub(crate) mod token;
 mod wait;
 mod watch;
 mod wording;

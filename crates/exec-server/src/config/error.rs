@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::exposure::ExposureError;
 use super::kind::Mismatch;
 use super::resolve::Source;
 
@@ -29,6 +30,8 @@ pub(crate) enum ConfigError {
         "{origin}: {key} means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
     )]
     NoCeiling { key: &'static str, origin: Source },
+    #[error(transparent)]
+    Exposure(#[from] ExposureError),
 }
 
 /// A line of a file.

@@ -32,6 +32,13 @@ pub(super) enum Kind {
         /// Of each item.
         check: fn(&str) -> Result<(), String>,
     },
+    /// A list of at least one item, which may be written without brackets if it is the only one.
+    OneOrMore {
+        field: Field<Vec<String>>,
+        expected: &'static str,
+        /// Of each item.
+        check: fn(&str) -> Result<(), String>,
+    },
     /// Directories that exist on the server's machine, or will.
     Paths {
         field: Field<Vec<PathBuf>>,
@@ -41,7 +48,10 @@ pub(super) enum Kind {
     /// A count of at least one.
     Positive(Field<usize>),
     Bytes(Field<u64>),
+    /// A count; 0 for no limit.
+    Rate(Field<u32>),
     Duration(Field<Duration>),
+    Seconds(Field<Duration>),
     Milliseconds(Field<Duration>),
     Switch(Field<bool>),
     LogFormat(Field<LogFormat>),
@@ -75,10 +85,15 @@ const SANDBOX_LEVELS: [(&str, Option<SandboxLevel>); 3] = [
 ];
 
 impl Kind {
+    /// Whether a flag without a value means something: that it is so.
+    pub(super) fn is_switch(&self) -> bool {
+        matches!(self, Self::Switch(_))
+    }
+
     /// What stands between the items of a list in a text; of paths it is what `PATH` has.
     pub(super) fn separator(&self) -> Option<char> {
         match self {
-            Self::List { .. } => Some(','),
+            Self::List { .. } | Self::OneOrMore { .. } => Some(','),
             Self::Paths { .. } => Some(':'),
             _ => None,
         }
@@ -100,6 +115,14 @@ impl Kind {
                 }
                 field.put(settings, items)
             }
+            Self::OneOrMore { field, check, .. } => {
+                let one = raw.text().filter(|_| matches!(raw, Raw::Toml(_)));
+                let items = one.map(|one| vec![one.to_owned()]).or_else(|| raw.list());
+                for item in items.iter().flatten() {
+                    check(item).map_err(Mismatch::Refused)?;
+                }
+                field.put(settings, items.filter(|items| !items.is_empty()))
+            }
             Self::Paths { field, .. } => {
                 let checked =
                     |texts: Vec<String>| texts.iter().map(|text| exact_path(text)).collect();
@@ -108,7 +131,14 @@ impl Kind {
             Self::Count(field) => field.put(settings, raw.count()),
             Self::Positive(field) => field.put(settings, raw.count().filter(|count| *count > 0)),
             Self::Bytes(field) => field.put(settings, raw.whole_number()),
+            Self::Rate(field) => {
+                field.put(settings, raw.whole_number().and_then(|rate| rate.try_into().ok()))
+            }
             Self::Duration(field) => field.put(settings, raw.duration()),
+            Self::Seconds(field) => {
+                let period = raw.whole_number().map(Duration::from_secs);
+                field.put(settings, period.filter(|period| *period <= LONGEST))
+            }
             Self::Milliseconds(field) => {
                 let period = raw.whole_number().map(Duration::from_millis);
                 field.put(settings, period.filter(|period| *period <= LONGEST))
@@ -134,6 +164,12 @@ impl Kind {
         match self {
             Self::Text { field, .. } => field.of(settings).as_str().into(),
             Self::List { field, .. } => field.of(settings).clone().into(),
+            Self::OneOrMore { field, .. } => match &field.of(settings)[..] {
+                [one] => one.as_str().into(),
+                many => many.to_vec().into(),
+            },
+            Self::Rate(field) => integer(*field.of(settings)),
+            Self::Seconds(field) => integer(field.of(settings).as_secs()),
             Self::Count(field) | Self::Positive(field) => integer(*field.of(settings)),
             Self::Bytes(field) => integer(*field.of(settings)),
             Self::Duration(field) => duration(*field.of(settings)).into(),
@@ -155,9 +191,14 @@ impl Kind {
 
     fn expected(&self) -> String {
         match self {
-            Self::Text { expected, .. } => (*expected).to_owned(),
+            Self::Text { expected, .. } | Self::OneOrMore { expected, .. } => {
+                (*expected).to_owned()
+            }
             Self::List { example, .. } => format!("a list of strings such as [{example:?}]"),
-            Self::Count(_) => "a whole number".to_owned(),
+            Self::Count(_) | Self::Rate(_) => "a whole number".to_owned(),
+            Self::Seconds(_) => {
+                format!("a whole number of seconds, at most {}", LONGEST.as_secs())
+            }
             Self::Positive(_) => "a whole number of at least 1".to_owned(),
             Self::Bytes(_) => "a whole number of bytes".to_owned(),
             Self::Duration(_) => format!(
@@ -413,6 +454,14 @@ mod tests {
         assert!(assign_text("log", "exec_server=loud").is_err());
         assert!(assign_text("listen", "").is_err());
         assert!(assign_text("listen", "ws://127.0.0.1:0\nx").is_err());
+        let two = "unix:///a, wss://0.0.0.0:1";
+        let listed = toml::Value::from(vec!["unix:///a", "wss://0.0.0.0:1"]);
+        assert_eq!(assign_text("listen", two), Ok(listed.clone()));
+        assert_eq!(assign_toml("listen", r#"["unix:///a", "wss://0.0.0.0:1"]"#), Ok(listed));
+        assert_eq!(assign_toml("listen", r#"["stdio"]"#), Ok("stdio".into()));
+        assert!(assign_toml("listen", "[]").is_err());
+        let expected = "expected a whole number of seconds, at most 31536000, found \"-1\"";
+        assert_eq!(assign_text("ws_max_clock_skew_seconds", "-1"), Err(expected.to_owned()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! whoever uses them: this module never binds, opens or limits anything.
 
 mod error;
+pub(crate) mod exposure;
 mod file;
 mod kind;
 mod location;
@@ -16,6 +17,8 @@ pub(crate) use location::Location;
 pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
 pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, keys};
 
+use std::time::Duration;
+
 use exec_server_server::ServerConfig;
 use exec_server_transport::DEFAULT_LISTEN_URL;
 
@@ -24,13 +27,31 @@ use crate::program::logging::LogFormat;
 /// The value of every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) listen: String,
+    /// Never empty.
+    pub(crate) listen: Vec<String>,
     pub(crate) allow_origins: Vec<String>,
     pub(crate) allow_hosts: Vec<String>,
-    /// Whether other users of this machine may connect over TCP.
+    /// Whether other users of this machine may connect where there are no credentials.
     pub(crate) allow_other_users: bool,
     /// Whether commands of the same user find this server by themselves.
     pub(crate) discoverable: bool,
+    pub(crate) handshake_timeout: Duration,
+    /// What these texts mean together is the business of [`exposure`]; empty ones are not set.
+    pub(crate) ws_auth: String,
+    pub(crate) ws_token_file: String,
+    pub(crate) ws_token_sha256: String,
+    pub(crate) ws_shared_secret_file: String,
+    pub(crate) ws_issuer: String,
+    pub(crate) ws_audience: String,
+    pub(crate) ws_max_clock_skew: Duration,
+    pub(crate) tls_cert: String,
+    pub(crate) tls_key: String,
+    pub(crate) tls_self_signed: bool,
+    pub(crate) tls_client_ca: String,
+    /// Whether `ws://` may be listened on beyond loopback.
+    pub(crate) insecure: bool,
+    pub(crate) max_connections: usize,
+    pub(crate) max_connections_per_subject: usize,
     pub(crate) server: ServerConfig,
     /// A filter that [`crate::program::logging::parse_filter`] accepts.
     pub(crate) log: String,
@@ -40,11 +61,26 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            listen: DEFAULT_LISTEN_URL.to_owned(),
+            listen: vec![DEFAULT_LISTEN_URL.to_owned()],
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
             allow_other_users: false,
             discoverable: true,
+            handshake_timeout: Duration::from_secs(10),
+            ws_auth: table::NO_AUTH.to_owned(),
+            ws_token_file: String::new(),
+            ws_token_sha256: String::new(),
+            ws_shared_secret_file: String::new(),
+            ws_issuer: String::new(),
+            ws_audience: String::new(),
+            ws_max_clock_skew: Duration::from_secs(30),
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            tls_self_signed: false,
+            tls_client_ca: String::new(),
+            insecure: false,
+            max_connections: 4096,
+            max_connections_per_subject: 4096,
             server: ServerConfig::default(),
             log: "info".to_owned(),
             log_format: LogFormat::Human,

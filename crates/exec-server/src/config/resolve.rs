@@ -98,6 +98,7 @@ fn resolve(
 ) -> Result<Configuration, ConfigError> {
     let configuration = lay_over(flags, variables, file)?;
     configuration.check_ceiling()?;
+    configuration.settings.check_exposure()?;
     Ok(configuration)
 }
 

@@ -4,7 +4,7 @@
 use super::Settings;
 use super::kind::{Field, Kind};
 use exec_server_host::http::ProtectedVariables;
-use exec_server_transport::ListenUrl;
+use exec_server_transport::{ListenUrl, parse_sha256};
 
 use crate::program::logging::parse_filter;
 
@@ -49,6 +49,11 @@ impl Setting {
             Some((section, name)) => (Some(section), name),
             None => (None, self.key),
         }
+    }
+
+    /// Whether its flag may stand alone.
+    pub(crate) fn is_switch(&self) -> bool {
+        self.kind.is_switch()
     }
 
     pub(crate) fn is_list(&self) -> bool {
@@ -138,6 +143,21 @@ pub(super) const SANDBOX_TRUSTED_LINKS_KEY: &str = "sandbox.trusted_links";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
 
+pub(super) const NO_AUTH: &str = "none";
+pub(super) const CAPABILITY_TOKEN: &str = "capability-token";
+pub(super) const SIGNED_BEARER_TOKEN: &str = "signed-bearer-token";
+const AUTH_KINDS: &str = "none, capability-token or signed-bearer-token";
+
+/// A path, or nothing.
+const fn path(field: Field<String>) -> Kind {
+    Kind::Text { field, expected: "a path", check: any }
+}
+
+/// A text, or nothing.
+const fn text(field: Field<String>) -> Kind {
+    Kind::Text { field, expected: "a text", check: any }
+}
+
 /// Of lists whose items are only compared with something.
 fn any(_: &str) -> Result<(), String> {
     Ok(())
@@ -149,14 +169,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "Listener",
         "listen",
         "URL",
-        Kind::Text {
+        Kind::OneOrMore {
             field: field!(listen),
-            expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"stdio\", \"unix:///path\" \
-                       or \"off\"",
+            expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"wss://0.0.0.0:7777\", \
+                       \"stdio\", \"unix:///path\" or \"off\"",
             check: |url| url.parse::<ListenUrl>().map(drop).map_err(|error| error.to_string()),
         },
     )
-    .help("Where clients connect: ws://IP:PORT, stdio, unix:///PATH or off"),
+    .help("Where clients connect: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio or off"),
     Setting::new(
         "Listener",
         "allow_origin",
@@ -175,11 +195,113 @@ pub(crate) static SETTINGS: &[Setting] = &[
     )
     .help("Accept this name in the Host header, in addition to the listener's address"),
     Setting::new("Listener", "allow_other_users", "BOOL", Kind::Switch(field!(allow_other_users)))
-        .help("Whether other users of this machine may connect over TCP; root always may"),
+        .help(
+            "Whether other users of this machine may connect without credentials; root always may",
+        ),
     Setting::new("Listener", "discoverable", "BOOL", Kind::Switch(field!(discoverable)))
         .help("Whether the commands of this user find this server without being told where it is"),
+    Setting::new(
+        "Listener",
+        "handshake_timeout",
+        "DURATION",
+        Kind::Duration(field!(handshake_timeout)),
+    )
+    .help("How long a client may take from connecting to the end of the WebSocket handshake"),
+    Setting::new(
+        "Authentication",
+        "ws_auth",
+        "KIND",
+        Kind::Text {
+            field: field!(ws_auth),
+            expected: AUTH_KINDS,
+            check: |kind| {
+                let is_known = matches!(kind, NO_AUTH | CAPABILITY_TOKEN | SIGNED_BEARER_TOKEN);
+                let unknown = || format!("expected {AUTH_KINDS}, found {kind:?}");
+                if is_known { Ok(()) } else { Err(unknown()) }
+            },
+        },
+    )
+    .help(
+        "How WebSocket clients prove who they are: none, capability-token or signed-bearer-token",
+    ),
+    Setting::new("Authentication", "ws_token_file", "FILE", path(field!(ws_token_file)))
+        .help("With capability-token: the file that holds the token"),
+    Setting::new(
+        "Authentication",
+        "ws_token_sha256",
+        "HEX",
+        Kind::Text {
+            field: field!(ws_token_sha256),
+            expected: "64 hexadecimal digits",
+            check: |digits| match digits.is_empty() || parse_sha256(digits).is_some() {
+                true => Ok(()),
+                false => Err(format!("expected 64 hexadecimal digits, found {digits:?}")),
+            },
+        },
+    )
+    .help("With capability-token: the SHA-256 of the token, instead of the file"),
+    Setting::new(
+        "Authentication",
+        "ws_shared_secret_file",
+        "FILE",
+        path(field!(ws_shared_secret_file)),
+    )
+    .help("With signed-bearer-token: the file that holds the secret, of at least 32 bytes"),
+    Setting::new("Authentication", "ws_issuer", "TEXT", text(field!(ws_issuer)))
+        .help("With signed-bearer-token: tokens must have this issuer (iss)"),
+    Setting::new("Authentication", "ws_audience", "TEXT", text(field!(ws_audience)))
+        .help("With signed-bearer-token: tokens must be for this audience (aud)"),
+    Setting::new(
+        "Authentication",
+        "ws_max_clock_skew_seconds",
+        "SECONDS",
+        Kind::Seconds(field!(ws_max_clock_skew)),
+    )
+    .help("With signed-bearer-token: how far the clocks of signer and server may differ"),
+    Setting::new("TLS", "tls_cert", "FILE", path(field!(tls_cert)))
+        .help("The certificate of wss:// listeners and those above it, in PEM form"),
+    Setting::new("TLS", "tls_key", "FILE", path(field!(tls_key)))
+        .help("The private key of the certificate, in PEM form"),
+    Setting::new("TLS", "tls_self_signed", "BOOL", Kind::Switch(field!(tls_self_signed)))
+        .help("Make a certificate, keep it, and tell clients its fingerprint"),
+    Setting::new("TLS", "tls_client_ca", "FILE", path(field!(tls_client_ca)))
+        .help("Ask clients for a certificate that an authority in this PEM file has signed"),
+    Setting::new("TLS", "insecure", "BOOL", Kind::Switch(field!(insecure)))
+        .help("Allow ws:// on addresses that other machines reach"),
+    Setting::new("Limits", "max_connections", "COUNT", Kind::Positive(field!(max_connections)))
+        .help("Connections at once"),
+    Setting::new(
+        "Limits",
+        "max_connections_per_subject",
+        "COUNT",
+        Kind::Positive(field!(max_connections_per_subject)),
+    )
+    .help("Connections of one client, by its token, certificate or user, at once"),
+    Setting::new(
+        "Limits",
+        "idle_connection_timeout",
+        "DURATION",
+        Kind::Duration(field!(server.idle_connection_timeout)),
+    )
+    .help(
+        "Close a connection that sends nothing and has nothing running for this long; 0s for never",
+    ),
+    Setting::new(
+        "Limits",
+        "max_requests_per_second",
+        "COUNT",
+        Kind::Rate(field!(server.max_requests_per_second)),
+    )
+    .help("Requests of one connection in a second; 0 for no limit"),
     Setting::new("Limits", "max_sessions", "COUNT", Kind::Positive(field!(server.max_sessions)))
         .help("Sessions kept at once, with and without a connection"),
+    Setting::new(
+        "Limits",
+        "max_sessions_per_subject",
+        "COUNT",
+        Kind::Positive(field!(server.max_sessions_per_subject)),
+    )
+    .help("Sessions of one client, by its token, certificate or user"),
     Setting::new(
         "Limits",
         "max_processes_per_session",
@@ -314,10 +436,17 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "DIR",
         Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
     )
-    .help("With workspace-write, let clients write below this directory instead of the server's own")
+    .help(
+        "With workspace-write, let clients write below this directory instead of the server's own",
+    )
     .each_by_flag("sandbox.writable_root"),
-    Setting::new("Sandbox", "sandbox.network", "BOOL", Kind::Switch(field!(server.sandbox.network)))
-        .help("Whether clients of a server that requires a sandbox may use the network"),
+    Setting::new(
+        "Sandbox",
+        "sandbox.network",
+        "BOOL",
+        Kind::Switch(field!(server.sandbox.network)),
+    )
+    .help("Whether clients of a server that requires a sandbox may use the network"),
     Setting::new(
         "Sandbox",
         SANDBOX_TRUSTED_LINKS_KEY,

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exec_server_client::ExecServerLaunchCommand;
-use exec_server_transport::DialUrlParseError;
+use exec_server_transport::{
+    ClientIdentity, DialUrlParseError, FingerprintParseError, ServerTrust,
+};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -59,8 +61,16 @@ pub enum EnvironmentsFileMistake {
     NeitherUrlNorProgram { id: String },
     #[error("environment {id:?}: {key} means nothing without program")]
     NoProgram { id: String, key: &'static str },
-    #[error("environment {id:?}: token_file means nothing without url")]
-    TokenWithoutUrl { id: String },
+    #[error("environment {id:?}: {key} means nothing without url")]
+    NoUrl { id: String, key: &'static str },
+    #[error("environment {id:?}: {key} means nothing without a url that begins with wss://")]
+    NoTls { id: String, key: &'static str },
+    #[error("environment {id:?} has both {first} and {second}; it can have only one")]
+    Both { id: String, first: &'static str, second: &'static str },
+    #[error("environment {id:?}: {first} needs {second}")]
+    Needs { id: String, first: &'static str, second: &'static str },
+    #[error("environment {id:?}: {source}")]
+    Fingerprint { id: String, source: FingerprintParseError },
     #[error("environment {id:?}: program must not be empty")]
     EmptyProgram { id: String },
     #[error("environment {id:?}: {source}")]
@@ -134,6 +144,11 @@ struct EnvironmentText {
     connect_timeout_sec: Option<Spanned<f64>>,
     initialize_timeout_sec: Option<Spanned<f64>>,
     token_file: Option<Spanned<PathBuf>>,
+    token_env: Option<Spanned<String>>,
+    tls_ca: Option<Spanned<PathBuf>>,
+    tls_fingerprint: Option<Spanned<String>>,
+    tls_client_cert: Option<Spanned<PathBuf>>,
+    tls_client_key: Option<Spanned<PathBuf>>,
     sandbox: Option<SandboxTable>,
 }
 
@@ -193,14 +208,13 @@ impl EnvironmentText {
         };
         let connect_timeout = timeout("connect_timeout_sec", &self.connect_timeout_sec)?;
         let initialize_timeout = timeout("initialize_timeout_sec", &self.initialize_timeout_sec)?;
-        let token_file = self.token_file.as_ref().map(|file| directory.join(file.get_ref()));
         let sandbox = self.sandbox.as_ref().map(SandboxTable::check).transpose();
         let sandbox = sandbox.map_err(|(offset, source)| MistakeAt {
             offset,
             mistake: Mistake::Sandbox { id: id.clone(), source },
         })?;
         let mut server = match (&self.url, &self.program) {
-            (Some(url), None) => self.listening(url)?,
+            (Some(url), None) => self.listening(url, directory)?,
             (None, Some(program)) => self.launched(program, directory)?,
             (Some(_), Some(program)) => {
                 let mistake = Mistake::UrlAndProgram { id: id.clone() };
@@ -213,12 +227,15 @@ impl EnvironmentText {
         };
         server.connect_timeout = connect_timeout;
         server.initialize_timeout = initialize_timeout;
-        server.token_file = token_file;
         server.sandbox = sandbox;
         Ok(server)
     }
 
-    fn listening(&self, url: &Spanned<String>) -> Result<RemoteServer, MistakeAt> {
+    fn listening(
+        &self,
+        url: &Spanned<String>,
+        directory: &Path,
+    ) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let only_with_program =
             [("args", start(&self.args)), ("env", start(&self.env)), ("cwd", start(&self.cwd))];
@@ -228,10 +245,72 @@ impl EnvironmentText {
                 return Err(MistakeAt { offset, mistake });
             }
         }
-        RemoteServer::at(url.get_ref()).map_err(|source| {
+        let mut server = RemoteServer::at(url.get_ref()).map_err(|source| {
             let mistake = Mistake::Url { id: id.clone(), source };
             MistakeAt { offset: url.span().start, mistake }
-        })
+        })?;
+        self.check_pairs(server.is_tls())?;
+        let path = |path: &Option<Spanned<PathBuf>>| {
+            path.as_ref().map(|path| directory.join(path.get_ref()))
+        };
+        server.token_file = path(&self.token_file);
+        server.token_env = self.token_env.as_ref().map(|name| name.get_ref().clone());
+        if let Some(file) = path(&self.tls_ca) {
+            server.tls.trust = ServerTrust::Authorities(file);
+        }
+        if let Some(fingerprint) = &self.tls_fingerprint {
+            let fingerprint = fingerprint.get_ref().parse().map_err(|source| MistakeAt {
+                offset: fingerprint.span().start,
+                mistake: Mistake::Fingerprint { id: id.clone(), source },
+            })?;
+            server.tls.trust = ServerTrust::Fingerprint(fingerprint);
+        }
+        let identity = path(&self.tls_client_cert).zip(path(&self.tls_client_key));
+        server.tls.identity =
+            identity.map(|(certificate, key)| ClientIdentity { certificate, key });
+        Ok(server)
+    }
+
+    /// Keys that exclude each other, need each other, or need TLS.
+    fn check_pairs(&self, is_tls: bool) -> Result<(), MistakeAt> {
+        let id = || self.id.get_ref().clone();
+        let tls_keys = self.tls_keys();
+        if let Some((key, offset)) = tls_keys.into_iter().find(|_| !is_tls) {
+            return Err(MistakeAt { offset, mistake: Mistake::NoTls { id: id(), key } });
+        }
+        let excluding = [
+            ("token_file", start(&self.token_file), "token_env", start(&self.token_env)),
+            ("tls_ca", start(&self.tls_ca), "tls_fingerprint", start(&self.tls_fingerprint)),
+        ];
+        for (first, one, second, other) in excluding {
+            if let (Some(_), Some(offset)) = (one, other) {
+                let mistake = Mistake::Both { id: id(), first, second };
+                return Err(MistakeAt { offset, mistake });
+            }
+        }
+        let (certificate, key) = (start(&self.tls_client_cert), start(&self.tls_client_key));
+        let (first, second) = ("tls_client_cert", "tls_client_key");
+        match (certificate, key) {
+            (Some(offset), None) => {
+                Err(MistakeAt { offset, mistake: Mistake::Needs { id: id(), first, second } })
+            }
+            (None, Some(offset)) => {
+                let mistake = Mistake::Needs { id: id(), first: second, second: first };
+                Err(MistakeAt { offset, mistake })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The keys about TLS that are given, and where.
+    fn tls_keys(&self) -> Vec<(&'static str, usize)> {
+        let keys = [
+            ("tls_ca", start(&self.tls_ca)),
+            ("tls_fingerprint", start(&self.tls_fingerprint)),
+            ("tls_client_cert", start(&self.tls_client_cert)),
+            ("tls_client_key", start(&self.tls_client_key)),
+        ];
+        keys.into_iter().filter_map(|(key, offset)| Some((key, offset?))).collect()
     }
 
     fn launched(
@@ -240,8 +319,11 @@ impl EnvironmentText {
         directory: &Path,
     ) -> Result<RemoteServer, MistakeAt> {
         let id = || self.id.get_ref().clone();
-        if let Some(offset) = start(&self.token_file) {
-            return Err(MistakeAt { offset, mistake: Mistake::TokenWithoutUrl { id: id() } });
+        let tokens =
+            [("token_file", start(&self.token_file)), ("token_env", start(&self.token_env))];
+        let tokens = tokens.into_iter().filter_map(|(key, offset)| Some((key, offset?)));
+        if let Some((key, offset)) = tokens.chain(self.tls_keys()).next() {
+            return Err(MistakeAt { offset, mistake: Mistake::NoUrl { id: id(), key } });
         }
         if program.get_ref().as_os_str().is_empty() {
             let mistake = Mistake::EmptyProgram { id: id() };

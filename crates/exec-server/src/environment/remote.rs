@@ -1,15 +1,14 @@
 //! A server that stands behind an environment, and how to reach it.
 
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use exec_server_client::{
     ConnectError, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerLaunchCommand, RemoteExecServerConnectArgs,
 };
-use exec_server_transport::{DialError, DialUrl, DialUrlParseError};
+use exec_server_transport::{DialUrl, DialUrlParseError, TlsOptions};
 
 use crate::environment::sandbox_options::SandboxOptions;
 
@@ -23,6 +22,10 @@ pub struct RemoteServer {
     pub initialize_timeout: Option<Duration>,
     /// Holds the bearer token. Read at every connect, so that it may be renewed.
     pub token_file: Option<PathBuf>,
+    /// Names the variable that holds it instead.
+    pub token_env: Option<String>,
+    /// Which servers are trusted, and how this client proves itself, over `wss://`.
+    pub tls: TlsOptions,
     /// The sandbox of processes whose start names none.
     pub sandbox: Option<SandboxOptions>,
 }
@@ -34,7 +37,7 @@ enum Address {
 }
 
 impl RemoteServer {
-    /// One that listens at `ws://HOST:PORT[/PATH]` or `unix:///PATH`.
+    /// One that listens at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or `unix:///PATH`.
     pub fn at(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
         let url = url.into();
         let parsed = url.parse()?;
@@ -53,6 +56,8 @@ impl RemoteServer {
             connect_timeout: None,
             initialize_timeout: None,
             token_file: None,
+            token_env: None,
+            tls: TlsOptions::default(),
             sandbox: None,
         }
     }
@@ -64,6 +69,12 @@ impl RemoteServer {
             Address::Url { url, .. } => Some(url),
             Address::Program(_) => None,
         }
+    }
+
+    /// Whether it is reached over TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(&self.address, Address::Url { parsed, .. } if parsed.is_tls())
     }
 
     /// How it is started.
@@ -84,18 +95,16 @@ impl RemoteServer {
             options.initialize_timeout = timeout;
         }
         match &self.address {
-            Address::Url { url, parsed } => {
+            Address::Url { url, .. } => {
                 let mut args = RemoteExecServerConnectArgs::new(url, "");
                 args.options = options;
                 if let Some(timeout) = self.connect_timeout {
                     args.connect_timeout = timeout;
                 }
-                if let Some(path) = &self.token_file {
-                    let token = read_token(path).await.map_err(|source| {
-                        let url = parsed.clone();
-                        ConnectError::Dial(DialError::Unreachable { url, source })
-                    })?;
-                    args.bearer_token = Some(token);
+                args.tls = self.tls.clone();
+                args.token_file = self.token_file.clone();
+                if let Some(name) = &self.token_env {
+                    args.bearer_token = Some(token_in(name)?);
                 }
                 ExecServerClient::connect_websocket(args).await
             }
@@ -116,15 +125,9 @@ impl fmt::Debug for Address {
     }
 }
 
-async fn read_token(path: &Path) -> io::Result<String> {
-    let owned = path.to_owned();
-    // Not here: a file can also be a FIFO, or far away.
-    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(owned)).await;
-    let text = read.map_err(io::Error::other).flatten().map_err(|error| {
-        let message = format!("cannot read the token file {}: {error}", path.display());
-        io::Error::new(error.kind(), message)
-    })?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+fn token_in(variable: &str) -> Result<String, ConnectError> {
+    let token = std::env::var(variable).ok().filter(|token| !token.is_empty());
+    token.ok_or_else(|| ConnectError::TokenVariable { name: variable.to_owned() })
 }
 
 #[cfg(test)]
@@ -144,7 +147,7 @@ mod tests {
         server.token_file = Some(token_file.clone());
 
         let error = server.connect(ExecServerClientConnectOptions::default()).await.unwrap_err();
-        let expected = format!("cannot read the token file {}: ", token_file.display());
+        let expected = format!("cannot read {}: ", token_file.display());
         assert!(error.to_string().contains(&expected), "{error}");
 
         std::fs::write(&token_file, "secret\n").unwrap();

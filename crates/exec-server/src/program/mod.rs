@@ -1,5 +1,6 @@
 //! The `exec-server` program from its arguments to its exit code.
 
+mod door;
 pub(crate) mod exit_code;
 pub(crate) mod logging;
 pub(crate) mod serve;
@@ -58,6 +59,10 @@ pub fn main() -> ExitCode {
         }
         Some(Command::Bench { quick, json, only }) => report(bench::run(quick, json, &only)),
         Some(Command::Client(command)) => commands::client::main(&command),
+        Some(Command::Token(command)) => {
+            let printed = commands::token::run(&command, &mut io::stdout().lock());
+            report(printed.map(|()| ExitCode::SUCCESS))
+        }
         Some(Command::Completions { shell }) => {
             let printed = commands::completions::run(shell, &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from))

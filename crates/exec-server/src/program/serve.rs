@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::Launcher;
-use exec_server_host::process::origin::is_same_user_or_root;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
 use exec_server_transport::{
-    BindError, ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, Peer, stdio,
+    AuthError, BindError, ExecServerListenUrlParseError, ListenUrl, Listener, TlsError, stdio,
 };
+use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
+use super::door::Door;
 use crate::config::Settings;
+use crate::config::exposure::ExposureError;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::write_history_files::write_history_files;
 use crate::target::runtime_file::{RuntimeFile, believed_directories};
@@ -28,8 +30,21 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum ServeError {
     #[error(transparent)]
     Url(#[from] ExecServerListenUrlParseError),
+    #[error("{url} cannot be combined with other listeners")]
+    OnlyListener { url: ListenUrl },
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error("{0}")]
+    Settings(String),
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(
+        "there is no directory to keep a self-signed certificate in; set HOME or XDG_STATE_HOME, or \
+         give --tls-cert and --tls-key"
+    )]
+    NoStateDirectory,
     #[error("cannot start the spawner of processes: {0}")]
     Spawner(#[source] io::Error),
     #[error("cannot handle signals: {0}")]
@@ -40,6 +55,12 @@ pub enum ServeError {
     Sandbox(#[from] SandboxUnavailable),
 }
 
+impl From<ExposureError> for ServeError {
+    fn from(error: ExposureError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}
+
 /// Runs a server with default settings until it is told to stop: what embedders call. The commands of `exec-server`
 /// do not find it by themselves: it is the embedder's, not the user's.
 ///
@@ -48,7 +69,7 @@ pub async fn run_main(
     listen_url: &str,
     runtime_paths: ExecServerRuntimePaths,
 ) -> Result<ExitCode, ServeError> {
-    let listen = listen_url.to_owned();
+    let listen = vec![listen_url.to_owned()];
     let settings = Settings { listen, discoverable: false, ..Settings::default() };
     run(&settings, &runtime_paths).await
 }
@@ -66,50 +87,61 @@ pub(crate) fn serve(settings: &Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<ExitCode, ServeError> {
-    let url: ListenUrl = settings.listen.parse()?;
+    let urls = settings.listen.iter().map(|url| url.parse());
+    let urls: Vec<ListenUrl> = urls.collect::<Result<_, _>>()?;
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    match url {
-        ListenUrl::WebSocket(_) | ListenUrl::Unix(_) => {
-            let options = ListenerOptions {
-                allowed_origins: settings.allow_origins.clone(),
-                allowed_hosts: settings.allow_hosts.clone(),
-                admits: if settings.allow_other_users { |_| true } else { is_own_user },
-                ..ListenerOptions::default()
-            };
-            let listener = Listener::bind(&url, options).await?;
-            let config = protecting(&settings.server, &listener);
-            let enforcing = start_enforcing(&config, paths).await?;
-            // Before the announcement: whoever has read that may rely on the file.
-            let _runtime_file = if settings.discoverable { publish(&listener) } else { None };
-            announce(listener.local_url()).map_err(ServeError::Announce)?;
-            let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
-            Ok(listen(&server, listener, &mut signals).await)
-        }
-        ListenUrl::Stdio => {
-            let server = start_checked(&settings.server, paths).await?;
-            let mut connection = JoinSet::new();
-            connection.spawn({
-                let server = server.clone();
-                async move { server.serve(stdio()).await }
-            });
-            tokio::select! {
-                _ = connection.join_next() => Ok(ExitCode::SUCCESS),
-                _ = signals.next() => Ok(shut_down(&server, &mut signals).await),
-            }
-        }
-        ListenUrl::Off => {
+    let is_alone = |url: &&ListenUrl| matches!(url, ListenUrl::Stdio | ListenUrl::Off);
+    match (urls.iter().find(is_alone), urls.len()) {
+        (None, _) => serve_listeners(settings, paths, &urls, &mut signals).await,
+        (Some(ListenUrl::Stdio), 1) => serve_stdio(&settings.server, paths, &mut signals).await,
+        (Some(_), 1) => {
             let server = start_checked(&settings.server, paths).await?;
             signals.next().await;
             Ok(shut_down(&server, &mut signals).await)
         }
+        (Some(url), _) => Err(ServeError::OnlyListener { url: url.clone() }),
     }
 }
 
-/// Any user of the machine can reach a loopback port. A Unix socket has a mode that keeps others out.
-fn is_own_user(peer: &Peer) -> bool {
-    match peer {
-        Peer::Tcp { remote, local } => is_same_user_or_root(*remote, *local),
-        Peer::Unix { .. } => true,
+async fn serve_listeners(
+    settings: &Settings,
+    paths: &ExecServerRuntimePaths,
+    urls: &[ListenUrl],
+    signals: &mut Signals,
+) -> Result<ExitCode, ServeError> {
+    let door = Door::new(settings, urls)?;
+    let mut listeners = Vec::new();
+    for url in urls {
+        listeners.push(Listener::bind(url, door.options(settings)).await?);
+    }
+    let config = protecting(&settings.server, &door, &listeners);
+    let enforcing = start_enforcing(&config, paths).await?;
+    // Before the announcement: whoever has read that may rely on the file.
+    let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
+        Some(listener) if settings.discoverable => publish(listener),
+        _ => None,
+    };
+    announce(&listeners).map_err(ServeError::Announce)?;
+    door.explain(settings, &listeners);
+    let _reloading = door.keep_current().map_err(ServeError::Signals)?;
+    let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
+    Ok(listen(&server, listeners, signals).await)
+}
+
+async fn serve_stdio(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+    signals: &mut Signals,
+) -> Result<ExitCode, ServeError> {
+    let server = start_checked(config, paths).await?;
+    let mut connection = JoinSet::new();
+    connection.spawn({
+        let server = server.clone();
+        async move { server.serve(stdio()).await }
+    });
+    tokio::select! {
+        _ = connection.join_next() => Ok(ExitCode::SUCCESS),
+        _ = signals.next() => Ok(shut_down(&server, signals).await),
     }
 }
 
@@ -128,12 +160,16 @@ fn publish(listener: &Listener) -> Option<RuntimeFile> {
     }
 }
 
-/// A sandbox that could replace the socket of this server could be taken for it.
-fn protecting(config: &ServerConfig, listener: &Listener) -> ServerConfig {
+/// A sandbox that could replace the socket of this server could be taken for it, and one that could read
+/// its secrets could be anybody.
+fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> ServerConfig {
     let mut config = config.clone();
-    if let ListenUrl::Unix(path) = listener.local_url() {
-        config.protected_paths.extend(std::path::absolute(path));
+    for listener in listeners {
+        if let ListenUrl::Unix(path) = listener.local_url() {
+            config.protected_paths.extend(std::path::absolute(path));
+        }
     }
+    config.secret_paths.extend(door.secret_files());
     config
 }
 
@@ -186,11 +222,12 @@ pub(crate) fn new_server(mut config: ServerConfig, launcher: Launcher) -> Server
     Server::new(config, launcher)
 }
 
-async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) -> ExitCode {
+async fn listen(server: &Server, mut listeners: Vec<Listener>, signals: &mut Signals) -> ExitCode {
     let mut connections = JoinSet::new();
     loop {
+        let accepting = listeners.iter_mut().map(|listener| Box::pin(listener.accept()));
         tokio::select! {
-            connection = listener.accept() => {
+            (connection, ..) = select_all(accepting) => {
                 let server = server.clone();
                 connections.spawn(async move { server.serve(connection).await });
             }
@@ -198,8 +235,10 @@ async fn listen(server: &Server, mut listener: Listener, signals: &mut Signals) 
             _ = signals.next() => break,
         }
     }
-    // The listener stays: health answers until the end, readiness says no.
-    listener.readiness().drain();
+    // The listeners stay: health answers until the end, readiness says no.
+    for listener in &listeners {
+        listener.readiness().drain();
+    }
     let code = shut_down(server, signals).await;
     if code == ExitCode::SUCCESS {
         let closed = async { while connections.join_next().await.is_some() {} };
@@ -217,13 +256,18 @@ async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
     }
 }
 
-/// The first line on standard output, and the last.
-fn announce(url: &ListenUrl) -> io::Result<()> {
+/// The URL of each listener, a line each. Nothing follows on standard output.
+fn announce(listeners: &[Listener]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{url}")?;
+    for listener in listeners {
+        writeln!(stdout, "{}", listener.local_url())?;
+    }
     stdout.flush()?;
     let mut stderr = io::stderr().lock();
-    if stderr.is_terminal() {
+    if let [only] = listeners
+        && let url @ (ListenUrl::WebSocket(_) | ListenUrl::Unix(_)) = only.local_url()
+        && stderr.is_terminal()
+    {
         let _ = write!(
             stderr,
             "Listening. In another terminal: exec-server shell --connect {url}\n\

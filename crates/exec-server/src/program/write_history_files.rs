@@ -23,11 +23,16 @@ pub(crate) fn write_history_files() -> Vec<PathBuf> {
 }
 
 fn usual_directories() -> Vec<PathBuf> {
-    let uid = own_uid();
-    let homes = [std::env::home_dir(), home_directory_of(uid)];
-    let mut directories = state_directories(std::env::var_os(STATE_VARIABLE), homes, uid);
+    let mut directories = own_state_directories();
     directories.extend(runtime_directories());
     directories
+}
+
+/// Where servers of this user keep what outlives them, the customary one first.
+pub(crate) fn own_state_directories() -> Vec<PathBuf> {
+    let uid = own_uid();
+    let homes = [std::env::home_dir(), home_directory_of(uid)];
+    state_directories(std::env::var_os(STATE_VARIABLE), homes, uid)
 }
 
 /// `su` and `sudo` may leave the variables of another user behind, where nothing of this user

@@ -15,9 +15,9 @@ use exec_server_client::{
 };
 use exec_server_protocol::{ErrorKind, SessionCloseParams};
 use exec_server_server::{Server, ServerConfig};
-use exec_server_transport::DialUrlParseError;
+use exec_server_transport::{ClientIdentity, DialUrlParseError, ServerTrust};
 
-use crate::cli::client::ServerChoice;
+use crate::cli::client::{Credentials, ServerChoice};
 use crate::config::{self, ConfigError, Flags, SERVER_URL_VARIABLE, Source};
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::environment::sandbox_options::SandboxOptions;
@@ -58,6 +58,8 @@ pub(crate) enum TargetError {
     Environments(#[from] EnvironmentsFileError),
     #[error(transparent)]
     UnknownEnvironment(#[from] UnknownEnvironment),
+    #[error("{flag} has no meaning for this server; name another one with --connect {url} or --on")]
+    NoUseForCredentials { flag: &'static str, url: &'static str },
     #[error("{origin}: {source}")]
     Url { origin: Origin, source: DialUrlParseError },
     #[error(
@@ -81,6 +83,7 @@ impl TargetError {
             Self::Config(_)
             | Self::Environments(_)
             | Self::UnknownEnvironment(_)
+            | Self::NoUseForCredentials { .. }
             | Self::Url { .. } => true,
             Self::NoServer
             | Self::NothingOutlives { .. }
@@ -92,6 +95,12 @@ impl TargetError {
 
 impl Target {
     pub(crate) fn find(choice: &ServerChoice) -> Result<Self, TargetError> {
+        let mut target = Self::choose(choice)?;
+        target.use_credentials(&choice.credentials)?;
+        Ok(target)
+    }
+
+    fn choose(choice: &ServerChoice) -> Result<Self, TargetError> {
         let flags = Flags { config_file: choice.config_file.clone(), ..Flags::default() };
         let load = || config::load(&flags, std::env::vars_os());
         // A file that the command line names is always read, so that an error in it shows at once.
@@ -116,6 +125,33 @@ impl Target {
             Some(running) => Self::at(&running.url, Origin::RuntimeFile),
             None => Ok(Self::Embedded { origin: Origin::Embedded }),
         }
+    }
+
+    fn use_credentials(&mut self, credentials: &Credentials) -> Result<(), TargetError> {
+        let useless = match &*self {
+            Self::Server { server, .. } if server.url().is_some() => {
+                credentials.given().find(|(_, is_tls)| *is_tls && !server.is_tls())
+            }
+            _ => credentials.given().next(),
+        };
+        if let Some((flag, is_tls)) = useless {
+            let url = if is_tls { "wss://HOST:PORT" } else { "URL" };
+            return Err(TargetError::NoUseForCredentials { flag, url });
+        }
+        let Self::Server { server, .. } = self else { return Ok(()) };
+        let Credentials { token_file, tls_ca, tls_fingerprint, tls_client_cert, tls_client_key } =
+            credentials.clone();
+        if token_file.is_some() {
+            (server.token_file, server.token_env) = (token_file, None);
+        }
+        let trust = tls_ca.map(ServerTrust::Authorities);
+        if let Some(trust) = trust.or(tls_fingerprint.map(ServerTrust::Fingerprint)) {
+            server.tls.trust = trust;
+        }
+        if let Some((certificate, key)) = tls_client_cert.zip(tls_client_key) {
+            server.tls.identity = Some(ClientIdentity { certificate, key });
+        }
+        Ok(())
     }
 
     /// For commands about processes that outlive a client.

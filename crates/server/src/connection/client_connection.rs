@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorKind, RpcError};
+use exec_server_protocol::{ErrorKind, Principal, RpcError};
 use exec_server_transport::{Holding, MemoryShare, Prober};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -43,6 +43,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
     id: ConnectionId,
+    principal: Principal,
     /// `None` for a client in this program, whose calls need no flow control.
     socket: Option<Socket>,
     pub(crate) resources: Resources,
@@ -67,6 +68,7 @@ pub(crate) struct Socket {
 impl ClientConnection {
     pub(super) fn over_socket(
         id: ConnectionId,
+        principal: Principal,
         outbox: Arc<Outbox>,
         memory: MemoryShare,
         prober: Prober,
@@ -82,15 +84,21 @@ impl ClientConnection {
             names: Arc::new(Semaphore::new(names_kib)),
             names_kib,
         };
-        Self { id, socket: Some(socket), resources: Resources::limited() }
+        Self { id, principal, socket: Some(socket), resources: Resources::limited() }
     }
 
     pub(crate) fn in_process(id: ConnectionId) -> Self {
-        Self { id, socket: None, resources: Resources::unlimited() }
+        let principal = Principal::local();
+        Self { id, principal, socket: None, resources: Resources::unlimited() }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// Who the client is.
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
@@ -329,8 +337,9 @@ mod tests {
         let [lists, idle, sends] = [(); 3].map(|()| budget.share());
         let Connection { prober, .. } = memory().0;
         let outbox = Arc::new(Outbox::new(&lists));
+        let (id, principal) = (ConnectionId(1), Principal::local());
         let connection =
-            ClientConnection::over_socket(ConnectionId(1), outbox, lists.clone(), prober);
+            ClientConnection::over_socket(id, principal, outbox, lists.clone(), prober);
         let mut reserved = connection.reserve_names(usize::MAX).await;
         let mut held = idle.hold();
         held.set(MIB / 2);

@@ -6,6 +6,7 @@ mod delivery_window;
 mod outbox;
 mod outgoing_queue;
 mod reader;
+mod request_rate;
 mod scheduler;
 mod writer;
 
@@ -21,7 +22,7 @@ pub(crate) use scheduler::RequestPermit;
 
 use crate::dispatch::Dispatcher;
 use crate::server::ServerState;
-use reader::Reader;
+use reader::{ReadEnd, Reader};
 
 /// How long a peer has to take the last answers and events.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -36,12 +37,28 @@ enum Ending {
     ByPeer,
     /// It holds most of a budget that is used up.
     OverBudget,
+    /// It has sent nothing for long, and nothing of it is under way.
+    Idle,
+}
+
+impl Ending {
+    /// What the peer is told, if it is the server that ends the connection.
+    fn close_frame(self) -> Option<(CloseCode, &'static str)> {
+        match self {
+            Self::ByPeer => None,
+            Self::OverBudget => {
+                Some((CloseCode::Again, "the server's memory for messages is used up"))
+            }
+            Self::Idle => Some((CloseCode::Policy, "idle for longer than idle_connection_timeout")),
+        }
+    }
 }
 
 /// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
 /// there is nobody to come back.
 pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
-    let Connection { mut incoming, mut outgoing, prober, kind, peer } = connection;
+    let Connection { mut incoming, mut outgoing, prober, kind, peer, principal, permit } =
+        connection;
     let is_socket = matches!(kind, TransportKind::WebSocket | TransportKind::Unix);
     if is_socket && state.sandboxed_peers.may_include(peer, &state.files).await {
         tracing::warn!("refused a connection that may come from inside a sandbox of this server");
@@ -52,8 +69,13 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     incoming.charge_to(&memory);
     incoming.limit_messages(MAX_FIRST_MESSAGE_BYTES);
     let (id, outbox) = (state.next_connection(), Arc::new(Outbox::new(&memory)));
-    let connection = ClientConnection::over_socket(id, Arc::clone(&outbox), memory.clone(), prober);
-    let connection = Arc::new(connection);
+    let connection = Arc::new(ClientConnection::over_socket(
+        id,
+        principal,
+        Arc::clone(&outbox),
+        memory.clone(),
+        prober,
+    ));
     let _registered = state.connections.register(&connection);
     let log_bytes = state.config.retained_output_bytes_per_process;
     let writer = tokio::spawn(writer::write(Arc::clone(&outbox), outgoing, log_bytes));
@@ -61,13 +83,18 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     let dispatcher = Dispatcher::new(Arc::clone(&state), Arc::clone(&connection));
     let mut reader = Reader::new(dispatcher, Arc::clone(&outbox), &memory);
     let ending = tokio::select! {
-        () = reader.run(&mut incoming) => Ending::ByPeer,
+        end = reader.run(&mut incoming) => match end {
+            ReadEnd::Over => Ending::ByPeer,
+            ReadEnd::Idle => Ending::Idle,
+        },
         () = outbox.closed() => Ending::ByPeer,
         () = memory.exceeded() => Ending::OverBudget,
     };
     if ending == Ending::OverBudget {
         tracing::warn!("closing the connection that buffers most: max_buffered_bytes is used up");
-        incoming.close(CloseCode::Again, "the server's memory for messages is used up");
+    }
+    if let Some((code, reason)) = ending.close_frame() {
+        incoming.close(code, reason);
         outbox.close();
     } else if kind == TransportKind::Stdio {
         // The peer has said all it had to say, and may still be reading.
@@ -92,7 +119,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         // The program is about to end, and temporary files are to go before it.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
     }
-    if ending == Ending::OverBudget {
+    if ending.close_frame().is_some() {
         // What it still sends is thrown away: a socket closed over unread bytes is reset, and a reset
         // overtakes the close frame with the reason.
         while incoming.recv().await.is_some() {}
@@ -101,4 +128,5 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     if let Err(error) = writer.await {
         tracing::error!(%error, "the writer of a connection failed");
     }
+    drop(permit);
 }

@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use exec_server_protocol::{
     Call, ClientNotification, ErrorKind, InitializeParams, InitializeResponse, MAX_MESSAGE_BYTES,
-    Message, Method, Notification, PROTOCOL_VERSION, Request, RpcError, TerminateMode,
+    Message, Method, Notification, PROTOCOL_VERSION, Request, RpcError, Scheduling, TerminateMode,
     UNKNOWN_REQUEST_ID, decode, error_response, rpc,
 };
 use exec_server_transport::{Incoming, MemoryShare, Received};
 use tokio::runtime;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::outbox::Outbox;
+use super::request_rate::RequestRate;
 use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
-use crate::dispatch::{Dispatcher, Reply, RequestTexts};
+use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
 
@@ -25,8 +27,18 @@ pub(super) struct Reader {
     phase: Phase,
     scheduler: RequestScheduler,
     texts: Arc<RequestTexts>,
+    rate: RequestRate,
     /// Waits for a client to ask for what it missed.
     catch_up: Option<AbortHandle>,
+}
+
+/// Why no more is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadEnd {
+    /// The connection is over.
+    Over,
+    /// Nothing has come for long, and nothing is under way.
+    Idle,
 }
 
 /// How far the handshake has come.
@@ -39,9 +51,16 @@ enum Phase {
 
 impl Reader {
     pub(super) fn new(dispatcher: Dispatcher, outbox: Arc<Outbox>, memory: &MemoryShare) -> Self {
-        let scheduler = RequestScheduler::new(dispatcher.state().config.concurrent_requests);
-        let texts = Arc::new(RequestTexts::new(memory.hold()));
-        Self { dispatcher, outbox, phase: Phase::Fresh, scheduler, texts, catch_up: None }
+        let (config, now) = (&dispatcher.state().config, Instant::now());
+        Self {
+            scheduler: RequestScheduler::new(config.concurrent_requests),
+            rate: RequestRate::new(config.max_requests_per_second, now),
+            texts: Arc::new(RequestTexts::new(memory.hold())),
+            dispatcher,
+            outbox,
+            phase: Phase::Fresh,
+            catch_up: None,
+        }
     }
 
     pub(super) fn into_session(self) -> Option<Arc<Session>> {
@@ -51,8 +70,10 @@ impl Reader {
         }
     }
 
-    /// Runs until the connection is over.
-    pub(super) async fn run(&mut self, incoming: &mut Incoming) {
+    /// Runs until the connection is over, or idle for too long.
+    pub(super) async fn run(&mut self, incoming: &mut Incoming) -> ReadEnd {
+        let idle_timeout = self.dispatcher.state().config.idle_connection_timeout;
+        let mut idle_since = Instant::now();
         let permits = self.scheduler.permits();
         let outbox = Arc::clone(&self.outbox);
         loop {
@@ -61,6 +82,7 @@ impl Reader {
             tokio::select! {
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
+                        idle_since = Instant::now();
                         let was_fresh = self.is_fresh();
                         self.message(&text).await;
                         if was_fresh && !self.is_fresh() {
@@ -69,18 +91,33 @@ impl Reader {
                         }
                     }
                     Some(Received::Malformed(malformed)) => self.refuse(&malformed.to_string()),
-                    None => return,
+                    None => return ReadEnd::Over,
                 },
+                () = sleep_until(idle_since + idle_timeout), if !idle_timeout.is_zero() => {
+                    if self.is_idle() {
+                        return ReadEnd::Idle;
+                    }
+                    idle_since = Instant::now();
+                }
                 () = permits.freed(), if queued => {}
                 () = outbox.room(), if queued && !outbox.has_room() => {
                     // What is queued has nowhere to send its response, so it never begins.
                     if outbox.is_closed() {
-                        return;
+                        return ReadEnd::Over;
                     }
                 }
                 () = self.dispatcher.tasks().reap() => {}
             }
         }
+    }
+
+    /// Whether nothing of this connection is under way.
+    fn is_idle(&self) -> bool {
+        let is_working = match &self.phase {
+            Phase::Fresh => false,
+            Phase::Greeted(session) | Phase::Ready(session) => session.is_working(),
+        };
+        !is_working && self.dispatcher.tasks().len() == 0 && !self.scheduler.has_queued()
     }
 
     /// Nothing more will come: begins what was asked for and waits for a place.
@@ -146,7 +183,18 @@ impl Reader {
         let text = self.texts.count(bytes);
         let reply = Reply::over_socket(&self.outbox, request.id, text);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
-        let decoded = Call::decode(&request.method, request.params);
+        let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
+            // Those that need a session are checked by the dispatcher.
+            Call::Initialize(_) => {
+                check_role(self.dispatcher.connection().principal(), &call).map(|()| call)
+            }
+            call => Ok(call),
+        });
+        let is_control =
+            decoded.as_ref().is_ok_and(|call| call.scheduling() == Scheduling::Control);
+        if !self.rate.admit(Instant::now()) && !is_control {
+            return reply.fail(self.too_many_requests());
+        }
         let call = match decoded {
             Ok(Call::Initialize(params)) => {
                 let result = self.initialize(params).await;
@@ -177,6 +225,12 @@ impl Reader {
                 reply.fail(error.with_kind(ErrorKind::Overloaded));
             }
         }
+    }
+
+    fn too_many_requests(&self) -> RpcError {
+        let limit = self.dispatcher.state().config.max_requests_per_second;
+        let message = format!("this connection may make {limit} requests a second");
+        RpcError::invalid_request(message).with_kind(ErrorKind::TooManyRequests)
     }
 
     fn run_queued(&mut self) {
@@ -252,6 +306,11 @@ impl Reader {
                 "initialize was called before on this connection",
             ));
         }
+        let principal = self.dispatcher.connection().principal();
+        if principal.has_expired(SystemTime::now()) {
+            let error = RpcError::invalid_request("the token of this connection has expired");
+            return Err(error.with_kind(ErrorKind::TokenExpired));
+        }
         let confirmed_by = match params.acks {
             Some(true) => ConfirmedBy::Ack,
             _ => ConfirmedBy::Receipt,
@@ -272,7 +331,8 @@ impl Reader {
             None => {
                 let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
                 let settings = SessionSettings { confirmed_by, detached_ttl };
-                sessions.open(params.client_name, settings, connection, Instant::now())?
+                let (sandboxes, now) = (state.sandboxes.under(principal), Instant::now());
+                sessions.open(params.client_name, settings, sandboxes, connection, now)?
             }
         };
         let granted = session.settings().detached_ttl.as_millis();

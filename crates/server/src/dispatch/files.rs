@@ -17,14 +17,20 @@ use crate::adapter::{
 };
 use crate::connection::{ClientConnection, Reservation};
 use crate::server::ServerState;
+use crate::sessions::Session;
 
 /// Larger blocks reserve response budget first.
 const SMALL_BYTES: usize = 64 << 10;
 
 impl Dispatcher {
-    pub(super) fn file_call<M: FileCall>(&self, params: M::Params, reply: Reply) {
+    pub(super) fn file_call<M: FileCall>(
+        &self,
+        session: &Session,
+        params: M::Params,
+        reply: Reply,
+    ) {
         let connection = Arc::clone(&self.connection);
-        self.state.file_executors.run(params, move |scoped| {
+        self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
@@ -35,10 +41,15 @@ impl Dispatcher {
 
     /// Small responses are sent at once; large ones first reserve response budget. So a call that hangs on dead storage takes
     /// no budget from others, and a client that asks and does not read costs a bounded memory.
-    pub(super) fn large_file_call<M: LargeFileCall>(&self, params: M::Params, reply: Reply) {
+    pub(super) fn large_file_call<M: LargeFileCall>(
+        &self,
+        session: &Session,
+        params: M::Params,
+        reply: Reply,
+    ) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
-        self.state.file_executors.run(params, move |scoped| {
+        self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
@@ -60,10 +71,10 @@ impl Dispatcher {
     }
 
     /// A large file is read at once if there is budget for its response, and waits for it otherwise.
-    pub(super) fn read_file(&self, params: FsReadFileParams, reply: Reply) {
+    pub(super) fn read_file(&self, session: &Session, params: FsReadFileParams, reply: Reply) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
-        self.state.file_executors.run(params, move |scoped| {
+        self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
@@ -99,12 +110,12 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn open_file(&self, params: FsOpenParams, reply: Reply) {
+    pub(super) fn open_file(&self, session: &Session, params: FsOpenParams, reply: Reply) {
         let claim = match self.connection.resources.files.handles.claim(params.handle_id.clone()) {
             Ok(claim) => claim,
             Err(error) => return reply.fail(error),
         };
-        self.state.file_executors.run(params, move |scoped| {
+        self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
@@ -160,13 +171,13 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn create_file(&self, params: FsCreateParams, reply: Reply) {
+    pub(super) fn create_file(&self, session: &Session, params: FsCreateParams, reply: Reply) {
         let claim = match self.connection.resources.files.handles.claim(params.handle_id.clone()) {
             Ok(claim) => claim,
             Err(error) => return reply.fail(error),
         };
         let handle_id = params.handle_id.clone();
-        self.state.file_executors.run(params, move |scoped| {
+        self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }

@@ -15,15 +15,21 @@ use super::{Dispatcher, Reply, no_events};
 use crate::adapter::{MAX_BODY_BYTES, head, host_request, http_rpc_error};
 use crate::connection::ClientConnection;
 use crate::server::ServerState;
+use crate::sessions::Session;
 
 /// Pieces that have come are joined up to about this size.
 const JOINED_BYTES: usize = 64 << 10;
 
 impl Dispatcher {
-    pub(super) fn http_request(&self, params: HttpRequestParams, mut reply: Reply) {
+    pub(super) fn http_request(
+        &self,
+        session: &Session,
+        params: HttpRequestParams,
+        mut reply: Reply,
+    ) {
         // Before the check: a server that drains sees it, or it sees that the server does.
         let under_way = self.state.http_requests.begin();
-        if let Err(error) = self.state.check_http() {
+        if let Err(error) = self.state.check_http(session) {
             return reply.fail(error.about(ErrorSubject::Request(params.request_id.clone())));
         }
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));

@@ -8,9 +8,10 @@ use std::time::Duration;
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ErrorKind,
     ErrorSubject, ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams,
-    ReadParams, ResizeParams, RpcError, SandboxType, SessionCloseParams, SessionListResponse,
-    SignalParams, StartParams, StartResponse, Status, TerminalSize, TerminateParams,
-    TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+    Principal, ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams,
+    SessionInfo, SessionListResponse, SignalParams, StartParams, StartResponse, Status,
+    TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse,
+    WriteStatus, rpc,
 };
 
 mod events;
@@ -27,7 +28,9 @@ pub(crate) use events::{EventStream, Sent};
 pub(crate) use reply::{Reply, RequestTexts};
 pub(crate) use resources::Resources;
 
-use crate::adapter::{Counted, ManagedProcess, Started, Written, environment_info, start_error};
+use crate::adapter::{
+    Counted, FileExecutors, ManagedProcess, Started, Written, environment_info, start_error,
+};
 use crate::connection::ClientConnection;
 use crate::feed::{FeedReader, feed_in_process};
 use crate::server::ServerState;
@@ -75,11 +78,19 @@ impl Dispatcher {
 
     /// Runs a call of a session, which must be this connection's.
     pub(crate) fn call(&self, session: &Arc<Session>, call: Call, reply: Reply) {
+        if let Err(error) = check_role(self.connection.principal(), &call) {
+            return reply.fail(error);
+        }
         match session.check_attached(self.connection.id()) {
             Ok(()) => self.run(session, call, reply),
             // A server that stops ends its sessions: that is the reason to tell.
             Err(error) => reply.fail(self.state.sessions.check_draining().err().unwrap_or(error)),
         }
+    }
+
+    /// Threads that keep to the policies of a session's requests about files.
+    fn file_executors(&self, session: &Session) -> FileExecutors {
+        FileExecutors::new(self.state.files.clone(), Arc::clone(session.sandboxes()))
     }
 
     /// Waits beside other calls, unless too many already do.
@@ -121,32 +132,40 @@ impl Dispatcher {
             Call::ProcessSnapshot(params) => self.snapshot(session, &params.process_id, to),
             Call::ProcessList(params) => self.list(session, &params, to),
             Call::ProcessObserve(params) => self.observe(&params, to),
-            Call::FsReadFile(params) => self.read_file(params, to),
-            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(params, to),
-            Call::FsCreateDirectory(params) => self.file_call::<rpc::FsCreateDirectory>(params, to),
-            Call::FsGetMetadata(params) => self.file_call::<rpc::FsGetMetadata>(params, to),
-            Call::FsCanonicalize(params) => self.file_call::<rpc::FsCanonicalize>(params, to),
-            Call::FsReadDirectory(params) => {
-                self.large_file_call::<rpc::FsReadDirectory>(params, to);
+            Call::FsReadFile(params) => self.read_file(session, params, to),
+            Call::FsWriteFile(params) => self.file_call::<rpc::FsWriteFile>(session, params, to),
+            Call::FsCreateDirectory(params) => {
+                self.file_call::<rpc::FsCreateDirectory>(session, params, to);
             }
-            Call::FsWalk(params) => self.large_file_call::<rpc::FsWalk>(params, to),
-            Call::FsGlob(params) => self.large_file_call::<rpc::FsGlob>(params, to),
-            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(params, to),
-            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(params, to),
-            Call::FsRename(params) => self.file_call::<rpc::FsRename>(params, to),
-            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(params, to),
-            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(params, to),
-            Call::FsSetPermissions(params) => self.file_call::<rpc::FsSetPermissions>(params, to),
-            Call::FsOpen(params) => self.open_file(params, to),
+            Call::FsGetMetadata(params) => {
+                self.file_call::<rpc::FsGetMetadata>(session, params, to);
+            }
+            Call::FsCanonicalize(params) => {
+                self.file_call::<rpc::FsCanonicalize>(session, params, to);
+            }
+            Call::FsReadDirectory(params) => {
+                self.large_file_call::<rpc::FsReadDirectory>(session, params, to);
+            }
+            Call::FsWalk(params) => self.large_file_call::<rpc::FsWalk>(session, params, to),
+            Call::FsGlob(params) => self.large_file_call::<rpc::FsGlob>(session, params, to),
+            Call::FsRemove(params) => self.file_call::<rpc::FsRemove>(session, params, to),
+            Call::FsCopy(params) => self.file_call::<rpc::FsCopy>(session, params, to),
+            Call::FsRename(params) => self.file_call::<rpc::FsRename>(session, params, to),
+            Call::FsSymlink(params) => self.file_call::<rpc::FsSymlink>(session, params, to),
+            Call::FsReadLink(params) => self.file_call::<rpc::FsReadLink>(session, params, to),
+            Call::FsSetPermissions(params) => {
+                self.file_call::<rpc::FsSetPermissions>(session, params, to);
+            }
+            Call::FsOpen(params) => self.open_file(session, params, to),
             Call::FsReadBlock(params) => self.read_block(&params, to),
-            Call::FsCreate(params) => self.create_file(params, to),
+            Call::FsCreate(params) => self.create_file(session, params, to),
             Call::FsWriteBlock(params) => self.write_block(params, to),
             Call::FsClose(params) => self.close_file(&params, to),
-            Call::FsWatch(params) => self.watch(params, to),
+            Call::FsWatch(params) => self.watch(session, params, to),
             Call::FsUnwatch(params) => self.unwatch(&params, to),
-            Call::FsSearch(params) => self.search(params, to),
+            Call::FsSearch(params) => self.search(session, params, to),
             Call::FsCancelSearch(params) => self.cancel_search(&params, to),
-            Call::HttpRequest(params) => self.http_request(params, to),
+            Call::HttpRequest(params) => self.http_request(session, params, to),
             Call::HttpCancel(params) => self.http_cancel(&params.request_id, to),
             Call::CommandExec(params) => self.start_legacy(session, params, to),
             Call::CommandExecWrite(params) => self.write_legacy(session, params, to),
@@ -161,8 +180,16 @@ impl Dispatcher {
     }
 
     fn session_list(&self) -> SessionListResponse {
-        let sessions = self.state.sessions.all().iter().map(|session| session.info()).collect();
-        SessionListResponse { sessions }
+        let principal = self.connection.principal();
+        let told_subject = |session: &Arc<Session>| {
+            let is_admin = principal.role == Role::Admin;
+            is_admin.then(|| session.owner().subject.to_string())
+        };
+        let sessions = self.state.sessions.visible_to(principal);
+        let sessions = sessions
+            .iter()
+            .map(|session| SessionInfo { subject: told_subject(session), ..session.info() });
+        SessionListResponse { sessions: sessions.collect() }
     }
 
     fn session_close(&self, own: &Arc<Session>, params: &SessionCloseParams, reply: Reply) {
@@ -190,7 +217,7 @@ impl Dispatcher {
         let (id, claim_name) = (params.process_id.clone(), params.claim_name);
         let timeout_ms = params.timeout_ms;
         let state = Arc::clone(&self.state);
-        let start = || ManagedProcess::start(state.start_context(), params);
+        let start = || ManagedProcess::start(state.start_context(session), params);
         self.start_with(session, (id, claim_name), start, reply, move |process, reply| {
             let enforcement = process.enforcement();
             let response = StartResponse {
@@ -206,7 +233,7 @@ impl Dispatcher {
     fn start_legacy(&self, session: &Arc<Session>, params: ExecParams, reply: Reply) {
         let id = params.process_id.clone();
         let state = Arc::clone(&self.state);
-        let start = || ManagedProcess::start_legacy(state.start_context(), params);
+        let start = || ManagedProcess::start_legacy(state.start_context(session), params);
         self.start_with(session, (id, false), start, reply, |process, reply| {
             let process_id = process.id().to_owned();
             let (exit_code, stdout, stderr) = (None, None, None);
@@ -225,7 +252,7 @@ impl Dispatcher {
         mut reply: Reply,
         answer: impl FnOnce(&ManagedProcess, Reply) + Send + 'static,
     ) {
-        let (connection, sink) = (self.connection.id(), reply.take_sink());
+        let (connection, sink) = (&self.connection, reply.take_sink());
         match self.state.start_process(session, connection, &process_id, claim_name, start) {
             Err(error) => reply.fail(error),
             Ok((process, outcome)) => {
@@ -383,7 +410,7 @@ impl Dispatcher {
 
     fn observe(&self, params: &ObserveParams, mut reply: Reply) {
         let sink = reply.take_sink();
-        let observed = self.state.sessions.named(&params.session_id).and_then(|session| {
+        let observed = self.named(&params.session_id).and_then(|session| {
             let process = find(&session, &params.process_id)?;
             let after = params.after_seq.unwrap_or(0);
             if let Some(socket) = self.connection.socket() {
@@ -404,8 +431,22 @@ impl Dispatcher {
         own: &Arc<Session>,
         other: Option<&str>,
     ) -> Result<Arc<Session>, RpcError> {
-        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.state.sessions.named(id))
+        other.map_or_else(|| Ok(Arc::clone(own)), |id| self.named(id))
     }
+
+    fn named(&self, id: &str) -> Result<Arc<Session>, RpcError> {
+        self.state.sessions.named(id, self.connection.principal())
+    }
+}
+
+/// Every call passes here, whatever brought it; `initialize` before there is a session.
+pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcError> {
+    if principal.may(call.effect()) {
+        return Ok(());
+    }
+    let method = call.method().name();
+    let message = format!("{method} is not allowed: the role of this client is observer");
+    Err(RpcError::invalid_request(message).with_kind(ErrorKind::Forbidden))
 }
 
 /// Of a call in the same program that came without a sink.

@@ -15,13 +15,14 @@ use super::events::{EventStream, Sent};
 use super::files::closed;
 use super::resources::WatchTask;
 use super::{Dispatcher, Reply, no_events};
-use crate::adapter::{ChangeWatch, PolicyScoped, Searching};
+use crate::adapter::{ChangeWatch, FileExecutors, PolicyScoped, Searching};
+use crate::sessions::Session;
 
 /// How long a search waits for a client that does not read. It has a thread, and there are only so many.
 const READER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Dispatcher {
-    pub(super) fn watch(&self, params: FsWatchParams, mut reply: Reply) {
+    pub(super) fn watch(&self, session: &Session, params: FsWatchParams, mut reply: Reply) {
         let Some(events) = reply.events(&self.connection) else {
             return reply.fail(no_events());
         };
@@ -34,7 +35,7 @@ impl Dispatcher {
         let runtime = self.runtime.clone();
         let watch_id = params.watch_id.clone();
         let watches = Arc::clone(&connection.resources.files.watches);
-        let work = self.state.file_executors.clone();
+        let work = self.file_executors(session);
         let watch = move |scoped: Result<PolicyScoped<FsWatchParams>, RpcError>| {
             let (stop, stopped) = oneshot::channel();
             let (end, ended) = oneshot::channel();
@@ -86,7 +87,7 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn search(&self, params: FsSearchParams, mut reply: Reply) {
+    pub(super) fn search(&self, session: &Session, params: FsSearchParams, mut reply: Reply) {
         let Some(events) = reply.events(&self.connection) else {
             return reply.fail(no_events());
         };
@@ -101,7 +102,9 @@ impl Dispatcher {
         let _ = claim.fill(Arc::clone(&cancelled));
         let runtime = self.runtime.clone();
         let timeout = self.connection.socket().map(|_| READER_TIMEOUT);
-        self.state.searches.run(params, move |scoped| {
+        let executors =
+            FileExecutors::new(self.state.searches.clone(), Arc::clone(session.sandboxes()));
+        executors.run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
+use exec_server_protocol::{ErrorCode, ErrorKind, Principal, RpcError, Subject};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::session::{AttachError, Resume, Session, SessionSettings};
-use crate::adapter::{ManagedProcess, check_name};
+use crate::adapter::{ManagedProcess, SandboxResolver, check_name};
 use crate::connection::ClientConnection;
 
 /// How long the old connection of a session has to show that it lives.
@@ -18,6 +18,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct SessionRegistry {
     limit: usize,
+    limit_per_subject: usize,
     by_id: Mutex<Table>,
 }
 
@@ -29,32 +30,38 @@ struct Table {
 }
 
 impl SessionRegistry {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, by_id: Mutex::new(Table::default()) }
+    pub(crate) fn new(limit: usize, limit_per_subject: usize) -> Self {
+        Self { limit, limit_per_subject, by_id: Mutex::new(Table::default()) }
     }
 
     pub(crate) fn open(
         &self,
         client_name: String,
         settings: SessionSettings,
+        sandboxes: Arc<SandboxResolver>,
         connection: &Arc<ClientConnection>,
         now: Instant,
     ) -> Result<Arc<Session>, RpcError> {
         check_name("clientName", &client_name)?;
         let mut table = self.lock();
         table.check_draining()?;
+        let subject = &connection.principal().subject;
+        if table.count(subject) >= self.limit_per_subject {
+            let limit = self.limit_per_subject;
+            return Err(too_many(format!("this client has {limit} sessions already")));
+        }
         if table.sessions.len() >= self.limit && !table.make_room(now) {
-            let message = format!("the server has {} sessions already", self.limit);
-            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManySessions));
+            return Err(too_many(format!("the server has {} sessions already", self.limit)));
         }
         let id = Uuid::new_v4().to_string();
-        let session =
-            Arc::new(Session::new(id.clone(), client_name, settings, Arc::clone(connection)));
+        let connection = Arc::clone(connection);
+        let session = Session::new(id.clone(), client_name, settings, sandboxes, connection);
+        let session = Arc::new(session);
         table.sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }
 
-    /// Attaches a session to a new connection. If it still has one, that one is probed: a peer that
+    /// Attaches a session to a new connection of its owner. If it still has one, that one is probed: a peer that
     /// vanished without a word must not keep its own client out. This program does not vanish.
     pub(crate) async fn resume(
         &self,
@@ -63,7 +70,7 @@ impl SessionRegistry {
         connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
-        let session = self.named(id)?;
+        let session = self.find(id, |owner| connection.principal().owns(owner))?;
         let current = match session.attach(connection, resume, None) {
             Ok(()) => return Ok(session),
             Err(AttachError::Ended) => return Err(unknown(id)),
@@ -83,18 +90,38 @@ impl SessionRegistry {
         }
     }
 
-    /// There is no authentication yet, so every client may name every session.
-    pub(crate) fn named(&self, id: &str) -> Result<Arc<Session>, RpcError> {
-        self.lock().sessions.get(id).cloned().ok_or_else(|| unknown(id))
+    /// A session that a client names.
+    pub(crate) fn named(&self, id: &str, by: &Principal) -> Result<Arc<Session>, RpcError> {
+        self.find(id, |owner| by.sees(owner))
+    }
+
+    /// One that is hidden is as unknown as one that does not exist.
+    fn find(
+        &self,
+        id: &str,
+        is_visible: impl FnOnce(&Principal) -> bool,
+    ) -> Result<Arc<Session>, RpcError> {
+        let session = self.lock().sessions.get(id).cloned();
+        session.filter(|session| is_visible(session.owner())).ok_or_else(|| unknown(id))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.lock().sessions.values().cloned().collect()
     }
 
-    /// A process by its id, whatever session it is in.
-    pub(crate) fn find_process(&self, process_id: &str) -> Option<Arc<ManagedProcess>> {
-        self.all().iter().find_map(|session| session.find(process_id))
+    pub(crate) fn visible_to(&self, principal: &Principal) -> Vec<Arc<Session>> {
+        let mut sessions = self.all();
+        sessions.retain(|session| principal.sees(session.owner()));
+        sessions
+    }
+
+    /// A process by its id, in any session that the principal sees.
+    pub(crate) fn find_process(
+        &self,
+        process_id: &str,
+        by: &Principal,
+    ) -> Option<Arc<ManagedProcess>> {
+        self.visible_to(by).iter().find_map(|session| session.find(process_id))
     }
 
     pub(crate) fn remove(&self, id: &str) {
@@ -119,6 +146,10 @@ impl SessionRegistry {
 const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 
 impl Table {
+    fn count(&self, subject: &Subject) -> usize {
+        self.sessions.values().filter(|session| session.owner().subject == *subject).count()
+    }
+
     /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
     /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
     fn make_room(&mut self, now: Instant) -> bool {
@@ -138,6 +169,10 @@ impl Table {
         }
         Ok(())
     }
+}
+
+fn too_many(message: String) -> RpcError {
+    RpcError::invalid_request(message).with_kind(ErrorKind::TooManySessions)
 }
 
 fn unknown(id: &str) -> RpcError {

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
-use exec_server_protocol::{ErrorKind, ErrorSubject, RpcError, SessionInfo};
+use exec_server_protocol::{ErrorKind, ErrorSubject, Principal, RpcError, SessionInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::adapter::{ManagedProcess, NotificationDialect, Started};
+use crate::adapter::{ManagedProcess, NotificationDialect, SandboxResolver, Started};
 use crate::connection::{ClientConnection, ConnectionId};
 use crate::feed::{ConfirmedBy, FeedReader};
 
@@ -21,6 +21,11 @@ use crate::feed::{ConfirmedBy, FeedReader};
 pub(crate) struct Session {
     id: String,
     client_name: String,
+    /// Who made it. Only the same subject can have it, and nobody else learns of it.
+    owner: Principal,
+    /// Under the ceilings of the owner, whoever of the same subject has it now: what is started here must
+    /// not be more than the owner may type into.
+    sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
 }
 
@@ -79,8 +84,10 @@ impl Session {
         id: String,
         client_name: String,
         settings: SessionSettings,
+        sandboxes: Arc<SandboxResolver>,
         connection: Arc<ClientConnection>,
     ) -> Self {
+        let owner = connection.principal().clone();
         let state = State {
             attachment: Attachment::Attached(connection),
             settings,
@@ -89,11 +96,19 @@ impl Session {
             running: 0,
             finished: VecDeque::new(),
         };
-        Self { id, client_name, state: Mutex::new(state) }
+        Self { id, client_name, owner, sandboxes, state: Mutex::new(state) }
     }
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(crate) fn owner(&self) -> &Principal {
+        &self.owner
+    }
+
+    pub(crate) fn sandboxes(&self) -> &Arc<SandboxResolver> {
+        &self.sandboxes
     }
 
     pub(crate) fn settings(&self) -> SessionSettings {
@@ -109,6 +124,7 @@ impl Session {
             client_name: self.client_name.clone(),
             attached: matches!(state.attachment, Attachment::Attached(_)),
             processes,
+            subject: None,
         }
     }
 
@@ -271,6 +287,11 @@ impl Session {
         attached && process.is_delivered()
     }
 
+    /// Whether a process of it runs.
+    pub(crate) fn is_working(&self) -> bool {
+        self.lock().running > 0
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         matches!(self.lock().attachment, Attachment::Ended)
     }
@@ -379,6 +400,7 @@ fn is_confirmed(process: &ManagedProcess) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ServerConfig;
 
     fn connection(id: u64) -> Arc<ClientConnection> {
         Arc::new(ClientConnection::in_process(ConnectionId(id)))
@@ -388,7 +410,8 @@ mod tests {
     fn a_session_expires_at_the_moment_that_was_agreed_on() {
         let detached_ttl = Duration::from_secs(30);
         let settings = SessionSettings { detached_ttl, confirmed_by: ConfirmedBy::Ack };
-        let session = Session::new("s".into(), "test".into(), settings, connection(1));
+        let sandboxes = Arc::new(SandboxResolver::new(&ServerConfig::default(), None));
+        let session = Session::new("s".into(), "test".into(), settings, sandboxes, connection(1));
         let start = Instant::now();
         assert_eq!(session.detach(ConnectionId(2), start), None, "another connection has it");
         let first = session.detach(ConnectionId(1), start).unwrap();

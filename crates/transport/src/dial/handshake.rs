@@ -13,6 +13,7 @@ use tungstenite::handshake::derive_accept_key;
 use super::{DialError, DialUrl, NotWebSocket};
 use crate::connection::Connection;
 use crate::socket::Socket;
+use crate::tls::TlsError;
 use crate::websocket::{self, KeepAlive, Role};
 
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
@@ -29,6 +30,8 @@ pub(super) struct Request<'a> {
 #[derive(Debug)]
 pub(super) enum Failure {
     Io(io::Error),
+    Tls(Box<TlsError>),
+    Untrusted(Box<rustls::Error>),
     Refused(StatusCode),
     NotWebSocket(NotWebSocket),
 }
@@ -37,6 +40,8 @@ impl Failure {
     pub(super) fn of(self, url: DialUrl) -> DialError {
         match self {
             Self::Io(source) => DialError::Unreachable { url, source },
+            Self::Tls(source) => DialError::Tls { url, source },
+            Self::Untrusted(reason) => DialError::Untrusted { url, reason },
             Self::Refused(status) => DialError::Refused { url, status },
             Self::NotWebSocket(why) => DialError::NotWebSocket { url, why },
         }

@@ -8,11 +8,16 @@ use std::fmt;
 use std::io;
 
 use hyper::StatusCode;
+use rustls::CertificateError;
+use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::{TlsConnector, TlsStream};
 
+use crate::auth::is_token;
 use crate::connection::Connection;
+use crate::tls::{TlsError, TlsOptions, client_config};
 use crate::websocket::KeepAlive;
-use handshake::Request;
+use handshake::{Failure, Request};
 use url::Target;
 pub use url::{DialUrl, DialUrlParseError};
 
@@ -21,6 +26,8 @@ pub use url::{DialUrl, DialUrlParseError};
 pub struct DialOptions {
     /// Sent as `Authorization: Bearer`.
     pub bearer_token: Option<String>,
+    /// For `wss://`.
+    pub tls: TlsOptions,
     pub keep_alive: KeepAlive,
 }
 
@@ -37,7 +44,13 @@ pub enum DialError {
     /// Nobody listens there, or whoever does went away before the handshake was done.
     #[error("cannot connect to {url}")]
     Unreachable { url: DialUrl, source: io::Error },
-    #[error("{url} answered {status} instead of opening a WebSocket")]
+    /// A file that TLS needs is missing or wrong.
+    #[error("cannot connect to {url}")]
+    Tls { url: DialUrl, source: Box<TlsError> },
+    /// The server does not prove that it is the one that is meant.
+    #[error("{url} is not trusted: {}", distrust(reason))]
+    Untrusted { url: DialUrl, reason: Box<rustls::Error> },
+    #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]
     Refused { url: DialUrl, status: StatusCode },
     #[error("{url} is not a WebSocket server: {why}")]
     NotWebSocket { url: DialUrl, why: NotWebSocket },
@@ -51,23 +64,29 @@ pub enum NotWebSocket {
     HeadTooLarge { max: usize },
     #[error("it did not answer the WebSocket key")]
     WrongKey,
+    #[error("it does not speak TLS; is it ws:// that is meant?")]
+    NotTls,
 }
 
-/// Opens a connection to `ws://HOST[:PORT][/PATH][?QUERY]` or `unix:///PATH`.
+/// Opens a connection to `ws://HOST[:PORT][/PATH][?QUERY]`, `wss://…` or `unix:///PATH`.
 ///
 /// All addresses of a host name are tried, one after the other. A server that accepts and never
 /// answers is waited for until the call is dropped.
 pub async fn dial(url: &str, options: &DialOptions) -> Result<Connection, DialError> {
     let url: DialUrl = url.parse()?;
     let token = options.bearer_token.as_deref();
-    if !token.is_none_or(can_stand_in_a_header) {
+    if !token.is_none_or(is_token) {
         return Err(DialError::BadToken);
     }
     let keep_alive = options.keep_alive;
     let opened = match &url.target {
-        Target::Tcp { host, port, authority, path_and_query } => {
+        Target::Tcp { host, port, authority, path_and_query, is_tls } => {
             let request = Request { host: authority, path_and_query, token };
             match TcpStream::connect((host.as_str(), *port)).await {
+                Ok(socket) if *is_tls => match encrypt(socket, host, &options.tls).await {
+                    Ok(socket) => handshake::shake_hands(socket, &request, keep_alive).await,
+                    Err(failure) => Err(failure),
+                },
                 Ok(socket) => handshake::shake_hands(socket, &request, keep_alive).await,
                 Err(error) => Err(error.into()),
             }
@@ -83,11 +102,69 @@ pub async fn dial(url: &str, options: &DialOptions) -> Result<Connection, DialEr
     opened.map_err(|failure| failure.of(url))
 }
 
+async fn encrypt(
+    socket: TcpStream,
+    host: &str,
+    options: &TlsOptions,
+) -> Result<TlsStream<TcpStream>, Failure> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let options = options.clone();
+    // Files may be far away.
+    let config = tokio::task::spawn_blocking(move || client_config(&options)).await;
+    let config = config.map_err(io::Error::other)?.map_err(|error| Failure::Tls(error.into()))?;
+    // The handshake is several small messages each way.
+    let _ = socket.set_nodelay(true);
+    match TlsConnector::from(config).connect(name, socket).await {
+        Ok(stream) => Ok(stream.into()),
+        Err(error) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(refusal @ rustls::Error::InvalidCertificate(_)) => {
+                Failure::Untrusted(refusal.clone().into())
+            }
+            Some(rustls::Error::InvalidMessage(_)) => NotWebSocket::NotTls.into(),
+            _ => error.into(),
+        }),
+    }
+}
+
+/// What is wrong with the certificate of a server, and what to do about it.
+fn distrust(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(reason) = error else { return error.to_string() };
+    match reason {
+        CertificateError::UnknownIssuer => "no trusted authority has signed its certificate; name \
+             one with --tls-ca, or pin the certificate with --tls-fingerprint"
+            .to_owned(),
+        CertificateError::ApplicationVerificationFailure => {
+            "its certificate does not have the expected fingerprint".to_owned()
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is for another name".to_owned()
+        }
+        other => format!("its certificate is invalid: {other}"),
+    }
+}
+
+/// What a client may do about a refusal.
+fn advice(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
+        StatusCode::TOO_MANY_REQUESTS => "; this client has too many connections",
+        _ => "",
+    }
+}
+
 impl DialError {
     /// Whether trying the same again is pointless.
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::BadUrl(_) | Self::BadToken | Self::NotWebSocket { .. } => true,
+            Self::BadUrl(_)
+            | Self::BadToken
+            | Self::Tls { .. }
+            | Self::Untrusted { .. }
+            | Self::NotWebSocket { .. } => true,
             Self::Unreachable { .. } => false,
             Self::Refused { status, .. } => {
                 !status.is_server_error() && *status != StatusCode::TOO_MANY_REQUESTS
@@ -98,7 +175,8 @@ impl DialError {
 
 impl Default for DialOptions {
     fn default() -> Self {
-        Self { bearer_token: None, keep_alive: KeepAlive::for_client() }
+        let keep_alive = KeepAlive::for_client();
+        Self { bearer_token: None, tls: TlsOptions::default(), keep_alive }
     }
 }
 
@@ -107,14 +185,10 @@ impl fmt::Debug for DialOptions {
         let token = self.bearer_token.as_ref().map(|_| format_args!("(hidden)"));
         f.debug_struct("DialOptions")
             .field("bearer_token", &token)
+            .field("tls", &self.tls)
             .field("keep_alive", &self.keep_alive)
             .finish()
     }
-}
-
-/// A line break would add headers of its own, and a space would end the token.
-fn can_stand_in_a_header(token: &str) -> bool {
-    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]

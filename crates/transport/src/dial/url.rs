@@ -5,9 +5,16 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-const DEFAULT_PORT: u16 = 80;
+const WS: Scheme = Scheme { is_tls: false, default_port: 80 };
+const WSS: Scheme = Scheme { is_tls: true, default_port: 443 };
 
-/// The URL of a server: `ws://HOST[:PORT][/PATH][?QUERY]` or `unix:///PATH`.
+#[derive(Clone, Copy)]
+struct Scheme {
+    is_tls: bool,
+    default_port: u16,
+}
+
+/// The URL of a server: `ws://HOST[:PORT][/PATH][?QUERY]`, `wss://…` or `unix:///PATH`.
 ///
 /// It is printed without its query.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,6 +33,7 @@ pub(super) enum Target {
         authority: String,
         /// What the request line says.
         path_and_query: String,
+        is_tls: bool,
     },
     Unix(PathBuf),
 }
@@ -33,15 +41,14 @@ pub(super) enum Target {
 /// `url` is always without its query and without a user name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialUrlParseError {
-    #[error("{url:?} is no server's URL; expected ws://HOST:PORT[/PATH] or unix:///PATH")]
-    UnknownForm { url: String },
     #[error(
-        "{url:?}: TLS is not supported yet; connect with ws:// through a tunnel, for example ssh -L"
+        "{url:?} is no server's URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or \
+         unix:///PATH"
     )]
-    Tls { url: String },
+    UnknownForm { url: String },
     #[error("{url:?} holds a user name; leave it out, and give a bearer token instead")]
     UserName { url: String },
-    #[error("{url:?}: {host:?} is neither a host name nor an IP address; expected ws://HOST:PORT")]
+    #[error("{url:?}: {host:?} is neither a host name nor an IP address; expected wss://HOST:PORT")]
     Host { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 1 to 65535")]
     Port { url: String, port: String },
@@ -59,13 +66,21 @@ impl FromStr for DialUrl {
         let target = if let Some(path) = url.strip_prefix("unix://") {
             unix(path, &printed)
         } else if let Some(address) = url.strip_prefix("ws://") {
-            tcp(address, &printed)
-        } else if url.starts_with("wss://") {
-            Err(DialUrlParseError::Tls { url: printed.clone() })
+            tcp(WS, address, &printed)
+        } else if let Some(address) = url.strip_prefix("wss://") {
+            tcp(WSS, address, &printed)
         } else {
             Err(DialUrlParseError::UnknownForm { url: printed.clone() })
         }?;
         Ok(Self { target, printed })
+    }
+}
+
+impl DialUrl {
+    /// Whether it is reached over TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(self.target, Target::Tcp { is_tls: true, .. })
     }
 }
 
@@ -105,7 +120,7 @@ fn unix(path: &str, printed: &str) -> Result<Target, DialUrlParseError> {
     Ok(Target::Unix(path.into()))
 }
 
-fn tcp(address: &str, printed: &str) -> Result<Target, DialUrlParseError> {
+fn tcp(scheme: Scheme, address: &str, printed: &str) -> Result<Target, DialUrlParseError> {
     let url = || printed.to_owned();
     let (authority, path) = match address.find(['/', '?', '#']) {
         Some(end) => address.split_at(end),
@@ -128,7 +143,7 @@ fn tcp(address: &str, printed: &str) -> Result<Target, DialUrlParseError> {
         return Err(DialUrlParseError::Host { url: url(), host: host.to_owned() });
     }
     let port = match port {
-        None => DEFAULT_PORT,
+        None => scheme.default_port,
         Some(text) => port_number(text)
             .ok_or_else(|| DialUrlParseError::Port { url: url(), port: text.to_owned() })?,
     };
@@ -138,6 +153,7 @@ fn tcp(address: &str, printed: &str) -> Result<Target, DialUrlParseError> {
         port,
         authority: authority.to_owned(),
         path_and_query: format!("{root}{path}"),
+        is_tls: scheme.is_tls,
     })
 }
 
@@ -178,6 +194,8 @@ mod tests {
             ("ws://box/?token=a@b", ("box", 80, "box", "/?token=a@b")),
             ("ws://127.0.0.1:9", ("127.0.0.1", 9, "127.0.0.1:9", "/")),
             ("ws://[::1]", ("::1", 80, "[::1]", "/")),
+            ("wss://box", ("box", 443, "box", "/")),
+            ("wss://box:7777/rpc", ("box", 7777, "box:7777", "/rpc")),
             ("ws://[2001:db8::1]:9/rpc", ("2001:db8::1", 9, "[2001:db8::1]:9", "/rpc")),
         ] {
             let (host, port, authority, path_and_query) = expected;
@@ -186,6 +204,7 @@ mod tests {
                 port,
                 authority: authority.into(),
                 path_and_query: path_and_query.into(),
+                is_tls: url.starts_with("wss:"),
             };
             assert!(url.parse::<DialUrl>().unwrap().target == expected, "{url}");
         }
@@ -197,10 +216,10 @@ mod tests {
     #[test]
     fn errors_say_what_is_wrong() {
         for (url, fragment) in [
-            ("", "expected ws://HOST:PORT"),
-            ("box:8080", "expected ws://HOST:PORT"),
-            ("http://box", "expected ws://HOST:PORT"),
-            ("wss://box", "TLS is not supported yet"),
+            ("", "expected wss://HOST:PORT"),
+            ("box:8080", "expected wss://HOST:PORT"),
+            ("https://box", "expected wss://HOST:PORT"),
+            ("wss://box:0", "\"0\" is not a port"),
             ("ws://", "\"\" is neither a host name"),
             ("ws://:80", "\"\" is neither a host name"),
             ("ws:///path", "\"\" is neither a host name"),
@@ -236,6 +255,7 @@ mod tests {
             "ws://me:a/SECRET@box",
             "ws://box:SECRET@x?SECRET",
             "wss://me:SECRET@box/?token=SECRET",
+            "wss://box/?token=SECRET",
             "box?token=SECRET",
             "me:SECRET@box",
             "unix://x?token=SECRET",
@@ -245,7 +265,7 @@ mod tests {
                 Ok(parsed) => {
                     let printed = format!("{parsed} {parsed:?}");
                     assert!(!printed.contains("SECRET"), "{printed}");
-                    assert!(printed.contains("ws://box"), "{printed}");
+                    assert!(printed.contains("://box"), "{printed}");
                 }
                 Err(error) => {
                     let printed = format!("{error} {error:?}");

@@ -1,4 +1,4 @@
-//! Who gets in: judges the head of each HTTP request; does no I/O.
+//! What each HTTP request may have, judged by its head, whoever sent it; does no I/O.
 //!
 //! A web page in a browser on this machine can reach a loopback port. It cannot hide its `Origin`,
 //! and when it reaches us under a name of its own (DNS rebinding) it cannot hide that in `Host`. So
@@ -25,19 +25,13 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 pub(super) enum HostRule {
-    /// A browser cannot open a Unix socket, so the name in `Host` means nothing there.
+    /// A browser cannot open a Unix socket, and a page that reaches another machine under a name of
+    /// its own has no credentials there. So the name means nothing.
     Any,
     /// The loopback address listened on, its usual names, and those that the operator allows.
     Loopback { address: IpAddr, allowed: Vec<String> },
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Switch to WebSocket; the client's key is to be answered.
-    Upgrade {
-        key: HeaderValue,
-    },
-    Answer(Answer),
+    /// The address listened on and those that the operator allows.
+    Listed { address: IpAddr, allowed: Vec<String> },
 }
 
 /// A plain response: one line of text.
@@ -49,14 +43,13 @@ pub(super) struct Answer {
 }
 
 impl Gate {
-    pub(super) fn judge<B>(&self, request: &Request<B>) -> Verdict {
-        match self.admit(request).and_then(|()| self.route(request)) {
-            Ok(key) => Verdict::Upgrade { key },
-            Err(answer) => Verdict::Answer(answer),
-        }
+    /// What is checked on every route, and health, which is answered to all.
+    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), Answer> {
+        self.check_names(request)?;
+        self.answer_health(request)
     }
 
-    fn admit<B>(&self, request: &Request<B>) -> Result<(), Answer> {
+    fn check_names<B>(&self, request: &Request<B>) -> Result<(), Answer> {
         let allows_origin = |origin: &HeaderValue| {
             self.allowed_origins
                 .iter()
@@ -65,34 +58,45 @@ impl Gate {
         if !request.headers().get_all(ORIGIN).iter().all(allows_origin) {
             return Err(answer(StatusCode::FORBIDDEN, "this origin is not allowed"));
         }
-        let HostRule::Loopback { address, allowed } = &self.hosts else {
-            return Ok(());
+        let allows_host = |name: &[u8]| match &self.hosts {
+            HostRule::Any => true,
+            HostRule::Loopback { address, allowed } => {
+                is_host(name, *address, allowed) || is_loopback(name)
+            }
+            HostRule::Listed { address, allowed } => is_host(name, *address, allowed),
         };
+        if let HostRule::Any = self.hosts {
+            return Ok(());
+        }
         let mut names = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
         let header = names.next().filter(|_| names.next().is_none());
         // An absolute request target overrides the header, so it has to pass as well.
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-        let passes = |name: &[u8]| allows_host(name, *address, allowed);
-        if !header.is_some_and(passes) || !target.is_none_or(passes) {
+        if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
             return Err(answer(StatusCode::FORBIDDEN, "this host name is not allowed"));
         }
         Ok(())
     }
 
-    fn route<B>(&self, request: &Request<B>) -> Result<HeaderValue, Answer> {
+    fn answer_health<B>(&self, request: &Request<B>) -> Result<(), Answer> {
+        let is_ready = match request.uri().path() {
+            "/healthz" => true,
+            "/readyz" => self.readiness.is_ready(),
+            _ => return Ok(()),
+        };
+        Err(match *request.method() {
+            Method::GET | Method::HEAD if is_ready => answer(StatusCode::OK, "ok"),
+            Method::GET | Method::HEAD => draining(),
+            _ => only_get(),
+        })
+    }
+
+    /// The key of a request that may become a WebSocket.
+    pub(super) fn route<B>(&self, request: &Request<B>) -> Result<HeaderValue, Answer> {
         let path = request.uri().path();
         let headers = request.headers();
-        let is_health = matches!(path, "/healthz" | "/readyz");
-        if request.method() != Method::GET && !(is_health && request.method() == Method::HEAD) {
-            let refusal = answer(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here");
-            return Err(refusal.with(hyper::header::ALLOW, "GET"));
-        }
-        if is_health && (path == "/healthz" || self.readiness.is_ready()) {
-            return Err(answer(StatusCode::OK, "ok"));
-        }
-        let draining = answer(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down");
-        if is_health {
-            return Err(draining);
+        if request.method() != Method::GET {
+            return Err(only_get());
         }
         if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade")
         {
@@ -114,35 +118,48 @@ impl Gate {
             ));
         };
         if !self.readiness.is_ready() {
-            return Err(draining);
+            return Err(draining());
         }
         Ok(key.clone())
     }
 }
 
-fn answer(status: StatusCode, text: &'static str) -> Answer {
+fn draining() -> Answer {
+    answer(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
+}
+
+fn only_get() -> Answer {
+    let refusal = answer(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here");
+    refusal.with(hyper::header::ALLOW, "GET")
+}
+
+pub(super) fn answer(status: StatusCode, text: &'static str) -> Answer {
     Answer { status, text, header: None }
 }
 
 impl Answer {
-    fn with(self, name: HeaderName, value: &'static str) -> Self {
+    pub(super) fn with(self, name: HeaderName, value: &'static str) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 }
 
-fn allows_host(host: &[u8], address: IpAddr, allowed: &[String]) -> bool {
+fn is_host(host: &[u8], address: IpAddr, allowed: &[String]) -> bool {
     let Some(name) = host_name(host) else {
         return false;
     };
     let is_allowed = |entry: &String| {
         host_name(entry.as_bytes()).is_some_and(|entry| entry.eq_ignore_ascii_case(&name))
     };
-    match name.parse::<IpAddr>() {
-        Ok(ip) if ip == address => true,
-        Ok(IpAddr::V4(ip)) if ip == std::net::Ipv4Addr::LOCALHOST => true,
-        Ok(IpAddr::V6(ip)) if ip == std::net::Ipv6Addr::LOCALHOST => true,
-        _ => name.eq_ignore_ascii_case("localhost") || allowed.iter().any(is_allowed),
-    }
+    name.parse() == Ok(address) || allowed.iter().any(is_allowed)
+}
+
+/// By the usual names: the rest of 127.0.0.0/8 belongs to other programs.
+fn is_loopback(host: &[u8]) -> bool {
+    host_name(host).is_some_and(|name| match name.parse::<IpAddr>() {
+        Ok(IpAddr::V4(ip)) => ip == std::net::Ipv4Addr::LOCALHOST,
+        Ok(IpAddr::V6(ip)) => ip == std::net::Ipv6Addr::LOCALHOST,
+        Err(_) => name.eq_ignore_ascii_case("localhost"),
+    })
 }
 
 /// The name in `NAME[:PORT]`, without the brackets of an IPv6 address.
@@ -194,11 +211,12 @@ mod tests {
         request.body(()).unwrap()
     }
 
+    fn judge(gate: &Gate, request: &Request<()>) -> Result<HeaderValue, Answer> {
+        gate.admit(request).and_then(|()| gate.route(request))
+    }
+
     fn status(gate: &Gate, request: &Request<()>) -> u16 {
-        match gate.judge(request) {
-            Verdict::Upgrade { .. } => 101,
-            Verdict::Answer(answer) => answer.status.as_u16(),
-        }
+        judge(gate, request).map_or_else(|answer| answer.status.as_u16(), |_| 101)
     }
 
     fn upgrade(changes: &[(&str, &str)]) -> Request<()> {
@@ -274,6 +292,18 @@ mod tests {
     }
 
     #[test]
+    fn names_beyond_loopback_are_those_that_the_operator_lists() {
+        let address = "192.0.2.7".parse().unwrap();
+        let allowed = vec!["box.example".into()];
+        let gate = Gate { hosts: HostRule::Listed { address, allowed }, ..gate() };
+        for (host, expected) in
+            [("box.example:7", 200), ("192.0.2.7:7", 200), ("localhost", 403), ("other", 403)]
+        {
+            assert_eq!(status(&gate, &request("GET", "/healthz", &[("host", host)])), expected);
+        }
+    }
+
+    #[test]
     fn upgrades_are_validated() {
         let gate = gate();
         for (changes, expected) in [
@@ -288,10 +318,7 @@ mod tests {
         ] {
             assert_eq!(status(&gate, &upgrade(changes)), expected, "{changes:?}");
         }
-        let Verdict::Answer(answer) = gate.judge(&upgrade(&[("sec-websocket-version", "8")]))
-        else {
-            panic!("version 8 was accepted")
-        };
+        let answer = judge(&gate, &upgrade(&[("sec-websocket-version", "8")])).unwrap_err();
         assert_eq!(answer.header, Some((SEC_WEBSOCKET_VERSION, "13")));
     }
 

@@ -5,7 +5,9 @@
 //! `/healthz`; new clients are turned away once its [`Readiness`] says that it drains.
 
 mod accept;
+mod connection_limits;
 mod gate;
+mod handshakes;
 mod unix;
 mod url;
 
@@ -13,18 +15,23 @@ use std::future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use exec_server_protocol::Subject;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::auth::{Authenticator, FailedAttempts};
 use crate::connection::{Connection, Peer};
+use crate::tls::TlsServer;
 use crate::websocket::KeepAlive;
-use accept::{BoundSocket, Handshakes, Reception, accept_all};
+use accept::{BoundSocket, Identification, Reception, accept_all};
+pub use connection_limits::{ConnectionLimits, ConnectionPermit};
 use gate::{Gate, HostRule};
+use handshakes::Handshakes;
 use unix::SocketFile;
 pub use url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 
@@ -37,9 +44,21 @@ pub struct ListenerOptions {
     pub allowed_origins: Vec<String>,
     /// `Host` names beyond the loopback ones.
     pub allowed_hosts: Vec<String>,
-    /// Whether a peer may open a WebSocket; 403 otherwise. Health checks are answered to all. It is
-    /// called on a thread of the runtime, so it must not block for long.
-    pub admits: fn(&Peer) -> bool,
+    /// Whose tokens open a WebSocket on TCP; 401 otherwise.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// The certificate of `wss://` listeners. If it asks clients for theirs, that is needed besides a
+    /// token, and is enough where there are no tokens.
+    pub tls: Option<Arc<TlsServer>>,
+    /// Whether an address beyond loopback may be listened on without TLS.
+    pub insecure: bool,
+    /// Without tokens and certificates: who the user at the other end of a socket is, or `None` for one
+    /// that may not open a WebSocket; 403 then. It is called on a thread of the runtime, so it must not
+    /// block for long.
+    pub identify_user: fn(&Peer) -> Option<Subject>,
+    /// Whether the file of a Unix socket is open to other users. Who they are is `identify_user`'s
+    /// business.
+    pub open_to_other_users: bool,
+    pub limits: Arc<ConnectionLimits>,
     pub keep_alive: KeepAlive,
     /// From `accept` to the end of the upgrade.
     pub handshake_timeout: Duration,
@@ -53,7 +72,12 @@ impl Default for ListenerOptions {
         Self {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
-            admits: |_| true,
+            authenticator: None,
+            tls: None,
+            insecure: false,
+            identify_user: |_| Some(Subject::LocalUser),
+            open_to_other_users: false,
+            limits: ConnectionLimits::new(usize::MAX, usize::MAX),
             keep_alive: KeepAlive::default(),
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 512,
@@ -64,10 +88,18 @@ impl Default for ListenerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error(
-        "refusing to listen on {address}: beyond loopback a listener needs authentication, which a \
-         later version brings; listen on 127.0.0.1 and forward the port, for example with ssh -L"
+        "refusing to listen on {address} without authentication; add --ws-auth capability-token \
+         --ws-token-file FILE (exec-server token new makes a token), or listen on 127.0.0.1"
     )]
     NeedsAuthentication { address: SocketAddr },
+    #[error(
+        "refusing to listen on {address} without TLS, since tokens and output would pass in clear; \
+         listen on wss:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if \
+         the network itself is encrypted"
+    )]
+    NeedsTls { address: SocketAddr },
+    #[error("wss://{address} needs a certificate: --tls-cert and --tls-key, or --tls-self-signed")]
+    NeedsCertificate { address: SocketAddr },
     #[error("cannot listen on {address}")]
     Tcp { address: SocketAddr, source: io::Error },
     #[error("cannot listen on {path}", path = path.display())]
@@ -94,20 +126,39 @@ pub struct Listener {
 impl Listener {
     /// Binds and starts to serve. Needs a runtime.
     pub async fn bind(url: &ListenUrl, options: ListenerOptions) -> Result<Self, BindError> {
+        let mut tls = None;
         let (socket, url, hosts, file) = match url {
             ListenUrl::WebSocket(address) => {
-                let (listener, bound) = listen_on_loopback(*address).await?;
-                let allowed = options.allowed_hosts;
-                let hosts = HostRule::Loopback { address: bound.ip(), allowed };
+                options.check_exposure(*address, None)?;
+                let (listener, bound) = listen_on(*address).await?;
+                let hosts = options.host_rule(bound);
                 (BoundSocket::Tcp(listener), ListenUrl::WebSocket(bound), hosts, None)
             }
+            ListenUrl::SecureWebSocket(address) => {
+                let address = *address;
+                let server = options.tls.clone();
+                let server = server.ok_or(BindError::NeedsCertificate { address })?;
+                options.check_exposure(address, Some(&server))?;
+                tls = Some(server);
+                let (listener, bound) = listen_on(address).await?;
+                let hosts = options.host_rule(bound);
+                (BoundSocket::Tcp(listener), ListenUrl::SecureWebSocket(bound), hosts, None)
+            }
             ListenUrl::Unix(path) => {
-                let (listener, file) = unix::listen_at(path)?;
+                let (listener, file) = unix::listen_at(path, options.open_to_other_users)?;
                 (BoundSocket::Unix(listener), url.clone(), HostRule::Any, Some(file))
             }
             ListenUrl::Stdio | ListenUrl::Off => {
                 return Err(BindError::NotAnAddress { url: url.clone() });
             }
+        };
+        let and_certificate = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
+        let identification = match (&socket, options.authenticator) {
+            (BoundSocket::Tcp(_), Some(authenticator)) => {
+                Identification::Token { authenticator, and_certificate }
+            }
+            (BoundSocket::Tcp(_), None) if and_certificate => Identification::Certificate,
+            _ => Identification::User(options.identify_user),
         };
         let readiness = Readiness::default();
         let (sender, connections) = mpsc::channel(READY_CONNECTIONS);
@@ -117,7 +168,10 @@ impl Listener {
                 hosts,
                 readiness: readiness.clone(),
             },
-            admits: options.admits,
+            identification,
+            tls,
+            failed_attempts: Mutex::new(FailedAttempts::default()),
+            limits: options.limits,
             keep_alive: options.keep_alive,
             handshake_timeout: options.handshake_timeout,
             connections: sender,
@@ -152,10 +206,36 @@ impl Drop for Listener {
     }
 }
 
-async fn listen_on_loopback(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
-    if !address.ip().is_loopback() {
-        return Err(BindError::NeedsAuthentication { address });
+impl ListenerOptions {
+    /// Beyond loopback nobody is let in without credentials, and none travel in clear.
+    fn check_exposure(
+        &self,
+        address: SocketAddr,
+        tls: Option<&Arc<TlsServer>>,
+    ) -> Result<(), BindError> {
+        if address.ip().is_loopback() {
+            return Ok(());
+        }
+        if self.authenticator.is_none() && !tls.is_some_and(|tls| tls.asks_for_certificates()) {
+            return Err(BindError::NeedsAuthentication { address });
+        }
+        if tls.is_none() && !self.insecure {
+            return Err(BindError::NeedsTls { address });
+        }
+        Ok(())
     }
+
+    fn host_rule(&self, bound: SocketAddr) -> HostRule {
+        let (address, allowed) = (bound.ip(), self.allowed_hosts.clone());
+        match address.is_loopback() {
+            true => HostRule::Loopback { address, allowed },
+            false if allowed.is_empty() => HostRule::Any,
+            false => HostRule::Listed { address, allowed },
+        }
+    }
+}
+
+async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError::Tcp { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

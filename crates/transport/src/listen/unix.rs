@@ -45,24 +45,28 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Listens at `path`. A socket that nobody listens on is replaced.
-pub(super) fn listen_at(path: &Path) -> Result<(UnixListener, SocketFile), BindError> {
+pub(super) fn listen_at(
+    path: &Path,
+    open_to_other_users: bool,
+) -> Result<(UnixListener, SocketFile), BindError> {
     let failed = |source| BindError::Unix { path: path.to_owned(), source };
     // The socket already listens when it appears under its name, so that whoever finds nobody
     // listening there has found a dead one.
     let staging = staging_path(path);
-    let listener = bind_privately(&staging).map_err(failed)?;
+    let mode = Mode::from_raw_mode(if open_to_other_users { 0o666 } else { 0o600 });
+    let listener = bind_with_mode(&staging, mode).map_err(failed)?;
     let mut staged = SocketFile::new(&staging).map_err(failed)?;
     install(&staging, path)?;
     staged.path = path.to_owned();
     Ok((listener, staged))
 }
 
-fn bind_privately(path: &Path) -> io::Result<UnixListener> {
+fn bind_with_mode(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // Linux gives the file that `bind` makes the mode of the socket, so there is no moment at which
     // it is open to others; `chmod` afterwards would leave one, and the umask belongs to all threads.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    fchmod(&socket, mode)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
     UnixListener::from_std(socket.into())
@@ -127,7 +131,7 @@ mod tests {
     async fn is_private_and_cleans_up() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
-        let (_listener, file) = listen_at(&path).unwrap();
+        let (_listener, file) = listen_at(&path, false).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(is_live(&path));
         assert_eq!(names_in(directory.path()), ["x.sock"]);
@@ -139,8 +143,12 @@ mod tests {
     async fn the_mode_is_set_before_the_name_exists() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("staged");
-        let _listener = bind_privately(&path).unwrap();
+        let _listener = bind_with_mode(&path, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (_listener, _file) = listen_at(&directory.path().join("open"), true).unwrap();
+        let mode = fs::metadata(directory.path().join("open")).unwrap().permissions().mode();
+        // The umask holds for sockets, too.
+        assert_eq!(mode & 0o600, 0o600);
     }
 
     #[tokio::test]
@@ -148,9 +156,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let (_listener, _file) = listen_at(&path).unwrap();
+        let (_listener, _file) = listen_at(&path, false).unwrap();
 
-        let error = listen_at(&path).unwrap_err();
+        let error = listen_at(&path, false).unwrap_err();
         assert!(matches!(error, BindError::AlreadyInUse { .. }), "{error}");
         assert!(is_live(&path));
         assert_eq!(names_in(directory.path()), ["x.sock"]);
@@ -161,12 +169,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(listen_at(&path).unwrap_err(), BindError::NotASocket { .. }));
+        assert!(matches!(listen_at(&path, false).unwrap_err(), BindError::NotASocket { .. }));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         assert_eq!(names_in(directory.path()), ["x.sock"]);
 
         fs::remove_file(&path).unwrap();
-        let (_listener, file) = listen_at(&path).unwrap();
+        let (_listener, file) = listen_at(&path, false).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "somebody else's").unwrap();
         drop(file);

@@ -12,6 +12,8 @@ pub const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
 pub enum ListenUrl {
     /// `ws://IP:PORT`
     WebSocket(SocketAddr),
+    /// `wss://IP:PORT`
+    SecureWebSocket(SocketAddr),
     /// `unix:///PATH`
     Unix(PathBuf),
     /// `stdio` or `stdio://`
@@ -22,12 +24,12 @@ pub enum ListenUrl {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecServerListenUrlParseError {
-    #[error("{url:?} is no listen URL; expected ws://IP:PORT, unix:///PATH, stdio or off")]
+    #[error(
+        "{url:?} is no listen URL; expected ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio or off"
+    )]
     UnknownForm { url: String },
-    #[error("{url:?}: this server does not speak TLS; listen on ws:// and put a proxy before it")]
-    Tls { url: String },
-    #[error("{url:?} has no port; write ws://{host}:PORT, or port 0 to have one chosen")]
-    MissingPort { url: String, host: String },
+    #[error("{url:?} has no port; write {scheme}{host}:PORT, or port 0 to have one chosen")]
+    MissingPort { url: String, scheme: &'static str, host: String },
     #[error("{url:?}: {host:?} is not an IP address; a listener takes no host names")]
     HostName { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 0 to 65535")]
@@ -49,9 +51,6 @@ impl FromStr for ListenUrl {
             return Ok(Self::Off);
         }
         let error_url = || url.to_owned();
-        if url.starts_with("wss://") {
-            return Err(ExecServerListenUrlParseError::Tls { url: error_url() });
-        }
         if let Some(path) = url.strip_prefix("unix://") {
             return match path {
                 "/" => Err(ExecServerListenUrlParseError::RelativeUnixPath { url: error_url() }),
@@ -59,14 +58,21 @@ impl FromStr for ListenUrl {
                 _ => Err(ExecServerListenUrlParseError::RelativeUnixPath { url: error_url() }),
             };
         }
-        match url.strip_prefix("ws://") {
-            Some(address) => socket_address(url, address).map(Self::WebSocket),
+        if let Some(address) = url.strip_prefix("ws://") {
+            return socket_address(url, "ws://", address).map(Self::WebSocket);
+        }
+        match url.strip_prefix("wss://") {
+            Some(address) => socket_address(url, "wss://", address).map(Self::SecureWebSocket),
             None => Err(ExecServerListenUrlParseError::UnknownForm { url: error_url() }),
         }
     }
 }
 
-fn socket_address(url: &str, address: &str) -> Result<SocketAddr, ExecServerListenUrlParseError> {
+fn socket_address(
+    url: &str,
+    scheme: &'static str,
+    address: &str,
+) -> Result<SocketAddr, ExecServerListenUrlParseError> {
     let address = address.strip_suffix('/').unwrap_or(address);
     if let Ok(address) = address.parse() {
         return Ok(address);
@@ -87,7 +93,7 @@ fn socket_address(url: &str, address: &str) -> Result<SocketAddr, ExecServerList
     Err(match port {
         _ if host.is_empty() => ExecServerListenUrlParseError::UnknownForm { url },
         _ if !is_ip => ExecServerListenUrlParseError::HostName { url, host },
-        None | Some("") => ExecServerListenUrlParseError::MissingPort { url, host },
+        None | Some("") => ExecServerListenUrlParseError::MissingPort { url, scheme, host },
         Some(port) if port.parse::<u16>().is_err() => {
             ExecServerListenUrlParseError::Port { url, port: port.to_owned() }
         }
@@ -99,6 +105,7 @@ impl fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WebSocket(address) => write!(f, "ws://{address}"),
+            Self::SecureWebSocket(address) => write!(f, "wss://{address}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Stdio => f.write_str("stdio"),
             Self::Off => f.write_str("off"),
@@ -116,6 +123,7 @@ mod tests {
             (DEFAULT_LISTEN_URL, "ws://127.0.0.1:0"),
             ("ws://127.0.0.1:8080/", "ws://127.0.0.1:8080"),
             ("ws://[::1]:80", "ws://[::1]:80"),
+            ("wss://0.0.0.0:7777", "wss://0.0.0.0:7777"),
             ("unix:///run/x.sock", "unix:///run/x.sock"),
             ("stdio", "stdio"),
             ("stdio://", "stdio"),
@@ -131,7 +139,8 @@ mod tests {
             ("", "is no listen URL"),
             ("http://127.0.0.1:1", "is no listen URL"),
             ("ws://:80", "is no listen URL"),
-            ("wss://127.0.0.1:1", "TLS"),
+            ("wss://box:1", "\"box\" is not an IP address"),
+            ("wss://127.0.0.1", "has no port; write wss://127.0.0.1:PORT"),
             ("ws://localhost:80", "\"localhost\" is not an IP address"),
             ("ws://localhost", "\"localhost\" is not an IP address"),
             ("ws://127.0.0.1", "has no port; write ws://127.0.0.1:PORT"),

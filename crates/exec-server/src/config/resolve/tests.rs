@@ -45,6 +45,8 @@ fn sample(setting: &Setting) -> (String, String) {
     let default = setting.show(&Settings::default());
     let text = match (setting.key, &default) {
         ("listen", _) => "stdio".to_owned(),
+        ("ws_auth", _) => "capability-token".to_owned(),
+        ("ws_token_sha256", _) => "0a".repeat(32),
         ("log", _) => "warn".to_owned(),
         ("log_format", _) => "json".to_owned(),
         ("sandbox.require", _) => "workspace-write".to_owned(),
@@ -379,7 +381,7 @@ fn the_variable_that_names_the_file_is_obeyed() {
     std::fs::write(&path, "listen = \"off\"").unwrap();
     let environment = [(CONFIG_VARIABLE.into(), path.into())];
     let configuration = load(&Flags::default(), environment).unwrap();
-    assert_eq!(configuration.settings.listen, "off");
+    assert_eq!(configuration.settings.listen, ["off"]);
     assert_eq!(configuration.warnings, []);
 }
 

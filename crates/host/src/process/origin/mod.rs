@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 pub use lineage::Lineage;
-pub use user::is_same_user_or_root;
+pub use user::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
 
 /// What leads to the peer of a connection.
 #[derive(Debug)]

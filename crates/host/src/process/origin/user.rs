@@ -1,26 +1,58 @@
-//! Whose the peer of a TCP connection is.
+//! Whose the peer of a connection is.
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 use super::tcp::find_socket;
 
-/// Whether the peer's socket, whose addresses these are, was made by the user of this process or by
-/// root. False if the kernel does not tell.
+/// The user at the other end of a socket of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerUser {
+    /// The user of this process, or root.
+    Trusted,
+    Other(u32),
+    /// The kernel does not tell.
+    Unknown,
+}
+
+/// Who made the peer's socket, whose addresses these are.
 #[must_use]
-pub fn is_same_user_or_root(own: SocketAddr, other: SocketAddr) -> bool {
-    let Some(entry) = find_socket(own, other) else { return false };
+pub fn user_of_tcp_peer(own: SocketAddr, other: SocketAddr) -> PeerUser {
+    let Some(entry) = find_socket(own, other) else { return PeerUser::Unknown };
     // A socket that its process has closed shows as root's, and what it sent before is still to be
     // read. It stays closed, so one that is open now was open when its user was told.
     let is_open = find_socket(own, other).is_some_and(|now| now.inode == entry.inode);
-    entry.inode != 0 && is_open && is_trusted(entry.uid, rustix::process::geteuid().as_raw())
+    if entry.inode == 0 || !is_open {
+        return PeerUser::Unknown;
+    }
+    PeerUser::of(entry.uid, rustix::process::geteuid().as_raw())
 }
 
-fn is_trusted(uid: u32, own_uid: u32) -> bool {
-    match uid {
-        0 => true,
-        uid if uid == own_uid => uid != overflow_uid() || has_all_users(),
-        _ => false,
+/// Who connected to a Unix socket, whoever holds the other end since.
+#[cfg(target_os = "linux")]
+#[must_use]
+pub fn user_of_unix_peer(socket: BorrowedFd<'_>) -> PeerUser {
+    let own_uid = rustix::process::geteuid().as_raw();
+    rustix::net::sockopt::socket_peercred(socket)
+        .map_or(PeerUser::Unknown, |credentials| PeerUser::of(credentials.uid.as_raw(), own_uid))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[must_use]
+pub fn user_of_unix_peer(_socket: BorrowedFd<'_>) -> PeerUser {
+    PeerUser::Unknown
+}
+
+impl PeerUser {
+    fn of(uid: u32, own_uid: u32) -> Self {
+        let is_anybody = || uid == overflow_uid() && !has_all_users();
+        match uid {
+            0 => Self::Trusted,
+            _ if is_anybody() => Self::Unknown,
+            uid if uid == own_uid => Self::Trusted,
+            uid => Self::Other(uid),
+        }
     }
 }
 
@@ -40,15 +72,20 @@ fn has_all_users() -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd as _;
 
     use super::*;
 
     #[test]
     fn own_sockets_and_those_of_root_are_trusted() {
         let own = 1000;
-        assert!(is_trusted(0, own) && is_trusted(own, own));
-        assert!(!is_trusted(1001, own) && !is_trusted(overflow_uid(), own));
-        assert_eq!(is_trusted(overflow_uid(), overflow_uid()), has_all_users());
+        assert_eq!(PeerUser::of(0, own), PeerUser::Trusted);
+        assert_eq!(PeerUser::of(own, own), PeerUser::Trusted);
+        assert_eq!(PeerUser::of(1001, own), PeerUser::Other(1001));
+        let anybody = overflow_uid();
+        assert_ne!(PeerUser::of(anybody, own), PeerUser::Trusted);
+        let is_trusted = PeerUser::of(anybody, anybody) == PeerUser::Trusted;
+        assert_eq!(is_trusted, has_all_users());
     }
 
     #[test]
@@ -57,7 +94,7 @@ mod tests {
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-            assert!(is_same_user_or_root(own, other), "{address}");
+            assert_eq!(user_of_tcp_peer(own, other), PeerUser::Trusted, "{address}");
         }
     }
 
@@ -69,6 +106,11 @@ mod tests {
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
         let _server = listener.accept().unwrap();
         drop(client);
-        assert!(!is_same_user_or_root(own, other));
+        assert_eq!(user_of_tcp_peer(own, other), PeerUser::Unknown);
+    }
+    #[test]
+    fn a_unix_socket_knows_who_connected() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(user_of_unix_peer(ours.as_fd()), PeerUser::Trusted);
     }
 }

@@ -73,11 +73,6 @@ impl FileExecutors {
         Self { pool, sandboxes }
     }
 
-    /// Waits until no work is queued, running or expected.
-    pub(crate) async fn idle(&self) {
-        self.pool.idle().await;
-    }
-
     /// Does the work where the policy of the params holds, or says why that cannot be.
     pub(crate) fn run<P: Sandboxed + Send + 'static>(
         &self,

@@ -1,8 +1,9 @@
-//! Which policy holds for a request: what it asks for, under what the operator allows at most.
+//! Which policy holds for a request: what it asks for, under what the operator and its token allow at most.
 //!
-//! A client cannot talk its way out: a request without a sandbox gets the ceiling, and one with a sandbox gets what both
+//! A client cannot talk its way out: a request without a sandbox gets the ceilings, and one with a sandbox gets what all
 //! allow.
 
+mod ceiling;
 mod recent;
 mod wire;
 
@@ -10,34 +11,44 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
-    Capabilities, DeclaredPolicy, EntryPath, HostNames, LinkTrust, Network, Plan, Policy,
-    PolicyContext, SandboxError, WriteHistory, WrittenRoots,
+    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, LinkTrust,
+    Network, Plan, Policy, PolicyContext, SandboxError, WriteHistory, WrittenRoots,
 };
-use exec_server_protocol::{ErrorCode, ErrorKind, RpcError, SandboxRequest};
+use exec_server_protocol::{
+    ErrorCode, ErrorKind, Principal, Role, RpcError, SandboxCeiling, SandboxLevel, SandboxRequest,
+};
 
-use crate::{SandboxCeiling, SandboxLevel, ServerConfig};
+use crate::ServerConfig;
+use ceiling::Ceiling;
 use recent::Recent;
 use wire::RequestedPolicy;
 pub(crate) use wire::own_tmpdir;
 
-/// What the server knows about sandboxes.
+/// Finds the policies of requests under the same ceilings.
 #[derive(Debug)]
 pub(crate) struct SandboxResolver {
-    ceiling: SandboxCeiling,
+    machine: Arc<Machine>,
+    /// Of the operator and of a token. All of them hold.
+    ceilings: Vec<Arc<Ceiling>>,
+    recent: Recent,
+}
+
+/// What is the same for all requests.
+#[derive(Debug)]
+struct Machine {
     /// Read-only in every sandbox.
     protected: Vec<PathBuf>,
+    /// Neither readable nor writable in any.
+    secret: Vec<PathBuf>,
     trusted_links: Vec<PathBuf>,
     home: Option<PathBuf>,
     /// A history that cannot be read is reported.
     reported: Once,
     history: WriteHistory,
-    /// Made once: symlinks that change later do not move it.
-    ceiling_policy: OnceLock<Result<Option<Policy>, Arc<SandboxError>>>,
     /// Runs the probes. Without it nothing is known about this machine, and nothing is promised.
     executable: Option<PathBuf>,
     /// A probe that failed is tried again: it may have been for want of memory or processes.
     capabilities: OnceLock<Capabilities>,
-    recent: Recent,
 }
 
 /// A request whose sandbox has been understood, and not yet been looked up on this machine.
@@ -47,19 +58,35 @@ pub(crate) struct RequestedSandbox {
 }
 
 impl SandboxResolver {
+    /// Under the ceiling of the operator.
     pub(crate) fn new(config: &ServerConfig, executable: Option<PathBuf>) -> Self {
-        Self {
-            ceiling: config.sandbox.clone(),
+        let machine = Machine {
             protected: config.protected_paths.clone(),
+            secret: config.secret_paths.clone(),
             trusted_links: config.trusted_links.clone(),
             home: std::env::home_dir(),
             reported: Once::new(),
             history: WriteHistory::new(config.write_history.clone()),
-            ceiling_policy: OnceLock::new(),
             executable,
             capabilities: OnceLock::new(),
-            recent: Recent::default(),
+        };
+        let ceilings = Ceiling::new(&config.sandbox).map(Arc::new).into_iter().collect();
+        Self { machine: Arc::new(machine), ceilings, recent: Recent::default() }
+    }
+
+    /// Also under those of a principal. The file methods of an observer only read, and still they must
+    /// not read the secrets of the server: so observers are read-only.
+    pub(crate) fn under(self: &Arc<Self>, principal: &Principal) -> Arc<Self> {
+        let require = Some(SandboxLevel::ReadOnly);
+        let read_only = SandboxCeiling { require, ..SandboxCeiling::default() };
+        let of_role = (principal.role == Role::Observer).then_some(&read_only);
+        let added = [Some(&principal.ceiling), of_role].into_iter().flatten();
+        let added: Vec<_> = added.filter_map(Ceiling::new).map(Arc::new).collect();
+        if added.is_empty() {
+            return Arc::clone(self);
         }
+        let ceilings = self.ceilings.iter().cloned().chain(added).collect();
+        Arc::new(Self { machine: Arc::clone(&self.machine), ceilings, recent: Recent::default() })
     }
 
     /// Reads a sandbox object. `None` when the request may have all that the server has.
@@ -79,25 +106,23 @@ impl SandboxResolver {
             }
         };
         let is_free = requested.as_ref().is_none_or(|requested| requested.policy.is_none());
-        Ok((!is_free || self.ceiling.require.is_some()).then_some(RequestedSandbox { requested }))
+        Ok((!is_free || !self.ceilings.is_empty()).then_some(RequestedSandbox { requested }))
     }
 
     /// Looks at the machine for what the names in a policy mean. Blocks.
     pub(crate) fn policy(&self, asked: &RequestedSandbox) -> Result<Policy, Arc<SandboxError>> {
-        let own = match &asked.requested {
+        let mut policy = match &asked.requested {
             Some(RequestedPolicy { policy: Some(policy), around }) => {
-                Some(self.resolve(policy, around)?)
+                Some(self.machine.resolve(policy, around)?)
             }
             _ => None,
         };
-        let ceiling = self.ceiling_policy()?;
-        let policy = match (own, ceiling) {
-            (Some(own), Some(ceiling)) => own.intersect(ceiling),
-            (Some(only), None) => only,
-            (None, Some(only)) => only.clone(),
-            (None, None) => Policy::unrestricted(Network::Enabled),
-        };
-        self.history.add(&policy).map_err(SandboxError::from)?;
+        for ceiling in &self.ceilings {
+            let most = ceiling.policy(&self.machine)?;
+            policy = Some(policy.map_or_else(|| most.clone(), |policy| policy.intersect(most)));
+        }
+        let policy = policy.unwrap_or_else(|| Policy::unrestricted(Network::Enabled));
+        self.machine.history.add(&policy).map_err(SandboxError::from)?;
         Ok(policy)
     }
 
@@ -129,7 +154,7 @@ impl SandboxResolver {
         &self,
         sandbox: Option<&SandboxRequest>,
     ) -> Option<Option<Policy>> {
-        if sandbox.is_none() && self.ceiling.require.is_none() {
+        if sandbox.is_none() && self.ceilings.is_empty() {
             return Some(None);
         }
         self.recent.find(sandbox)
@@ -141,10 +166,25 @@ impl SandboxResolver {
         policy: &Policy,
         cwd: Option<&Path>,
     ) -> Result<Plan, Arc<SandboxError>> {
-        let plan = Plan::starting_in(cwd, policy, self.capabilities()?, &HostNames);
+        let plan = Plan::starting_in(cwd, policy, self.machine.capabilities()?, &HostNames);
         plan.map_err(|error| Arc::new(error.into()))
     }
 
+    /// Whether the ceilings can be enforced. Blocks.
+    pub(crate) fn check_ceilings(&self) -> Result<(), Arc<SandboxError>> {
+        for ceiling in &self.ceilings {
+            self.plan(ceiling.policy(&self.machine)?, None)?;
+        }
+        Ok(())
+    }
+
+    /// Whether requests that the server itself carries out may use the network.
+    pub(crate) fn allows_network(&self) -> bool {
+        self.ceilings.iter().all(|ceiling| ceiling.allows_network())
+    }
+}
+
+impl Machine {
     fn capabilities(&self) -> Result<&Capabilities, Arc<SandboxError>> {
         if let Some(known) = self.capabilities.get() {
             return Ok(known);
@@ -155,50 +195,20 @@ impl SandboxResolver {
         Ok(self.capabilities.get_or_init(|| findings.capabilities()))
     }
 
-    /// Whether the ceiling, if there is one, can be enforced. Blocks.
-    pub(crate) fn check_ceiling(&self) -> Result<(), Arc<SandboxError>> {
-        match self.ceiling_policy()? {
-            Some(policy) => self.plan(policy, None).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether requests that the server itself carries out may use the network.
-    pub(crate) fn allows_network(&self) -> bool {
-        self.ceiling.require.is_none() || self.ceiling.network
-    }
-
-    fn ceiling_policy(&self) -> Result<Option<&Policy>, Arc<SandboxError>> {
-        let resolved = self.ceiling_policy.get_or_init(|| {
-            let Some(level) = self.ceiling.require else { return Ok(None) };
-            let network = if self.ceiling.network { Network::Enabled } else { Network::Restricted };
-            let policy = match level {
-                SandboxLevel::ReadOnly => wire::read_only(network),
-                SandboxLevel::WorkspaceWrite => {
-                    let roots = self.ceiling_roots()?.into_iter().map(EntryPath::Path);
-                    let temporary = [EntryPath::Tmpdir, EntryPath::SlashTmp];
-                    wire::workspace_write(roots.chain(temporary), network)
-                }
-            };
-            let around = PolicyContext { tmpdir: wire::own_tmpdir(), ..PolicyContext::default() };
-            self.resolve(&policy, &around).map(Some)
-        });
-        resolved.as_ref().map(Option::as_ref).map_err(Arc::clone)
-    }
-
     fn resolve(
         &self,
         policy: &DeclaredPolicy,
         around: &PolicyContext,
     ) -> Result<Policy, Arc<SandboxError>> {
         let (trusted, home) = (self.trusted_links.clone(), self.home.clone());
+        let policy = self.hiding_secrets(policy);
         let mut around = PolicyContext {
             protected_paths: self.protected.clone(),
             link_trust: LinkTrust { written: self.written_roots(), trusted, home },
             ..around.clone()
         };
         loop {
-            let policy = Policy::resolve(policy, &around, &HostNames)
+            let policy = Policy::resolve(&policy, &around, &HostNames)
                 .map_err(|error| Arc::new(error.into()))?;
             // A sandbox that began meanwhile could have made a symlink before it was looked at.
             let written = self.written_roots();
@@ -207,6 +217,20 @@ impl SandboxResolver {
             }
             around.link_trust.written = written;
         }
+    }
+
+    /// Whoever can read the secret that signs tokens can make one without a ceiling.
+    fn hiding_secrets(&self, policy: &DeclaredPolicy) -> DeclaredPolicy {
+        let mut policy = policy.clone();
+        if let DeclaredFiles::Restricted { entries, .. } = &mut policy.files {
+            let denied = |path: &PathBuf| Entry {
+                path: EntryPath::Path(path.clone()),
+                access: Access::Deny,
+                skip_missing: false,
+            };
+            entries.extend(self.secret.iter().map(denied));
+        }
+        policy
     }
 
     fn written_roots(&self) -> WrittenRoots {
@@ -218,17 +242,6 @@ impl SandboxResolver {
             });
             WrittenRoots::Unknown
         })
-    }
-
-    fn ceiling_roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
-        for missing in self.ceiling.writable_roots.iter().filter(|root| !root.is_dir()) {
-            tracing::warn!(root = %missing.display(), "a writable root of the sandbox is no directory");
-        }
-        if !self.ceiling.writable_roots.is_empty() {
-            return Ok(self.ceiling.writable_roots.clone());
-        }
-        let cwd = std::env::current_dir();
-        Ok(vec![cwd.map_err(|source| SandboxError::NoWorkspace { source })?])
     }
 }
 
@@ -250,8 +263,6 @@ pub(crate) fn to_rpc_error(error: &SandboxError) -> RpcError {
 
 #[cfg(test)]
 mod tests {
-    use exec_server_host::sandbox::Access;
-
     use super::*;
 
     fn request(text: &str) -> SandboxRequest {
@@ -326,6 +337,54 @@ mod tests {
     }
 
     #[test]
+    fn the_lower_of_two_ceilings_holds() {
+        let workspace = tempfile::tempdir().unwrap();
+        let root = workspace.path().canonicalize().unwrap();
+        let [both, operators, tokens] = ["both", "operators", "tokens"].map(|name| {
+            let directory = root.join(name);
+            std::fs::create_dir(&directory).unwrap();
+            directory
+        });
+        let ceiling = |root: &PathBuf, network| SandboxCeiling {
+            require: Some(SandboxLevel::WorkspaceWrite),
+            writable_roots: vec![both.clone(), root.clone()],
+            network,
+        };
+        let operator = Arc::new(under(ceiling(&operators, true)));
+        let principal = Principal { ceiling: ceiling(&tokens, false), ..Principal::local() };
+        let agent = operator.under(&principal);
+        let policy = agent.file_policy(None).unwrap().unwrap();
+        assert_eq!(policy.access(&both.join("file")), Access::Write);
+        assert_eq!(policy.network(), Network::Restricted);
+        assert!(operator.allows_network() && !agent.allows_network());
+        assert!(Arc::ptr_eq(&operator, &operator.under(&Principal::local())));
+
+        let observer = Principal { role: Role::Observer, ..Principal::local() };
+        let policy = operator.under(&observer).file_policy(None).unwrap().unwrap();
+        assert_eq!(policy.access(&both.join("file")), Access::Read);
+    }
+
+    #[test]
+    fn secrets_are_hidden_from_every_sandbox() {
+        let workspace = tempfile::tempdir().unwrap();
+        let root = workspace.path().canonicalize().unwrap();
+        let secret = root.join("secret");
+        std::fs::write(&secret, "s").unwrap();
+        let config = ServerConfig { secret_paths: vec![secret.clone()], ..ServerConfig::default() };
+        let sandboxes = SandboxResolver::new(&config, None);
+        let exactly = format!(
+            r#"{{"permissions":{{"type":"managed","network":"enabled","file_system":{{
+                "type":"restricted","entries":[{{"path":{{"type":"path","path":{:?}}},
+                "access":"write"}}]}}}}}}"#,
+            format!("file://{}", secret.display())
+        );
+        for sandbox in [r#"{"type":"read-only"}"#, r#"{"type":"workspace-write"}"#, &exactly] {
+            let policy = policy(&sandboxes, Some(sandbox), &root).unwrap();
+            assert_eq!(policy.access(&secret), Access::Deny, "{sandbox}");
+        }
+    }
+
+    #[test]
     fn the_same_question_is_answered_from_memory() {
         let sandboxes = under(SandboxCeiling::default());
         let sandbox = request(r#"{"type":"read-only"}"#);
@@ -396,7 +455,7 @@ mod tests {
             require: Some(SandboxLevel::ReadOnly),
             ..SandboxCeiling::default()
         });
-        let error = sandboxes.check_ceiling().unwrap_err();
+        let error = sandboxes.check_ceilings().unwrap_err();
         assert_eq!(to_rpc_error(&error).kind(), Some(&ErrorKind::SandboxUnavailable));
     }
 }

@@ -1,0 +1,221 @@
+//! `exec-server token`: makes tokens and explains them. Talks to no server.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use exec_server_protocol::{Role, SandboxLevel};
+use exec_server_transport::{
+    Claims, SandboxClaim, SigningSecret, TokenError, inspect, new_token, read_token_file, sha256,
+};
+
+use super::print;
+use crate::cli::token::{Inspect, LevelName, Sign, TokenCommand};
+
+pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Result<()> {
+    let text = match command {
+        TokenCommand::New => new_token() + "\n",
+        TokenCommand::Sign(options) => sign(options, SystemTime::now())? + "\n",
+        TokenCommand::Inspect(Inspect { json, file }) => {
+            let token = read(file.as_deref())?;
+            explain(&token, *json, SystemTime::now())?
+        }
+    };
+    Ok(print(text.as_bytes(), out)?)
+}
+
+fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
+    let secret = SigningSecret::read(&options.secret_file)?;
+    ensure!(!options.ttl.is_zero(), "--ttl must be more than 0");
+    ensure!(
+        options.writable.is_empty() || options.sandbox == Some(LevelName::WorkspaceWrite),
+        "--writable needs --sandbox workspace-write"
+    );
+    let now = since_1970(now);
+    let sandbox = options.sandbox.map(|level| SandboxClaim {
+        mode: level.into(),
+        writable_roots: options.writable.clone(),
+        network: options.network,
+    });
+    let claims = Claims {
+        sub: Some(options.subject.clone()),
+        exp: (now + options.ttl).as_secs(),
+        nbf: None,
+        iat: Some(now.as_secs()),
+        iss: options.issuer.clone(),
+        aud: options.audience.clone().into_iter().collect(),
+        role: Some(options.role.into()).filter(|role| *role != Role::default()),
+        sandbox,
+    };
+    let token = secret.sign(&claims);
+    // The server would refuse what cannot be read back.
+    inspect(&token).context("cannot sign this")?;
+    Ok(token)
+}
+
+fn read(file: Option<&Path>) -> anyhow::Result<String> {
+    match file.filter(|file| file.as_os_str() != "-") {
+        Some(file) => Ok(read_token_file(file)?),
+        None => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+            Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+        }
+    }
+}
+
+fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
+    let claims = match inspect(token) {
+        Ok(claims) => claims,
+        Err(TokenError::NotAToken) if !json => return Ok(explain_capability(token)),
+        Err(error) => return Err(anyhow::Error::new(error).context("cannot explain the token")),
+    };
+    if json {
+        return Ok(serde_json::to_string(&claims)? + "\n");
+    }
+    let subject = claims.sub.as_deref().unwrap_or("none: the token itself is the subject");
+    let role = match claims.role.unwrap_or_default() {
+        Role::Owner => "owner",
+        Role::Observer => "observer",
+        Role::Admin => "admin",
+    };
+    let mut text = format!("subject    {subject}\nrole       {role}\n");
+    line(&mut text, "expires", &moment(claims.exp, now));
+    if let Some(nbf) = claims.nbf {
+        line(&mut text, "not before", &moment(nbf, now));
+    }
+    line(&mut text, "sandbox", &claims.sandbox.as_ref().map_or("none".to_owned(), ceiling));
+    if let Some(issuer) = &claims.iss {
+        line(&mut text, "issuer", issuer);
+    }
+    if !claims.aud.is_empty() {
+        line(&mut text, "audience", &claims.aud.join(", "));
+    }
+    text += "The signature was not checked: that takes the secret.\n";
+    Ok(text)
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    writeln!(text, "{name:<10} {}", value.escape_debug()).expect("a String accepts every write");
+}
+
+fn explain_capability(token: &str) -> String {
+    let hash = sha256(token.as_bytes());
+    let mut text = "It says nothing about itself: a capability token. Its SHA-256, for \
+                    --ws-token-sha256:\n"
+        .to_owned();
+    for byte in hash {
+        write!(text, "{byte:02x}").expect("a String accepts every write");
+    }
+    text + "\n"
+}
+
+fn ceiling(sandbox: &SandboxClaim) -> String {
+    let network = if sandbox.network { "network" } else { "no network" };
+    match sandbox.mode {
+        SandboxLevel::ReadOnly => format!("read-only, {network}"),
+        SandboxLevel::WorkspaceWrite if sandbox.writable_roots.is_empty() => {
+            format!("workspace-write below the directory of the server, {network}")
+        }
+        SandboxLevel::WorkspaceWrite => {
+            let roots = sandbox.writable_roots.iter().map(|root| root.display().to_string());
+            let roots = roots.collect::<Vec<_>>().join(", ");
+            format!("workspace-write below {roots}, {network}")
+        }
+    }
+}
+
+/// A moment as people write it, and how far away it is.
+fn moment(seconds: u64, now: SystemTime) -> String {
+    let (then, now) = (Duration::from_secs(seconds), since_1970(now));
+    let now = Duration::from_secs(now.as_secs());
+    let distance = match then.checked_sub(now) {
+        Some(left) if !left.is_zero() => format!("in {}", humantime::format_duration(left)),
+        _ => format!("{} ago", humantime::format_duration(now.saturating_sub(then))),
+    };
+    // Beyond the year 9999 there is no such form.
+    const LAST: u64 = 253_402_300_799;
+    match seconds {
+        0..=LAST => {
+            let then = SystemTime::UNIX_EPOCH + then;
+            format!("{} ({distance})", humantime::format_rfc3339_seconds(then))
+        }
+        _ => distance,
+    }
+}
+
+fn since_1970(now: SystemTime) -> Duration {
+    now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::token::RoleName;
+
+    fn options(secret_file: &Path) -> Sign {
+        Sign {
+            secret_file: secret_file.to_owned(),
+            subject: "agent".to_owned(),
+            ttl: Duration::from_secs(3600),
+            role: RoleName::Owner,
+            sandbox: Some(LevelName::WorkspaceWrite),
+            writable: vec!["/srv/a".into(), "/srv/b".into()],
+            network: false,
+            issuer: None,
+            audience: Some("box".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_token_is_explained_as_it_was_signed() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, new_token()).unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let token = sign(&options(&secret), now).unwrap();
+        assert_eq!(
+            explain(&token, false, now).unwrap(),
+            "subject    agent\n\
+             role       owner\n\
+             expires    2001-09-09T02:46:40Z (in 1h)\n\
+             sandbox    workspace-write below /srv/a, /srv/b, no network\n\
+             audience   box\n\
+             The signature was not checked: that takes the secret.\n"
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&explain(&token, true, now).unwrap()).unwrap();
+        assert_eq!((&json["sub"], &json["aud"]), (&"agent".into(), &"box".into()));
+        let later = now + Duration::from_secs(7200);
+        assert!(explain(&token, false, later).unwrap().contains("(1h ago)"));
+    }
+
+    #[test]
+    fn mistakes_are_told_before_a_server_refuses_the_token() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, new_token()).unwrap();
+        let refused = |change: fn(&mut Sign)| {
+            let mut options = options(&secret);
+            change(&mut options);
+            format!("{:#}", sign(&options, SystemTime::now()).unwrap_err())
+        };
+        assert!(refused(|sign| sign.ttl = Duration::ZERO).contains("--ttl"));
+        assert!(refused(|sign| sign.sandbox = Some(LevelName::ReadOnly)).contains("--writable"));
+        assert!(refused(|sign| sign.writable = vec!["a".into()]).contains("absolute"));
+        assert!(refused(|sign| sign.subject = String::new()).contains("sub"));
+        std::fs::write(&secret, "short").unwrap();
+        assert!(refused(|_| ()).contains("at least 32"));
+    }
+
+    #[test]
+    fn the_hash_of_a_capability_token_is_told() {
+        let text = explain("open-sesame", false, SystemTime::now()).unwrap();
+        assert!(text.contains("--ws-token-sha256"));
+        assert!(exec_server_transport::parse_sha256(text.lines().last().unwrap()).is_some());
+        assert!(!text.contains("open-sesame"));
+        assert!(explain("open-sesame", true, SystemTime::now()).is_err());
+    }
+}

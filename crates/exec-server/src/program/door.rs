@@ -1,0 +1,227 @@
+//! Who gets in: the credentials, the certificate and the limits that all listeners of a server share, and
+//! how they are kept current while it runs.
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_host::process::origin::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
+use exec_server_protocol::Subject;
+use exec_server_transport::{
+    Authenticator, ConnectionLimits, ListenUrl, Listener, ListenerOptions, Peer, SelfSigned,
+    TlsFiles, TlsServer, self_signed,
+};
+use std::os::fd::AsFd as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{AbortHandle, spawn_blocking};
+
+use super::serve::ServeError;
+use crate::config::Settings;
+use crate::config::exposure::CertificateSource;
+use crate::program::write_history_files::own_state_directories;
+
+/// How often the files of the certificate are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Door {
+    authenticator: Option<Arc<Authenticator>>,
+    tls: Option<Arc<TlsServer>>,
+    is_self_signed: bool,
+    limits: Arc<ConnectionLimits>,
+}
+
+/// Reads files again when they change, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Reloading(Option<AbortHandle>);
+
+impl Door {
+    /// Reads the files that the settings name, and makes a certificate if one is asked for.
+    pub(super) fn new(settings: &Settings, urls: &[ListenUrl]) -> Result<Self, ServeError> {
+        let authenticator = settings.auth_options()?.map(Authenticator::new).transpose()?;
+        let source = settings.certificate()?;
+        let is_self_signed = source == Some(CertificateSource::SelfSigned);
+        let files = match source {
+            None => None,
+            Some(CertificateSource::Files { certificate, key }) => Some((certificate, key)),
+            Some(CertificateSource::SelfSigned) => {
+                let directories = own_state_directories();
+                let state = directories.first().ok_or(ServeError::NoStateDirectory)?;
+                let made = self_signed(&state.join("tls"), names(urls))?;
+                let SelfSigned { certificate, key } = made;
+                Some((certificate, key))
+            }
+        };
+        let tls = files.map(|(certificate, key)| {
+            TlsServer::load(TlsFiles { certificate, key, client_ca: settings.client_ca() })
+        });
+        let limits =
+            ConnectionLimits::new(settings.max_connections, settings.max_connections_per_subject);
+        Ok(Self {
+            authenticator: authenticator.map(Arc::new),
+            tls: tls.transpose()?.map(Arc::new),
+            is_self_signed,
+            limits,
+        })
+    }
+
+    pub(super) fn options(&self, settings: &Settings) -> ListenerOptions {
+        ListenerOptions {
+            allowed_origins: settings.allow_origins.clone(),
+            allowed_hosts: settings.allow_hosts.clone(),
+            authenticator: self.authenticator.clone(),
+            tls: self.tls.clone(),
+            insecure: settings.insecure,
+            identify_user: match settings.allow_other_users {
+                true => any_user,
+                false => own_user,
+            },
+            open_to_other_users: settings.allow_other_users,
+            limits: Arc::clone(&self.limits),
+            handshake_timeout: settings.handshake_timeout,
+            ..ListenerOptions::default()
+        }
+    }
+
+    /// Files that no sandbox may read.
+    pub(super) fn secret_files(&self) -> Vec<PathBuf> {
+        let of_tokens = self.authenticator.iter().flat_map(|tokens| tokens.secret_files());
+        let of_tls = self.tls.iter().flat_map(|tls| tls.secret_files());
+        of_tokens.chain(of_tls).collect()
+    }
+
+    /// Whether commands of the server's own user get in without being told anything.
+    pub(super) fn is_open_to_own_user(&self, listener: &Listener) -> bool {
+        match listener.local_url() {
+            ListenUrl::Unix(_) => true,
+            ListenUrl::WebSocket(_) => self.authenticator.is_none(),
+            ListenUrl::SecureWebSocket(_) | ListenUrl::Stdio | ListenUrl::Off => false,
+        }
+    }
+
+    /// Says how to reach a server whose certificate no authority vouches for: one line to paste on
+    /// the other machine.
+    pub(super) fn explain(&self, settings: &Settings, listeners: &[Listener]) {
+        let Some(tls) = self.tls.as_ref().filter(|_| self.is_self_signed) else { return };
+        for listener in listeners {
+            let ListenUrl::SecureWebSocket(address) = listener.local_url() else { continue };
+            let token = match (&self.authenticator, settings.ws_token_file.as_str()) {
+                (None, _) => String::new(),
+                (Some(_), "") => " --token-file FILE".to_owned(),
+                (Some(_), file) => format!(" --token-file {file}"),
+            };
+            // Nothing is lost with a line that cannot be written.
+            let _ = writeln!(
+                io::stderr(),
+                "exec-server shell --connect wss://{}{token} --tls-fingerprint {}",
+                reachable(*address),
+                tls.fingerprint()
+            );
+        }
+    }
+
+    /// Reads certificate, tokens and secrets again on SIGHUP, and the certificate also when its files
+    /// change. Connections that are open go on.
+    pub(super) fn keep_current(&self) -> io::Result<Reloading> {
+        if self.authenticator.is_none() && self.tls.is_none() {
+            return Ok(Reloading(None));
+        }
+        let mut hangups = signal(SignalKind::hangup())?;
+        let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
+        let task = tokio::spawn(async move {
+            let mut is_reported = false;
+            loop {
+                let is_asked = tokio::select! {
+                    _ = hangups.recv() => true,
+                    () = tokio::time::sleep(LOOK_INTERVAL), if tls.is_some() => false,
+                };
+                let (authenticator, tls) = (authenticator.clone(), tls.clone());
+                let reload = move || reload(is_asked, authenticator.as_deref(), tls.as_deref());
+                match spawn_blocking(reload).await {
+                    Ok(Ok(())) => is_reported = false,
+                    Ok(Err(problem)) if is_asked || !is_reported => {
+                        is_reported = true;
+                        tracing::warn!("{problem}; the server goes on with what it had");
+                    }
+                    Ok(Err(_)) | Err(_) => {}
+                }
+            }
+        });
+        Ok(Reloading(Some(task.abort_handle())))
+    }
+}
+
+fn reload(
+    is_asked: bool,
+    authenticator: Option<&Authenticator>,
+    tls: Option<&TlsServer>,
+) -> Result<(), String> {
+    let tls = match tls.filter(|tls| is_asked || tls.has_changed()) {
+        Some(tls) => tls.reload().map(|()| {
+            tracing::info!(fingerprint = %tls.fingerprint(), "loaded the certificate again");
+        }),
+        None => Ok(()),
+    };
+    let authenticator = authenticator.filter(|_| is_asked).map_or(Ok(()), Authenticator::reload);
+    tls.map_err(|error| error.to_string())?;
+    authenticator.map_err(|error| error.to_string())
+}
+
+impl Drop for Reloading {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Any user of the machine can reach a loopback port, and a socket whose mode was changed.
+fn own_user(peer: &Peer) -> Option<Subject> {
+    any_user(peer).filter(|subject| *subject == Subject::LocalUser)
+}
+
+fn any_user(peer: &Peer) -> Option<Subject> {
+    let user = match peer {
+        Peer::Tcp { remote, local } => user_of_tcp_peer(*remote, *local),
+        Peer::Unix { socket } => user_of_unix_peer(socket.as_fd()),
+    };
+    Some(match user {
+        PeerUser::Trusted => Subject::LocalUser,
+        PeerUser::Other(uid) => Subject::OtherUser(Some(uid)),
+        PeerUser::Unknown => Subject::OtherUser(None),
+    })
+}
+
+/// What a certificate for these listeners is for.
+fn names(urls: &[ListenUrl]) -> Vec<String> {
+    let addresses = urls.iter().filter_map(|url| match url {
+        ListenUrl::SecureWebSocket(address) => Some(address.ip()),
+        _ => None,
+    });
+    let addresses = addresses.filter(|address| !address.is_unspecified());
+    let usual = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let mut names: Vec<_> = usual.into_iter().chain(host_name()).collect();
+    names.extend(addresses.map(|address| address.to_string()));
+    names.dedup();
+    names
+}
+
+/// An address that another machine can use.
+fn reachable(address: SocketAddr) -> String {
+    match (address.ip(), host_name()) {
+        (IpAddr::V4(ip), Some(name)) if ip.is_unspecified() => format!("{name}:{}", address.port()),
+        (IpAddr::V6(ip), Some(name)) if ip.is_unspecified() => format!("{name}:{}", address.port()),
+        _ => address.to_string(),
+    }
+}
+
+fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    let is_usable = |name: &String| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+        !name.is_empty() && name.bytes().all(is_part)
+    };
+    Some(name).filter(is_usable)
+}

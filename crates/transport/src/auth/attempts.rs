@@ -1,0 +1,103 @@
+//! Slows down an address that fails to prove itself. Only refusals are delayed: whoever has a valid
+//! token is let in at once, also from an address that somebody else abuses. Takes the time, keeps none.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Failures of an address that are answered at once.
+const FREE_FAILURES: u32 = 5;
+/// From then on an address gets this many refusals a second.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Below the time for a handshake, so that a refusal is an answer and not a timeout.
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// Addresses that are remembered. One more, and the one that has been quiet for longest is forgotten.
+const MAX_ADDRESSES: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(crate) struct FailedAttempts {
+    /// When the address will have paid for its failures.
+    paid_by: HashMap<IpAddr, Instant>,
+}
+
+impl FailedAttempts {
+    /// Counts a failure. Returns how long the refusal has to wait.
+    pub(crate) fn delay(&mut self, address: IpAddr, now: Instant) -> Duration {
+        let address = network_of(address);
+        if !self.paid_by.contains_key(&address) && self.paid_by.len() >= MAX_ADDRESSES {
+            self.forget(now);
+        }
+        let paid_by = self.paid_by.entry(address).or_insert(now);
+        let debt = paid_by.saturating_duration_since(now);
+        let delay = debt.saturating_sub(INTERVAL * (FREE_FAILURES - 1)).min(LONGEST_DELAY);
+        // A debt that cannot delay more need not grow.
+        let most = LONGEST_DELAY + INTERVAL * FREE_FAILURES;
+        *paid_by = now + (debt + INTERVAL).min(most);
+        delay
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.paid_by.retain(|_, paid_by| *paid_by > now);
+        if self.paid_by.len() >= MAX_ADDRESSES {
+            let oldest = self.paid_by.iter().min_by_key(|(_, paid_by)| **paid_by);
+            if let Some(address) = oldest.map(|(address, _)| *address) {
+                self.paid_by.remove(&address);
+            }
+        }
+    }
+}
+
+/// A subscriber of IPv6 has at least a /64, and could use another address for each attempt.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let bits = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from_bits(bits))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_to_a_limit_and_are_forgotten() {
+        let mut attempts = FailedAttempts::default();
+        let (start, address) = (Instant::now(), IpAddr::from([192, 0, 2, 1]));
+        let delays: Vec<_> = (0..7).map(|_| attempts.delay(address, start)).collect();
+        assert_eq!(delays[..5], [Duration::ZERO; 5]);
+        assert_eq!(delays[5..], [INTERVAL, 2 * INTERVAL]);
+        for _ in 0..10_000 {
+            assert!(attempts.delay(address, start) <= LONGEST_DELAY);
+        }
+        assert_eq!(attempts.delay(address, start), LONGEST_DELAY);
+        assert_eq!(attempts.delay(IpAddr::from([192, 0, 2, 2]), start), Duration::ZERO);
+        let later = start + Duration::from_secs(10);
+        assert_eq!(attempts.delay(address, later), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let mut attempts = FailedAttempts::default();
+        let now = Instant::now();
+        let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);
+        let delays: Vec<_> = (0..6).map(|host| attempts.delay(address(host), now)).collect();
+        assert_eq!(delays[5], INTERVAL);
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+        assert_eq!(network_of(mapped), IpAddr::from([192, 0, 2, 1]));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut attempts = FailedAttempts::default();
+        let now = Instant::now();
+        for number in 0..2 * u32::try_from(MAX_ADDRESSES).unwrap() {
+            attempts.delay(IpAddr::from(number.to_be_bytes()), now);
+        }
+        assert_eq!(attempts.paid_by.len(), MAX_ADDRESSES);
+    }
+}

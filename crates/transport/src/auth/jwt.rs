@@ -1,0 +1,419 @@
+//! JSON Web Tokens (RFC 7519) signed with HMAC-SHA256, and with nothing else.
+//!
+//! The field's crate, `jsonwebtoken`, needs a process-wide crypto provider, which an embedder of this
+//! library may want for its own tokens, and its backends bring RSA. One algorithm is all there is here,
+//! so a token cannot choose: `none`, and a public key taken for an HMAC secret, have no code to reach.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64_simd::URL_SAFE_NO_PAD;
+use exec_server_protocol::{MAX_SUBJECT_BYTES, Role, SandboxCeiling, SandboxLevel};
+use ring::hmac;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{AuthError, read_secret};
+
+/// A shorter secret could be guessed: it is the only thing that a signature rests on.
+pub const MIN_SECRET_BYTES: usize = 32;
+
+const ALGORITHM: &str = "HS256";
+
+/// What a token says. Members that are not listed are ignored; `role` and `sandbox` restrict, so
+/// what is not understood in them is an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub: Option<String>,
+    /// In seconds since 1970, like all times here.
+    #[serde(deserialize_with = "numeric_date")]
+    pub exp: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_date")]
+    pub nbf: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_date")]
+    pub iat: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iss: Option<String>,
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "one_or_many",
+        serialize_with = "one_if_single"
+    )]
+    pub aud: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxClaim>,
+}
+
+/// The ceiling of a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxClaim {
+    pub mode: SandboxLevel,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable_roots: Vec<PathBuf>,
+    #[serde(default)]
+    pub network: bool,
+}
+
+impl SandboxClaim {
+    #[must_use]
+    pub fn into_ceiling(self) -> SandboxCeiling {
+        let Self { mode, writable_roots, network } = self;
+        SandboxCeiling { require: Some(mode), writable_roots, network }
+    }
+}
+
+/// What a token must say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TokenRules {
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    /// How far the clock of whoever signs may be from this one.
+    pub max_clock_skew: Duration,
+}
+
+/// Why a token is refused. For the log: a client learns only that it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    #[error("it is not the token of this server")]
+    UnknownToken,
+    #[error("it is not a JSON Web Token")]
+    NotAToken,
+    #[error("its algorithm is not {ALGORITHM}")]
+    Algorithm,
+    #[error("its signature is wrong")]
+    Signature,
+    #[error("its claims are invalid: {0}")]
+    Claims(String),
+    #[error("it has expired")]
+    Expired,
+    #[error("it is not valid yet")]
+    NotYetValid,
+    #[error("its issuer is not the expected one")]
+    Issuer,
+    #[error("its audience is not the expected one")]
+    Audience,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    /// Extensions that must be understood. None is.
+    #[serde(default)]
+    crit: Option<serde_json::Value>,
+}
+
+/// The secret that signs tokens and proves them.
+pub struct SigningSecret(hmac::Key);
+
+impl SigningSecret {
+    /// Reads a secret from a file; a line break at its end does not count.
+    pub fn read(path: &Path) -> Result<Self, AuthError> {
+        let secret = read_secret(path)?;
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err(AuthError::ShortSecret { path: path.to_owned(), len: secret.len() });
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
+    }
+
+    #[must_use]
+    pub fn sign(&self, claims: &Claims) -> String {
+        let claims = serde_json::to_string(claims).expect("claims have only string keys");
+        let header = format!(r#"{{"alg":"{ALGORITHM}","typ":"JWT"}}"#);
+        let encode = |text: &[u8]| URL_SAFE_NO_PAD.encode_to_string(text);
+        let signed = format!("{}.{}", encode(header.as_bytes()), encode(claims.as_bytes()));
+        let signature = hmac::sign(&self.0, signed.as_bytes());
+        format!("{signed}.{}", encode(signature.as_ref()))
+    }
+
+    /// The claims of a token that this secret signed and that holds now. Nothing in the claims is
+    /// looked at before the signature.
+    pub fn verify(
+        &self,
+        token: &str,
+        rules: &TokenRules,
+        now: SystemTime,
+    ) -> Result<Claims, TokenError> {
+        let parts = Parts::of(token)?;
+        let header: Header =
+            serde_json::from_slice(&parts.header).map_err(|_| TokenError::NotAToken)?;
+        if header.alg != ALGORITHM || header.crit.is_some() {
+            return Err(TokenError::Algorithm);
+        }
+        // In constant time.
+        hmac::verify(&self.0, parts.signed.as_bytes(), &parts.signature)
+            .map_err(|_| TokenError::Signature)?;
+        let claims = parts.claims()?;
+        rules.check(&claims, now)?;
+        Ok(claims)
+    }
+}
+
+/// What a token says, whether that is true or not.
+pub fn inspect(token: &str) -> Result<Claims, TokenError> {
+    Parts::of(token)?.claims()
+}
+
+impl TokenRules {
+    fn check(&self, claims: &Claims, now: SystemTime) -> Result<(), TokenError> {
+        if now >= self.expiry(claims) {
+            return Err(TokenError::Expired);
+        }
+        if claims.nbf.is_some_and(|nbf| now + self.max_clock_skew < moment(nbf)) {
+            return Err(TokenError::NotYetValid);
+        }
+        if self.issuer.is_some() && claims.iss != self.issuer {
+            return Err(TokenError::Issuer);
+        }
+        if self.audience.as_ref().is_some_and(|audience| !claims.aud.contains(audience)) {
+            return Err(TokenError::Audience);
+        }
+        Ok(())
+    }
+
+    /// The first moment at which a token does not hold any more.
+    pub(super) fn expiry(&self, claims: &Claims) -> SystemTime {
+        moment(claims.exp) + self.max_clock_skew
+    }
+}
+
+struct Parts<'t> {
+    /// What the signature covers.
+    signed: &'t str,
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl<'t> Parts<'t> {
+    fn of(token: &'t str) -> Result<Self, TokenError> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::NotAToken)?;
+        let (header, payload) = signed.split_once('.').ok_or(TokenError::NotAToken)?;
+        // A dot in the payload is not base64.
+        let decode = |part: &str| {
+            URL_SAFE_NO_PAD.decode_to_vec(part.as_bytes()).map_err(|_| TokenError::NotAToken)
+        };
+        Ok(Self {
+            signed,
+            header: decode(header)?,
+            payload: decode(payload)?,
+            signature: decode(signature)?,
+        })
+    }
+
+    fn claims(&self) -> Result<Claims, TokenError> {
+        let claims: Claims = serde_json::from_slice(&self.payload)
+            .map_err(|error| TokenError::Claims(error.to_string()))?;
+        let is_name = |name: &String| {
+            (1..=MAX_SUBJECT_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+        };
+        if !claims.sub.iter().all(is_name) {
+            let reason =
+                format!("sub must have 1 to {MAX_SUBJECT_BYTES} bytes, none a control character");
+            return Err(TokenError::Claims(reason));
+        }
+        let roots = claims.sandbox.iter().flat_map(|sandbox| &sandbox.writable_roots);
+        if let Some(root) = roots.into_iter().find(|root| !is_exact(root)) {
+            let reason =
+                format!("writable root {} must be absolute, without \"..\"", root.display());
+            return Err(TokenError::Claims(reason));
+        }
+        Ok(claims)
+    }
+}
+
+fn is_exact(path: &Path) -> bool {
+    path.is_absolute() && !path.components().any(|part| part == std::path::Component::ParentDir)
+}
+
+/// The far future where the clock has no such moment.
+fn moment(seconds: u64) -> SystemTime {
+    const FAR: Duration = Duration::from_secs(1 << 40);
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds).min(FAR)
+}
+
+/// A number of seconds, with or without a fraction.
+fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = serde_json::Number::deserialize(deserializer)?;
+    let whole = number.as_u64().or_else(|| {
+        let seconds = number.as_f64().filter(|seconds| *seconds >= 0.0)?;
+        Some(seconds as u64)
+    });
+    whole.ok_or_else(|| serde::de::Error::custom("a time is negative"))
+}
+
+fn some_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    numeric_date(deserializer).map(Some)
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Audience {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Audience::deserialize(deserializer)? {
+        Audience::One(one) => vec![one],
+        Audience::Many(many) => many,
+    })
+}
+
+fn one_if_single<S: Serializer>(audience: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    match audience {
+        [one] => one.serialize(serializer),
+        many => many.serialize(serializer),
+    }
+}
+
+impl std::fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningSecret(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(bytes: &[u8]) -> SigningSecret {
+        SigningSecret(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    fn now() -> SystemTime {
+        moment(1_000)
+    }
+
+    fn token(header: &str, claims: &str, key: &SigningSecret) -> String {
+        let encode = |text: &[u8]| URL_SAFE_NO_PAD.encode_to_string(text);
+        let signed = format!("{}.{}", encode(header.as_bytes()), encode(claims.as_bytes()));
+        let signature = encode(hmac::sign(&key.0, signed.as_bytes()).as_ref());
+        format!("{signed}.{signature}")
+    }
+
+    const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
+
+    fn verify(claims: &str, rules: &TokenRules) -> Result<Claims, TokenError> {
+        let secret = secret(&[7; 32]);
+        secret.verify(&token(HEADER, claims, &secret), rules, now())
+    }
+
+    /// Appendix A.1 of RFC 7515.
+    #[test]
+    fn the_example_of_the_rfc_is_verified() {
+        let key = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
+        let key = URL_SAFE_NO_PAD.decode_to_vec(key.as_bytes()).unwrap();
+        let token = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9\
+            .eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ\
+            .dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+        let issued = TokenRules { issuer: Some("joe".into()), ..TokenRules::default() };
+        let claims = secret(&key).verify(token, &issued, now()).unwrap();
+        assert_eq!((claims.exp, claims.iss.as_deref()), (1_300_819_380, Some("joe")));
+        let later = moment(1_300_819_380);
+        assert_eq!(secret(&key).verify(token, &issued, later), Err(TokenError::Expired));
+    }
+
+    #[test]
+    fn only_the_secret_and_its_algorithm_prove_a_token() {
+        let (ours, other) = (secret(&[7; 32]), secret(&[8; 32]));
+        let rules = TokenRules::default();
+        let claims = r#"{"exp":2000}"#;
+        assert!(ours.verify(&token(HEADER, claims, &ours), &rules, now()).is_ok());
+        let refused = |token: &str| ours.verify(token, &rules, now()).unwrap_err();
+        assert_eq!(refused(&token(HEADER, claims, &other)), TokenError::Signature);
+        for header in [
+            r#"{"alg":"none"}"#,
+            r#"{"alg":"None"}"#,
+            r#"{"alg":"HS512"}"#,
+            r#"{"alg":"RS256"}"#,
+            r#"{"alg":"hs256"}"#,
+            r#"{"alg":"HS256","crit":["exp"]}"#,
+        ] {
+            assert_eq!(refused(&token(header, claims, &ours)), TokenError::Algorithm, "{header}");
+        }
+        let good = token(HEADER, claims, &ours);
+        let (signed, signature) = good.rsplit_once('.').unwrap();
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a.b",
+            signed,
+            &format!("{signed}."),
+            &format!("{good}.x"),
+            &format!("{good}="),
+            &format!(" {good}"),
+            &format!("{signed}.{}", &signature[1..]),
+            &good.replacen('e', "E", 1),
+            r#"{"alg":"HS256"}.{"exp":2000}.x"#,
+        ] {
+            let error = refused(bad);
+            let is_expected = matches!(error, TokenError::NotAToken | TokenError::Signature);
+            assert!(is_expected, "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_issuer_and_audience_are_checked() {
+        let any = TokenRules::default();
+        let skewed = TokenRules { max_clock_skew: Duration::from_secs(60), ..any.clone() };
+        let expects =
+            TokenRules { issuer: Some("me".into()), audience: Some("box".into()), ..any.clone() };
+        use TokenError::{Audience, Expired, Issuer, NotYetValid};
+        for (claims, rules, expected) in [
+            (r#"{"exp":1001}"#, &any, None),
+            (r#"{"exp":1001.9}"#, &any, None),
+            (r#"{"exp":1000}"#, &any, Some(Expired)),
+            (r#"{"exp":0}"#, &any, Some(Expired)),
+            (r#"{"exp":941}"#, &skewed, None),
+            (r#"{"exp":940}"#, &skewed, Some(Expired)),
+            (r#"{"exp":18446744073709551615}"#, &any, None),
+            (r#"{"exp":2000,"nbf":1000}"#, &any, None),
+            (r#"{"exp":2000,"nbf":1001}"#, &any, Some(NotYetValid)),
+            (r#"{"exp":2000,"nbf":1060}"#, &skewed, None),
+            (r#"{"exp":2000,"nbf":1061}"#, &skewed, Some(NotYetValid)),
+            (r#"{"exp":2000,"iss":"me","aud":"box"}"#, &expects, None),
+            (r#"{"exp":2000,"iss":"me","aud":["other","box"]}"#, &expects, None),
+            (r#"{"exp":2000,"aud":"box"}"#, &expects, Some(Issuer)),
+            (r#"{"exp":2000,"iss":"you","aud":"box"}"#, &expects, Some(Issuer)),
+            (r#"{"exp":2000,"iss":"me"}"#, &expects, Some(Audience)),
+            (r#"{"exp":2000,"iss":"me","aud":[]}"#, &expects, Some(Audience)),
+            (r#"{"exp":2000,"iss":"me","aud":"other"}"#, &expects, Some(Audience)),
+        ] {
+            assert_eq!(verify(claims, rules).err(), expected, "{claims}");
+        }
+    }
+
+    #[test]
+    fn claims_that_are_not_understood_are_refused() {
+        let long = "x".repeat(MAX_SUBJECT_BYTES + 1);
+        for claims in [
+            "{}",
+            r#"{"exp":null}"#,
+            r#"{"exp":"2000"}"#,
+            r#"{"exp":-1}"#,
+            r#"{"exp":2000,"exp":3000}"#,
+            r#"{"exp":2000,"nbf":"soon"}"#,
+            r#"{"exp":2000,"sub":7}"#,
+            r#"{"exp":2000,"sub":""}"#,
+            r#"{"exp":2000,"sub":"a\nb"}"#,
+            &format!(r#"{{"exp":2000,"sub":"{long}"}}"#),
+            r#"{"exp":2000,"role":"root"}"#,
+            r#"{"exp":2000,"sandbox":"read-only"}"#,
+            r#"{"exp":2000,"sandbox":{}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"none"}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"read-only","netwrok":true}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"workspace-write","writable_roots":["relative"]}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"workspace-write","writable_roots":["/a/../b"]}}"#,
+            "[]",
+            "7",
+        ] {
+            let refused = verify(claims, &TokenRules::default());
+            assert!(matches!(refused, Err(TokenError::Claims(_))), "{claims}: {refused:?}");
+        }
+        assert!(verify(r#"{"exp":2000,"scope":"any","jti":"1"}"#, &TokenRules::default()).is_ok());
+    }
+}

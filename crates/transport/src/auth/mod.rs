@@ -1,0 +1,277 @@
+//! Bearer tokens: what a listener accepts, and where a request carries one. Knows nothing of sockets
+//! and keeps no clock. No text made here holds a token or a secret.
+
+mod attempts;
+mod credentials;
+mod jwt;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use std::time::SystemTime;
+
+use base64_simd::URL_SAFE_NO_PAD;
+use exec_server_protocol::{Principal, SandboxCeiling, Subject};
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use subtle::ConstantTimeEq as _;
+
+pub(crate) use attempts::FailedAttempts;
+pub(crate) use credentials::{AmbiguousToken, find_token, selected_subprotocol};
+pub use jwt::{
+    Claims, MIN_SECRET_BYTES, SandboxClaim, SigningSecret, TokenError, TokenRules, inspect,
+};
+
+/// How a WebSocket listener knows its clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthOptions {
+    /// One secret text, which each client has.
+    CapabilityToken(CapabilityToken),
+    /// JSON Web Tokens signed with HMAC-SHA256.
+    SignedBearerToken { secret_file: PathBuf, rules: TokenRules },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CapabilityToken {
+    File(PathBuf),
+    Sha256([u8; 32]),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error(
+        "{} does not hold a token: it is empty, or has a space, a line break or another character \
+         that cannot stand in a header",
+        path.display()
+    )]
+    NotAToken { path: PathBuf },
+    #[error(
+        "the secret in {} has {len} bytes; it needs at least {MIN_SECRET_BYTES} \
+         (exec-server token new makes one)",
+        path.display()
+    )]
+    ShortSecret { path: PathBuf, len: usize },
+}
+
+/// Decides whom a token proves.
+#[derive(Debug)]
+pub struct Authenticator {
+    options: AuthOptions,
+    keys: RwLock<Arc<Keys>>,
+}
+
+enum Keys {
+    CapabilityToken { sha256: [u8; 32] },
+    SignedBearerToken { secret: Box<SigningSecret>, rules: TokenRules },
+}
+
+impl Authenticator {
+    /// Reads the files.
+    pub fn new(options: AuthOptions) -> Result<Self, AuthError> {
+        let keys = RwLock::new(Arc::new(Keys::read(&options)?));
+        Ok(Self { options, keys })
+    }
+
+    /// Reads the files again. After an error everything is as before.
+    pub fn reload(&self) -> Result<(), AuthError> {
+        let keys = Arc::new(Keys::read(&self.options)?);
+        *self.keys.write().expect("no code panics while it holds the keys") = keys;
+        Ok(())
+    }
+
+    /// Files that let their reader in.
+    #[must_use]
+    pub fn secret_files(&self) -> Vec<PathBuf> {
+        match &self.options {
+            AuthOptions::CapabilityToken(CapabilityToken::Sha256(_)) => Vec::new(),
+            AuthOptions::CapabilityToken(CapabilityToken::File(path))
+            | AuthOptions::SignedBearerToken { secret_file: path, .. } => vec![path.clone()],
+        }
+    }
+
+    pub(crate) fn authenticate(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<Principal, TokenError> {
+        let keys = Arc::clone(&self.keys.read().expect("no code panics while it holds the keys"));
+        let sha256 = sha256(token.as_bytes());
+        match &*keys {
+            Keys::CapabilityToken { sha256: expected } => {
+                // Hashes tell nothing about how much of a wrong token is right.
+                let is_equal = bool::from(sha256.ct_eq(expected));
+                is_equal
+                    .then(|| Principal::new(Subject::Token(sha256)))
+                    .ok_or(TokenError::UnknownToken)
+            }
+            Keys::SignedBearerToken { secret, rules } => {
+                let claims = secret.verify(token, rules, now)?;
+                Ok(Principal {
+                    expires: Some(rules.expiry(&claims)),
+                    role: claims.role.unwrap_or_default(),
+                    ceiling: claims
+                        .sandbox
+                        .map_or_else(SandboxCeiling::default, SandboxClaim::into_ceiling),
+                    subject: claims.sub.map_or(Subject::Token(sha256), Subject::Named),
+                })
+            }
+        }
+    }
+}
+
+impl Keys {
+    fn read(options: &AuthOptions) -> Result<Self, AuthError> {
+        Ok(match options {
+            AuthOptions::CapabilityToken(CapabilityToken::Sha256(sha256)) => {
+                Self::CapabilityToken { sha256: *sha256 }
+            }
+            AuthOptions::CapabilityToken(CapabilityToken::File(path)) => {
+                let token = read_token_file(path)?;
+                Self::CapabilityToken { sha256: sha256(token.as_bytes()) }
+            }
+            AuthOptions::SignedBearerToken { secret_file, rules } => {
+                let secret = Box::new(SigningSecret::read(secret_file)?);
+                Self::SignedBearerToken { secret, rules: rules.clone() }
+            }
+        })
+    }
+}
+
+/// A token, or a secret to sign tokens with, that nobody can guess: 256 random bits.
+///
+/// # Panics
+/// When the system has no randomness to give.
+#[must_use]
+pub fn new_token() -> String {
+    let mut bits = [0; 32];
+    SystemRandom::new().fill(&mut bits).expect("the system has randomness");
+    URL_SAFE_NO_PAD.encode_to_string(bits)
+}
+
+/// The token in a file, without the line break at its end.
+pub fn read_token_file(path: &Path) -> Result<String, AuthError> {
+    let bytes = read_secret(path)?;
+    let token = String::from_utf8(bytes).ok().filter(|token| is_token(token));
+    token.ok_or_else(|| AuthError::NotAToken { path: path.to_owned() })
+}
+
+/// A line break would add headers of its own, and a space would end the token.
+pub(crate) fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn read_secret(path: &Path) -> Result<Vec<u8>, AuthError> {
+    let mut bytes = std::fs::read(path)
+        .map_err(|source| AuthError::Unreadable { path: path.to_owned(), source })?;
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
+    bytes.truncate(end.map_or(0, |last| last + 1));
+    Ok(bytes)
+}
+
+/// By which a server can know a token without having it.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let hash = digest(&SHA256, bytes);
+    hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// Without the keys.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn file(content: &str) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        std::fs::write(&path, content).unwrap();
+        (directory, path)
+    }
+
+    #[test]
+    fn a_capability_token_lets_in_and_every_other_text_does_not() {
+        let (_directory, path) = file("open sesame\n");
+        let options = |token| AuthOptions::CapabilityToken(token);
+        let refused = Authenticator::new(options(CapabilityToken::File(path.clone())));
+        assert!(matches!(refused, Err(AuthError::NotAToken { .. })));
+
+        std::fs::write(&path, "open-sesame\r\n").unwrap();
+        let by_file = Authenticator::new(options(CapabilityToken::File(path.clone()))).unwrap();
+        let hash = sha256(b"open-sesame");
+        let by_hash = Authenticator::new(options(CapabilityToken::Sha256(hash))).unwrap();
+        for authenticator in [&by_file, &by_hash] {
+            let now = SystemTime::now();
+            let principal = authenticator.authenticate("open-sesame", now).unwrap();
+            assert_eq!(principal, Principal::new(Subject::Token(hash)));
+            for wrong in ["", "open-sesam", "open-sesamE", "open-sesame\n"] {
+                assert!(authenticator.authenticate(wrong, now).is_err(), "{wrong:?}");
+            }
+        }
+        assert_eq!(by_file.secret_files(), std::slice::from_ref(&path));
+        assert!(by_hash.secret_files().is_empty());
+
+        std::fs::write(&path, "").unwrap();
+        assert!(by_file.reload().is_err());
+        assert!(by_file.authenticate("open-sesame", SystemTime::now()).is_ok());
+        std::fs::write(&path, "changed").unwrap();
+        by_file.reload().unwrap();
+        assert!(by_file.authenticate("open-sesame", SystemTime::now()).is_err());
+        assert!(by_file.authenticate("changed", SystemTime::now()).is_ok());
+    }
+
+    #[test]
+    fn a_signed_token_says_who_with_which_role_under_which_ceiling_and_until_when() {
+        let (_directory, path) = file(&"s".repeat(32));
+        let rules = TokenRules { max_clock_skew: Duration::from_secs(5), ..Default::default() };
+        let options = AuthOptions::SignedBearerToken { secret_file: path.clone(), rules };
+        let authenticator = Authenticator::new(options).unwrap();
+        let secret = SigningSecret::read(&path).unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        let claims: Claims = serde_json::from_str(
+            r#"{"sub":"alice","exp":1100,"role":"observer",
+                "sandbox":{"mode":"workspace-write","writable_roots":["/srv"],"network":true}}"#,
+        )
+        .unwrap();
+        let principal = authenticator.authenticate(&secret.sign(&claims), now).unwrap();
+        assert_eq!(principal.subject, Subject::Named("alice".into()));
+        assert_eq!(principal.role, exec_server_protocol::Role::Observer);
+        assert_eq!(principal.ceiling.writable_roots, [PathBuf::from("/srv")]);
+        assert!(principal.ceiling.network);
+        assert_eq!(principal.expires, Some(now + Duration::from_secs(105)));
+
+        let nameless = secret.sign(&Claims { sub: None, ..claims });
+        let principal = authenticator.authenticate(&nameless, now).unwrap();
+        assert_eq!(principal.subject, Subject::Token(sha256(nameless.as_bytes())));
+    }
+
+    #[test]
+    fn new_tokens_differ_and_are_long_enough_to_sign_with() {
+        let (one, other) = (new_token(), new_token());
+        assert_ne!(one, other);
+        assert!(is_token(&one) && one.len() >= MIN_SECRET_BYTES);
+    }
+
+    #[test]
+    fn secrets_have_a_least_length_and_are_not_printed() {
+        let (_directory, path) = file(&format!("{}\n", "s".repeat(31)));
+        let error = SigningSecret::read(&path).unwrap_err();
+        assert!(matches!(error, AuthError::ShortSecret { len: 31, .. }), "{error}");
+        std::fs::write(&path, "s".repeat(32)).unwrap();
+        let options = AuthOptions::SignedBearerToken {
+            secret_file: path.clone(),
+            rules: TokenRules::default(),
+        };
+        let authenticator = Authenticator::new(options).unwrap();
+        assert!(!format!("{authenticator:?}").contains("sss"));
+    }
+}

@@ -1,0 +1,120 @@
+//! The client's side: how it trusts a server, and how it proves itself.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+
+use super::server::authorities;
+use super::{Fingerprint, TlsError, provider, read_certificates, read_private_key};
+
+/// How a client speaks TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsOptions {
+    pub trust: ServerTrust,
+    pub identity: Option<ClientIdentity>,
+}
+
+/// Which servers a client believes to be who they say they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ServerTrust {
+    /// Those that an authority of the system vouches for.
+    #[default]
+    SystemRoots,
+    /// Those that an authority in this PEM file vouches for.
+    Authorities(PathBuf),
+    /// The one with this certificate, whatever its name and dates are.
+    Fingerprint(Fingerprint),
+}
+
+/// The certificate of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Blocks: it reads files.
+pub(crate) fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the default versions");
+    let config = match &options.trust {
+        ServerTrust::SystemRoots => config.with_root_certificates(system_roots()?),
+        ServerTrust::Authorities(path) => config.with_root_certificates(authorities(path)?),
+        ServerTrust::Fingerprint(expected) => {
+            let pinned = Pinned { expected: *expected, provider: provider() };
+            config.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
+        }
+    };
+    let mut config = match &options.identity {
+        None => config.with_no_client_auth(),
+        Some(ClientIdentity { certificate, key }) => {
+            let chain = read_certificates(certificate)?;
+            config
+                .with_client_auth_cert(chain, read_private_key(key)?)
+                .map_err(|source| TlsError::Unusable { path: certificate.clone(), source })?
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn system_roots() -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (usable, _) = roots.add_parsable_certificates(found.certs);
+    if usable == 0 { Err(TlsError::NoSystemRoots) } else { Ok(roots) }
+}
+
+/// Compares the certificate itself. That the server has its key, the handshake's signature proves.
+#[derive(Debug)]
+struct Pinned {
+    expected: Fingerprint,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if Fingerprint::of(end_entity) == self.expected {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

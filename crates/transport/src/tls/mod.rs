@@ -1,0 +1,64 @@
+//! TLS: the certificate of a listener, and how a client trusts a server. By rustls, versions 1.2 and 1.3.
+
+mod client;
+mod fingerprint;
+mod self_signed;
+mod server;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{Error as PemError, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+pub(crate) use client::client_config;
+pub use client::{ClientIdentity, ServerTrust, TlsOptions};
+pub use fingerprint::{Fingerprint, FingerprintParseError, parse_sha256};
+pub use self_signed::{SelfSigned, self_signed};
+pub(crate) use server::name_of;
+pub use server::{TlsFiles, TlsServer};
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{} holds no certificate in PEM form", path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("{} holds no private key in PEM form", path.display())]
+    NoPrivateKey { path: PathBuf },
+    #[error("{} cannot be used: {source}", path.display())]
+    Unusable { path: PathBuf, source: rustls::Error },
+    #[error("{} holds no certificate authority that can be used: {reason}", path.display())]
+    NoAuthority { path: PathBuf, reason: String },
+    #[error("the system has no certificate authorities; name one with --tls-ca")]
+    NoSystemRoots,
+    #[error("cannot make a certificate: {source}")]
+    SelfSigned { source: rcgen::Error },
+    #[error("cannot write {}: {source}", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let path = || path.to_owned();
+    let pem =
+        std::fs::read(path()).map_err(|source| TlsError::Unreadable { path: path(), source })?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    certificates
+        .ok()
+        .filter(|certificates| !certificates.is_empty())
+        .ok_or_else(|| TlsError::NoCertificate { path: path() })
+}
+
+fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+        PemError::Io(source) => TlsError::Unreadable { path: path.to_owned(), source },
+        _ => TlsError::NoPrivateKey { path: path.to_owned() },
+    })
+}

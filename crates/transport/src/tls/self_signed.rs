@@ -1,0 +1,84 @@
+//! A certificate for the first ten minutes: made once, kept, and known to clients by its fingerprint.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+use super::TlsError;
+
+/// Where a certificate and its key are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfSigned {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// The certificate in this directory. Made there, for these names and addresses, if there is none.
+pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, TlsError> {
+    let files = SelfSigned {
+        certificate: directory.join("self-signed.pem"),
+        key: directory.join("self-signed.key"),
+    };
+    if files.certificate.exists() && files.key.exists() {
+        return Ok(files);
+    }
+    let failed = |source| TlsError::SelfSigned { source };
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::new(names).map_err(failed)?;
+    params.distinguished_name.push(DnType::CommonName, "exec-server");
+    // Clients that pin a fingerprint look at no date; the default of rcgen ends in the year 4096.
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    let mut builder = std::fs::DirBuilder::new();
+    builder
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|source| TlsError::Unwritable { path: directory.to_owned(), source })?;
+    // The certificate comes last: where it is, its key is.
+    write_private(&files.key, &key.serialize_pem())?;
+    write_private(&files.certificate, &certificate.pem())?;
+    Ok(files)
+}
+
+/// Under another name first, so that a half-written file is never taken for a whole one.
+fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
+    let unfinished = path.with_extension(format!("{:08x}.tmp", rand::random::<u32>()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&unfinished, path));
+    written.map_err(|source| {
+        let _ = std::fs::remove_file(&unfinished);
+        TlsError::Unwritable { path: path.to_owned(), source }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::tls::{TlsFiles, TlsServer};
+
+    #[test]
+    fn a_certificate_is_made_once_and_kept_private() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("tls");
+        let names = || vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let fingerprint = || {
+            let SelfSigned { certificate, key } = self_signed(&directory, names()).unwrap();
+            let mode = std::fs::metadata(&key).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            let files = TlsFiles { certificate, key, client_ca: None };
+            TlsServer::load(files).unwrap().fingerprint()
+        };
+        assert_eq!(fingerprint(), fingerprint());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2);
+    }
+}
