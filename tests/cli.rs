@@ -21,7 +21,10 @@ fn a_mistake_is_named_in_one_line() {
     for (arguments, expected) in [
         (&["--listen", "nowhere"][..], "nowhere"),
         (&["--listen", "ws://localhost:0"], "localhost"),
-        (&["--listen", "wss://127.0.0.1:0"], "TLS"),
+        (&["--listen", "wss://localhost:0"], "localhost"),
+        (&["--ws-token-file", "token"], "ws_auth"),
+        (&["--ws-auth", "password"], "capability-token"),
+        (&["--tls-cert", "cert.pem"], "tls_key"),
         (&["--max-sessions", "many"], "max-sessions"),
         (&["--max-sessions", "-1"], "max-sessions"),
         (&["--detached-session-ttl", "30"], "detached-session-ttl"),

@@ -345,6 +345,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("config", "url"),
     ("doctor", "sandbox"),
     ("bench --quick --only NAME", ""),
+    ("token new", ""),
     ("completions bash", "exec-server"),
     ("man", "exec-server"),
     ("help", "Commands:"),

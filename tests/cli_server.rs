@@ -132,7 +132,8 @@ fn a_server_that_cannot_be_reached_is_named_with_who_named_it() {
     for (arguments, variables, code, expected) in [
         (&["--connect", "ws://127.0.0.1:1"][..], &[][..], 1, "--connect: "),
         (&[], &[("EXEC_SERVER_URL", "ws://127.0.0.1:1")], 1, "EXEC_SERVER_URL: "),
-        (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], 2, "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], 1, "EXEC_SERVER_URL: "),
+        (&[], &[("EXEC_SERVER_URL", "https://127.0.0.1:1")], 2, "EXEC_SERVER_URL: "),
         (&[], &[("EXEC_SERVER_URL", "unix:///nonexistent/socket")], 1, "EXEC_SERVER_URL: "),
         (&["--on", "nowhere"], &[], 2, "no environment \"nowhere\" is defined"),
     ] {

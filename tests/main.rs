@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
+mod auth;
+mod ceilings;
 mod cli;
 mod cli_completion;
 mod cli_cp;
@@ -44,5 +46,6 @@ mod start_options;
 mod stdin;
 mod support;
 mod terminals;
+mod tls;
 mod trees;
 mod v0;

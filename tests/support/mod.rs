@@ -10,6 +10,7 @@ mod running;
 mod server;
 mod start;
 pub(crate) mod tmux;
+pub(crate) mod tokens;
 pub(crate) mod wire;
 
 pub(crate) use client::Client;

@@ -80,6 +80,18 @@ impl Server {
         self.client_with(&json!({}))
     }
 
+    /// A client with a new session that has this token.
+    pub(crate) fn client_of(&self, token: &str) -> Client {
+        let mut client = self.connect_with(token).unwrap();
+        client.initialize(&json!({})).unwrap();
+        client
+    }
+
+    /// A connection that was opened with this token.
+    pub(crate) fn connect_with(&self, token: &str) -> Result<Client, Box<dyn std::error::Error>> {
+        Ok(Client::over(Wire::connect(&format!("{}/?token={token}", self.url))?))
+    }
+
     pub(crate) fn client_with(&self, params: &Value) -> Client {
         let mut client = self.connect();
         client.initialize(params).unwrap();
@@ -132,6 +144,30 @@ impl Server {
     pub(crate) fn wait(&mut self) -> ExitStatus {
         Watched::new(&[self.pid()]).wait_until_all_end();
         self.child.wait().unwrap()
+    }
+
+    /// The next line on its standard output.
+    pub(crate) fn next_line(&mut self) -> String {
+        let stdout = self.stdout.as_mut().expect("the server listens on a socket");
+        if stdout.buffer().is_empty() {
+            wait_readable(stdout.get_ref().as_fd());
+        }
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// The next line on its standard error, which is captured.
+    pub(crate) fn error_line(&mut self) -> String {
+        let mut line = Vec::new();
+        let stderr = self.child.stderr.as_mut().expect("stderr is captured");
+        while !line.ends_with(b"\n") {
+            wait_readable(stderr.as_fd());
+            let mut byte = [0];
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "the server ended");
+            line.extend(byte);
+        }
+        String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
     /// What else the server wrote to its standard output; waits for its end.

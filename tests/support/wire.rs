@@ -163,6 +163,7 @@ pub(crate) fn frame_header(first: u8, len: u64) -> Vec<u8> {
 /// A TCP connection to the server of a `ws://` URL.
 pub(crate) fn tcp(url: &str) -> std::io::Result<TcpStream> {
     let address = url.strip_prefix("ws://").expect("a WebSocket URL");
+    let (address, _) = address.split_once('/').unwrap_or((address, ""));
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(HANG))?;

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod as_nobody;
+mod certificates;
 mod fault_proxy;
 mod gate;
 mod rpc_client;
@@ -16,6 +17,7 @@ mod test_server;
 mod text;
 
 pub use as_nobody::{NOBODY, as_nobody, become_nobody};
+pub use certificates::{Issued, TestAuthority, Validity};
 pub use fault_proxy::{Cut, FaultProxy, Way};
 pub use gate::Gate;
 pub use rpc_client::{BlockingWire, RpcClient, Served};

@@ -451,6 +451,6 @@ mod tests {
         assert_eq!(server.connect.unwrap().to_string(), "ws://127.0.0.1:1");
         assert_eq!(run_of("run --on box true").server.on.as_deref(), Some("box"));
         assert!(refused("ps --connect ws://a --on b").contains("--on"));
-        assert!(refused("ps --connect box").contains("expected ws://HOST:PORT"));
+        assert!(refused("ps --connect box").contains("expected wss://HOST:PORT"));
     }
 }

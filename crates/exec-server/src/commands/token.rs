@@ -13,6 +13,7 @@ use exec_server_transport::{
 
 use super::print;
 use crate::cli::token::{Inspect, LevelName, Sign, TokenCommand};
+use crate::terminal::printable;
 
 pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Result<()> {
     let text = match command {
@@ -81,7 +82,9 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
         Role::Observer => "observer",
         Role::Admin => "admin",
     };
-    let mut text = format!("subject    {subject}\nrole       {role}\n");
+    let mut text = String::new();
+    line(&mut text, "subject", subject);
+    line(&mut text, "role", role);
     line(&mut text, "expires", &moment(claims.exp, now));
     if let Some(nbf) = claims.nbf {
         line(&mut text, "not before", &moment(nbf, now));
@@ -98,7 +101,9 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
 }
 
 fn line(text: &mut String, name: &str, value: &str) {
-    writeln!(text, "{name:<10} {}", value.escape_debug()).expect("a String accepts every write");
+    // Whoever made the token wrote these texts.
+    let value = printable(value);
+    writeln!(text, "{name:<10} {value}").expect("a String accepts every write");
 }
 
 fn explain_capability(token: &str) -> String {

@@ -113,6 +113,12 @@ impl ClientConnection {
         }
     }
 
+    /// Whether the client waits for events: of files, or of processes of other sessions.
+    pub(crate) fn is_watching(&self) -> bool {
+        let observes = |socket: &Socket| socket.feeds().iter().any(|feed| !feed.is_owner());
+        !self.resources.files.watch_tasks.is_empty() || self.socket.as_ref().is_some_and(observes)
+    }
+
     /// Waits until a large response may be made: hold what is returned until it is handed over.
     pub(crate) async fn reserve(&self, bytes: usize) -> Reservation {
         match &self.socket {

@@ -80,6 +80,8 @@ impl Reader {
             self.run_queued();
             let queued = self.scheduler.has_queued();
             tokio::select! {
+                // Messages first: one that waits shows that the connection is not idle.
+                biased;
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
                         idle_since = Instant::now();
@@ -93,12 +95,6 @@ impl Reader {
                     Some(Received::Malformed(malformed)) => self.refuse(&malformed.to_string()),
                     None => return ReadEnd::Over,
                 },
-                () = sleep_until(idle_since + idle_timeout), if !idle_timeout.is_zero() => {
-                    if self.is_idle() {
-                        return ReadEnd::Idle;
-                    }
-                    idle_since = Instant::now();
-                }
                 () = permits.freed(), if queued => {}
                 () = outbox.room(), if queued && !outbox.has_room() => {
                     // What is queued has nowhere to send its response, so it never begins.
@@ -107,6 +103,12 @@ impl Reader {
                     }
                 }
                 () = self.dispatcher.tasks().reap() => {}
+                () = sleep_until(idle_since + idle_timeout), if !idle_timeout.is_zero() => {
+                    if self.is_idle() {
+                        return ReadEnd::Idle;
+                    }
+                    idle_since = Instant::now();
+                }
             }
         }
     }
@@ -117,7 +119,8 @@ impl Reader {
             Phase::Fresh => false,
             Phase::Greeted(session) | Phase::Ready(session) => session.is_working(),
         };
-        !is_working && self.dispatcher.tasks().len() == 0 && !self.scheduler.has_queued()
+        let is_answered = self.texts.is_empty() && self.dispatcher.tasks().len() == 0;
+        is_answered && !is_working && !self.dispatcher.connection().is_watching()
     }
 
     /// Nothing more will come: begins what was asked for and waits for a place.

@@ -268,6 +268,11 @@ impl RequestTexts {
         RequestText { all: Arc::clone(self), bytes }
     }
 
+    /// Whether every request has been answered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().0 == 0
+    }
+
     fn add(&self, bytes: isize) {
         let (total, held) = &mut *self.lock();
         *total = total.saturating_add_signed(bytes);

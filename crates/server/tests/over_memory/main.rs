@@ -8,6 +8,7 @@ mod http;
 mod large_answers;
 mod memory;
 mod other_processes;
+mod ownership;
 mod session_model;
 mod sessions;
 mod watches;

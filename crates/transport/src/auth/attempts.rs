@@ -13,7 +13,7 @@ const FREE_FAILURES: u32 = 5;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Below the time for a handshake, so that a refusal is an answer and not a timeout.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// Addresses that are remembered. One more, and the one that has been quiet for longest is forgotten.
+/// Addresses that are remembered. One more, and those that have been quiet for longest are forgotten.
 const MAX_ADDRESSES: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -38,13 +38,14 @@ impl FailedAttempts {
         delay
     }
 
+    /// Makes room for many, since it looks at all.
     fn forget(&mut self, now: Instant) {
         self.paid_by.retain(|_, paid_by| *paid_by > now);
         if self.paid_by.len() >= MAX_ADDRESSES {
-            let oldest = self.paid_by.iter().min_by_key(|(_, paid_by)| **paid_by);
-            if let Some(address) = oldest.map(|(address, _)| *address) {
-                self.paid_by.remove(&address);
-            }
+            let mut moments: Vec<_> = self.paid_by.values().copied().collect();
+            let (_, oldest, _) = moments.select_nth_unstable(MAX_ADDRESSES / 8);
+            let oldest = *oldest;
+            self.paid_by.retain(|_, paid_by| *paid_by > oldest);
         }
     }
 }
@@ -98,6 +99,6 @@ mod tests {
         for number in 0..2 * u32::try_from(MAX_ADDRESSES).unwrap() {
             attempts.delay(IpAddr::from(number.to_be_bytes()), now);
         }
-        assert_eq!(attempts.paid_by.len(), MAX_ADDRESSES);
+        assert!((1..=MAX_ADDRESSES).contains(&attempts.paid_by.len()));
     }
 }

@@ -131,9 +131,12 @@ async fn encrypt(
 fn distrust(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(reason) = error else { return error.to_string() };
     match reason {
-        CertificateError::UnknownIssuer => "no trusted authority has signed its certificate; name \
+        // Also of an authority that only has the name of a trusted one.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "no trusted authority has signed its certificate; name \
              one with --tls-ca, or pin the certificate with --tls-fingerprint"
-            .to_owned(),
+                .to_owned()
+        }
         CertificateError::ApplicationVerificationFailure => {
             "its certificate does not have the expected fingerprint".to_owned()
         }

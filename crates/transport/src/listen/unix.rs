@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt as _};
 use std::os::unix::net::UnixStream as BlockingUnixStream;
 use std::path::{Path, PathBuf};
 
@@ -53,20 +53,22 @@ pub(super) fn listen_at(
     // The socket already listens when it appears under its name, so that whoever finds nobody
     // listening there has found a dead one.
     let staging = staging_path(path);
-    let mode = Mode::from_raw_mode(if open_to_other_users { 0o666 } else { 0o600 });
-    let listener = bind_with_mode(&staging, mode).map_err(failed)?;
+    let listener = bind_privately(&staging).map_err(failed)?;
+    if open_to_other_users {
+        fs::set_permissions(&staging, fs::Permissions::from_mode(0o666)).map_err(failed)?;
+    }
     let mut staged = SocketFile::new(&staging).map_err(failed)?;
     install(&staging, path)?;
     staged.path = path.to_owned();
     Ok((listener, staged))
 }
 
-fn bind_with_mode(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+fn bind_privately(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // Linux gives the file that `bind` makes the mode of the socket, so there is no moment at which
     // it is open to others; `chmod` afterwards would leave one, and the umask belongs to all threads.
-    fchmod(&socket, mode)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
     UnixListener::from_std(socket.into())
@@ -119,8 +121,6 @@ fn staging_path(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn names_in(directory: &Path) -> Vec<std::ffi::OsString> {
@@ -143,12 +143,11 @@ mod tests {
     async fn the_mode_is_set_before_the_name_exists() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("staged");
-        let _listener = bind_with_mode(&path, Mode::RUSR | Mode::WUSR).unwrap();
+        let _listener = bind_privately(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let (_listener, _file) = listen_at(&directory.path().join("open"), true).unwrap();
         let mode = fs::metadata(directory.path().join("open")).unwrap().permissions().mode();
-        // The umask holds for sockets, too.
-        assert_eq!(mode & 0o600, 0o600);
+        assert_eq!(mode & 0o777, 0o666);
     }
 
     #[tokio::test]

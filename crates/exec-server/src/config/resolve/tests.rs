@@ -274,7 +274,7 @@ fn mistakes_about_the_server_are_named_with_their_place() {
         ),
         (
             "exec_server.url = \"http://a\"",
-            "config.toml:1: exec_server.url: \"http://a\" is no server's URL; expected ws://HOST:PORT[/PATH] or unix:///PATH",
+            "config.toml:1: exec_server.url: \"http://a\" is no server's URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or unix:///PATH",
         ),
         (
             "[exec_server]\n\nulr = \"ws://a\"",

@@ -72,6 +72,10 @@ impl<T> IdTable<T> {
         Err(RpcError::new(bad_id, message))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().entries.is_empty()
+    }
+
     pub(crate) fn remove(&self, id: &str) -> Option<T> {
         self.lock().entries.remove(id).and_then(|(_, value)| value)
     }

@@ -1,0 +1,222 @@
+//! The ceiling of a token holds, whatever its client asks for.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use exec_server_test_support::uri;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::tokens::Issuer;
+use crate::support::{AckingInbox, Client, Inbox as _, Server, encoded, shell};
+
+/// A server with a developer, who may do everything, and an agent of the same subject, who may not.
+struct Scene {
+    issuer: Issuer,
+    server: Server,
+    /// Neither a workspace nor below a temporary directory that sandboxes may write.
+    outside: TempDir,
+    workspace: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let issuer = Issuer::new();
+        let server = issuer.start();
+        let [outside, workspace] = [(); 2].map(|()| tempfile::tempdir_in("/var/tmp").unwrap());
+        Self { issuer, server, outside, workspace }
+    }
+
+    fn developer(&self) -> Client {
+        self.server.client_of(&self.issuer.token(&json!({ "sub": "alice" })))
+    }
+
+    fn agent(&self) -> Client {
+        self.server.client_of(&self.agent_token())
+    }
+
+    fn agent_token(&self) -> String {
+        let sandbox =
+            json!({ "mode": "workspace-write", "writable_roots": [self.workspace.path()] });
+        self.issuer.token(&json!({ "sub": "alice", "sandbox": sandbox }))
+    }
+
+    fn outside(&self, name: &str) -> String {
+        uri(self.outside.path().join(name))
+    }
+}
+
+/// Sandbox objects that ask for everything.
+fn greedy(outside: &Path) -> Vec<Value> {
+    let everything = json!({ "type": "restricted", "entries": [
+        { "path": { "type": "special", "value": { "kind": "root" } }, "access": "write" },
+        { "path": { "type": "path", "path": uri(outside) }, "access": "write" },
+    ] });
+    vec![
+        Value::Null,
+        json!({ "type": "danger-full-access" }),
+        json!({ "type": "external-sandbox", "network_access": "enabled" }),
+        json!({ "type": "workspace-write", "writable_roots": ["/", outside], "network_access": true }),
+        json!({ "permissions": { "type": "disabled" } }),
+        json!({ "permissions": { "type": "external", "network": "enabled" } }),
+        json!({ "permissions": {
+            "type": "managed", "network": "enabled", "file_system": { "type": "unrestricted" },
+        } }),
+        json!({ "permissions": {
+            "type": "managed", "network": "enabled", "file_system": everything,
+        } }),
+    ]
+}
+
+#[test]
+fn a_process_of_a_token_stays_below_its_ceiling() {
+    let scene = Scene::new();
+    let mut agent = scene.agent();
+    let outside = scene.outside.path();
+    let victim = outside.join("victim");
+    let write = format!("echo taken > {}", victim.display());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
+    for (index, sandbox) in greedy(outside).into_iter().enumerate() {
+        for (name, script) in [("write", &write), ("connect", &connect)] {
+            let start = shell(&format!("{name}-{index}"), script).with("sandbox", sandbox.clone());
+            let end = agent.run(&start);
+            assert_ne!(end.exit_code, Some(0), "{name} under {sandbox}");
+        }
+    }
+    let prepared = shell("prepared", &write).with("mode", "prepared");
+    assert_ne!(agent.run(&prepared).exit_code, Some(0));
+    let inside = shell("inside", &write).with("cwd", uri(outside));
+    assert_ne!(agent.run(&inside).exit_code, Some(0));
+    // By its v0 name.
+    let v0 = json!({
+        "processId": "v0", "argv": ["/bin/sh", "-c", write], "cwd": outside, "env": {}, "tty": false,
+    });
+    agent.call("command/exec", v0);
+    let exited = loop {
+        let event = agent.event_of("v0");
+        if event["method"] == "command/exec/exited" {
+            break event;
+        }
+    };
+    assert_ne!(exited["params"]["exitCode"], 0);
+    assert!(!victim.exists());
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "nothing has connected");
+
+    // It does what it may, and the developer does all of it.
+    let own = format!("echo mine > {}", scene.workspace.path().join("file").display());
+    assert_eq!(agent.run(&shell("own", &own)).exit_code, Some(0));
+    let mut developer = scene.developer();
+    assert_eq!(developer.run(&shell("write", &write)).exit_code, Some(0));
+    assert_eq!(developer.run(&shell("connect", &connect)).exit_code, Some(0));
+}
+
+#[test]
+fn file_and_http_requests_of_a_token_stay_below_its_ceiling() {
+    let scene = Scene::new();
+    let mut agent = scene.agent();
+    std::fs::write(scene.outside.path().join("old"), "precious").unwrap();
+    let (old, new) = (scene.outside("old"), scene.outside("new"));
+    let own = uri(scene.workspace.path().join("own"));
+    agent.call("fs/writeFile", json!({ "path": own, "dataBase64": encoded("mine") }));
+    for sandbox in greedy(scene.outside.path()) {
+        for (method, params) in [
+            ("fs/writeFile", json!({ "path": old, "dataBase64": encoded("taken") })),
+            ("fs/writeFile", json!({ "path": new, "dataBase64": "", "atomic": true })),
+            ("fs/createDirectory", json!({ "path": new })),
+            ("fs/copy", json!({ "sourcePath": own, "destinationPath": new, "recursive": false })),
+            ("fs/rename", json!({ "sourcePath": old, "destinationPath": new })),
+            ("fs/symlink", json!({ "path": new, "target": "x" })),
+            ("fs/setPermissions", json!({ "path": old, "mode": 0o777 })),
+            ("fs/remove", json!({ "path": old, "force": true })),
+            ("fs/create", json!({ "path": new, "handleId": "h" })),
+        ] {
+            let mut params = params;
+            params["sandbox"] = sandbox.clone();
+            let refused = agent.refused(method, params);
+            assert!(
+                refused.message.contains("ermission denied"),
+                "{method} {sandbox}: {refused:?}"
+            );
+        }
+    }
+    assert_eq!(std::fs::read(scene.outside.path().join("old")).unwrap(), b"precious");
+    assert_eq!(std::fs::read_dir(scene.outside.path()).unwrap().count(), 1);
+
+    let request = json!({ "requestId": "r", "method": "GET", "url": "http://127.0.0.1:1/" });
+    let refused = agent.refused("http/request", request);
+    assert_eq!(refused.kind.as_deref(), Some("sandboxDenied"));
+    assert!(refused.message.contains("token"), "{refused:?}");
+}
+
+#[test]
+fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
+    let scene = Scene::new();
+    let secret = scene.issuer.secret_file();
+    let read = json!({ "path": uri(&secret) });
+    let cat = shell("cat", &format!("exec cat {}", secret.display()));
+    let observer = scene.issuer.token(&json!({ "sub": "alice", "role": "observer" }));
+    let mut observer = scene.server.client_of(&observer);
+    let mut agent = scene.agent();
+    for client in [&mut agent, &mut observer] {
+        let refused = client.refused("fs/readFile", read.clone());
+        assert!(refused.message.contains("ermission denied"), "{refused:?}");
+        let refused = client.refused("fs/open", json!({ "path": uri(&secret), "handleId": "h" }));
+        assert!(refused.message.contains("ermission denied"), "{refused:?}");
+    }
+    let end = agent.run(&cat);
+    assert_ne!(end.exit_code, Some(0));
+    assert!(end.stdout.is_empty(), "{end:?}");
+    // Other files can be read.
+    let path = scene.outside.path().join("readable");
+    std::fs::write(&path, "hello").unwrap();
+    observer.call("fs/readFile", json!({ "path": uri(&path) }));
+    // Whoever has no ceiling is as powerful as the server.
+    assert_eq!(scene.developer().run(&cat).exit_code, Some(0));
+}
+
+#[test]
+fn a_token_with_a_ceiling_cannot_use_what_was_started_without_it() {
+    let scene = Scene::new();
+    let mut developer = scene.developer();
+    developer.start(&shell("shell", "exec sh").with_stdin());
+    let session = developer.session();
+    let mut agent = scene.agent();
+    let named = json!({ "sessionId": session, "processId": "shell" });
+    for method in ["process/observe", "process/terminate", "session/close", "process/list"] {
+        let refused = agent.refused(method, named.clone());
+        assert_eq!(refused.kind.as_deref(), Some("unknownSession"), "{method}");
+    }
+    let listed = agent.call("session/list", json!({}))["sessions"].clone();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    developer.cut(crate::support::Cut::Fin);
+    let mut thief = scene.server.connect_with(&scene.agent_token()).unwrap();
+    let refused = thief.initialize(&json!({ "resumeSessionId": session })).unwrap_err();
+    assert_eq!(refused.kind.as_deref(), Some("unknownSession"));
+}
+
+/// The developer may take over a session of the agent. What is started there is still the agent's.
+#[test]
+fn a_session_keeps_the_ceiling_that_it_was_made_under() {
+    let scene = Scene::new();
+    let agent = scene.agent();
+    let session = agent.session();
+    agent.cut(crate::support::Cut::Fin);
+    let token = scene.issuer.token(&json!({ "sub": "alice" }));
+    let mut developer = loop {
+        let mut developer = scene.server.connect_with(&token).unwrap();
+        if developer.initialize(&json!({ "resumeSessionId": session })).is_ok() {
+            break developer;
+        }
+    };
+    let victim = scene.outside.path().join("victim");
+    let write = format!("echo taken > {}", victim.display());
+    assert_ne!(developer.run(&shell("write", &write)).exit_code, Some(0));
+    let mut inbox = AckingInbox::new("own");
+    let own = format!("echo mine > {}/file; echo done", scene.workspace.path().display());
+    developer.start(&shell("own", &own));
+    developer.wait_for_output(&mut inbox, "done");
+    assert!(!victim.exists() && inbox.transcript().text().contains("done"));
+}

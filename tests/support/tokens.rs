@@ -1,0 +1,64 @@
+//! A server that asks for signed tokens, and the secret that signs them.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use exec_server_transport::{Claims, SigningSecret, new_token};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Server, ServerBuilder};
+
+pub(crate) struct Issuer {
+    directory: TempDir,
+    secret: SigningSecret,
+}
+
+impl Issuer {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        std::fs::write(&path, new_token()).unwrap();
+        let secret = SigningSecret::read(&path).unwrap();
+        Self { directory, secret }
+    }
+
+    pub(crate) fn secret_file(&self) -> PathBuf {
+        self.directory.path().join("secret")
+    }
+
+    /// A server on loopback that asks for the tokens of this issuer.
+    pub(crate) fn server(&self) -> ServerBuilder {
+        let secret = self.secret_file();
+        ServerBuilder::new().arguments(&[
+            "--ws-auth",
+            "signed-bearer-token",
+            "--ws-shared-secret-file",
+            secret.to_str().expect("test paths are text"),
+        ])
+    }
+
+    pub(crate) fn start(&self) -> Server {
+        self.server().start()
+    }
+
+    /// A token that is valid for an hour, with these claims besides.
+    pub(crate) fn token(&self, claims: &Value) -> String {
+        let mut all = json!({ "exp": now() + 3600 });
+        all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+        let claims: Claims = serde_json::from_value(all).unwrap();
+        self.secret.sign(&claims)
+    }
+
+    /// The same in a file.
+    pub(crate) fn token_file(&self, name: &str, claims: &Value) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, self.token(claims)).unwrap();
+        path
+    }
+}
+
+/// In seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}

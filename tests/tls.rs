@@ -1,0 +1,302 @@
+//! A server that other machines can reach: TLS, with the real binary and the Rust client.
+
+use std::path::Path;
+use std::time::Duration;
+
+use exec_server::protocol::{Empty, PathUri, StartParams};
+use exec_server::{
+    ConnectionState, ExecProcessEvent, ExecServerClient, ExecServerError, Fingerprint,
+    RemoteExecServerConnectArgs, ServerTrust, TlsOptions,
+};
+use exec_server_test_support::{Issued, TestAuthority, Validity};
+use tempfile::TempDir;
+
+use crate::support::{Server, ServerBuilder, eventually, run_command};
+
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// A server with a certificate and a token.
+struct Secured {
+    server: Server,
+    directory: TempDir,
+    authority: TestAuthority,
+    token: String,
+}
+
+impl Secured {
+    fn start() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    fn with(change: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = TestAuthority::new();
+        let Issued { certificate, key } = authority.issue(directory.path(), &NAMES, Validity::Now);
+        let _ = authority.write(directory.path());
+        let token = exec_server_transport::new_token();
+        std::fs::write(directory.path().join("token"), &token).unwrap();
+        let file = directory.path().join("token");
+        let builder = ServerBuilder::new().arguments(&[
+            "--listen",
+            "wss://127.0.0.1:0",
+            "--tls-cert",
+            text(&certificate),
+            "--tls-key",
+            text(&key),
+            "--ws-auth",
+            "capability-token",
+            "--ws-token-file",
+            text(&file),
+        ]);
+        Self { server: change(builder).start(), directory, authority, token }
+    }
+
+    fn file(&self, name: &str) -> String {
+        text(&self.directory.path().join(name)).to_owned()
+    }
+
+    fn args(&self, trust: ServerTrust) -> RemoteExecServerConnectArgs {
+        let mut args = RemoteExecServerConnectArgs::new(self.server.url(), "end-to-end");
+        args.bearer_token = Some(self.token.clone());
+        args.tls = TlsOptions { trust, identity: None };
+        args
+    }
+
+    /// Trusts the authority.
+    async fn client(&self) -> ExecServerClient {
+        let trust = ServerTrust::Authorities(self.file("authority.pem").into());
+        ExecServerClient::connect_websocket(self.args(trust)).await.unwrap()
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
+
+fn script(id: &str, script: &str) -> StartParams {
+    let mut params =
+        StartParams::new(id, ["/bin/sh", "-c", script], PathUri::from_path("/").unwrap());
+    params.env.insert("PATH".into(), "/usr/bin:/bin".into());
+    params
+}
+
+async fn output(client: &ExecServerClient, params: StartParams) -> usize {
+    let process = client.start(params).await.unwrap();
+    let mut events = process.subscribe_events();
+    let mut bytes = 0;
+    while let Some(event) = events.next().await {
+        match event {
+            ExecProcessEvent::Output(chunk) => bytes += chunk.chunk.len(),
+            ExecProcessEvent::Failed(error) => panic!("{error}"),
+            ExecProcessEvent::Gap { .. } => panic!("output is missing"),
+            ExecProcessEvent::Exited(_) | ExecProcessEvent::Closed { .. } => {}
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn processes_run_over_tls() {
+    let secured = Secured::start();
+    assert!(secured.server.url().starts_with("wss://127.0.0.1:"));
+    let client = secured.client().await;
+    let loud = script("loud", "head -c 20000000 /dev/zero");
+    assert_eq!(output(&client, loud).await, 20_000_000);
+    client.close().await.unwrap();
+
+    let mut wrong = secured.args(ServerTrust::Authorities(secured.file("authority.pem").into()));
+    wrong.bearer_token = Some("wrong".into());
+    let error = ExecServerClient::connect_websocket(wrong).await.unwrap_err();
+    assert!(error.to_string().contains("401"), "{error}");
+    let other = ServerTrust::Fingerprint(Fingerprint::of(b"another"));
+    let refused = ExecServerClient::connect_websocket(secured.args(other)).await;
+    let error = refused.unwrap_err();
+    assert!(matches!(error, ExecServerError::ConnectFailed(_)));
+    assert!(error.to_string().contains("the expected fingerprint"), "{error}");
+}
+
+#[test]
+fn commands_and_environments_speak_wss() {
+    let secured = Secured::start();
+    let server = &secured.server;
+    let ca = secured.file("authority.pem");
+    let token = secured.file("token");
+    let direct = ["run", "--connect", server.url(), "--token-file", &token, "--tls-ca", &ca];
+    let outcome = server.run(&[&direct[..], &["--", "echo", "hi"]].concat());
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "hi\n"), "{}", outcome.stderr);
+
+    let environments = secured.directory.path().join("environments.toml");
+    let url = server.url();
+    std::fs::write(
+        &environments,
+        format!(
+            "[[environments]]\nid = \"box\"\nurl = \"{url}\"\ntoken_file = \"token\"\n\
+             tls_ca = \"authority.pem\"\n\
+             [[environments]]\nid = \"by-variable\"\nurl = \"{url}\"\ntoken_env = \"BOX_TOKEN\"\n\
+             tls_ca = \"authority.pem\"\n"
+        ),
+    )
+    .unwrap();
+    let on = |id: &str, variable: Option<&str>| {
+        let mut command = server.command(&["run", "--on", id, "--", "echo", "hi"]);
+        command.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+        command.envs(variable.map(|token| ("BOX_TOKEN", token)));
+        run_command(command)
+    };
+    assert_eq!(on("box", None).stdout, "hi\n");
+    assert_eq!(on("by-variable", Some(&secured.token)).stdout, "hi\n");
+    let unset = on("by-variable", None);
+    assert_eq!(unset.code, Some(125));
+    assert!(unset.stderr.contains("BOX_TOKEN is not set"), "{}", unset.stderr);
+}
+
+#[test]
+fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
+    let state = tempfile::tempdir().unwrap();
+    let token = state.path().join("token");
+    std::fs::write(&token, exec_server_transport::new_token()).unwrap();
+    let start = || {
+        let arguments =
+            ["--listen", "wss://127.0.0.1:0", "--tls-self-signed", "--ws-auth", "capability-token"];
+        let builder = ServerBuilder::new().arguments(&arguments);
+        let builder = builder.arguments(&["--ws-token-file", text(&token)]);
+        let mut server =
+            builder.variable("XDG_STATE_HOME", text(state.path())).capture_stderr().start();
+        let line = server.error_line();
+        (server, line)
+    };
+    let (server, line) = start();
+    // The line as it is, with another command.
+    let words: Vec<_> = line.split(' ').collect();
+    let ["exec-server", "shell", options @ ..] = &words[..] else { panic!("{line}") };
+    let outcome = server.run(&[&["run"], options, &["--", "echo", "hi"]].concat());
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "hi\n"), "{}", outcome.stderr);
+    drop(server);
+    let (_server, again) = start();
+    let fingerprint = |line: &str| line.rsplit(' ').next().unwrap().to_owned();
+    assert_eq!(fingerprint(&line), fingerprint(&again));
+}
+
+/// The fingerprint that new clients are shown.
+async fn is_shown(secured: &Secured, fingerprint: Fingerprint) -> bool {
+    let args = secured.args(ServerTrust::Fingerprint(fingerprint));
+    match ExecServerClient::connect_websocket(args).await {
+        Ok(client) => {
+            client.close().await.unwrap();
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn certificates_rotate_under_load_and_no_connection_is_dropped() {
+    const CLIENTS: usize = 10;
+    let secured = Secured::start();
+    let mut streams = Vec::new();
+    for _ in 0..CLIENTS {
+        let client = secured.client().await;
+        let process = client
+            .start(script(
+                "loud",
+                "while [ ! -e \"$0\" ]; do head -c 100000 /dev/zero; sleep 0.01; done",
+            ))
+            .await
+            .unwrap();
+        streams.push((client, process));
+    }
+    let counting: Vec<_> = streams
+        .iter()
+        .map(|(_, process)| {
+            let mut events = process.subscribe_events();
+            tokio::spawn(async move { while events.next().await.is_some() {} })
+        })
+        .collect();
+    let mut states: Vec<_> = streams.iter().map(|(client, _)| client.connection_state()).collect();
+    for round in 0..4 {
+        let Issued { certificate, .. } =
+            secured.authority.issue(secured.directory.path(), &NAMES, Validity::Now);
+        let pem = std::fs::read(&certificate).unwrap();
+        let fingerprint = fingerprint_of(&pem);
+        if round % 2 == 0 {
+            secured.server.signal(rustix::process::Signal::HUP);
+        }
+        while !is_shown(&secured, fingerprint).await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // Each goes on where it was.
+        for ((client, _), state) in streams.iter().zip(&mut states) {
+            client.environment_status(Empty {}).await.unwrap();
+            assert!(!state.has_changed().unwrap(), "a connection was dropped");
+            assert!(matches!(*state.borrow(), ConnectionState::Connected));
+        }
+    }
+    for (client, _) in streams {
+        client.close().await.unwrap();
+    }
+    for count in counting {
+        count.await.unwrap();
+    }
+}
+
+fn fingerprint_of(pem: &[u8]) -> Fingerprint {
+    let text = std::str::from_utf8(pem).unwrap();
+    let base64: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
+    Fingerprint::of(&base64_simd::STANDARD.decode_to_vec(base64).unwrap())
+}
+
+#[test]
+fn a_broken_certificate_is_reported_and_the_old_one_goes_on() {
+    let secured = Secured::with(ServerBuilder::capture_stderr);
+    let Secured { mut server, directory, .. } = secured;
+    std::fs::write(directory.path().join("certificate.pem"), "not a certificate").unwrap();
+    let line = server.error_line();
+    assert!(line.contains("holds no certificate") && line.contains("goes on"), "{line}");
+    let token = directory.path().join("token");
+    let ca = directory.path().join("authority.pem");
+    let url = server.url().to_owned();
+    let arguments = ["run", "--connect", &url, "--token-file", text(&token), "--tls-ca", text(&ca)];
+    eventually("a new client gets in", || {
+        server.run(&[&arguments[..], &["--", "true"]].concat()).code == Some(0)
+    });
+}
+
+/// A session outlives a cut also over TLS, and a token file that is renewed meanwhile is read again.
+#[tokio::test]
+async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
+    use exec_server_test_support::{Cut, FaultProxy};
+
+    let issuer = crate::support::tokens::Issuer::new();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new();
+    let Issued { certificate, key } = authority.issue(directory.path(), &NAMES, Validity::Now);
+    let tls = ["--tls-cert", text(&certificate), "--tls-key", text(&key)];
+    let builder = issuer.server().arguments(&["--listen", "wss://127.0.0.1:0"]).arguments(&tls);
+    let server = builder.start();
+    let upstream = server.url().strip_prefix("wss://").unwrap().parse().unwrap();
+    let proxy = FaultProxy::start(upstream).await;
+    let claims = serde_json::json!({ "sub": "alice" });
+    let token_file = issuer.token_file("token", &claims);
+    let url = proxy.url().replace("ws://", "wss://");
+    let mut args = RemoteExecServerConnectArgs::new(url, "end-to-end");
+    args.token_file = Some(token_file.clone());
+    let trust = ServerTrust::Authorities(authority.write(directory.path()));
+    args.tls = TlsOptions { trust, identity: None };
+    let client = ExecServerClient::connect_websocket(args).await.unwrap();
+    let mut params = script("p", "read line; echo $line; exit 3");
+    params.pipe_stdin = true;
+    let process = client.start(params).await.unwrap();
+    // The old token is of no use any more.
+    std::fs::write(&token_file, issuer.token(&serde_json::json!({ "sub": "alice", "iat": 1 })))
+        .unwrap();
+    proxy.cut(Cut::Rst).await;
+    process.write(b"hello\n".to_vec()).await.unwrap();
+    let mut events = process.subscribe_events();
+    let mut said = Vec::new();
+    while let Some(event) = events.next().await {
+        if let ExecProcessEvent::Output(chunk) = event {
+            said.extend_from_slice(&chunk.chunk);
+        }
+    }
+    assert_eq!(said, b"hello\n");
+}
