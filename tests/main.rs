@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
 mod auth;
+mod browser;
 mod ceilings;
 mod cli;
 mod cli_completion;

@@ -300,3 +300,76 @@ async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     }
     assert_eq!(said, b"hello\n");
 }
+
+/// What a process has used so far: resident memory in MiB, processor time in seconds.
+fn usage(pid: u32) -> (f64, f64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: f64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+    (resident / 1024.0, ticks / 100.0)
+}
+
+/// Prints figures: `cargo nextest run --run-ignored all -E 'test(soak_a_thousand)' --no-capture`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes the whole machine and prints figures: just soak"]
+async fn soak_a_thousand_sessions_with_tls_and_tokens() {
+    const SESSIONS: usize = 1000;
+    const PROCESSES: usize = 200;
+    const STREAMS: usize = 50;
+    const STREAMED: usize = 20 << 20;
+    const ASKED: usize = 2000;
+    let secured = Secured::start();
+    let pid = secured.server.pid();
+    println!("idle: {:.1} MiB", usage(pid).0);
+    let began = std::time::Instant::now();
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        sessions.push(secured.client().await);
+    }
+    let (memory, _) = usage(pid);
+    println!("{SESSIONS} sessions in {:?}, server {memory:.1} MiB", began.elapsed());
+    let mut processes = Vec::new();
+    for client in &sessions[..PROCESSES] {
+        processes.push(client.start(script("live", "exec sleep 1000")).await.unwrap());
+    }
+    println!("{PROCESSES} live processes: {:.1} MiB", usage(pid).0);
+    let (began, before) = (std::time::Instant::now(), usage(pid).1);
+    let streams: Vec<_> = sessions[..STREAMS]
+        .iter()
+        .map(|client| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let loud = script("loud", &format!("head -c {STREAMED} /dev/zero"));
+                assert_eq!(output(&client, loud).await, STREAMED);
+            })
+        })
+        .collect();
+    let mut latencies = Vec::new();
+    for client in sessions.iter().cycle().take(ASKED) {
+        let asked = std::time::Instant::now();
+        client.environment_status(Empty {}).await.unwrap();
+        latencies.push(asked.elapsed());
+    }
+    for stream in streams {
+        stream.await.unwrap();
+    }
+    let (elapsed, (memory, cpu)) = (began.elapsed(), usage(pid));
+    latencies.sort_unstable();
+    let megabytes = (STREAMS * STREAMED) as f64 / f64::from(1 << 20);
+    println!(
+        "{STREAMS} streams: {:.0} MiB/s together, server {memory:.1} MiB, {:.1} s of processor; \
+         a request meanwhile p50 {:?}, p99 {:?}",
+        megabytes / elapsed.as_secs_f64(),
+        cpu - before,
+        latencies[ASKED / 2],
+        latencies[ASKED * 99 / 100],
+    );
+    for client in sessions {
+        client.close().await.unwrap();
+    }
+    eventually("the server forgets them", || usage(pid).0 < memory);
+    println!("afterwards: {:.1} MiB", usage(pid).0);
+}
