@@ -11,7 +11,7 @@ use exec_server_transport::new_token;
 use serde_json::{Value, json};
 
 use crate::support::machine::is_root;
-use crate::support::tokens::{Issuer, now};
+use crate::support::tokens::{Issuer, now, write_secret};
 use crate::support::{
     Server, ServerBuilder, command, encoded, eventually, run_command, run_program, shell,
 };
@@ -152,6 +152,18 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
 }
 
 #[test]
+fn a_secret_that_others_can_read_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    write_secret(&token, &new_token());
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
+    let arguments = ["--ws-auth", "capability-token", "--ws-token-file", text(&token)];
+    let mut server = ServerBuilder::new().arguments(&arguments).capture_stderr().start();
+    let line = server.error_line();
+    assert!(line.contains(text(&token)) && line.contains("mode 600"), "{line}");
+}
+
+#[test]
 fn a_rotated_token_is_read_again_on_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
@@ -172,7 +184,7 @@ fn a_rotated_token_is_read_again_on_sighup() {
 fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() {
     let directory = tempfile::tempdir().unwrap();
     let (socket, token) = (directory.path().join("server.sock"), directory.path().join("token"));
-    std::fs::write(&token, new_token()).unwrap();
+    write_secret(&token, &new_token());
     let unix = format!("unix://{}", socket.display());
     let mut server = Server::with(&[
         "--listen",

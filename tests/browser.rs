@@ -82,7 +82,7 @@ impl Site {
 fn request_target(stream: &TcpStream) -> Option<String> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next()?.ok()?;
-    while lines.next()?.ok()? != "" {}
+    while !lines.next()?.ok()?.is_empty() {}
     first.split(' ').nth(1).map(str::to_owned)
 }
 

@@ -11,6 +11,7 @@ use exec_server::{
 use exec_server_test_support::{Issued, TestAuthority, Validity};
 use tempfile::TempDir;
 
+use crate::support::tokens::{Issuer, write_secret};
 use crate::support::{Server, ServerBuilder, eventually, run_command};
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -34,8 +35,8 @@ impl Secured {
         let Issued { certificate, key } = authority.issue(directory.path(), &NAMES, Validity::Now);
         let _ = authority.write(directory.path());
         let token = exec_server_transport::new_token();
-        std::fs::write(directory.path().join("token"), &token).unwrap();
         let file = directory.path().join("token");
+        write_secret(&file, &token);
         let builder = ServerBuilder::new().arguments(&[
             "--listen",
             "wss://127.0.0.1:0",
@@ -154,7 +155,7 @@ fn commands_and_environments_speak_wss() {
 fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
     let state = tempfile::tempdir().unwrap();
     let token = state.path().join("token");
-    std::fs::write(&token, exec_server_transport::new_token()).unwrap();
+    write_secret(&token, &exec_server_transport::new_token());
     let start = || {
         let arguments =
             ["--listen", "wss://127.0.0.1:0", "--tls-self-signed", "--ws-auth", "capability-token"];
@@ -266,7 +267,7 @@ fn a_broken_certificate_is_reported_and_the_old_one_goes_on() {
 async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     use exec_server_test_support::{Cut, FaultProxy};
 
-    let issuer = crate::support::tokens::Issuer::new();
+    let issuer = Issuer::new();
     let directory = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let Issued { certificate, key } = authority.issue(directory.path(), &NAMES, Validity::Now);

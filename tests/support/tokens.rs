@@ -1,6 +1,7 @@
 //! A server that asks for signed tokens, and the secret that signs them.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use exec_server_transport::{Claims, SigningSecret, new_token};
@@ -18,7 +19,7 @@ impl Issuer {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
-        std::fs::write(&path, new_token()).unwrap();
+        write_secret(&path, &new_token());
         let secret = SigningSecret::read(&path).unwrap();
         Self { directory, secret }
     }
@@ -56,6 +57,12 @@ impl Issuer {
         std::fs::write(&path, self.token(claims)).unwrap();
         path
     }
+}
+
+/// A file that only its user can read.
+pub(crate) fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
 }
 
 /// In seconds since 1970.

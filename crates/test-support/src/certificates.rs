@@ -1,3 +1,4 @@
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
@@ -62,6 +63,7 @@ impl TestAuthority {
         };
         std::fs::write(&issued.certificate, certificate.pem()).unwrap();
         std::fs::write(&issued.key, key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&issued.key, PermissionsExt::from_mode(0o600)).unwrap();
         issued
     }
 }

@@ -3,8 +3,12 @@
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use exec_server_host::process::origin::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
@@ -13,9 +17,8 @@ use exec_server_transport::{
     Authenticator, ConnectionLimits, ListenUrl, Listener, ListenerOptions, Peer, SelfSigned,
     TlsFiles, TlsServer, self_signed,
 };
-use std::os::fd::AsFd as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 
 use super::serve::ServeError;
 use crate::config::Settings;
@@ -59,12 +62,16 @@ impl Door {
         });
         let limits =
             ConnectionLimits::new(settings.max_connections, settings.max_connections_per_subject);
-        Ok(Self {
+        let door = Self {
             authenticator: authenticator.map(Arc::new),
             tls: tls.transpose()?.map(Arc::new),
             is_self_signed,
             limits,
-        })
+        };
+        for file in door.secret_files().iter().filter(|file| is_open_to_others(file)) {
+            tracing::warn!("{} can be read by other users; make its mode 600", file.display());
+        }
+        Ok(door)
     }
 
     pub(super) fn options(&self, settings: &Settings) -> ListenerOptions {
@@ -90,6 +97,11 @@ impl Door {
         let of_tokens = self.authenticator.iter().flat_map(|tokens| tokens.secret_files());
         let of_tls = self.tls.iter().flat_map(|tls| tls.secret_files());
         of_tokens.chain(of_tls).collect()
+    }
+
+    /// Files that no sandbox may change: they decide who is let in.
+    pub(super) fn protected_files(&self) -> Vec<PathBuf> {
+        self.tls.iter().flat_map(|tls| tls.public_files()).collect()
     }
 
     /// Whether commands of the server's own user get in without being told anything.
@@ -129,27 +141,43 @@ impl Door {
             return Ok(Reloading(None));
         }
         let mut hangups = signal(SignalKind::hangup())?;
+        let (ask, asked) = mpsc::sync_channel(1);
         let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
+        // A thread of its own: files may be far away, and later no thread may be had.
+        thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(move || reload_when_asked(&asked, authenticator.as_deref(), tls.as_deref()))?;
         let task = tokio::spawn(async move {
-            let mut is_reported = false;
-            loop {
-                let is_asked = tokio::select! {
-                    _ = hangups.recv() => true,
-                    () = tokio::time::sleep(LOOK_INTERVAL), if tls.is_some() => false,
-                };
-                let (authenticator, tls) = (authenticator.clone(), tls.clone());
-                let reload = move || reload(is_asked, authenticator.as_deref(), tls.as_deref());
-                match spawn_blocking(reload).await {
-                    Ok(Ok(())) => is_reported = false,
-                    Ok(Err(problem)) if is_asked || !is_reported => {
-                        is_reported = true;
-                        tracing::warn!("{problem}; the server goes on with what it had");
-                    }
-                    Ok(Err(_)) | Err(_) => {}
-                }
+            while hangups.recv().await.is_some() {
+                // One that waits already will do.
+                let _ = ask.try_send(());
             }
         });
         Ok(Reloading(Some(task.abort_handle())))
+    }
+}
+
+/// Until the other end is dropped.
+fn reload_when_asked(
+    asked: &mpsc::Receiver<()>,
+    authenticator: Option<&Authenticator>,
+    tls: Option<&TlsServer>,
+) {
+    let mut is_reported = false;
+    loop {
+        let is_asked = match asked.recv_timeout(LOOK_INTERVAL) {
+            Ok(()) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        match reload(is_asked, authenticator, tls) {
+            Ok(()) => is_reported = false,
+            Err(problem) if is_asked || !is_reported => {
+                is_reported = true;
+                tracing::warn!("{problem}; the server goes on with what it had");
+            }
+            Err(_) => {}
+        }
     }
 }
 
@@ -192,6 +220,10 @@ fn any_user(peer: &Peer) -> Option<Subject> {
         PeerUser::Other(uid) => Subject::OtherUser(Some(uid)),
         PeerUser::Unknown => Subject::OtherUser(None),
     })
+}
+
+fn is_open_to_others(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
 /// What a certificate for these listeners is for.

@@ -169,6 +169,7 @@ fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> Ser
             config.protected_paths.extend(std::path::absolute(path));
         }
     }
+    config.protected_paths.extend(door.protected_files());
     config.secret_paths.extend(door.secret_files());
     config
 }

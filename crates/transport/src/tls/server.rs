@@ -81,6 +81,12 @@ impl TlsServer {
         vec![self.files.key.clone()]
     }
 
+    /// The other files, which must not be replaced either.
+    pub fn public_files(&self) -> Vec<PathBuf> {
+        let TlsFiles { certificate, client_ca, .. } = self.files.clone();
+        [Some(certificate), client_ca].into_iter().flatten().collect()
+    }
+
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.read(|loaded| TlsAcceptor::from(Arc::clone(&loaded.config)))
     }
