@@ -203,6 +203,7 @@ fn bench_measures_everything_it_names() {
         "written in blocks",
         "walk",
         "search",
+        "with TLS and a token",
     ] {
         assert!(text.contains(name), "{name} is missing in {text}");
     }

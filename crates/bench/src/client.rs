@@ -9,9 +9,10 @@ use exec_server_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::server::BenchServer;
-use super::websocket::{Nagle, WebSocket};
+use super::websocket::WebSocket;
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -40,7 +41,7 @@ pub(super) enum Event<'a> {
 impl Client {
     /// A session that is ready for work.
     pub(super) fn connect(server: &BenchServer, nagle: Nagle) -> anyhow::Result<Self> {
-        let socket = WebSocket::connect(server.address(), nagle)?;
+        let socket = WebSocket::connect(server.endpoint(), nagle)?;
         let mut client = Self { socket, last_request: 0, last_process: 0, decoded: Vec::new() };
         client.call::<rpc::Initialize>(&InitializeParams {
             client_name: "bench".to_owned(),

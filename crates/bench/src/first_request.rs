@@ -7,10 +7,10 @@ use std::thread;
 
 use super::Scale;
 use super::client::Client;
+use super::endpoint::Nagle;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
-use super::websocket::Nagle;
 
 const WARM_UP: usize = 10;
 /// The upgrade, `initialize` and the first request.

@@ -7,10 +7,10 @@ use anyhow::Context as _;
 
 use super::Scale;
 use super::client::Client;
+use super::endpoint::Nagle;
 use super::report::{Row, Target, Unit};
 use super::server::BenchServer;
 use super::usage;
-use super::websocket::Nagle;
 
 const MIB: f64 = (1 << 20) as f64;
 const KIB: f64 = 1024.0;

@@ -5,11 +5,11 @@ use anyhow::ensure;
 use super::Scale;
 use super::bare::Terminal;
 use super::client::{Client, Event, Stdio};
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
-use super::websocket::Nagle;
 
 const KEY: u8 = b'k';
 /// Says that the terminal is raw: from here on a byte comes back once, and by way of the program.

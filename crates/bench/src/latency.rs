@@ -3,11 +3,11 @@
 use super::Scale;
 use super::bare;
 use super::client::Client;
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
-use super::websocket::Nagle;
 
 /// Unmeasured starts that fill caches and grow pools.
 const WARM_UP: usize = 10;

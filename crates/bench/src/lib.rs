@@ -7,6 +7,7 @@
 
 mod bare;
 mod client;
+mod endpoint;
 mod files;
 mod first_request;
 mod footprint;
@@ -19,6 +20,7 @@ mod rate;
 mod report;
 mod samples;
 mod sandbox;
+mod secured;
 mod server;
 mod usage;
 mod websocket;
@@ -88,7 +90,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 15] = [
+const MEASUREMENTS: [(&str, Measure); 16] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -104,6 +106,7 @@ const MEASUREMENTS: [(&str, Measure); 15] = [
     ("a search through files", files::measure_search),
     ("sandboxed starts", sandbox::measure_starts),
     ("sandboxed files", sandbox::measure_files),
+    ("TLS and authentication", secured::measure),
 ];
 
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it

@@ -5,12 +5,12 @@ use anyhow::ensure;
 use super::Scale;
 use super::bare::PipeReader;
 use super::client::Client;
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
 use super::usage;
-use super::websocket::Nagle;
 use super::writer::writer;
 
 const FLOOD_BLOCK: usize = 256 << 10;

@@ -6,11 +6,11 @@ use std::thread;
 use super::Scale;
 use super::bare;
 use super::client::{Client, Event, Stdio};
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
-use super::websocket::Nagle;
 
 const IN_FLIGHT: usize = 64;
 /// Which number of threads spawns fastest differs from machine to machine, so some are tried.

@@ -8,12 +8,12 @@ use tempfile::TempDir;
 
 use super::Scale;
 use super::client::Client;
+use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
 use super::samples::Samples;
 use super::server::BenchServer;
 use super::usage;
-use super::websocket::Nagle;
 
 const WARM_UP: usize = 10;
 const BYTES: usize = 4 << 10;

@@ -1,18 +1,26 @@
 //! A server to measure, or to compare with: this same executable, listening on loopback.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
+use tempfile::TempDir;
 
+use super::endpoint::{Endpoint, Security};
 use super::program::{KilledOnDrop, command};
 use super::usage;
+
+/// Any text will do: only servers on loopback accept it, and only during a measurement.
+const TOKEN: &str = "bench-0123456789abcdefghijklmnopqrstuvwxyz-";
 
 /// A running server; dropping it kills it, and with it everything it started.
 #[derive(Debug)]
 pub(super) struct BenchServer {
     child: KilledOnDrop,
-    address: String,
+    endpoint: Endpoint,
+    /// The directory with the token and the certificate of a secured server.
+    _state: Option<TempDir>,
 }
 
 impl BenchServer {
@@ -21,23 +29,33 @@ impl BenchServer {
         Self::launch(&["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
     }
 
-    /// Returns when the server has said where it listens.
-    pub(super) fn launch(arguments: &[&str]) -> anyhow::Result<Self> {
-        let executable = std::env::current_exe().context("cannot find this program")?;
-        let mut command = command(&executable);
-        command.args(arguments).stdout(Stdio::piped());
-        let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
-        let stdout = child.0.stdout.take().context("the server has no standard output")?;
-        let mut url = String::new();
-        BufReader::new(stdout).read_line(&mut url).context("cannot read the server's URL")?;
-        let address = url.trim_end().strip_prefix("ws://").unwrap_or_default();
-        ensure!(!address.is_empty(), "the server ended before it listened");
-        Ok(Self { child, address: address.to_owned() })
+    /// The same over TLS, for clients with a token. Its certificate is self-signed.
+    pub(super) fn start_secured() -> anyhow::Result<Self> {
+        let state = tempfile::tempdir().context("cannot create a temporary directory")?;
+        let token_file = state.path().join("token");
+        std::fs::write(&token_file, TOKEN).context("cannot write the token")?;
+        let mut command = this_program()?;
+        command
+            .args(["--listen", "wss://127.0.0.1:0", "--discoverable", "false"])
+            .args(["--tls-self-signed", "--ws-auth", "capability-token", "--ws-token-file"])
+            .arg(token_file)
+            .env("XDG_STATE_HOME", state.path());
+        let (child, address) = listen(command, "wss://")?;
+        let certificate = state.path().join("exec-server/tls/self-signed.pem");
+        let security = Security::new(&certificate, TOKEN.to_owned())?;
+        Ok(Self { child, endpoint: Endpoint::secured(address, security), _state: Some(state) })
     }
 
-    /// `IP:PORT`.
-    pub(super) fn address(&self) -> &str {
-        &self.address
+    /// Returns when the server has said where it listens.
+    pub(super) fn launch(arguments: &[&str]) -> anyhow::Result<Self> {
+        let mut command = this_program()?;
+        command.args(arguments);
+        let (child, address) = listen(command, "ws://")?;
+        Ok(Self { child, endpoint: Endpoint::plain(address), _state: None })
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -52,4 +70,19 @@ impl BenchServer {
         }
         Ok(seconds)
     }
+}
+
+fn this_program() -> anyhow::Result<Command> {
+    Ok(command(&std::env::current_exe().context("cannot find this program")?))
+}
+
+/// Starts a server and waits for its URL, which it prints as soon as it listens.
+fn listen(mut command: Command, scheme: &str) -> anyhow::Result<(KilledOnDrop, SocketAddr)> {
+    command.stdout(Stdio::piped());
+    let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
+    let stdout = child.0.stdout.take().context("the server has no standard output")?;
+    let mut url = String::new();
+    BufReader::new(stdout).read_line(&mut url).context("cannot read the server's URL")?;
+    let address = url.trim_end().strip_prefix(scheme).and_then(|address| address.parse().ok());
+    Ok((child, address.context("the server ended before it listened")?))
 }

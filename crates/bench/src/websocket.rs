@@ -2,21 +2,11 @@
 //! runtime on the client's side. It trusts its peer, which is a server of our own.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Whether the client lets the kernel hold small messages back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nagle {
-    /// What a socket does by default, and many clients never change.
-    On,
-    Off,
-}
+use super::endpoint::{Endpoint, Nagle, Stream};
 
-/// A server that sends nothing for this long hangs.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_BYTES: usize = 1 << 20;
 /// What is larger is sent with a call of its own rather than copied behind its header.
 const COPIED_BYTES: usize = 64 << 10;
@@ -33,7 +23,7 @@ const PONG: u8 = 0xa;
 
 #[derive(Debug)]
 pub(super) struct WebSocket {
-    socket: TcpStream,
+    stream: Stream,
     buffer: Vec<u8>,
     /// Received and not yet handed out: `buffer[begin..end]`.
     begin: usize,
@@ -42,26 +32,28 @@ pub(super) struct WebSocket {
 }
 
 impl WebSocket {
-    pub(super) fn connect(address: &str, nagle: Nagle) -> anyhow::Result<Self> {
-        let socket = TcpStream::connect(address).context("cannot connect to the server")?;
-        socket.set_nodelay(nagle == Nagle::Off)?;
-        socket.set_read_timeout(Some(READ_TIMEOUT))?;
-        let mut connection = Self::over(socket);
-        connection.upgrade(address).context("the server refused the connection")?;
+    pub(super) fn connect(endpoint: &Endpoint, nagle: Nagle) -> anyhow::Result<Self> {
+        let mut connection = Self::over(endpoint.connect(nagle)?);
+        connection.upgrade(endpoint).context("the server refused the connection")?;
         Ok(connection)
     }
 
-    fn over(socket: TcpStream) -> Self {
-        Self { socket, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() }
+    fn over(stream: Stream) -> Self {
+        Self { stream, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() }
     }
 
     /// The key is the example of RFC 6455, and its answer is not checked: nothing is proved by it here.
-    fn upgrade(&mut self, address: &str) -> anyhow::Result<()> {
+    fn upgrade(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
+        let address = endpoint.address();
+        let authorization = endpoint
+            .token()
+            .map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
         let request = format!(
             "GET / HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             {authorization}\r\n"
         );
-        self.socket.write_all(request.as_bytes())?;
+        self.stream.write_all(request.as_bytes())?;
         loop {
             self.receive(1)?;
             let received = &self.buffer[..self.end];
@@ -146,7 +138,7 @@ impl WebSocket {
                 self.buffer.resize(needed.max(BUFFER_BYTES), 0);
             }
         }
-        let count = self.socket.read(&mut self.buffer[self.end..])?;
+        let count = self.stream.read(&mut self.buffer[self.end..])?;
         ensure!(count > 0, "the server ended the connection");
         self.end += count;
         Ok(())
@@ -159,10 +151,10 @@ impl WebSocket {
         self.outgoing.extend_from_slice(&[0; MASK_BYTES]);
         if payload.len() <= COPIED_BYTES {
             self.outgoing.extend_from_slice(payload);
-            self.socket.write_all(&self.outgoing)
+            self.stream.write_all(&self.outgoing)
         } else {
-            self.socket.write_all(&self.outgoing)?;
-            self.socket.write_all(payload)
+            self.stream.write_all(&self.outgoing)?;
+            self.stream.write_all(payload)
         }
     }
 }
@@ -211,7 +203,7 @@ pub(super) fn append_header(buffer: &mut Vec<u8>, masked: u8, opcode: u8, payloa
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -256,7 +248,7 @@ mod tests {
         ] {
             peer.write_all(frame).unwrap();
         }
-        let mut connection = WebSocket::over(socket);
+        let mut connection = WebSocket::over(Stream::Plain(socket));
         assert_eq!(connection.receive_message().unwrap(), b"abc");
         assert_eq!(connection.receive_message().unwrap(), b"d");
         let mut pong = [0; 7];

@@ -3,9 +3,10 @@
 use super::client::{Dialect, FilesClient};
 use super::limit_server;
 use crate::client::Client;
+use crate::endpoint::Nagle;
 use crate::samples::Samples;
 use crate::server::BenchServer;
-use crate::websocket::{Nagle, WebSocket};
+use crate::websocket::WebSocket;
 
 #[derive(Debug)]
 pub(super) struct Sides {
@@ -26,7 +27,7 @@ impl Sides {
         let server = BenchServer::start()?;
         let minimal = limit_server::start()?;
         let ours = Client::connect(&server, Nagle::Off)?.into_socket();
-        let socket = WebSocket::connect(minimal.address(), Nagle::Off)?;
+        let socket = WebSocket::connect(minimal.endpoint(), Nagle::Off)?;
         Ok(Self {
             ours: FilesClient::new(ours, Dialect::Ours),
             minimal: FilesClient::new(socket, Dialect::Minimal),

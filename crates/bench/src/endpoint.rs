@@ -1,0 +1,117 @@
+//! Where a server listens, and the byte stream to it: TCP, or TLS over TCP.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// A server that sends nothing for this long hangs.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whether the client lets the kernel hold small messages back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nagle {
+    /// What a socket does by default, and many clients never change.
+    On,
+    Off,
+}
+
+/// How to reach a server.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    address: SocketAddr,
+    security: Option<Security>,
+}
+
+/// How a client verifies the server, and the token that authenticates the client.
+#[derive(Debug)]
+pub(super) struct Security {
+    tls: Arc<ClientConfig>,
+    token: String,
+}
+
+impl Endpoint {
+    pub(super) fn plain(address: SocketAddr) -> Self {
+        Self { address, security: None }
+    }
+
+    pub(super) fn secured(address: SocketAddr, security: Security) -> Self {
+        Self { address, security: Some(security) }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The bearer token, if the server asks for one.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.security.as_ref().map(|security| security.token.as_str())
+    }
+
+    /// Opens a TCP connection. The TLS handshake happens on the first write.
+    pub(super) fn connect(&self, nagle: Nagle) -> anyhow::Result<Stream> {
+        let socket = TcpStream::connect(self.address).context("cannot connect to the server")?;
+        socket.set_nodelay(nagle == Nagle::Off)?;
+        socket.set_read_timeout(Some(READ_TIMEOUT))?;
+        let Some(security) = &self.security else { return Ok(Stream::Plain(socket)) };
+        let name = ServerName::from(self.address.ip());
+        let connection = ClientConnection::new(security.tls.clone(), name)?;
+        Ok(Stream::Tls(Box::new(StreamOwned::new(connection, socket))))
+    }
+}
+
+impl Security {
+    /// `certificate` is a PEM file with the only certificate the client trusts.
+    pub(super) fn new(certificate: &Path, token: String) -> anyhow::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        let certificate = CertificateDer::from_pem_file(certificate)
+            .context("cannot read the server's certificate")?;
+        roots.add(certificate).context("the server's certificate is not usable")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // A resumed handshake is cheaper. Every connection must do a full one.
+        tls.resumption = Resumption::disabled();
+        Ok(Self { tls: Arc::new(tls), token })
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
