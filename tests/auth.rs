@@ -222,7 +222,7 @@ fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() 
 
     for alone in ["stdio", "off"] {
         let outcome = run_program(&["--listen", alone, "--listen", "ws://127.0.0.1:0"]);
-        assert_eq!(outcome.code, Some(1));
+        assert_eq!(outcome.code, Some(2));
         assert!(outcome.stderr.contains("cannot be combined"), "{}", outcome.stderr);
     }
 }

@@ -7,7 +7,7 @@ use exec_server_test_support::uri;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::tokens::Issuer;
+use crate::support::tokens::{Issuer, write_secret};
 use crate::support::{AckingInbox, Client, Inbox as _, Server, encoded, shell};
 
 /// A server with a developer, who may do everything, and an agent of the same subject, who may not.
@@ -175,6 +175,22 @@ fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
     observer.call("fs/readFile", json!({ "path": uri(&path) }));
     // Whoever has no ceiling is as powerful as the server.
     assert_eq!(scene.developer().run(&cat).exit_code, Some(0));
+}
+
+#[test]
+fn a_secret_that_is_replaced_stays_hidden_from_processes_that_run() {
+    let scene = Scene::new();
+    let secret = scene.issuer.secret_file();
+    let mut agent = scene.agent();
+    let script = format!("read go; exec cat {}", secret.display());
+    agent.start(&shell("early", &script).with_stdin());
+    let renewed = secret.with_file_name("renewed");
+    write_secret(&renewed, &exec_server_transport::new_token());
+    std::fs::rename(&renewed, &secret).unwrap();
+    agent.write("early", "go\n");
+    let end = agent.finish_process("early");
+    assert_ne!(end.exit_code, Some(0));
+    assert!(end.stdout.is_empty(), "{end:?}");
 }
 
 #[test]

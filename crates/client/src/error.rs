@@ -70,7 +70,7 @@ pub enum DisconnectReason {
 pub enum ConnectError {
     #[error("{error}{cause}", error = .0, cause = cause(.0))]
     Dial(#[from] DialError),
-    #[error("there is no token to connect with: {0}")]
+    #[error(transparent)]
     Token(#[from] AuthError),
     #[error("there is no token to connect with: the variable {name} is not set")]
     TokenVariable { name: String },

@@ -111,18 +111,19 @@ impl Principal {
     }
 }
 
+/// With its kind first, so that no name passes for another kind.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LocalUser => f.write_str("local user"),
-            Self::OtherUser(Some(uid)) => write!(f, "user {uid}"),
-            Self::OtherUser(None) => f.write_str("unknown user"),
+            Self::LocalUser => f.write_str("user:local"),
+            Self::OtherUser(Some(uid)) => write!(f, "user:{uid}"),
+            Self::OtherUser(None) => f.write_str("user:unknown"),
             Self::Token(hash) => {
-                f.write_str("token ")?;
+                f.write_str("token:")?;
                 hash[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
-            Self::Named(name) => f.write_str(name),
-            Self::Certificate(name) => write!(f, "certificate {name}"),
+            Self::Named(name) => write!(f, "sub:{name}"),
+            Self::Certificate(name) => write!(f, "certificate:{name}"),
         }
     }
 }

@@ -97,7 +97,7 @@ async fn a_server_that_cannot_prove_itself_is_refused_with_the_reason() {
         let (_listener, url) = listen(tls).await;
         let error = refusal(&url, trust).await;
         // A system without authorities has nothing to trust either.
-        let is_without_roots = matches!(&error, DialError::Tls { source, .. } if matches!(**source, TlsError::NoSystemRoots));
+        let is_without_roots = matches!(&error, DialError::Tls { reason, .. } if matches!(**reason, TlsError::NoSystemRoots));
         assert!(error.to_string().contains(reason) || is_without_roots, "{reason}: {error}");
     }
 }

@@ -76,24 +76,27 @@ pub(crate) struct ServerChoice {
     pub(crate) credentials: Credentials,
 }
 
+const CONNECTION: &str = "Connection";
+
 /// How a client and a server know each other. These replace what an environment says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Connection")]
 pub(crate) struct Credentials {
     /// Send the token in this file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) token_file: Option<PathBuf>,
     /// Trust servers that an authority in this PEM file vouches for [default: those of the system]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Trust the server whose certificate has this hash
-    #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca")]
+    #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca", help_heading = CONNECTION)]
     pub(crate) tls_fingerprint: Option<Fingerprint>,
     /// Send this certificate to the server
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_client_key")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(requires = "tls_client_key", help_heading = CONNECTION)]
     pub(crate) tls_client_cert: Option<PathBuf>,
     /// The private key of the certificate
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_client_cert")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(requires = "tls_client_cert", help_heading = CONNECTION)]
     pub(crate) tls_client_key: Option<PathBuf>,
 }
 
@@ -297,7 +300,7 @@ fn parse_url(text: &str) -> Result<ServerUrl, String> {
         // Without a user name only a query can be secret, and the error leaves that out itself.
         // With one it cannot be told where a password with a slash in it ends.
         if text.contains('@') {
-            "expected ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
+            "expected wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
         } else {
             error.to_string()
         }

@@ -27,7 +27,7 @@ use crate::program::exit_code::ExitStatus;
 pub(crate) const USAGE_ERROR: u8 = 2;
 
 const AFTER_HELP: &str = "\
-Without a command it runs the server. The first line on standard output is the URL it listens on.
+Without a command it runs the server, which prints the URL of each listener on standard output.
 
 Every setting is also an environment variable and a key of the configuration file:
 --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides

@@ -1,9 +1,9 @@
-//! What the settings about authentication and TLS say together. A setting that would have no effect is
-//! a mistake: its author believes that it protects something.
+//! What the settings about listeners, authentication and TLS say together. One that lacks another is a
+//! mistake: its author believes that it protects something.
 
 use std::path::PathBuf;
 
-use exec_server_transport::{AuthOptions, CapabilityToken, TokenRules, parse_sha256};
+use exec_server_transport::{AuthOptions, CapabilityToken, ListenUrl, TokenRules, parse_sha256};
 
 use super::Settings;
 use super::table::{CAPABILITY_TOKEN, NO_AUTH, SIGNED_BEARER_TOKEN};
@@ -17,6 +17,8 @@ pub(crate) enum CertificateSource {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExposureError {
+    #[error("listen: {url:?} cannot be combined with other listeners")]
+    OnlyListener { url: String },
     #[error("{key} has no effect without ws_auth = {kind:?}")]
     NoEffect { key: &'static str, kind: &'static str },
     #[error(
@@ -99,6 +101,12 @@ impl Settings {
     }
 
     pub(super) fn check_exposure(&self) -> Result<(), ExposureError> {
+        let is_alone = |url: &&String| {
+            matches!(url.parse(), Ok(ListenUrl::Stdio | ListenUrl::Off)) && self.listen.len() > 1
+        };
+        if let Some(url) = self.listen.iter().find(is_alone) {
+            return Err(ExposureError::OnlyListener { url: url.clone() });
+        }
         self.auth_options()?;
         self.certificate().map(drop)
     }

@@ -1,6 +1,7 @@
 //! Who gets in: the credentials, the certificate and the limits that all listeners of a server share, and
 //! how they are kept current while it runs.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
@@ -234,10 +235,9 @@ fn names(urls: &[ListenUrl]) -> Vec<String> {
     });
     let addresses = addresses.filter(|address| !address.is_unspecified());
     let usual = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    let mut names: Vec<_> = usual.into_iter().chain(host_name()).collect();
-    names.extend(addresses.map(|address| address.to_string()));
-    names.dedup();
-    names
+    let names = usual.into_iter().chain(host_name());
+    let names: BTreeSet<_> = names.chain(addresses.map(|address| address.to_string())).collect();
+    names.into_iter().collect()
 }
 
 /// An address that another machine can use.

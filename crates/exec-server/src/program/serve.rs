@@ -30,8 +30,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum ServeError {
     #[error(transparent)]
     Url(#[from] ExecServerListenUrlParseError),
-    #[error("{url} cannot be combined with other listeners")]
-    OnlyListener { url: ListenUrl },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error("{0}")]
@@ -90,16 +88,14 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
     let urls = settings.listen.iter().map(|url| url.parse());
     let urls: Vec<ListenUrl> = urls.collect::<Result<_, _>>()?;
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    let is_alone = |url: &&ListenUrl| matches!(url, ListenUrl::Stdio | ListenUrl::Off);
-    match (urls.iter().find(is_alone), urls.len()) {
-        (None, _) => serve_listeners(settings, paths, &urls, &mut signals).await,
-        (Some(ListenUrl::Stdio), 1) => serve_stdio(&settings.server, paths, &mut signals).await,
-        (Some(_), 1) => {
+    match urls[..] {
+        [ListenUrl::Stdio] => serve_stdio(&settings.server, paths, &mut signals).await,
+        [ListenUrl::Off] => {
             let server = start_checked(&settings.server, paths).await?;
             signals.next().await;
             Ok(shut_down(&server, &mut signals).await)
         }
-        (Some(url), _) => Err(ServeError::OnlyListener { url: url.clone() }),
+        _ => serve_listeners(settings, paths, &urls, &mut signals).await,
     }
 }
 
@@ -122,6 +118,11 @@ async fn serve_listeners(
         _ => None,
     };
     announce(&listeners).map_err(ServeError::Announce)?;
+    if let [only] = &listeners[..]
+        && door.is_open_to_own_user(only)
+    {
+        greet(only.local_url());
+    }
     door.explain(settings, &listeners);
     let _reloading = door.keep_current().map_err(ServeError::Signals)?;
     let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
@@ -263,12 +264,13 @@ fn announce(listeners: &[Listener]) -> io::Result<()> {
     for listener in listeners {
         writeln!(stdout, "{}", listener.local_url())?;
     }
-    stdout.flush()?;
+    stdout.flush()
+}
+
+/// For a person who has just started the server, and may not know what to do next.
+fn greet(url: &ListenUrl) {
     let mut stderr = io::stderr().lock();
-    if let [only] = listeners
-        && let url @ (ListenUrl::WebSocket(_) | ListenUrl::Unix(_)) = only.local_url()
-        && stderr.is_terminal()
-    {
+    if stderr.is_terminal() {
         let _ = write!(
             stderr,
             "Listening. In another terminal: exec-server shell --connect {url}\n\
@@ -276,7 +278,6 @@ fn announce(listeners: &[Listener]) -> io::Result<()> {
              drive it too: see README.md. Ctrl-C stops the server and all it started.\n"
         );
     }
-    Ok(())
 }
 
 struct Signals {

@@ -238,7 +238,7 @@ async fn an_admin_sees_and_ends_the_sessions_of_all() {
     let (mut admin, _) = open(&server, with_role("root", Role::Admin)).await;
     let listed = admin.call("session/list", json!({})).await.unwrap();
     let of_alice = listed["sessions"].as_array().unwrap().iter();
-    let of_alice = of_alice.filter(|info| info["subject"] == "alice");
+    let of_alice = of_alice.filter(|info| info["subject"] == "sub:alice");
     assert_eq!(of_alice.count(), 1);
     let named_process = json!({ "sessionId": session, "processId": "p" });
     admin.call("process/observe", named_process.clone()).await.unwrap();

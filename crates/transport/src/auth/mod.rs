@@ -40,8 +40,8 @@ pub enum CapabilityToken {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    #[error("cannot read {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: io::Error },
     #[error(
         "{} does not hold a token: it is empty, or has a space, a line break or another character \
          that cannot stand in a header",
@@ -165,7 +165,7 @@ pub(crate) fn is_token(text: &str) -> bool {
 
 fn read_secret(path: &Path) -> Result<Vec<u8>, AuthError> {
     let mut bytes = std::fs::read(path)
-        .map_err(|source| AuthError::Unreadable { path: path.to_owned(), source })?;
+        .map_err(|reason| AuthError::Unreadable { path: path.to_owned(), reason })?;
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
     bytes.truncate(end.map_or(0, |last| last + 1));
     Ok(bytes)

@@ -40,7 +40,7 @@ impl Failure {
     pub(super) fn of(self, url: DialUrl) -> DialError {
         match self {
             Self::Io(source) => DialError::Unreachable { url, source },
-            Self::Tls(source) => DialError::Tls { url, source },
+            Self::Tls(reason) => DialError::Tls { url, reason },
             Self::Untrusted(reason) => DialError::Untrusted { url, reason },
             Self::Refused(status) => DialError::Refused { url, status },
             Self::NotWebSocket(why) => DialError::NotWebSocket { url, why },

@@ -45,8 +45,8 @@ pub enum DialError {
     #[error("cannot connect to {url}")]
     Unreachable { url: DialUrl, source: io::Error },
     /// A file that TLS needs is missing or wrong.
-    #[error("cannot connect to {url}")]
-    Tls { url: DialUrl, source: Box<TlsError> },
+    #[error("cannot connect to {url}: {reason}")]
+    Tls { url: DialUrl, reason: Box<TlsError> },
     /// The server does not prove that it is the one that is meant.
     #[error("{url} is not trusted: {}", distrust(reason))]
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
@@ -154,6 +154,7 @@ fn distrust(error: &rustls::Error) -> String {
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
+        StatusCode::FORBIDDEN => "; it refuses this user, host name or origin",
         StatusCode::TOO_MANY_REQUESTS => "; this client has too many connections",
         _ => "",
     }

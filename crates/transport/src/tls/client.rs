@@ -58,7 +58,7 @@ pub(crate) fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, T
             let chain = read_certificates(certificate)?;
             config
                 .with_client_auth_cert(chain, read_private_key(key)?)
-                .map_err(|source| TlsError::Unusable { path: certificate.clone(), source })?
+                .map_err(|reason| TlsError::Unusable { path: certificate.clone(), reason })?
         }
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

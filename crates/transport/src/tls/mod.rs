@@ -23,22 +23,22 @@ pub use server::{TlsFiles, TlsServer};
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("cannot read {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: io::Error },
     #[error("{} holds no certificate in PEM form", path.display())]
     NoCertificate { path: PathBuf },
     #[error("{} holds no private key in PEM form", path.display())]
     NoPrivateKey { path: PathBuf },
-    #[error("{} cannot be used: {source}", path.display())]
-    Unusable { path: PathBuf, source: rustls::Error },
+    #[error("{} cannot be used: {reason}", path.display())]
+    Unusable { path: PathBuf, reason: rustls::Error },
     #[error("{} holds no certificate authority that can be used: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
     #[error("the system has no certificate authorities; name one with --tls-ca")]
     NoSystemRoots,
-    #[error("cannot make a certificate: {source}")]
-    SelfSigned { source: rcgen::Error },
-    #[error("cannot write {}: {source}", path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
+    #[error("cannot make a certificate: {reason}")]
+    SelfSigned { reason: rcgen::Error },
+    #[error("cannot write {}: {reason}", path.display())]
+    Unwritable { path: PathBuf, reason: io::Error },
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -48,7 +48,7 @@ fn provider() -> Arc<CryptoProvider> {
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let path = || path.to_owned();
     let pem =
-        std::fs::read(path()).map_err(|source| TlsError::Unreadable { path: path(), source })?;
+        std::fs::read(path()).map_err(|reason| TlsError::Unreadable { path: path(), reason })?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     certificates
         .ok()
@@ -58,7 +58,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErr
 
 fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
-        PemError::Io(source) => TlsError::Unreadable { path: path.to_owned(), source },
+        PemError::Io(reason) => TlsError::Unreadable { path: path.to_owned(), reason },
         _ => TlsError::NoPrivateKey { path: path.to_owned() },
     })
 }

@@ -25,7 +25,7 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
     if files.certificate.exists() && files.key.exists() {
         return Ok(files);
     }
-    let failed = |source| TlsError::SelfSigned { source };
+    let failed = |reason| TlsError::SelfSigned { reason };
     let key = KeyPair::generate().map_err(failed)?;
     let mut params = CertificateParams::new(names).map_err(failed)?;
     params.distinguished_name.push(DnType::CommonName, "exec-server");
@@ -36,7 +36,7 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .map_err(|source| TlsError::Unwritable { path: directory.to_owned(), source })?;
+        .map_err(|reason| TlsError::Unwritable { path: directory.to_owned(), reason })?;
     // The certificate comes last: where it is, its key is.
     write_private(&files.key, &key.serialize_pem())?;
     write_private(&files.certificate, &certificate.pem())?;
@@ -53,9 +53,9 @@ fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
         .open(&unfinished)
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| std::fs::rename(&unfinished, path));
-    written.map_err(|source| {
+    written.map_err(|reason| {
         let _ = std::fs::remove_file(&unfinished);
-        TlsError::Unwritable { path: path.to_owned(), source }
+        TlsError::Unwritable { path: path.to_owned(), reason }
     })
 }
 

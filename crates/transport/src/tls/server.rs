@@ -105,7 +105,7 @@ impl Loaded {
         let fingerprint = Fingerprint::of(&certificates[0]);
         let unusable = |path: &Path| {
             let path = path.to_owned();
-            move |source| TlsError::Unusable { path, source }
+            move |reason| TlsError::Unusable { path, reason }
         };
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()

@@ -61,6 +61,17 @@ impl Policy {
         Self::new(network, false, Rules::new(&draft), BTreeSet::new(), BTreeSet::new())
     }
 
+    /// Everything but these trees and files, wherever their names lead now.
+    pub fn hiding(paths: &[PathBuf], names: &impl Names) -> Result<Self, PolicyError> {
+        let mut draft = PolicyDraft::default();
+        draft.add(Path::new("/"), Access::Write);
+        for path in paths {
+            draft.add(&real(names, path)?.path, Access::Deny);
+        }
+        let rules = Rules::new(&draft);
+        Ok(Self::new(Network::Enabled, true, rules, BTreeSet::new(), BTreeSet::new()))
+    }
+
     pub(super) fn restricted(
         network: Network,
         rules: Rules,

@@ -5,14 +5,15 @@
 
 mod ceiling;
 mod recent;
+mod secrets;
 mod wire;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
-    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, LinkTrust,
-    Network, Plan, Policy, PolicyContext, SandboxError, WriteHistory, WrittenRoots,
+    Access, Capabilities, DeclaredPolicy, HostNames, LinkTrust, Network, Plan, Policy,
+    PolicyContext, SandboxError, WriteHistory, WrittenRoots,
 };
 use exec_server_protocol::{
     ErrorCode, ErrorKind, Principal, Role, RpcError, SandboxCeiling, SandboxLevel, SandboxRequest,
@@ -55,6 +56,8 @@ struct Machine {
 #[derive(Debug, Clone)]
 pub(crate) struct RequestedSandbox {
     requested: Option<RequestedPolicy>,
+    /// Where its process starts.
+    cwd: Option<PathBuf>,
 }
 
 impl SandboxResolver {
@@ -106,7 +109,9 @@ impl SandboxResolver {
             }
         };
         let is_free = requested.as_ref().is_none_or(|requested| requested.policy.is_none());
-        Ok((!is_free || !self.ceilings.is_empty()).then_some(RequestedSandbox { requested }))
+        let is_restricted = !is_free || !self.ceilings.is_empty();
+        let cwd = cwd.map(Path::to_owned);
+        Ok(is_restricted.then_some(RequestedSandbox { requested, cwd }))
     }
 
     /// Looks at the machine for what the names in a policy mean. Blocks.
@@ -122,6 +127,7 @@ impl SandboxResolver {
             policy = Some(policy.map_or_else(|| most.clone(), |policy| policy.intersect(most)));
         }
         let policy = policy.unwrap_or_else(|| Policy::unrestricted(Network::Enabled));
+        let policy = self.machine.hide_secrets(policy, asked.cwd.as_deref())?;
         self.machine.history.add(&policy).map_err(SandboxError::from)?;
         Ok(policy)
     }
@@ -201,14 +207,13 @@ impl Machine {
         around: &PolicyContext,
     ) -> Result<Policy, Arc<SandboxError>> {
         let (trusted, home) = (self.trusted_links.clone(), self.home.clone());
-        let policy = self.hiding_secrets(policy);
         let mut around = PolicyContext {
             protected_paths: self.protected.clone(),
             link_trust: LinkTrust { written: self.written_roots(), trusted, home },
             ..around.clone()
         };
         loop {
-            let policy = Policy::resolve(&policy, &around, &HostNames)
+            let policy = Policy::resolve(policy, &around, &HostNames)
                 .map_err(|error| Arc::new(error.into()))?;
             // A sandbox that began meanwhile could have made a symlink before it was looked at.
             let written = self.written_roots();
@@ -219,18 +224,22 @@ impl Machine {
         }
     }
 
-    /// Whoever can read the secret that signs tokens can make one without a ceiling.
-    fn hiding_secrets(&self, policy: &DeclaredPolicy) -> DeclaredPolicy {
-        let mut policy = policy.clone();
-        if let DeclaredFiles::Restricted { entries, .. } = &mut policy.files {
-            let denied = |path: &PathBuf| Entry {
-                path: EntryPath::Path(path.clone()),
-                access: Access::Deny,
-                skip_missing: false,
-            };
-            entries.extend(self.secret.iter().map(denied));
+    /// Whoever can read the secret that signs tokens can make one without a ceiling. This is looked up
+    /// each time: a secret may be replaced by a symlink to another file.
+    fn hide_secrets(
+        &self,
+        policy: Policy,
+        cwd: Option<&Path>,
+    ) -> Result<Policy, Arc<SandboxError>> {
+        if self.secret.is_empty() || !policy.restricts_files() {
+            return Ok(policy);
         }
-        policy
+        let granted = policy.rules().iter().filter(|rule| rule.access > Access::Deny);
+        let used = granted.map(|rule| rule.path.clone()).chain(cwd.map(Path::to_owned));
+        let used: Vec<_> = used.chain(self.home.clone()).collect();
+        let hidden = secrets::hidden_places(&self.secret, &used);
+        let hiding = Policy::hiding(&hidden, &HostNames).map_err(|error| Arc::new(error.into()))?;
+        Ok(policy.intersect(&hiding))
     }
 
     fn written_roots(&self) -> WrittenRoots {
@@ -382,6 +391,16 @@ mod tests {
             let policy = policy(&sandboxes, Some(sandbox), &root).unwrap();
             assert_eq!(policy.access(&secret), Access::Deny, "{sandbox}");
         }
+        // Also under a ceiling that was resolved before the file was replaced.
+        let read_only =
+            SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
+        let sandboxes = SandboxResolver::new(&ServerConfig { sandbox: read_only, ..config }, None);
+        let asked = sandboxes.read(None, None).unwrap().unwrap();
+        assert_eq!(sandboxes.policy(&asked).unwrap().access(&secret), Access::Deny);
+        let renewed = root.join("renewed");
+        std::fs::rename(&secret, &renewed).unwrap();
+        std::os::unix::fs::symlink(&renewed, &secret).unwrap();
+        assert_eq!(sandboxes.policy(&asked).unwrap().access(&renewed), Access::Deny);
     }
 
     #[test]
