@@ -63,7 +63,7 @@ fn a_client_in_another_language_comes_back_and_has_lost_nothing() {
 }
 
 /// The environment that `scripts/test` makes in the target directory.
-fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     let python: PathBuf = match std::env::var_os("FOREIGN_CLIENT_PYTHON") {
         Some(path) => path.into(),
         None => {

@@ -37,6 +37,7 @@ mod mcp;
 mod output;
 mod processes;
 mod readme;
+mod recipes;
 mod resume;
 mod sandbox;
 mod secrecy;

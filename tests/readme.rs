@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::support::{PROGRAM, command, run_command};
+use crate::support::{Outcome, PROGRAM, command, run_command};
 
 /// The blocks for a shell, in order.
-fn blocks(text: &str) -> Vec<String> {
+pub(crate) fn blocks(text: &str) -> Vec<String> {
     let blocks = text.split("\n```sh\n").skip(1);
     blocks.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
 }
@@ -25,6 +25,16 @@ fn watched(arguments: &str, directory: &str) -> String {
          until [ -s changes ]; do : > {directory}/copy/new-$((++number)); done\n\
          kill $watch; wait $watch; cat changes\n"
     )
+}
+
+/// Runs a script with a home of its own and the program on the search path.
+pub(crate) fn run_as_newcomer(script: &str, home: &Path) -> Outcome {
+    let mut bash = command("bash");
+    let program = Path::new(PROGRAM).parent().unwrap().display();
+    let search = std::env::var("PATH").unwrap_or_default();
+    bash.args(["-c", script]).current_dir(home).env("PATH", format!("{program}:{search}"));
+    bash.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).env("HOME", home);
+    run_command(bash)
 }
 
 #[test]
@@ -62,12 +72,7 @@ fn the_blocks_of_the_readme_work_in_order() {
         "{script}"
     );
 
-    let mut bash = command("bash");
-    let program = Path::new(PROGRAM).parent().unwrap().display();
-    let search = std::env::var("PATH").unwrap_or_default();
-    bash.args(["-c", &script]).current_dir(path).env("PATH", format!("{program}:{search}"));
-    bash.env("XDG_RUNTIME_DIR", path).env("HOME", path);
-    let outcome = run_command(bash);
+    let outcome = run_as_newcomer(&script, directory.path());
     let failed: Vec<_> =
         outcome.stderr.lines().filter_map(|line| line.strip_prefix("FAILED ")).collect();
     // One shows a refusal, one depends on the machine, and one waits for what was interrupted.

@@ -19,7 +19,7 @@ pub(crate) use files::random_file;
 pub(crate) use inbox::{AckingInbox, Inbox, OldStyleInbox, Transcript};
 pub(crate) use machine::eventually;
 pub(crate) use program::{
-    HISTORY_VARIABLE, PROGRAM, command, run_command, run_program, run_with_input,
+    HISTORY_VARIABLE, Outcome, PROGRAM, command, run_command, run_program, run_with_input,
 };
 pub(crate) use running::Running;
 pub(crate) use server::{Server, ServerBuilder};

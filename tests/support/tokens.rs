@@ -18,6 +18,7 @@ pub(crate) struct Issuer {
 impl Issuer {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o700)).unwrap();
         let path = directory.path().join("secret");
         write_secret(&path, &new_token());
         let secret = SigningSecret::read(&path).unwrap();
