@@ -5,9 +5,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use exec_server_test_support::skipped;
 use exec_server_transport::new_token;
+use rustix::net::sockopt::set_socket_linger;
 use serde_json::{Value, json};
 
 use crate::support::machine::is_root;
@@ -131,7 +133,9 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
                     // The delayed refusals are not waited for: an attacker does not either.
                     let mut open = std::collections::VecDeque::new();
                     for _ in 0..ATTEMPTS / ATTACKERS {
-                        let mut stream = TcpStream::connect(&address).unwrap();
+                        let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+                        // A reset frees the port at once.
+                        set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
                         let _ = stream.write_all(request.as_bytes());
                         open.push_back(stream);
                         if open.len() > 100 {
@@ -143,7 +147,9 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
             .collect();
         let mut served = 0;
         while attackers.iter().any(|attacker| !attacker.is_finished()) || served < 10 {
-            let mut client = server.client_of(&token);
+            // It leaves no session behind.
+            let mut client = server.connect_with(&token).unwrap();
+            client.initialize(&json!({ "detachedTtlMs": 0 })).unwrap();
             assert_eq!(client.run(&shell("p", "echo hi")).text(), "hi\n");
             served += 1;
         }
@@ -167,15 +173,15 @@ fn a_secret_that_others_can_read_is_warned_of() {
 fn a_rotated_token_is_read_again_on_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
-    std::fs::write(&file, "first-token\n").unwrap();
+    write_secret(&file, "first-capability-token\n");
     let server = Server::with(&["--ws-auth", "capability-token", "--ws-token-file", text(&file)]);
-    let mut client = server.client_of("first-token");
-    assert_eq!(status(&server, "second-token"), 401);
-    std::fs::write(&file, "second-token\n").unwrap();
-    assert_eq!(status(&server, "first-token"), 101);
+    let mut client = server.client_of("first-capability-token");
+    assert_eq!(status(&server, "second-capability-token"), 401);
+    write_secret(&file, "second-capability-token\n");
+    assert_eq!(status(&server, "first-capability-token"), 101);
     server.signal(rustix::process::Signal::HUP);
-    eventually("the new token lets in", || server.connect_with("second-token").is_ok());
-    assert!(server.connect_with("first-token").is_err());
+    eventually("the new token lets in", || server.connect_with("second-capability-token").is_ok());
+    assert!(server.connect_with("first-capability-token").is_err());
     // What was open goes on.
     assert_eq!(client.run(&shell("p", "echo hi")).text(), "hi\n");
 }
@@ -318,6 +324,35 @@ fn a_unix_socket_asks_the_kernel_who_connects() {
     let builder = ServerBuilder::new().arguments(&["--listen", &listen, "--allow-other-users"]);
     let _server = builder.start();
     assert_eq!(upgrade_as(OTHER, &socket).trim_end(), "HTTP/1.1 101 Switching Protocols");
+}
+
+#[test]
+fn a_token_that_expires_before_initialize_opens_no_session() {
+    let issuer = Issuer::new();
+    let server = issuer.server().arguments(&["--ws-max-clock-skew-seconds", "0"]).start();
+    let alice = server.client_of(&issuer.token(&json!({ "sub": "alice" })));
+    let expires = now() + 2;
+    let token = issuer.token(&json!({ "sub": "alice", "exp": expires }));
+    let mut late = server.connect_with(&token).unwrap();
+    eventually("the token expires", || now() >= expires);
+    for params in [json!({}), json!({ "resumeSessionId": alice.session() })] {
+        let refused = late.initialize(&params).unwrap_err();
+        assert_eq!(refused.kind.as_deref(), Some("tokenExpired"));
+    }
+    assert!(server.connect_with(&token).is_err());
+}
+
+#[test]
+fn idle_connections_and_slow_handshakes_are_closed() {
+    const POLICY: u16 = 1008;
+    let server =
+        Server::with(&["--idle-connection-timeout", "200ms", "--handshake-timeout", "300ms"]);
+    assert_eq!(server.client().close_code(), Some(POLICY));
+    let mut silent = TcpStream::connect(server.url().strip_prefix("ws://").unwrap()).unwrap();
+    assert_eq!(std::io::Read::read(&mut silent, &mut [0]).unwrap(), 0);
+    let outcome = run_program(&["--handshake-timeout", "0s"]);
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("handshake_timeout"), "{}", outcome.stderr);
 }
 
 #[test]

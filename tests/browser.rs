@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 
 use exec_server_test_support::skipped;
 use percent_encoding::percent_decode_str;
@@ -53,30 +55,43 @@ impl Site {
         format!("http://{}", self.listener.local_addr().unwrap())
     }
 
-    /// Serves the page until a browser reports what came of it.
+    /// Serves the page until a browser reports what came of it. A browser also opens connections that
+    /// it does not use, so each has a thread.
     fn result(&self, page: &str) -> Value {
-        loop {
-            let (mut stream, _) = self.listener.accept().unwrap();
-            // A browser opens connections that it does not use.
-            stream.set_read_timeout(Some(HANG)).unwrap();
-            let Some(target) = request_target(&stream) else { continue };
-            let (status, body) = match target.as_str() {
-                "/" => ("200 OK", page),
-                _ if target.starts_with("/result?") => ("200 OK", ""),
-                _ => ("404 Not Found", ""),
-            };
-            let response = format!(
-                "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\
-                 connection: close\r\n\r\n{body}",
-                body.len()
-            );
-            stream.write_all(response.as_bytes()).unwrap();
-            if let Some(result) = target.strip_prefix("/result?") {
-                let text = percent_decode_str(result).decode_utf8().unwrap();
-                return serde_json::from_str(&text).unwrap();
+        let (report, reported) = mpsc::sync_channel(1);
+        let listener = self.listener.try_clone().unwrap();
+        let page = page.to_owned();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (report, page) = (report.clone(), page.clone());
+                thread::spawn(move || {
+                    if let Some(result) = serve(stream, &page) {
+                        let _ = report.try_send(result);
+                    }
+                });
             }
-        }
+        });
+        reported.recv_timeout(HANG).expect("the browser reports")
     }
+}
+
+/// Answers one request; returns what it reports.
+fn serve(mut stream: TcpStream, page: &str) -> Option<Value> {
+    let target = request_target(&stream)?;
+    let (status, body) = match target.as_str() {
+        "/" => ("200 OK", page),
+        _ if target.starts_with("/result?") => ("200 OK", ""),
+        _ => ("404 Not Found", ""),
+    };
+    let response = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(response.as_bytes()).ok()?;
+    let result = target.strip_prefix("/result?")?;
+    let text = percent_decode_str(result).decode_utf8().ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 fn request_target(stream: &TcpStream) -> Option<String> {

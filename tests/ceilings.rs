@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::tokens::{Issuer, write_secret};
-use crate::support::{AckingInbox, Client, Inbox as _, Server, encoded, shell};
+use crate::support::{AckingInbox, Client, Inbox as _, PROGRAM, Server, encoded, shell};
 
 /// A server with a developer, who may do everything, and an agent of the same subject, who may not.
 struct Scene {
@@ -166,6 +166,21 @@ fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
         let refused = client.refused("fs/open", json!({ "path": uri(&secret), "handleId": "h" }));
         assert!(refused.message.contains("ermission denied"), "{refused:?}");
     }
+    // Nor is there a way around.
+    let copy = uri(scene.workspace.path().join("copy"));
+    for (method, params) in [
+        (
+            "fs/copy",
+            json!({ "sourcePath": uri(&secret), "destinationPath": copy, "recursive": false }),
+        ),
+        ("fs/rename", json!({ "sourcePath": uri(&secret), "destinationPath": copy })),
+        ("fs/writeFile", json!({ "path": uri(&secret), "dataBase64": "" })),
+        ("fs/watch", json!({ "path": uri(&secret), "watchId": "w" })),
+        ("fs/search", json!({ "path": uri(&secret), "searchId": "s", "pattern": "." })),
+    ] {
+        let refused = agent.refused(method, params);
+        assert!(refused.message.contains("ermission denied"), "{method}: {refused:?}");
+    }
     let end = agent.run(&cat);
     assert_ne!(end.exit_code, Some(0));
     assert!(end.stdout.is_empty(), "{end:?}");
@@ -184,6 +199,9 @@ fn a_secret_that_is_replaced_stays_hidden_from_processes_that_run() {
     let mut agent = scene.agent();
     let script = format!("read go; exec cat {}", secret.display());
     agent.start(&shell("early", &script).with_stdin());
+    // A client cannot make the directory its own in order to see it.
+    let inside = shell("inside", &script).with("cwd", uri(secret.parent().unwrap()));
+    agent.refused("process/start", inside.params());
     let renewed = secret.with_file_name("renewed");
     write_secret(&renewed, &exec_server_transport::new_token());
     std::fs::rename(&renewed, &secret).unwrap();
@@ -211,6 +229,28 @@ fn a_token_with_a_ceiling_cannot_use_what_was_started_without_it() {
     let mut thief = scene.server.connect_with(&scene.agent_token()).unwrap();
     let refused = thief.initialize(&json!({ "resumeSessionId": session })).unwrap_err();
     assert_eq!(refused.kind.as_deref(), Some("unknownSession"));
+}
+
+#[test]
+fn a_token_with_network_reaches_others_and_not_its_own_server() {
+    let scene = Scene::new();
+    let sandbox = json!({
+        "mode": "workspace-write", "writable_roots": [scene.workspace.path()], "network": true,
+    });
+    let token = scene.issuer.token(&json!({ "sub": "alice", "sandbox": sandbox }));
+    let mut agent = scene.server.client_of(&token);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
+    assert_eq!(agent.run(&shell("connect", &connect)).exit_code, Some(0));
+    // With a token of the developer, which it may have found somewhere.
+    let developer = scene.issuer.token_file("developer", &json!({ "sub": "alice" }));
+    let copy = scene.workspace.path().join("found");
+    std::fs::copy(developer, &copy).unwrap();
+    let url = scene.server.url();
+    let own_server = format!("exec {PROGRAM} ps --connect {url} --token-file {}", copy.display());
+    let end = agent.run(&shell("own-server", &own_server).variable("HOME", "/nonexistent"));
+    assert_ne!(end.exit_code, Some(0), "{end:?}");
 }
 
 /// The developer may take over a session of the agent. What is started there is still the agent's.

@@ -16,7 +16,12 @@ fn recipe(heading: &str, home: &Path) -> Outcome {
     let (_, section) = PAGE.split_once(&format!("\n## {heading}\n")).expect("the recipe exists");
     let section = section.split("\n### ").next().unwrap().split("\n## ").next().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listening = format!("until (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null; do :; done");
+    // One says how to reach it, a little later.
+    let is_open = format!("(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null");
+    let listening = match section.contains("server.log") {
+        true => "until grep -q SHA256 server.log; do sleep 0.05; done".to_owned(),
+        false => format!("until {is_open}; do sleep 0.05; done"),
+    };
     // The package is installed by scripts/test.
     let python = format!(
         "mkdir -p venv/bin && printf '#!/bin/sh\\nexec {} \"$@\"\\n' > venv/bin/python && \

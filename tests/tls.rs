@@ -152,6 +152,54 @@ fn commands_and_environments_speak_wss() {
 }
 
 #[test]
+fn a_client_certificate_gets_in_by_flags_and_by_environments() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new();
+    let ca = authority.write(directory.path());
+    let Issued { certificate, key } = authority.issue(directory.path(), &NAMES, Validity::Now);
+    let own = directory.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    let client = authority.issue(&own, &["ci.example"], Validity::Now);
+    let socket = format!("unix://{}", directory.path().join("server.sock").display());
+    let tls = ["--tls-cert", text(&certificate), "--tls-key", text(&key)];
+    let builder = ServerBuilder::new().arguments(&["--listen", "wss://127.0.0.1:0"]);
+    let builder = builder.arguments(&["--listen", &socket, "--tls-client-ca", text(&ca)]);
+    let mut server = builder.arguments(&tls).start();
+    assert_eq!(server.next_line(), socket);
+    let url = server.url().to_owned();
+    let trust = ["--connect", &url, "--tls-ca", text(&ca)];
+    let identity =
+        ["--tls-client-cert", text(&client.certificate), "--tls-client-key", text(&client.key)];
+    let hello = ["--", "echo", "hi"];
+    let outcome = server.run(&[&["run"], &trust[..], &identity, &hello].concat());
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "hi\n"), "{}", outcome.stderr);
+    let outcome = server.run(&[&["run"], &trust[..], &hello].concat());
+    assert!(outcome.stderr.contains("401"), "{}", outcome.stderr);
+    let half = server.run(&[&["run"], &trust[..], &identity[..2], &hello].concat());
+    assert_eq!(half.code, Some(125));
+    // One of another authority is refused for good, with the reason.
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    let foreign = TestAuthority::new().issue(&foreign, &["ci.example"], Validity::Now);
+    let identity =
+        ["--tls-client-cert", text(&foreign.certificate), "--tls-client-key", text(&foreign.key)];
+    let outcome = server.run(&[&["run"], &trust[..], &identity, &hello].concat());
+    assert!(outcome.stderr.contains("refuses the TLS handshake"), "{}", outcome.stderr);
+
+    let environments = directory.path().join("environments.toml");
+    let entry = format!(
+        "[[environments]]\nid = \"box\"\nurl = \"{url}\"\ntls_ca = \"authority.pem\"\n\
+         tls_client_cert = \"own/certificate.pem\"\ntls_client_key = \"own/certificate.key\"\n"
+    );
+    std::fs::write(&environments, entry).unwrap();
+    let mut command = server.command(&["run", "--on", "box", "--", "echo", "hi"]);
+    command.env("EXEC_SERVER_ENVIRONMENTS", &environments);
+    assert_eq!(run_command(command).stdout, "hi\n");
+    // Local commands use the socket, which asks for none of it.
+    assert_eq!(server.run(&["run", "--", "echo", "hi"]).stdout, "hi\n");
+}
+
+#[test]
 fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
     let state = tempfile::tempdir().unwrap();
     let token = state.path().join("token");
@@ -194,31 +242,33 @@ async fn is_shown(secured: &Secured, fingerprint: Fingerprint) -> bool {
 async fn certificates_rotate_under_load_and_no_connection_is_dropped() {
     const CLIENTS: usize = 10;
     let secured = Secured::start();
-    let mut streams = Vec::new();
+    let mut clients = Vec::new();
+    let mut counted = Vec::new();
     for _ in 0..CLIENTS {
         let client = secured.client().await;
-        let process = client
-            .start(script(
-                "loud",
-                "while [ ! -e \"$0\" ]; do head -c 100000 /dev/zero; sleep 0.01; done",
-            ))
-            .await
-            .unwrap();
-        streams.push((client, process));
-    }
-    let counting: Vec<_> = streams
-        .iter()
-        .map(|(_, process)| {
+        let endless = script("loud", "while :; do head -c 100000 /dev/zero; sleep 0.01; done");
+        let process = client.start(endless).await.unwrap();
+        let (bytes, count) = tokio::sync::watch::channel(0);
+        tokio::spawn(async move {
             let mut events = process.subscribe_events();
-            tokio::spawn(async move { while events.next().await.is_some() {} })
-        })
-        .collect();
-    let mut states: Vec<_> = streams.iter().map(|(client, _)| client.connection_state()).collect();
+            while let Some(event) = events.next().await {
+                match event {
+                    ExecProcessEvent::Output(chunk) => {
+                        bytes.send_modify(|bytes| *bytes += chunk.chunk.len());
+                    }
+                    ExecProcessEvent::Gap { .. } => panic!("output is missing"),
+                    _ => {}
+                }
+            }
+        });
+        clients.push(client);
+        counted.push(count);
+    }
+    let mut states: Vec<_> = clients.iter().map(ExecServerClient::connection_state).collect();
     for round in 0..4 {
         let Issued { certificate, .. } =
             secured.authority.issue(secured.directory.path(), &NAMES, Validity::Now);
-        let pem = std::fs::read(&certificate).unwrap();
-        let fingerprint = fingerprint_of(&pem);
+        let fingerprint = fingerprint_of(&std::fs::read(&certificate).unwrap());
         if round % 2 == 0 {
             secured.server.signal(rustix::process::Signal::HUP);
         }
@@ -226,17 +276,15 @@ async fn certificates_rotate_under_load_and_no_connection_is_dropped() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // Each goes on where it was.
-        for ((client, _), state) in streams.iter().zip(&mut states) {
-            client.environment_status(Empty {}).await.unwrap();
+        for (count, state) in counted.iter_mut().zip(&mut states) {
+            let before = *count.borrow_and_update();
+            count.wait_for(|bytes| *bytes > before).await.unwrap();
             assert!(!state.has_changed().unwrap(), "a connection was dropped");
             assert!(matches!(*state.borrow(), ConnectionState::Connected));
         }
     }
-    for (client, _) in streams {
+    for client in clients {
         client.close().await.unwrap();
-    }
-    for count in counting {
-        count.await.unwrap();
     }
 }
 
@@ -283,13 +331,20 @@ async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     args.token_file = Some(token_file.clone());
     let trust = ServerTrust::Authorities(authority.write(directory.path()));
     args.tls = TlsOptions { trust, identity: None };
-    let client = ExecServerClient::connect_websocket(args).await.unwrap();
+    let client = ExecServerClient::connect_websocket(args.clone()).await.unwrap();
     let mut params = script("p", "read line; echo $line; exit 3");
     params.pipe_stdin = true;
     let process = client.start(params).await.unwrap();
-    // The old token is of no use any more.
-    std::fs::write(&token_file, issuer.token(&serde_json::json!({ "sub": "alice", "iat": 1 })))
-        .unwrap();
+    // With another secret the old token is of no use.
+    let renewed = Issuer::new();
+    std::fs::copy(renewed.secret_file(), issuer.secret_file()).unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    let mut old = args.clone();
+    old.token_file = Some(issuer.token_file("old", &claims));
+    while ExecServerClient::connect_websocket(old.clone()).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    std::fs::write(&token_file, renewed.token(&claims)).unwrap();
     proxy.cut(Cut::Rst).await;
     process.write(b"hello\n".to_vec()).await.unwrap();
     let mut events = process.subscribe_events();

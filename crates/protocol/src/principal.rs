@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection, and what they may do. Decided before the first message;
-//! how, is the business of whoever accepts connections.
+//! Who is at the other end of a connection, and what they may do. It is decided before the first
+//! message, by the code that accepts connections.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ pub struct Principal {
     pub expires: Option<SystemTime>,
 }
 
-/// Who owns a session. Two kinds of credentials never prove the same subject, so nobody can choose
-/// a name that passes for the local user.
+/// Who owns a session. Two kinds of credentials never prove the same subject, so no token can name
+/// itself the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// The user that the server runs as, or root.

@@ -68,7 +68,7 @@ impl Default for ServerConfig {
             shutdown_grace_period: Duration::from_secs(3),
             max_processes_per_session: 4096,
             max_sessions: 4096,
-            max_sessions_per_subject: 4096,
+            max_sessions_per_subject: 1024,
             max_requests_per_second: 0,
             idle_connection_timeout: Duration::ZERO,
             retained_output_bytes_per_process: 1 << 20,

@@ -38,7 +38,7 @@ pub(crate) struct Sign {
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) sandbox: Option<LevelName>,
     /// With --sandbox workspace-write, let it write below this directory of the server's machine
-    /// instead of the server's own (may be repeated)
+    /// (may be repeated)
     #[arg(long, value_name = "DIR", requires = "sandbox", value_hint = ValueHint::DirPath)]
     pub(crate) writable: Vec<PathBuf>,
     /// With --sandbox, let it use the network

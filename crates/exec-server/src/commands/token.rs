@@ -30,11 +30,13 @@ pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Resul
 fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
     let secret = SigningSecret::read(&options.secret_file)?;
     ensure!(!options.ttl.is_zero(), "--ttl must be more than 0");
+    let is_writable = options.sandbox == Some(LevelName::WorkspaceWrite);
     ensure!(
-        options.writable.is_empty() || options.sandbox == Some(LevelName::WorkspaceWrite),
-        "--writable needs --sandbox workspace-write"
+        is_writable != options.writable.is_empty(),
+        "--writable and --sandbox workspace-write need each other"
     );
     let now = since_1970(now);
+    let expires = now.checked_add(options.ttl).context("--ttl is too long")?;
     let sandbox = options.sandbox.map(|level| SandboxClaim {
         mode: level.into(),
         writable_roots: options.writable.clone(),
@@ -42,7 +44,7 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
     });
     let claims = Claims {
         sub: Some(options.subject.clone()),
-        exp: (now + options.ttl).as_secs(),
+        exp: expires.as_secs(),
         nbf: None,
         iat: Some(now.as_secs()),
         iss: options.issuer.clone(),
@@ -101,7 +103,7 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
 }
 
 fn line(text: &mut String, name: &str, value: &str) {
-    // Whoever made the token wrote these texts.
+    // The issuer of the token wrote these texts.
     let value = printable(value);
     writeln!(text, "{name:<10} {value}").expect("a String accepts every write");
 }
@@ -121,9 +123,6 @@ fn ceiling(sandbox: &SandboxClaim) -> String {
     let network = if sandbox.network { "network" } else { "no network" };
     match sandbox.mode {
         SandboxLevel::ReadOnly => format!("read-only, {network}"),
-        SandboxLevel::WorkspaceWrite if sandbox.writable_roots.is_empty() => {
-            format!("workspace-write below the directory of the server, {network}")
-        }
         SandboxLevel::WorkspaceWrite => {
             let roots = sandbox.writable_roots.iter().map(|root| root.display().to_string());
             let roots = roots.collect::<Vec<_>>().join(", ");

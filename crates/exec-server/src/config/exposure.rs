@@ -17,6 +17,8 @@ pub(crate) enum CertificateSource {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExposureError {
+    #[error("handshake_timeout must be more than 0s")]
+    NoTime,
     #[error("listen: {url:?} cannot be combined with other listeners")]
     OnlyListener { url: String },
     #[error("{key} has no effect without ws_auth = {kind:?}")]
@@ -101,6 +103,9 @@ impl Settings {
     }
 
     pub(super) fn check_exposure(&self) -> Result<(), ExposureError> {
+        if self.handshake_timeout.is_zero() {
+            return Err(ExposureError::NoTime);
+        }
         let is_alone = |url: &&String| {
             matches!(url.parse(), Ok(ListenUrl::Stdio | ListenUrl::Off)) && self.listen.len() > 1
         };

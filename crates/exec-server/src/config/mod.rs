@@ -80,7 +80,7 @@ impl Default for Settings {
             tls_client_ca: String::new(),
             insecure: false,
             max_connections: 4096,
-            max_connections_per_subject: 4096,
+            max_connections_per_subject: 1024,
             server: ServerConfig::default(),
             log: "info".to_owned(),
             log_format: LogFormat::Human,

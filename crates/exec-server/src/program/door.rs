@@ -125,10 +125,14 @@ impl Door {
                 (Some(_), "") => " --token-file FILE".to_owned(),
                 (Some(_), file) => format!(" --token-file {file}"),
             };
+            let certificate = match tls.asks_for_certificates() {
+                true => " --tls-client-cert FILE --tls-client-key FILE",
+                false => "",
+            };
             // Nothing is lost with a line that cannot be written.
             let _ = writeln!(
                 io::stderr(),
-                "exec-server shell --connect wss://{}{token} --tls-fingerprint {}",
+                "exec-server shell --connect wss://{}{token}{certificate} --tls-fingerprint {}",
                 reachable(*address),
                 tls.fingerprint()
             );
@@ -187,15 +191,22 @@ fn reload(
     authenticator: Option<&Authenticator>,
     tls: Option<&TlsServer>,
 ) -> Result<(), String> {
-    let tls = match tls.filter(|tls| is_asked || tls.has_changed()) {
-        Some(tls) => tls.reload().map(|()| {
-            tracing::info!(fingerprint = %tls.fingerprint(), "loaded the certificate again");
-        }),
-        None => Ok(()),
-    };
-    let authenticator = authenticator.filter(|_| is_asked).map_or(Ok(()), Authenticator::reload);
-    tls.map_err(|error| error.to_string())?;
-    authenticator.map_err(|error| error.to_string())
+    let mut problems = Vec::new();
+    if let Some(tls) = tls.filter(|tls| is_asked || tls.has_changed()) {
+        match tls.reload() {
+            Ok(()) => {
+                tracing::info!(fingerprint = %tls.fingerprint(), "read the certificate again");
+            }
+            Err(problem) => problems.push(problem.to_string()),
+        }
+    }
+    if let Some(authenticator) = authenticator.filter(|_| is_asked) {
+        match authenticator.reload() {
+            Ok(()) => tracing::info!("read the token or secret again"),
+            Err(problem) => problems.push(problem.to_string()),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
 impl Drop for Reloading {

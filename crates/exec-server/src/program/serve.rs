@@ -112,6 +112,8 @@ async fn serve_listeners(
     }
     let config = protecting(&settings.server, &door, &listeners);
     let enforcing = start_enforcing(&config, paths).await?;
+    // Before the announcement: a signal must not end a server that says it is there.
+    let _reloading = door.keep_current().map_err(ServeError::Signals)?;
     // Before the announcement: whoever has read that may rely on the file.
     let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
         Some(listener) if settings.discoverable => publish(listener),
@@ -124,7 +126,6 @@ async fn serve_listeners(
         greet(only.local_url());
     }
     door.explain(settings, &listeners);
-    let _reloading = door.keep_current().map_err(ServeError::Signals)?;
     let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
     Ok(listen(&server, listeners, signals).await)
 }

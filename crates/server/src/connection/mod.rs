@@ -82,8 +82,13 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
 
     let dispatcher = Dispatcher::new(Arc::clone(&state), Arc::clone(&connection));
     let mut reader = Reader::new(dispatcher, Arc::clone(&outbox), &memory);
+    // A client on stdio cannot come back.
+    let idle_timeout = match kind {
+        TransportKind::Stdio => Duration::ZERO,
+        _ => state.config.idle_connection_timeout,
+    };
     let ending = tokio::select! {
-        end = reader.run(&mut incoming) => match end {
+        end = reader.run(&mut incoming, idle_timeout) => match end {
             ReadEnd::Over => Ending::ByPeer,
             ReadEnd::Idle => Ending::Idle,
         },

@@ -137,6 +137,11 @@ impl Outbox {
         self.wait_until(&self.drained, |state| state.idle || state.closed).await;
     }
 
+    /// Whether everything has been given to the socket.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().idle
+    }
+
     pub(crate) async fn closed(&self) {
         self.wait_until(&self.ended, |state| state.closed).await;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use exec_server_protocol::{
     Call, ClientNotification, ErrorKind, InitializeParams, InitializeResponse, MAX_MESSAGE_BYTES,
@@ -20,6 +20,10 @@ use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
 use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
+
+/// How often an idle connection is looked at before it is closed: work that ends between two looks
+/// must not count as none.
+const IDLE_LOOKS: u32 = 4;
 
 pub(super) struct Reader {
     dispatcher: Dispatcher,
@@ -70,10 +74,10 @@ impl Reader {
         }
     }
 
-    /// Runs until the connection is over, or idle for too long.
-    pub(super) async fn run(&mut self, incoming: &mut Incoming) -> ReadEnd {
-        let idle_timeout = self.dispatcher.state().config.idle_connection_timeout;
-        let mut idle_since = Instant::now();
+    /// Runs until the connection is over, or idle for too long; zero for never.
+    pub(super) async fn run(&mut self, incoming: &mut Incoming, idle_timeout: Duration) -> ReadEnd {
+        let look_interval = idle_timeout / IDLE_LOOKS;
+        let (mut next_look, mut idle_looks) = (Instant::now() + look_interval, 0);
         let permits = self.scheduler.permits();
         let outbox = Arc::clone(&self.outbox);
         loop {
@@ -84,7 +88,7 @@ impl Reader {
                 biased;
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
-                        idle_since = Instant::now();
+                        (next_look, idle_looks) = (Instant::now() + look_interval, 0);
                         let was_fresh = self.is_fresh();
                         self.message(&text).await;
                         if was_fresh && !self.is_fresh() {
@@ -103,11 +107,12 @@ impl Reader {
                     }
                 }
                 () = self.dispatcher.tasks().reap() => {}
-                () = sleep_until(idle_since + idle_timeout), if !idle_timeout.is_zero() => {
-                    if self.is_idle() {
+                () = sleep_until(next_look), if !idle_timeout.is_zero() => {
+                    idle_looks = if self.is_idle() { idle_looks + 1 } else { 0 };
+                    if idle_looks >= IDLE_LOOKS {
                         return ReadEnd::Idle;
                     }
-                    idle_since = Instant::now();
+                    next_look = Instant::now() + look_interval;
                 }
             }
         }
@@ -120,7 +125,10 @@ impl Reader {
             Phase::Greeted(session) | Phase::Ready(session) => session.is_working(),
         };
         let is_answered = self.texts.is_empty() && self.dispatcher.tasks().len() == 0;
-        is_answered && !is_working && !self.dispatcher.connection().is_watching()
+        is_answered
+            && self.outbox.is_idle()
+            && !is_working
+            && !self.dispatcher.connection().is_watching()
     }
 
     /// Nothing more will come: begins what was asked for and waits for a place.
@@ -232,7 +240,8 @@ impl Reader {
 
     fn too_many_requests(&self) -> RpcError {
         let limit = self.dispatcher.state().config.max_requests_per_second;
-        let message = format!("this connection may make {limit} requests a second");
+        let message =
+            format!("this connection may make {limit} requests a second (max_requests_per_second)");
         RpcError::invalid_request(message).with_kind(ErrorKind::TooManyRequests)
     }
 

@@ -46,12 +46,14 @@ impl SessionRegistry {
         let mut table = self.lock();
         table.check_draining()?;
         let subject = &connection.principal().subject;
-        if table.count(subject) >= self.limit_per_subject {
+        let is_own = |session: &Session| session.owner().subject == *subject;
+        if table.count(subject) >= self.limit_per_subject && !table.make_room(now, is_own) {
             let limit = self.limit_per_subject;
-            return Err(too_many(format!("this client has {limit} sessions already")));
+            let message = format!("this client has {limit} sessions (max_sessions_per_subject)");
+            return Err(too_many(message));
         }
-        if table.sessions.len() >= self.limit && !table.make_room(now) {
-            return Err(too_many(format!("the server has {} sessions already", self.limit)));
+        if table.sessions.len() >= self.limit && !table.make_room(now, |_| true) {
+            return Err(too_many(format!("the server has {} sessions (max_sessions)", self.limit)));
         }
         let id = Uuid::new_v4().to_string();
         let connection = Arc::clone(connection);
@@ -152,8 +154,9 @@ impl Table {
 
     /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
     /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
-    fn make_room(&mut self, now: Instant) -> bool {
-        let idle = self.sessions.values().filter_map(|session| {
+    fn make_room(&mut self, now: Instant, may_go: impl Fn(&Session) -> bool) -> bool {
+        let candidates = self.sessions.values().filter(|session| may_go(session));
+        let idle = candidates.filter_map(|session| {
             let since = session.idle_since().filter(|since| now >= *since + RECONNECT_GRACE)?;
             Some((since, Arc::clone(session)))
         });

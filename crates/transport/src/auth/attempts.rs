@@ -1,5 +1,6 @@
-//! Slows down an address that fails to prove itself. Only refusals are delayed: whoever has a valid
-//! token is let in at once, also from an address that somebody else abuses. Takes the time, keeps none.
+//! Slows down an address that fails to prove itself. Only refusals are delayed: a valid token is let in
+//! at once, also from an address with many failures. So a client that does not wait for its refusal is
+//! not slowed down; tokens are long enough that guessing is hopeless. Takes the time, keeps none.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -51,7 +52,7 @@ impl FailedAttempts {
 }
 
 /// A subscriber of IPv6 has at least a /64, and could use another address for each attempt.
-fn network_of(address: IpAddr) -> IpAddr {
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let bits = address.to_bits() & !u128::from(u64::MAX);

@@ -52,6 +52,7 @@ pub struct Claims {
 #[serde(deny_unknown_fields)]
 pub struct SandboxClaim {
     pub mode: SandboxLevel,
+    /// Needed with `workspace-write`, and without meaning for `read-only`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writable_roots: Vec<PathBuf>,
     #[serde(default)]
@@ -61,7 +62,10 @@ pub struct SandboxClaim {
 impl SandboxClaim {
     #[must_use]
     pub fn into_ceiling(self) -> SandboxCeiling {
-        let Self { mode, writable_roots, network } = self;
+        let Self { mode, mut writable_roots, network } = self;
+        // The same roots in another order are the same ceiling.
+        writable_roots.sort_unstable();
+        writable_roots.dedup();
         SandboxCeiling { require: Some(mode), writable_roots, network }
     }
 }
@@ -71,7 +75,7 @@ impl SandboxClaim {
 pub struct TokenRules {
     pub issuer: Option<String>,
     pub audience: Option<String>,
-    /// How far the clock of whoever signs may be from this one.
+    /// How far the clock of the issuer may be from this one.
     pub max_clock_skew: Duration,
 }
 
@@ -220,6 +224,13 @@ impl<'t> Parts<'t> {
             let reason =
                 format!("writable root {} must be absolute, without \"..\"", root.display());
             return Err(TokenError::Claims(reason));
+        }
+        if let Some(sandbox) = &claims.sandbox {
+            let needs_roots = sandbox.mode == SandboxLevel::WorkspaceWrite;
+            if needs_roots == sandbox.writable_roots.is_empty() {
+                let reason = "workspace-write needs writable_roots, and read-only has none";
+                return Err(TokenError::Claims(reason.to_owned()));
+            }
         }
         Ok(claims)
     }
@@ -408,6 +419,8 @@ mod tests {
             r#"{"exp":2000,"sandbox":{"mode":"read-only","netwrok":true}}"#,
             r#"{"exp":2000,"sandbox":{"mode":"workspace-write","writable_roots":["relative"]}}"#,
             r#"{"exp":2000,"sandbox":{"mode":"workspace-write","writable_roots":["/a/../b"]}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"workspace-write"}}"#,
+            r#"{"exp":2000,"sandbox":{"mode":"read-only","writable_roots":["/a"]}}"#,
             "[]",
             "7",
         ] {

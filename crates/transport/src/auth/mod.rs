@@ -17,11 +17,14 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use subtle::ConstantTimeEq as _;
 
-pub(crate) use attempts::FailedAttempts;
+pub(crate) use attempts::{FailedAttempts, network_of};
 pub(crate) use credentials::{AmbiguousToken, find_token, selected_subprotocol};
 pub use jwt::{
     Claims, MIN_SECRET_BYTES, SandboxClaim, SigningSecret, TokenError, TokenRules, inspect,
 };
+
+/// A shorter capability token could be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
 
 /// How a WebSocket listener knows its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +43,14 @@ pub enum CapabilityToken {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    #[error("cannot read {}: {reason}", path.display())]
+    #[error("cannot read {}: {reason}", shown(path))]
     Unreadable { path: PathBuf, reason: io::Error },
+    #[error(
+        "the token in {} has {len} characters; it needs at least {MIN_TOKEN_BYTES} \
+         (exec-server token new makes one)",
+        path.display()
+    )]
+    ShortToken { path: PathBuf, len: usize },
     #[error(
         "{} does not hold a token: it is empty, or has a space, a line break or another character \
          that cannot stand in a header",
@@ -130,6 +139,9 @@ impl Keys {
             }
             AuthOptions::CapabilityToken(CapabilityToken::File(path)) => {
                 let token = read_token_file(path)?;
+                if token.len() < MIN_TOKEN_BYTES {
+                    return Err(AuthError::ShortToken { path: path.clone(), len: token.len() });
+                }
                 Self::CapabilityToken { sha256: sha256(token.as_bytes()) }
             }
             AuthOptions::SignedBearerToken { secret_file, rules } => {
@@ -156,6 +168,16 @@ pub fn read_token_file(path: &Path) -> Result<String, AuthError> {
     let bytes = read_secret(path)?;
     let token = String::from_utf8(bytes).ok().filter(|token| is_token(token));
     token.ok_or_else(|| AuthError::NotAToken { path: path.to_owned() })
+}
+
+/// A token that was given in place of a file is not shown.
+fn shown(path: &Path) -> String {
+    const LONGEST_NAME: usize = 40;
+    let text = path.display().to_string();
+    match text.contains('/') || text.len() < LONGEST_NAME {
+        true => text,
+        false => "a file whose name looks like a token".to_owned(),
+    }
 }
 
 /// A line break would add headers of its own, and a space would end the token.
@@ -200,20 +222,20 @@ mod tests {
 
     #[test]
     fn a_capability_token_lets_in_and_every_other_text_does_not() {
-        let (_directory, path) = file("open sesame\n");
+        let (_directory, path) = file("open sesame, please\n");
         let options = |token| AuthOptions::CapabilityToken(token);
         let refused = Authenticator::new(options(CapabilityToken::File(path.clone())));
         assert!(matches!(refused, Err(AuthError::NotAToken { .. })));
 
-        std::fs::write(&path, "open-sesame\r\n").unwrap();
+        std::fs::write(&path, "open-sesame-please\r\n").unwrap();
         let by_file = Authenticator::new(options(CapabilityToken::File(path.clone()))).unwrap();
-        let hash = sha256(b"open-sesame");
+        let hash = sha256(b"open-sesame-please");
         let by_hash = Authenticator::new(options(CapabilityToken::Sha256(hash))).unwrap();
         for authenticator in [&by_file, &by_hash] {
             let now = SystemTime::now();
-            let principal = authenticator.authenticate("open-sesame", now).unwrap();
+            let principal = authenticator.authenticate("open-sesame-please", now).unwrap();
             assert_eq!(principal, Principal::new(Subject::Token(hash)));
-            for wrong in ["", "open-sesam", "open-sesamE", "open-sesame\n"] {
+            for wrong in ["", "open-sesame-pleas", "open-sesame-pleasE", "open-sesame-please\n"] {
                 assert!(authenticator.authenticate(wrong, now).is_err(), "{wrong:?}");
             }
         }
@@ -222,11 +244,13 @@ mod tests {
 
         std::fs::write(&path, "").unwrap();
         assert!(by_file.reload().is_err());
-        assert!(by_file.authenticate("open-sesame", SystemTime::now()).is_ok());
-        std::fs::write(&path, "changed").unwrap();
+        assert!(by_file.authenticate("open-sesame-please", SystemTime::now()).is_ok());
+        std::fs::write(&path, "short").unwrap();
+        assert!(matches!(by_file.reload(), Err(AuthError::ShortToken { len: 5, .. })));
+        std::fs::write(&path, "changed-meanwhile").unwrap();
         by_file.reload().unwrap();
-        assert!(by_file.authenticate("open-sesame", SystemTime::now()).is_err());
-        assert!(by_file.authenticate("changed", SystemTime::now()).is_ok());
+        assert!(by_file.authenticate("open-sesame-please", SystemTime::now()).is_err());
+        assert!(by_file.authenticate("changed-meanwhile", SystemTime::now()).is_ok());
     }
 
     #[test]

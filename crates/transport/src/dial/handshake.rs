@@ -32,6 +32,8 @@ pub(super) enum Failure {
     Io(io::Error),
     Tls(Box<TlsError>),
     Untrusted(Box<rustls::Error>),
+    /// The server ended the TLS handshake.
+    Rejected(rustls::AlertDescription),
     Refused(StatusCode),
     NotWebSocket(NotWebSocket),
 }
@@ -41,6 +43,7 @@ impl Failure {
         match self {
             Self::Io(source) => DialError::Unreachable { url, source },
             Self::Tls(reason) => DialError::Tls { url, reason },
+            Self::Rejected(alert) => DialError::Rejected { url, alert },
             Self::Untrusted(reason) => DialError::Untrusted { url, reason },
             Self::Refused(status) => DialError::Refused { url, status },
             Self::NotWebSocket(why) => DialError::NotWebSocket { url, why },
@@ -50,7 +53,14 @@ impl Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::InvalidMessage(_)) => Self::NotWebSocket(NotWebSocket::NotTls),
+            Some(refusal @ rustls::Error::InvalidCertificate(_)) => {
+                Self::Untrusted(refusal.clone().into())
+            }
+            Some(rustls::Error::AlertReceived(alert)) => Self::Rejected(*alert),
+            _ => Self::Io(error),
+        }
     }
 }
 
@@ -68,6 +78,7 @@ pub(super) async fn shake_hands<S: Socket>(
     socket.prepare();
     let key = generate_key();
     socket.write_all(request.head(&key).as_bytes()).await?;
+    socket.flush().await?;
 
     let mut received = BytesMut::new();
     loop {

@@ -50,6 +50,9 @@ pub enum DialError {
     /// The server does not prove that it is the one that is meant.
     #[error("{url} is not trusted: {}", distrust(reason))]
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
+    /// The server does not take the certificate of this client, or its version of TLS.
+    #[error("{url} refuses the TLS handshake of this client ({alert:?}); see --tls-client-cert")]
+    Rejected { url: DialUrl, alert: rustls::AlertDescription },
     #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]
     Refused { url: DialUrl, status: StatusCode },
     #[error("{url} is not a WebSocket server: {why}")]
@@ -115,16 +118,7 @@ async fn encrypt(
     let config = config.map_err(io::Error::other)?.map_err(|error| Failure::Tls(error.into()))?;
     // The handshake is several small messages each way.
     let _ = socket.set_nodelay(true);
-    match TlsConnector::from(config).connect(name, socket).await {
-        Ok(stream) => Ok(stream.into()),
-        Err(error) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(refusal @ rustls::Error::InvalidCertificate(_)) => {
-                Failure::Untrusted(refusal.clone().into())
-            }
-            Some(rustls::Error::InvalidMessage(_)) => NotWebSocket::NotTls.into(),
-            _ => error.into(),
-        }),
-    }
+    Ok(TlsConnector::from(config).connect(name, socket).await?.into())
 }
 
 /// What is wrong with the certificate of a server, and what to do about it.
@@ -156,6 +150,7 @@ fn advice(status: StatusCode) -> &'static str {
         StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
         StatusCode::FORBIDDEN => "; it refuses this user, host name or origin",
         StatusCode::TOO_MANY_REQUESTS => "; this client has too many connections",
+        StatusCode::SERVICE_UNAVAILABLE => "; it is shutting down, or has too many connections",
         _ => "",
     }
 }
@@ -168,6 +163,7 @@ impl DialError {
             | Self::BadToken
             | Self::Tls { .. }
             | Self::Untrusted { .. }
+            | Self::Rejected { .. }
             | Self::NotWebSocket { .. } => true,
             Self::Unreachable { .. } => false,
             Self::Refused { status, .. } => {

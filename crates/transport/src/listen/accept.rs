@@ -27,7 +27,8 @@ use super::connection_limits::{self, ConnectionLimits, ConnectionPermit};
 use super::gate::{Answer, Gate, answer};
 use super::handshakes::Handshakes;
 use crate::auth::{
-    AmbiguousToken, Authenticator, FailedAttempts, TokenError, find_token, selected_subprotocol,
+    AmbiguousToken, Authenticator, FailedAttempts, TokenError, find_token, network_of,
+    selected_subprotocol,
 };
 use crate::connection::{Connection, Peer};
 use crate::socket::{PromptlyAcknowledged, Socket};
@@ -55,7 +56,7 @@ pub(super) async fn accept_all(
         let reception = Arc::clone(&reception);
         let accepted = match &socket {
             BoundSocket::Tcp(listener) => listener.accept().await.map(|(stream, remote)| {
-                handshakes.spawn(Some(remote.ip()), async move {
+                handshakes.spawn(Some(network_of(remote.ip())), async move {
                     reception.complete(reception.receive_tcp(stream)).await;
                 });
             }),
@@ -145,9 +146,11 @@ impl Reception {
 
     /// Hands over what a handshake makes, if it is done in time.
     async fn complete(&self, handshake: impl Future<Output = Option<Connection>>) {
-        if let Ok(Some(connection)) = timeout(self.handshake_timeout, handshake).await {
+        match timeout(self.handshake_timeout, handshake).await {
             // An error means that the listener is being dropped.
-            let _ = self.connections.send(connection).await;
+            Ok(Some(connection)) => drop(self.connections.send(connection).await),
+            Ok(None) => {}
+            Err(_) => tracing::debug!("a handshake took longer than handshake_timeout"),
         }
     }
 
@@ -191,6 +194,7 @@ impl Reception {
         Ok(match self.admit(&request, client, principal) {
             Err(answer) => plain(answer),
             Ok((key, principal, permit)) => {
+                self.note_success(client, &principal);
                 let response = switching_protocols(&key, selected_subprotocol(request.headers()));
                 let upgrade = hyper::upgrade::on(&mut request);
                 let mut admitted = admitted.lock().expect("no code panics while it holds the lock");
@@ -243,6 +247,17 @@ impl Reception {
         Ok((key, principal, permit))
     }
 
+    /// Local commands come and go; clients with credentials are worth a line.
+    fn note_success(&self, client: &Client, principal: &Principal) {
+        if let (Identification::Certificate | Identification::Token { .. }, Some(peer)) =
+            (&self.identification, &client.peer)
+            && let Peer::Tcp { remote, .. } = peer
+        {
+            let Principal { subject, role, .. } = principal;
+            tracing::info!(address = %remote.ip(), %subject, ?role, "let a client in");
+        }
+    }
+
     /// Returns how long the refusal has to wait.
     fn note_failure(&self, client: &Client, failure: &AuthFailure) -> Duration {
         let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
@@ -250,7 +265,8 @@ impl Reception {
         let delay = {
             let attempts = self.failed_attempts.lock();
             let mut attempts = attempts.expect("no code panics while it holds the attempts");
-            attempts.delay(address, Instant::now())
+            // A refusal that comes too late is none.
+            attempts.delay(address, Instant::now()).min(self.handshake_timeout / 2)
         };
         if delay.is_zero() {
             tracing::info!(%address, reason = %failure, "refused a client");

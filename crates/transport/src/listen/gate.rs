@@ -1,4 +1,4 @@
-//! What each HTTP request may have, judged by its head, whoever sent it; does no I/O.
+//! Judges each HTTP request by its head, before any credentials; does no I/O.
 //!
 //! A web page in a browser on this machine can reach a loopback port. It cannot hide its `Origin`,
 //! and when it reaches us under a name of its own (DNS rebinding) it cannot hide that in `Host`. So

@@ -207,7 +207,7 @@ impl Drop for Listener {
 }
 
 impl ListenerOptions {
-    /// Beyond loopback nobody is let in without credentials, and none travel in clear.
+    /// Beyond loopback every client needs credentials, and none travel in clear.
     fn check_exposure(
         &self,
         address: SocketAddr,

@@ -1,11 +1,12 @@
 //! A certificate for the first ten minutes: made once, kept, and known to clients by its fingerprint.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DnType, KeyPair};
+use rustix::fs::{FlockOperation, flock};
 
 use super::TlsError;
 
@@ -22,6 +23,12 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
         certificate: directory.join("self-signed.pem"),
         key: directory.join("self-signed.key"),
     };
+    let unwritable = |reason| TlsError::Unwritable { path: directory.to_owned(), reason };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory).map_err(unwritable)?;
+    // One at a time: the key of one server does not fit the certificate of another.
+    let lock = File::open(directory).map_err(unwritable)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| unwritable(errno.into()))?;
     if files.certificate.exists() && files.key.exists() {
         return Ok(files);
     }
@@ -31,13 +38,8 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
     params.distinguished_name.push(DnType::CommonName, "exec-server");
     // Clients that pin a fingerprint look at no date; the default of rcgen ends in the year 4096.
     let certificate = params.self_signed(&key).map_err(failed)?;
-    let mut builder = std::fs::DirBuilder::new();
-    builder
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(|reason| TlsError::Unwritable { path: directory.to_owned(), reason })?;
-    // The certificate comes last: where it is, its key is.
+    // Where there is a certificate, its key is: an old one goes first, the new one comes last.
+    let _ = std::fs::remove_file(&files.certificate);
     write_private(&files.key, &key.serialize_pem())?;
     write_private(&files.certificate, &certificate.pem())?;
     Ok(files)
@@ -51,7 +53,10 @@ fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
         .and_then(|()| std::fs::rename(&unfinished, path));
     written.map_err(|reason| {
         let _ = std::fs::remove_file(&unfinished);

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
@@ -128,6 +128,12 @@ impl Loaded {
         let mut config =
             config.with_single_cert(certificates, key).map_err(unusable(&files.certificate))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if files.client_ca.is_some() {
+            // A resumed session keeps its certificate without looking at it again, also one that has
+            // expired since.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(Self { config: Arc::new(config), fingerprint, versions })
     }
 }

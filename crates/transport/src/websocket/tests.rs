@@ -1,15 +1,17 @@
 //! The halves of a connection working together, over memory and in virtual time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, WriteHalf, duplex};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
 use super::decoder::{Decoder, Event};
-use super::{KeepAlive, MAX_FRAME_BYTES, Role, connection, frame};
+use super::{KeepAlive, MAX_FRAME_BYTES, Role, WebSocketWriter, connection, frame};
 use crate::connection::{Connection, Outgoing, Received};
 
 const PIPE: usize = 64 << 10;
@@ -353,4 +355,62 @@ async fn a_client_believes_in_a_server_that_answers() {
     let _server = serve_incoming(server);
     let client = serve_incoming(client);
     assert!(tokio::time::timeout(Duration::from_secs(3600), client).await.is_err());
+}
+
+/// Keeps what it takes until it is flushed, as TLS does, and needs two polls for that.
+struct Hoarder {
+    taken: Vec<u8>,
+    was_polled: bool,
+    passed_on: tokio::sync::mpsc::Sender<Vec<u8>>,
+}
+
+impl tokio::io::AsyncWrite for Hoarder {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> std::task::Poll<std::io::Result<usize>> {
+        self.taken.extend_from_slice(bytes);
+        std::task::Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        if !std::mem::replace(&mut self.was_polled, true) {
+            return std::task::Poll::Pending;
+        }
+        let taken = std::mem::take(&mut self.taken);
+        self.passed_on.try_send(taken).unwrap();
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_flush_is_taken_up_again() {
+    let (passed_on, mut passed) = tokio::sync::mpsc::channel(1);
+    let sink = Box::new(Hoarder { taken: Vec::new(), was_polled: false, passed_on });
+    let (_, answers) = watch::channel(0);
+    let control = Arc::default();
+    let limit = Duration::from_secs(1);
+    let mut writer = WebSocketWriter::new(sink, Role::Client, control, answers, limit);
+    writer.push(b"message");
+    tokio::select! {
+        biased;
+        _ = writer.flush() => panic!("the sink is not done"),
+        () = std::future::ready(()) => {}
+    }
+    // As the client does: it waits for something to say, and then flushes.
+    assert_eq!(writer.buffered(), 0);
+    writer.control_pending().await;
+    writer.flush().await.unwrap();
+    assert!(!passed.recv().await.unwrap().is_empty());
 }

@@ -28,6 +28,8 @@ pub(crate) struct WebSocketWriter {
     close_timeout: Duration,
     control_frames: WriteBuffer,
     messages: WriteBuffer,
+    /// A sink may keep what it took until it is flushed, as TLS does, and a flush may be dropped.
+    unflushed: bool,
     state: State,
 }
 
@@ -54,6 +56,7 @@ impl WebSocketWriter {
             close_timeout,
             control_frames: WriteBuffer::default(),
             messages: WriteBuffer::default(),
+            unflushed: false,
             state: State::Open,
         }
     }
@@ -125,8 +128,10 @@ impl WebSocketWriter {
         // Pings come often enough to make this the moment when an idle connection is noticed.
         self.messages.release_idle();
         self.control.set_writer_busy(true);
+        self.unflushed = true;
         self.write_all().await?;
         self.sink.flush().await?;
+        self.unflushed = false;
         self.control.set_writer_busy(false);
         Ok(())
     }
@@ -152,8 +157,11 @@ impl WebSocketWriter {
         }
     }
 
+    /// Also resolves when a dropped flush has left something in the sink.
     pub(crate) async fn control_pending(&self) {
-        self.control.pending().await;
+        if !self.unflushed {
+            self.control.pending().await;
+        }
     }
 
     pub(crate) async fn close(&mut self, code: CloseCode, reason: &str) {

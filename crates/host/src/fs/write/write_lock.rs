@@ -20,12 +20,12 @@ use crate::fs::path::resolve::{Identity, Parent};
 /// Released when dropped.
 #[derive(Debug)]
 pub(in crate::fs) struct WriteLock {
-    subject: ErrorSubject,
+    subject: Subject,
     turn: Arc<Turn>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum ErrorSubject {
+enum Subject {
     Name { directory: Identity, name: OsString },
     Content(Identity),
 }
@@ -44,7 +44,7 @@ struct Entry {
 }
 
 /// Never locked while anything is waited for.
-static TABLE: LazyLock<Mutex<HashMap<ErrorSubject, Entry>>> = LazyLock::new(Mutex::default);
+static TABLE: LazyLock<Mutex<HashMap<Subject, Entry>>> = LazyLock::new(Mutex::default);
 
 impl WriteLock {
     pub(in crate::fs) fn name(parent: &Parent, path: &Path) -> Result<Self, FsError> {
@@ -56,14 +56,14 @@ impl WriteLock {
         name: &OsStr,
         path: &Path,
     ) -> Result<Self, FsError> {
-        Ok(Self::acquire(ErrorSubject::name(directory, name, path)?))
+        Ok(Self::acquire(Subject::name(directory, name, path)?))
     }
 
     /// Two names at once, which may be the same.
     pub(in crate::fs) fn names(names: [(&Parent, &Path); 2]) -> Result<Vec<Self>, FsError> {
         let mut subjects = Vec::with_capacity(names.len());
         for (parent, path) in names {
-            subjects.push(ErrorSubject::name(parent.directory.as_fd(), &parent.name, path)?);
+            subjects.push(Subject::name(parent.directory.as_fd(), &parent.name, path)?);
         }
         subjects.sort();
         subjects.dedup();
@@ -71,10 +71,10 @@ impl WriteLock {
     }
 
     pub(in crate::fs) fn content(stat: &Stat) -> Self {
-        Self::acquire(ErrorSubject::Content(Identity::from(stat)))
+        Self::acquire(Subject::Content(Identity::from(stat)))
     }
 
-    fn acquire(subject: ErrorSubject) -> Self {
+    fn acquire(subject: Subject) -> Self {
         let turn = {
             let mut table = lock(&TABLE);
             let entry = table.entry(subject.clone()).or_default();
@@ -105,7 +105,7 @@ impl Drop for WriteLock {
     }
 }
 
-impl ErrorSubject {
+impl Subject {
     fn name(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<Self, FsError> {
         let directory =
             Identity::of(directory).map_err(FsError::os("look at the directory of", path))?;
@@ -150,7 +150,7 @@ mod tests {
             }
         });
         let parent = parent_of(&path);
-        let subject = ErrorSubject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
+        let subject = Subject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
         assert!(!lock(&TABLE).contains_key(&subject));
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let held = WriteLock::content(&old);
         std::thread::scope(|threads| {
             let claim = threads.spawn(|| Claim::take(&path, &parent_of(&path)).unwrap());
-            let subject = ErrorSubject::Content(Identity::from(&old));
+            let subject = Subject::Content(Identity::from(&old));
             while lock(&TABLE)[&subject].users < 2 {
                 std::thread::yield_now();
             }
@@ -191,8 +191,7 @@ mod tests {
             [&copy, &remove, &copy_link, &rename];
         for (index, change) in changes.into_iter().enumerate() {
             let parent = parent_of(&path);
-            let subject =
-                ErrorSubject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
+            let subject = Subject::name(parent.directory.as_fd(), &parent.name, &path).unwrap();
             let before = rustix::fs::lstat(&path).map(|stat| stat.st_ino);
             let held = WriteLock::name(&parent, &path).unwrap();
             std::thread::scope(|threads| {
@@ -221,7 +220,7 @@ mod tests {
         let held = WriteLock::content(&old);
         std::thread::scope(|threads| {
             let copied = threads.spawn(|| fs::copy(&source, &other, false, &CancelFlag::never()));
-            while lock(&TABLE)[&ErrorSubject::Content(Identity::from(&old))].users < 2 {
+            while lock(&TABLE)[&Subject::Content(Identity::from(&old))].users < 2 {
                 std::thread::yield_now();
             }
             assert_eq!(std::fs::read(&path).unwrap(), b"old");

@@ -52,7 +52,11 @@ impl Ceiling {
         })
     }
 
-    fn roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
+    /// Where requests may write under it, besides the temporary directories.
+    pub(super) fn roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
+        if self.level == SandboxLevel::ReadOnly {
+            return Ok(Vec::new());
+        }
         for missing in self.writable_roots.iter().filter(|root| !root.is_dir()) {
             tracing::warn!(root = %missing.display(), "a writable root of the sandbox is no directory");
         }

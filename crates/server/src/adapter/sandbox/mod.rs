@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
-    Access, Capabilities, DeclaredPolicy, HostNames, LinkTrust, Network, Plan, Policy,
-    PolicyContext, SandboxError, WriteHistory, WrittenRoots,
+    Capabilities, DeclaredPolicy, HostNames, LinkTrust, Network, Plan, Policy, PolicyContext,
+    SandboxError, WriteHistory, WrittenRoots,
 };
 use exec_server_protocol::{
     ErrorCode, ErrorKind, Principal, Role, RpcError, SandboxCeiling, SandboxLevel, SandboxRequest,
@@ -127,9 +127,20 @@ impl SandboxResolver {
             policy = Some(policy.map_or_else(|| most.clone(), |policy| policy.intersect(most)));
         }
         let policy = policy.unwrap_or_else(|| Policy::unrestricted(Network::Enabled));
-        let policy = self.machine.hide_secrets(policy, asked.cwd.as_deref())?;
+        let policy = self.machine.hide_secrets(policy, self.used_paths(asked))?;
         self.machine.history.add(&policy).map_err(SandboxError::from)?;
         Ok(policy)
+    }
+
+    /// Paths that a directory for secrets does not have in it. A client under a ceiling has no say in
+    /// that: it would name a path there in order to see the directory.
+    fn used_paths(&self, asked: &RequestedSandbox) -> Vec<PathBuf> {
+        if !self.ceilings.is_empty() {
+            return self.ceilings.iter().flat_map(|ceiling| ceiling.roots()).flatten().collect();
+        }
+        let requested = asked.requested.iter();
+        let roots = requested.flat_map(|requested| requested.around.workspace_roots.clone());
+        roots.chain(asked.cwd.clone()).collect()
     }
 
     /// The policy of a request about files, from memory if the same was asked a moment ago. `None`: no
@@ -224,19 +235,17 @@ impl Machine {
         }
     }
 
-    /// Whoever can read the secret that signs tokens can make one without a ceiling. This is looked up
-    /// each time: a secret may be replaced by a symlink to another file.
+    /// A client that can read the secret that signs tokens can make one without a ceiling. This is
+    /// looked up each time: a secret may be replaced by a symlink to another file.
     fn hide_secrets(
         &self,
         policy: Policy,
-        cwd: Option<&Path>,
+        mut used: Vec<PathBuf>,
     ) -> Result<Policy, Arc<SandboxError>> {
         if self.secret.is_empty() || !policy.restricts_files() {
             return Ok(policy);
         }
-        let granted = policy.rules().iter().filter(|rule| rule.access > Access::Deny);
-        let used = granted.map(|rule| rule.path.clone()).chain(cwd.map(Path::to_owned));
-        let used: Vec<_> = used.chain(self.home.clone()).collect();
+        used.extend(self.home.clone());
         let hidden = secrets::hidden_places(&self.secret, &used);
         let hiding = Policy::hiding(&hidden, &HostNames).map_err(|error| Arc::new(error.into()))?;
         Ok(policy.intersect(&hiding))
@@ -272,6 +281,8 @@ pub(crate) fn to_rpc_error(error: &SandboxError) -> RpcError {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_host::sandbox::Access;
+
     use super::*;
 
     fn request(text: &str) -> SandboxRequest {
