@@ -31,7 +31,7 @@ pub(crate) struct Sign {
     /// How long the token is valid
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
     pub(crate) ttl: Duration,
-    /// What it may do
+    /// Its role
     #[arg(long, value_enum, default_value_t = RoleName::Owner)]
     pub(crate) role: RoleName,
     /// The most access that its requests get [default: that of the server]

@@ -1,4 +1,4 @@
-//! What the settings about listeners, authentication and TLS say together. One that lacks another is a
+//! The settings about listeners, authentication and TLS, read together. One that lacks another is a
 //! mistake: its author believes that it protects something.
 
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     /// Whether commands of the same user find this server by themselves.
     pub(crate) discoverable: bool,
     pub(crate) handshake_timeout: Duration,
-    /// What these texts mean together is the business of [`exposure`]; empty ones are not set.
+    /// [`exposure`] reads these together; empty ones are not set.
     pub(crate) ws_auth: String,
     pub(crate) ws_token_file: String,
     pub(crate) ws_token_sha256: String,
