@@ -1,0 +1,32 @@
+use thiserror::Error;
+
+use super::{InvalidStreamId, MAX_SEGMENTS, PeekError};
+
+/// Why a message is not a frame. An environment drops such a message; for a harness it ends the
+/// connection.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FrameError {
+    #[error("frame of {len} bytes exceeds the limit of {max}")]
+    TooLarge { len: usize, max: usize },
+    /// No rendezvous passes this on.
+    #[error("cannot find the stream id of the frame")]
+    Unroutable(#[from] PeekError),
+    #[error("cannot decode the frame")]
+    Malformed(#[from] prost::DecodeError),
+    /// The peer is newer than this program, or not a relay.
+    #[error("unsupported frame version {version}")]
+    UnsupportedVersion { version: u32 },
+    #[error("frame has an invalid stream id")]
+    StreamId(#[from] InvalidStreamId),
+    /// Also a kind of body that this program does not know.
+    #[error("frame has no known body")]
+    NoBody,
+    #[error("frame has an empty payload")]
+    NoPayload,
+    #[error("payload of {len} bytes exceeds the limit of {max}")]
+    PayloadTooLarge { len: usize, max: usize },
+    #[error("segment {index} of {count} is invalid: count from 0, at most {MAX_SEGMENTS} segments")]
+    InvalidSegment { index: u32, count: u32 },
+    #[error("reset has no reason")]
+    NoResetReason,
+}

@@ -1,0 +1,77 @@
+use std::borrow::Cow;
+use std::fmt;
+
+/// The longest reason that is kept.
+pub const MAX_RESET_REASON_BYTES: usize = 256;
+
+/// Why a peer ended a stream. Not empty, and cut to [`MAX_RESET_REASON_BYTES`]: a reset counts,
+/// however long its reason is.
+///
+/// A rendezvous can forge it, so it decides nothing, and its text may come from an attacker.
+/// `Display` and `Debug` write it in printable ASCII on one line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ResetReason(Cow<'static, str>);
+
+impl ResetReason {
+    /// The reason that existing peers send when the handshake or the channel fails.
+    pub const NOISE_PROTOCOL_ERROR: Self = Self::from_static("noise_relay_protocol_error");
+
+    /// A reason of this program, checked at compile time if it is a constant.
+    #[must_use]
+    pub const fn from_static(text: &'static str) -> Self {
+        assert!(!text.is_empty() && text.len() <= MAX_RESET_REASON_BYTES);
+        Self(Cow::Borrowed(text))
+    }
+
+    /// `None` if the text is empty.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let kept = &text[..text.floor_char_boundary(MAX_RESET_REASON_BYTES)];
+        (!kept.is_empty()).then(|| Self(Cow::Owned(kept.to_owned())))
+    }
+
+    /// As it was sent: to compare, never to show.
+    #[must_use]
+    pub fn raw(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResetReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.escape_default().fmt(f)
+    }
+}
+
+impl fmt::Debug for ResetReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_text_is_shown_as_printable_ascii() {
+        let reason = ResetReason::new("gone\r\n\x1b[2J\u{202e}\u{9b}\"é").unwrap();
+        let shown = r#"gone\r\n\u{1b}[2J\u{202e}\u{9b}\"\u{e9}"#;
+        assert_eq!(reason.to_string(), shown);
+        assert_eq!(format!("{reason:?}"), format!("\"{shown}\""));
+        assert_eq!(reason.raw(), "gone\r\n\x1b[2J\u{202e}\u{9b}\"é");
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let reason = ResetReason::new(&"é".repeat(4096)).unwrap();
+        assert_eq!(reason.raw(), "é".repeat(128));
+        let reason = ResetReason::new(&format!("a{}", "é".repeat(4096))).unwrap();
+        assert_eq!(reason.raw().len(), 255);
+    }
+
+    #[test]
+    fn no_reason_is_none() {
+        assert_eq!(ResetReason::new(""), None);
+    }
+}
