@@ -1,0 +1,353 @@
+//! The sending half: what is under way, and when it is sent again.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{Acknowledgement, WINDOW_BYTES, WINDOW_RECORDS};
+
+/// Before a round trip was measured.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(200);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Sequence numbers do not wrap: the stream has to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the stream has used all of its sequence numbers")]
+pub struct SequenceExhausted;
+
+/// Records that the old socket may have lost cannot be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the socket is lost, and the peer does not say what it has received")]
+pub struct SocketLost;
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// Oldest first, without gaps in their numbers.
+    records: VecDeque<Record>,
+    /// Of the first of `records`, or of the next one to come.
+    first_seq: u64,
+    bytes: usize,
+    peer: Peer,
+    round_trip: RoundTrip,
+    /// Timeouts since something was acknowledged.
+    timeouts: u32,
+}
+
+#[derive(Debug)]
+struct Record {
+    bytes: Bytes,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not sent, or to be sent again.
+    Due {
+        before: bool,
+    },
+    UnderWay {
+        since: Instant,
+        again: bool,
+    },
+    /// The peer has it, and lacks an earlier one.
+    Received,
+}
+
+/// What is known about the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// It has acknowledged nothing so far. Records are forgotten when others need their room. If it
+    /// turns out to lack one, the next `resume` shows it the gap, and it ends the stream.
+    Silent,
+    Acknowledges,
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self {
+            records: VecDeque::new(),
+            first_seq: 0,
+            bytes: 0,
+            peer: Peer::Silent,
+            round_trip: RoundTrip::default(),
+            timeouts: 0,
+        }
+    }
+}
+
+impl Sender {
+    pub(super) fn peer_acknowledges(&self) -> bool {
+        self.peer == Peer::Acknowledges
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        let fits = self.records.len() < WINDOW_RECORDS as usize && self.bytes < WINDOW_BYTES;
+        let oldest = self.records.front().map(|record| record.state);
+        let forgettable =
+            self.peer == Peer::Silent && matches!(oldest, Some(State::UnderWay { .. }));
+        fits || forgettable
+    }
+
+    pub(super) fn send(&mut self, bytes: Bytes) -> Result<(), SequenceExhausted> {
+        let seq = self.first_seq + self.records.len() as u64;
+        if seq > u64::from(u32::MAX) {
+            return Err(SequenceExhausted);
+        }
+        self.forget_for_room();
+        self.bytes += bytes.len();
+        self.records.push_back(Record { bytes, state: State::Due { before: false } });
+        Ok(())
+    }
+
+    /// A peer that says nothing is believed to have what its socket took.
+    fn forget_for_room(&mut self) {
+        while self.peer == Peer::Silent
+            && (self.records.len() >= WINDOW_RECORDS as usize || self.bytes >= WINDOW_BYTES)
+            && matches!(self.records.front(), Some(Record { state: State::UnderWay { .. }, .. }))
+        {
+            self.pop_front();
+        }
+    }
+
+    fn pop_front(&mut self) {
+        if let Some(record) = self.records.pop_front() {
+            self.bytes -= record.bytes.len();
+            self.first_seq += 1;
+        }
+    }
+
+    pub(super) fn handle_ack(
+        &mut self,
+        Acknowledgement { ack, ack_bits }: Acknowledgement,
+        is_ack_frame: bool,
+        now: Instant,
+    ) {
+        if !is_ack_frame && ack == 0 && ack_bits == 0 {
+            // Also what a peer says that never acknowledges anything.
+            return;
+        }
+        self.peer = Peer::Acknowledges;
+        // What was never sent cannot have been received: the rendezvous made it up.
+        let end = self.first_seq + self.records.len() as u64;
+        let newest = 32 - u64::from(ack_bits.leading_zeros());
+        if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
+            return;
+        }
+        let before = self.first_seq;
+        // Zero does not say whether number 0 was received.
+        while ack > 0 && self.first_seq <= u64::from(ack) && !self.records.is_empty() {
+            self.measure(0, now);
+            self.pop_front();
+        }
+        let mut progress = self.first_seq > before;
+        for bit in (0..32).filter(|bit| ack_bits & (1 << bit) != 0) {
+            let seq = u64::from(ack) + 1 + bit;
+            let Some(index) = seq.checked_sub(self.first_seq) else { continue };
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            self.measure(index, now);
+            if let Some(record) = self.records.get_mut(index) {
+                progress |= record.state != State::Received;
+                record.state = State::Received;
+            }
+        }
+        if progress {
+            self.timeouts = 0;
+        }
+    }
+
+    /// A record that was sent twice does not tell which of the two arrived.
+    fn measure(&mut self, index: usize, now: Instant) {
+        if let Some(Record { state: State::UnderWay { since, again: false }, .. }) =
+            self.records.get(index)
+        {
+            self.round_trip.measure(now.saturating_duration_since(*since));
+        }
+    }
+
+    /// The number at which this side goes on after a new socket.
+    pub(super) fn next_unacknowledged(&self) -> u32 {
+        u32::try_from(self.first_seq).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn replace_socket(&mut self) -> Result<(), SocketLost> {
+        let has_sent = self.first_seq > 0
+            || self.records.iter().any(|record| record.state != State::Due { before: false });
+        if has_sent && self.peer != Peer::Acknowledges {
+            return Err(SocketLost);
+        }
+        self.send_again(|_| true);
+        self.timeouts = 0;
+        Ok(())
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|moment| moment > now) {
+            return;
+        }
+        let timeout = self.timeout();
+        self.timeouts = self.timeouts.saturating_add(1);
+        self.send_again(|since| since + timeout <= now);
+    }
+
+    fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
+        for record in &mut self.records {
+            if let State::UnderWay { since, .. } = record.state
+                && is_lost(since)
+            {
+                record.state = State::Due { before: true };
+            }
+        }
+    }
+
+    /// Only a peer that acknowledges is sent anything again: another one may take it for something new.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        if self.peer != Peer::Acknowledges {
+            return None;
+        }
+        let oldest = self.records.iter().find_map(|record| match record.state {
+            State::UnderWay { since, .. } => Some(since),
+            State::Due { .. } | State::Received => None,
+        });
+        oldest.map(|since| since + self.timeout())
+    }
+
+    fn timeout(&self) -> Duration {
+        let doubled = self.round_trip.timeout().saturating_mul(1 << self.timeouts.min(10));
+        doubled.min(LONGEST_TIMEOUT)
+    }
+
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u32, Bytes)> {
+        let is_due = |record: &Record| matches!(record.state, State::Due { .. });
+        let index = self.records.iter().position(is_due)?;
+        let record = &mut self.records[index];
+        let again = record.state == State::Due { before: true };
+        record.state = State::UnderWay { since: now, again };
+        let seq = u32::try_from(self.first_seq + index as u64).ok()?;
+        Some((seq, record.bytes.clone()))
+    }
+}
+
+/// The estimate of RFC 6298.
+#[derive(Debug, Clone, Copy, Default)]
+struct RoundTrip {
+    smoothed: Option<(Duration, Duration)>,
+}
+
+impl RoundTrip {
+    fn measure(&mut self, sample: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => (sample, sample / 2),
+            Some((mean, variation)) => {
+                let deviation = mean.abs_diff(sample);
+                ((mean * 7 + sample) / 8, (variation * 3 + deviation) / 4)
+            }
+        });
+    }
+
+    fn timeout(&self) -> Duration {
+        match self.smoothed {
+            None => FIRST_TIMEOUT,
+            Some((mean, variation)) => (mean + variation * 4).max(SHORTEST_TIMEOUT),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(count: usize, now: Instant) -> Sender {
+        let mut sender = Sender::default();
+        for number in 0..count {
+            sender.send(Bytes::from(vec![u8::try_from(number).unwrap()])).unwrap();
+        }
+        while sender.poll_transmit(now).is_some() {}
+        sender
+    }
+
+    fn due(sender: &mut Sender, now: Instant) -> Vec<u32> {
+        std::iter::from_fn(|| sender.poll_transmit(now)).map(|(seq, _)| seq).collect()
+    }
+
+    fn ack(sender: &mut Sender, ack: u32, ack_bits: u32, now: Instant) {
+        sender.handle_ack(Acknowledgement { ack, ack_bits }, false, now);
+    }
+
+    #[test]
+    fn only_what_is_missing_is_sent_again() {
+        let start = Instant::now();
+        let mut sender = sent(5, start);
+        assert_eq!(sender.poll_timeout(), None, "the peer may be one that never acknowledges");
+        ack(&mut sender, 1, 0b10, start);
+        let timeout = sender.poll_timeout().unwrap();
+        assert_eq!(timeout, start + SHORTEST_TIMEOUT);
+        sender.handle_timeout(timeout);
+        assert_eq!(due(&mut sender, timeout), [2, 4]);
+        assert_eq!(sender.poll_timeout().unwrap(), timeout + 2 * SHORTEST_TIMEOUT);
+        ack(&mut sender, 4, 0, timeout);
+        assert_eq!((sender.poll_timeout(), sender.records.len()), (None, 0));
+    }
+
+    #[test]
+    fn zero_acknowledges_nothing_and_an_ack_frame_shows_that_there_will_be_more() {
+        let start = Instant::now();
+        let mut sender = sent(1, start);
+        ack(&mut sender, 0, 0, start);
+        assert!(!sender.peer_acknowledges());
+        sender.handle_ack(Acknowledgement::default(), true, start);
+        assert!(sender.peer_acknowledges() && sender.records.len() == 1);
+    }
+
+    #[test]
+    fn what_was_never_sent_is_not_acknowledged() {
+        let start = Instant::now();
+        let mut sender = sent(3, start);
+        for (forged, bits) in [(3, 0), (u32::MAX, 0), (u32::MAX, u32::MAX), (0, 0b100), (1, 0b10)] {
+            ack(&mut sender, forged, bits, start);
+            assert_eq!(sender.records.len(), 3, "{forged} {bits:b}");
+        }
+        ack(&mut sender, 2, 0, start);
+        assert_eq!(sender.records.len(), 0);
+    }
+
+    #[test]
+    fn a_new_socket_gets_what_the_old_one_may_have_lost() {
+        let start = Instant::now();
+        let mut sender = sent(4, start);
+        assert_eq!(sender.replace_socket(), Err(SocketLost));
+        ack(&mut sender, 1, 0b10, start);
+        sender.replace_socket().unwrap();
+        assert_eq!(sender.next_unacknowledged(), 2);
+        assert_eq!(due(&mut sender, start), [2]);
+        assert!(Sender::default().replace_socket().is_ok(), "nothing was under way");
+    }
+
+    #[test]
+    fn a_silent_peer_gets_everything_and_memory_stays_bounded() {
+        let start = Instant::now();
+        let mut sender = Sender::default();
+        for _ in 0..10 * WINDOW_RECORDS {
+            assert!(sender.has_room());
+            sender.send(Bytes::from_static(b"x")).unwrap();
+            assert_eq!(due(&mut sender, start).len(), 1);
+        }
+        assert_eq!(sender.records.len(), WINDOW_RECORDS as usize);
+        // Once it acknowledges, its word counts.
+        ack(&mut sender, 10 * WINDOW_RECORDS - 33, 0, start);
+        assert_eq!(sender.records.len(), 32);
+        while sender.has_room() {
+            sender.send(Bytes::from_static(b"x")).unwrap();
+        }
+        assert_eq!(sender.records.len(), WINDOW_RECORDS as usize);
+    }
+
+    #[test]
+    fn numbers_end() {
+        let mut sender = Sender { first_seq: u64::from(u32::MAX), ..Sender::default() };
+        sender.send(Bytes::from_static(b"last")).unwrap();
+        assert_eq!(due(&mut sender, Instant::now()), [u32::MAX]);
+        assert_eq!(sender.send(Bytes::from_static(b"more")), Err(SequenceExhausted));
+    }
+}
