@@ -279,6 +279,31 @@ async fn each_subject_has_its_own_number_of_sessions() {
     open(&server, named("bob")).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_session_makes_room_for_another_of_its_subject_only() {
+    let minute = Duration::from_secs(60);
+    let config = ServerConfig {
+        max_sessions_per_subject: 1,
+        detached_session_ttl: 60 * minute,
+        ..ServerConfig::default()
+    };
+    let server = TestServer::new(config);
+    let (alice, of_alice) = open(&server, named("alice")).await;
+    let (bob, of_bob) = open(&server, named("bob")).await;
+    // The older one is not the one to go.
+    bob.cut().await;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    alice.cut().await;
+    // A client that lost its connection may still come back.
+    let refused = connect(&server, named("alice")).call("initialize", json!({})).await;
+    assert_eq!(kind(&refused.unwrap_err()), "tooManySessions");
+    tokio::time::advance(minute).await;
+    let (_alice, newer) = open(&server, named("alice")).await;
+    assert_ne!(newer, of_alice);
+    let mut bob = connect(&server, named("bob"));
+    assert_eq!(bob.initialize(json!({ "resumeSessionId": of_bob })).await, of_bob);
+}
+
 #[tokio::test]
 async fn requests_beyond_the_rate_are_refused_and_control_requests_are_not() {
     let config = ServerConfig { max_requests_per_second: 5, ..ServerConfig::default() };
