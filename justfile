@@ -10,7 +10,7 @@ test *arguments:
 
 # The full counts of the tests that repeat something, in some minutes after the build.
 soak *arguments:
-    cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-server --run-ignored only -E 'test(soak_)' {{arguments}}
+    cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-relay -p exec-server-server --run-ignored only -E 'test(soak_)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}
 
 bench *arguments:

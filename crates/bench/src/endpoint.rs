@@ -18,7 +18,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Whether the client lets the kernel hold small messages back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nagle {
-    /// What a socket does by default, and many clients never change.
+    /// The default of a socket, which many clients never change.
     On,
     Off,
 }

@@ -238,7 +238,7 @@ fn is_open_to_others(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
-/// What a certificate for these listeners is for.
+/// The names and addresses in a certificate for these listeners.
 fn names(urls: &[ListenUrl]) -> Vec<String> {
     let addresses = urls.iter().filter_map(|url| match url {
         ListenUrl::SecureWebSocket(address) => Some(address.ip()),

@@ -36,7 +36,7 @@ const ACK_DELAY: Duration = Duration::from_millis(25);
 /// Records after which it does not wait.
 const ACK_EVERY: u32 = 16;
 
-/// What every outbound frame says about what was received.
+/// The records that were received, as every outbound frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Acknowledgement {
     /// Everything up to here has been received. Zero may also mean that nothing has.
@@ -45,7 +45,7 @@ pub struct Acknowledgement {
     pub ack_bits: u32,
 }
 
-/// What a frame is to carry, besides the acknowledgement.
+/// The content of a frame, besides the acknowledgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
     Data {

@@ -47,7 +47,7 @@ pub(super) struct Receiver {
     partial: Option<Partial>,
     /// The number after the last segment that was taken. The window begins here.
     taken: u64,
-    /// What the peer was last told of it.
+    /// The last value of `taken` that the peer was told.
     told: u64,
 }
 
@@ -111,7 +111,7 @@ impl Receiver {
             partial.payload.extend_from_slice(&payload);
             partial.index += 1;
             if partial.index < count {
-                // What is assembled counts as taken: the window must not be filled by one record.
+                // An assembled segment counts as taken: one record must not fill the window.
                 self.bytes -= payload.len();
                 if self.ready.is_empty() {
                     self.taken = self.next;
@@ -138,7 +138,7 @@ impl Receiver {
         let (end, record) = self.ready.pop_front()?;
         self.bytes -= record.len();
         self.taken = self.ready.front().map_or_else(
-            // Also what was assembled of the next record.
+            // Segments of the next record that were assembled already count, too.
             || self.next,
             |_| end,
         );

@@ -216,9 +216,8 @@ fn every_record_arrives_once_and_in_order() {
     run_seeds(0..1_000);
 }
 
-/// A million seeds: `cargo nextest run --release -p exec-server-relay --run-ignored only`.
 #[test]
-#[ignore = "a million seeds take minutes in a release build"]
+#[ignore = "soak: a million seeds, run by `just soak`"]
 fn soak_every_record_arrives_once_and_in_order() {
     run_seeds(0..1_000_000);
 }

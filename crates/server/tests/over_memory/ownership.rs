@@ -345,6 +345,31 @@ async fn an_idle_connection_is_closed_and_its_session_stays() {
 }
 
 #[tokio::test]
+async fn a_client_that_watches_or_observes_is_not_idle() {
+    let minute = Duration::from_secs(60);
+    let config = ServerConfig { idle_connection_timeout: minute, ..ServerConfig::default() };
+    let server = TestServer::new(config);
+    let directory = tempfile::tempdir().unwrap();
+    let (mut owner, session) = open(&server, named("alice")).await;
+    owner.start("p", "exec sleep 1000", json!({})).await;
+    let (mut observer, _) = open(&server, named("alice")).await;
+    let observed = json!({ "sessionId": session, "processId": "p" });
+    observer.call("process/observe", observed).await.unwrap();
+    let (mut watcher, _) = open(&server, named("alice")).await;
+    let watched = json!({ "path": directory.path(), "watchId": "w" });
+    watcher.call("fs/watch", watched).await.unwrap();
+    // The process and the watch are there; from here on only the clock matters.
+    tokio::time::pause();
+    // Beside them, one that does nothing is closed.
+    open(&server, named("alice")).await.0.ended().await;
+    for client in [&mut observer, &mut watcher] {
+        client.call("environment/status", json!({})).await.unwrap();
+    }
+    watcher.call("fs/unwatch", json!({ "watchId": "w" })).await.unwrap();
+    watcher.ended().await;
+}
+
+#[tokio::test]
 async fn a_connection_with_something_running_is_not_idle() {
     let config = ServerConfig {
         idle_connection_timeout: Duration::from_millis(1),
