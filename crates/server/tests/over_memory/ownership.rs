@@ -358,14 +358,17 @@ async fn a_client_that_watches_or_observes_is_not_idle() {
     let (mut watcher, _) = open(&server, named("alice")).await;
     let watched = json!({ "path": directory.path(), "watchId": "w" });
     watcher.call("fs/watch", watched).await.unwrap();
-    // The process and the watch are there; from here on only the clock matters.
+    let (idle, _) = open(&server, named("alice")).await;
+    // A paused clock jumps ahead whenever the runtime waits for another thread, so it is paused only
+    // while no request is under way.
     tokio::time::pause();
-    // Beside them, one that does nothing is closed.
-    open(&server, named("alice")).await.0.ended().await;
+    idle.ended().await;
+    tokio::time::resume();
     for client in [&mut observer, &mut watcher] {
         client.call("environment/status", json!({})).await.unwrap();
     }
     watcher.call("fs/unwatch", json!({ "watchId": "w" })).await.unwrap();
+    tokio::time::pause();
     watcher.ended().await;
 }
 
