@@ -6,6 +6,7 @@ use std::future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::budget::MemoryShare;
+use crate::length_prefixed::{LengthPrefixedReader, LengthPrefixedWriter, StreamPeer};
 use crate::lines::{LineReader, LineWriter};
 use crate::listen::ConnectionPermit;
 use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
@@ -56,6 +58,8 @@ pub enum TransportKind {
     /// A WebSocket over a Unix socket.
     Unix,
     Memory,
+    /// A byte stream of another crate: one stream of a relay.
+    Stream,
 }
 
 /// What the peer sent.
@@ -72,6 +76,9 @@ pub enum Received {
 pub enum MalformedMessage {
     #[error("line of {len} bytes exceeds the limit of {max}")]
     LineTooLong { len: u64, max: usize },
+    /// Only where [binary messages](Incoming::expect_binary) are expected.
+    #[error("text message where binary ones are expected")]
+    Text,
 }
 
 /// The messages of the peer.
@@ -81,6 +88,7 @@ enum IncomingTransport {
     Lines(LineReader),
     WebSocket(Box<WebSocketReader>),
     Memory(MemoryReader),
+    LengthPrefixed(LengthPrefixedReader),
 }
 
 impl Incoming {
@@ -90,20 +98,42 @@ impl Incoming {
     pub async fn recv(&mut self) -> Option<Received> {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.recv().await,
-            IncomingTransport::WebSocket(reader) => reader.recv().await.map(Received::Message),
+            IncomingTransport::WebSocket(reader) => reader.recv().await,
             IncomingTransport::Memory(reader) => reader.recv().await.map(Received::Message),
+            IncomingTransport::LengthPrefixed(reader) => reader.recv().await.map(Received::Message),
+        }
+    }
+}
+
+impl Incoming {
+    /// The code of the close frame that the peer has sent, on transports that have them.
+    #[must_use]
+    pub fn peer_close(&self) -> Option<CloseCode> {
+        match &self.0 {
+            IncomingTransport::WebSocket(reader) => reader.peer_close(),
+            IncomingTransport::Lines(_)
+            | IncomingTransport::Memory(_)
+            | IncomingTransport::LengthPrefixed(_) => None,
         }
     }
 }
 
 /// What the server decides about its peer.
 impl Incoming {
+    /// From here on, text messages are malformed, on transports that tell them from binary ones.
+    pub fn expect_binary(&mut self) {
+        if let IncomingTransport::WebSocket(reader) = &mut self.0 {
+            reader.expect_binary();
+        }
+    }
+
     /// Messages may be so long from here on, also the one that has begun. Whole messages in memory have
     /// no limit.
     pub fn limit_messages(&mut self, max: usize) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.limit_messages(max),
             IncomingTransport::WebSocket(reader) => reader.limit_messages(max),
+            IncomingTransport::LengthPrefixed(reader) => reader.limit_messages(max),
             IncomingTransport::Memory(_) => {}
         }
     }
@@ -113,6 +143,7 @@ impl Incoming {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.held = share.hold(),
             IncomingTransport::WebSocket(reader) => reader.held = share.hold(),
+            IncomingTransport::LengthPrefixed(reader) => reader.held = share.hold(),
             IncomingTransport::Memory(_) => {}
         }
     }
@@ -124,6 +155,7 @@ impl Incoming {
             IncomingTransport::Lines(reader) => reader.close(),
             IncomingTransport::WebSocket(reader) => reader.close(code, reason),
             IncomingTransport::Memory(reader) => reader.close(),
+            IncomingTransport::LengthPrefixed(reader) => reader.close(),
         }
     }
 }
@@ -137,15 +169,24 @@ enum OutgoingTransport {
     Lines(LineWriter),
     WebSocket(WebSocketWriter),
     Memory(MemoryWriter),
+    LengthPrefixed(LengthPrefixedWriter),
 }
 
 impl Outgoing {
+    /// Messages are binary from here on, on transports that tell them from text.
+    pub fn send_binary(&mut self) {
+        if let OutgoingTransport::WebSocket(writer) = &mut self.0 {
+            writer.send_binary();
+        }
+    }
+
     /// Frames one message into the buffer.
     pub fn push(&mut self, message: &[u8]) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.push(message),
             OutgoingTransport::WebSocket(writer) => writer.push(message),
             OutgoingTransport::Memory(writer) => writer.push(Bytes::copy_from_slice(message)),
+            OutgoingTransport::LengthPrefixed(writer) => writer.push(message),
         }
     }
 
@@ -155,6 +196,7 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.push(&message),
             OutgoingTransport::WebSocket(writer) => writer.push_owned(message),
             OutgoingTransport::Memory(writer) => writer.push(message.into()),
+            OutgoingTransport::LengthPrefixed(writer) => writer.push(&message),
         }
     }
 
@@ -167,6 +209,7 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.push_with(len, fill),
             OutgoingTransport::WebSocket(writer) => writer.push_with(len, fill),
             OutgoingTransport::Memory(writer) => writer.push(filled(len, fill).into()),
+            OutgoingTransport::LengthPrefixed(writer) => writer.push_with(len, fill),
         }
     }
 
@@ -175,6 +218,7 @@ impl Outgoing {
     pub fn request_receipt(&mut self) -> Option<u64> {
         match &mut self.0 {
             OutgoingTransport::WebSocket(writer) => Some(writer.push_receipt_request()),
+            OutgoingTransport::LengthPrefixed(writer) => writer.request_receipt(),
             OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => None,
         }
     }
@@ -183,6 +227,7 @@ impl Outgoing {
     pub fn receipts(&self) -> Option<watch::Receiver<u64>> {
         match &self.0 {
             OutgoingTransport::WebSocket(writer) => Some(writer.receipts()),
+            OutgoingTransport::LengthPrefixed(writer) => writer.receipts(),
             OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => None,
         }
     }
@@ -193,6 +238,7 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.buffered(),
             OutgoingTransport::WebSocket(writer) => writer.buffered(),
             OutgoingTransport::Memory(writer) => writer.buffered(),
+            OutgoingTransport::LengthPrefixed(writer) => writer.buffered(),
         }
     }
 
@@ -203,6 +249,7 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.flush().await,
             OutgoingTransport::WebSocket(writer) => writer.flush().await,
             OutgoingTransport::Memory(writer) => writer.flush().await,
+            OutgoingTransport::LengthPrefixed(writer) => writer.flush().await,
         }
     }
 
@@ -211,7 +258,9 @@ impl Outgoing {
     pub async fn control_pending(&self) {
         match &self.0 {
             OutgoingTransport::WebSocket(writer) => writer.control_pending().await,
-            OutgoingTransport::Lines(_) | OutgoingTransport::Memory(_) => future::pending().await,
+            OutgoingTransport::Lines(_)
+            | OutgoingTransport::Memory(_)
+            | OutgoingTransport::LengthPrefixed(_) => future::pending().await,
         }
     }
 
@@ -220,7 +269,9 @@ impl Outgoing {
     pub async fn reader_gone(&self) {
         match &self.0 {
             OutgoingTransport::Lines(writer) => writer.reader_gone().await,
-            OutgoingTransport::WebSocket(_) | OutgoingTransport::Memory(_) => {
+            OutgoingTransport::WebSocket(_)
+            | OutgoingTransport::Memory(_)
+            | OutgoingTransport::LengthPrefixed(_) => {
                 future::pending::<()>().await;
             }
         }
@@ -233,6 +284,7 @@ impl Outgoing {
             OutgoingTransport::Lines(writer) => writer.close().await,
             OutgoingTransport::WebSocket(writer) => writer.close(code, reason).await,
             OutgoingTransport::Memory(writer) => writer.close().await,
+            OutgoingTransport::LengthPrefixed(writer) => writer.close().await,
         }
     }
 }
@@ -255,15 +307,29 @@ enum ProberTransport {
     Stdio,
     WebSocket(WebSocketProber),
     Memory(MemoryProber),
+    Stream(Arc<dyn StreamPeer>),
 }
 
 impl Prober {
+    /// Whether the transport itself can ask. A peer that cannot be asked that way may still answer
+    /// messages.
+    #[must_use]
+    pub fn can_ask(&self) -> bool {
+        match &self.0 {
+            ProberTransport::Stdio | ProberTransport::WebSocket(_) | ProberTransport::Memory(_) => {
+                true
+            }
+            ProberTransport::Stream(peer) => peer.bytes_read().is_some(),
+        }
+    }
+
     /// Whether the peer answered within `timeout`. Needs the connection's reader and writer at work.
     pub async fn probe(&self, timeout: Duration) -> bool {
         match &self.0 {
             ProberTransport::Stdio => true,
             ProberTransport::WebSocket(prober) => prober.probe(timeout).await,
             ProberTransport::Memory(prober) => prober.probe(),
+            ProberTransport::Stream(peer) => peer.probe(timeout).await,
         }
     }
 }
@@ -315,6 +381,22 @@ impl Connection {
             outgoing: Outgoing(OutgoingTransport::Memory(writer)),
             prober: Prober(ProberTransport::Memory(prober)),
             kind: TransportKind::Memory,
+            peer: None,
+            principal: Principal::local(),
+            permit: None,
+        }
+    }
+
+    pub(crate) fn from_length_prefixed(
+        reader: LengthPrefixedReader,
+        writer: LengthPrefixedWriter,
+        peer: Arc<dyn StreamPeer>,
+    ) -> Self {
+        Self {
+            incoming: Incoming(IncomingTransport::LengthPrefixed(reader)),
+            outgoing: Outgoing(OutgoingTransport::LengthPrefixed(writer)),
+            prober: Prober(ProberTransport::Stream(peer)),
+            kind: TransportKind::Stream,
             peer: None,
             principal: Principal::local(),
             permit: None,

@@ -1,13 +1,14 @@
 //! Bytes to messages and back.
 //!
 //! A [`Connection`] carries whole messages, whatever it came by: a WebSocket over TCP or over a Unix
-//! socket, newline-delimited stdio, or memory. Framing, size limits, keep-alive, the listener's
+//! socket, newline-delimited stdio, a byte stream of another crate, or memory. Framing, size limits, keep-alive, the listener's
 //! admission rules and the client's handshake live here. What a message *says* is not known here: not even that it is JSON.
 
 mod auth;
 mod budget;
 mod connection;
 mod dial;
+mod length_prefixed;
 mod lines;
 mod listen;
 mod memory;
@@ -27,16 +28,18 @@ pub use connection::{
 };
 pub use dial::{DialError, DialOptions, DialUrl, DialUrlParseError, NotWebSocket, dial};
 pub use exec_server_protocol::MAX_MESSAGE_BYTES;
+pub use length_prefixed::{StreamPeer, length_prefixed};
 pub use lines::lines;
 pub use listen::{
     BindError, ConnectionLimits, ConnectionPermit, DEFAULT_LISTEN_URL,
-    ExecServerListenUrlParseError, ListenUrl, Listener, ListenerOptions, Readiness,
+    ExecServerListenUrlParseError, HttpHandler, HttpListener, HttpListenerOptions, HttpReply,
+    ListenUrl, Listener, ListenerOptions, Readiness,
 };
 pub use memory::memory;
 pub use stdio::stdio;
 pub use tls::{
     ClientIdentity, Fingerprint, FingerprintParseError, SelfSigned, ServerTrust, TlsError,
-    TlsFiles, TlsOptions, TlsServer, parse_sha256, self_signed,
+    TlsFiles, TlsOptions, TlsServer, client_config, parse_sha256, self_signed,
 };
 pub use tungstenite::protocol::frame::coding::CloseCode;
 pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};

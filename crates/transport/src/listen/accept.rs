@@ -1,16 +1,16 @@
-//! Accepting sockets and shaking hands, each on a task of its own with a limit on its time.
+//! Accepting sockets and shaking hands, each on a task of its own with a limit on its time. Which
+//! requests become connections is decided by an [`Admission`].
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::{Principal, Subject};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::header::{
-    CONNECTION, CONTENT_TYPE, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
-    WWW_AUTHENTICATE,
+    CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,17 +19,12 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
 use tungstenite::handshake::derive_accept_key;
 
-use super::connection_limits::{self, ConnectionLimits, ConnectionPermit};
-use super::gate::{Answer, Gate, answer};
 use super::handshakes::Handshakes;
-use crate::auth::{
-    AmbiguousToken, Authenticator, FailedAttempts, TokenError, find_token, network_of,
-    selected_subprotocol,
-};
+use crate::auth::network_of;
 use crate::connection::{Connection, Peer};
 use crate::socket::{PromptlyAcknowledged, Socket};
 use crate::tls::{TlsServer, name_of};
@@ -45,11 +40,40 @@ pub(super) enum BoundSocket {
     Unix(UnixListener),
 }
 
+/// Decides about each request of a new socket.
+pub(super) trait Admission: Send + Sync + 'static {
+    /// What is known of a request that is granted.
+    type Grant: Send + 'static;
+
+    fn decide(
+        &self,
+        request: Request<Incoming>,
+        client: &Client,
+    ) -> impl Future<Output = Decision<Self::Grant>> + Send;
+}
+
+pub(super) enum Decision<Grant> {
+    Answer(Response<Full<Bytes>>),
+    /// The socket becomes a WebSocket.
+    Upgrade {
+        key: HeaderValue,
+        subprotocol: Option<HeaderValue>,
+        grant: Grant,
+    },
+}
+
+/// What is known about a client before its first request.
+pub(super) struct Client {
+    pub(super) peer: Option<Peer>,
+    /// The name in its certificate.
+    pub(super) certificate: Option<String>,
+}
+
 /// Accepts for as long as it is polled.
-pub(super) async fn accept_all(
+pub(super) async fn accept_all<A: Admission>(
     socket: BoundSocket,
     mut handshakes: Handshakes,
-    reception: Arc<Reception>,
+    reception: Arc<Reception<A>>,
 ) {
     let mut backoff = Backoff::default();
     loop {
@@ -74,57 +98,22 @@ pub(super) async fn accept_all(
 }
 
 /// Everything a new socket needs to become a connection.
-pub(super) struct Reception {
-    pub(super) gate: Gate,
-    pub(super) identification: Identification,
+pub(super) struct Reception<A: Admission> {
+    pub(super) admission: A,
     pub(super) tls: Option<Arc<TlsServer>>,
-    pub(super) failed_attempts: Mutex<FailedAttempts>,
-    pub(super) limits: Arc<ConnectionLimits>,
     pub(super) keep_alive: KeepAlive,
     pub(super) handshake_timeout: Duration,
-    pub(super) connections: mpsc::Sender<Connection>,
-}
-
-/// How a listener knows its clients.
-pub(super) enum Identification {
-    /// By the user at the other end of a socket of this machine.
-    User(fn(&Peer) -> Option<Subject>),
-    Certificate,
-    Token {
-        authenticator: Arc<Authenticator>,
-        and_certificate: bool,
-    },
-}
-
-/// What is known about a client before its first request.
-struct Client {
-    peer: Option<Peer>,
-    /// The name in its certificate.
-    certificate: Option<String>,
+    pub(super) connections: mpsc::Sender<(Connection, A::Grant)>,
 }
 
 /// A request that is granted.
-struct Admitted {
+struct Admitted<Grant> {
     upgrade: OnUpgrade,
-    principal: Principal,
-    permit: ConnectionPermit,
+    grant: Grant,
 }
 
-/// Why a client is not let in.
-#[derive(Debug, thiserror::Error)]
-enum AuthFailure {
-    #[error("no token")]
-    NoToken,
-    #[error("more than one token")]
-    AmbiguousToken,
-    #[error("no client certificate with a DNS or URI name")]
-    NoCertificate,
-    #[error("the token is refused: {0}")]
-    Token(#[from] TokenError),
-}
-
-impl Reception {
-    async fn receive_tcp(&self, stream: TcpStream) -> Option<Connection> {
+impl<A: Admission> Reception<A> {
+    async fn receive_tcp(&self, stream: TcpStream) -> Option<(Connection, A::Grant)> {
         stream.prepare();
         let peer = stream.peer();
         let Some(tls) = &self.tls else {
@@ -139,13 +128,13 @@ impl Reception {
         self.upgrade(TlsStream::from(stream), Client { peer, certificate }).await
     }
 
-    async fn receive_unix(&self, stream: UnixStream) -> Option<Connection> {
+    async fn receive_unix(&self, stream: UnixStream) -> Option<(Connection, A::Grant)> {
         let client = Client { peer: stream.peer(), certificate: None };
         self.upgrade(stream, client).await
     }
 
     /// Hands over what a handshake makes, if it is done in time.
-    async fn complete(&self, handshake: impl Future<Output = Option<Connection>>) {
+    async fn complete(&self, handshake: impl Future<Output = Option<(Connection, A::Grant)>>) {
         match timeout(self.handshake_timeout, handshake).await {
             // An error means that the listener is being dropped.
             Ok(Some(connection)) => drop(self.connections.send(connection).await),
@@ -155,7 +144,11 @@ impl Reception {
     }
 
     /// Serves HTTP until the socket is upgraded or done with.
-    async fn upgrade<S: Socket>(&self, socket: S, client: Client) -> Option<Connection> {
+    async fn upgrade<S: Socket>(
+        &self,
+        socket: S,
+        client: Client,
+    ) -> Option<(Connection, A::Grant)> {
         let admitted = Mutex::new(None);
         let service = service_fn(|request| self.respond(request, &client, &admitted));
         http1::Builder::new()
@@ -165,138 +158,29 @@ impl Reception {
             .with_upgrades()
             .await
             .ok()?;
-        let Admitted { upgrade, principal, permit } = admitted.into_inner().ok()??;
+        let Admitted { upgrade, grant } = admitted.into_inner().ok()??;
         let parts = upgrade.await.ok()?.downcast::<TokioIo<S>>().ok()?;
         // The buffer has what the client sent after its request.
         let (socket, early) = (parts.io.into_inner(), parts.read_buf);
         let connection = websocket::connection(socket, Role::Server, &early, self.keep_alive);
-        Some(Connection { peer: client.peer, principal, permit: Some(permit), ..connection })
+        Some((Connection { peer: client.peer, ..connection }, grant))
     }
 
-    async fn respond<B>(
+    async fn respond(
         &self,
-        mut request: Request<B>,
+        mut request: Request<Incoming>,
         client: &Client,
-        admitted: &Mutex<Option<Admitted>>,
+        admitted: &Mutex<Option<Admitted<A::Grant>>>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
-        if let Err(answer) = self.gate.admit(&request) {
-            return Ok(plain(answer));
-        }
-        let principal = match self.check_credentials(&request, client) {
-            Ok(principal) => principal,
-            Err(failure) => {
-                let delay = self.note_failure(client, &failure);
-                drop(request);
-                sleep(delay).await;
-                return Ok(plain(unauthorized()));
-            }
-        };
-        Ok(match self.admit(&request, client, principal) {
-            Err(answer) => plain(answer),
-            Ok((key, principal, permit)) => {
-                self.note_success(client, &principal);
-                let response = switching_protocols(&key, selected_subprotocol(request.headers()));
-                let upgrade = hyper::upgrade::on(&mut request);
+        let upgrade = hyper::upgrade::on(&mut request);
+        Ok(match self.admission.decide(request, client).await {
+            Decision::Answer(response) => response,
+            Decision::Upgrade { key, subprotocol, grant } => {
                 let mut admitted = admitted.lock().expect("no code panics while it holds the lock");
-                *admitted = Some(Admitted { upgrade, principal, permit });
-                response
+                *admitted = Some(Admitted { upgrade, grant });
+                switching_protocols(&key, subprotocol)
             }
         })
-    }
-
-    /// Whom the credentials of a request prove; `None` if this listener looks at the user instead.
-    fn check_credentials<B>(
-        &self,
-        request: &Request<B>,
-        client: &Client,
-    ) -> Result<Option<Principal>, AuthFailure> {
-        let certificate = || client.certificate.clone().ok_or(AuthFailure::NoCertificate);
-        match &self.identification {
-            Identification::User(_) => Ok(None),
-            Identification::Certificate => {
-                Ok(Some(Principal::new(Subject::Certificate(certificate()?))))
-            }
-            Identification::Token { authenticator, and_certificate } => {
-                if *and_certificate {
-                    certificate()?;
-                }
-                let token = find_token(request)
-                    .map_err(|AmbiguousToken| AuthFailure::AmbiguousToken)?
-                    .ok_or(AuthFailure::NoToken)?;
-                Ok(Some(authenticator.authenticate(&token, SystemTime::now())?))
-            }
-        }
-    }
-
-    fn admit<B>(
-        &self,
-        request: &Request<B>,
-        client: &Client,
-        principal: Option<Principal>,
-    ) -> Result<(HeaderValue, Principal, ConnectionPermit), Answer> {
-        let key = self.gate.route(request)?;
-        let principal = match (principal, &self.identification) {
-            (Some(principal), _) => Some(principal),
-            (None, Identification::User(identify)) => {
-                client.peer.as_ref().and_then(identify).map(Principal::new)
-            }
-            (None, _) => None,
-        };
-        let principal = principal.ok_or_else(other_user)?;
-        let permit = self.limits.admit(&principal.subject).map_err(full)?;
-        Ok((key, principal, permit))
-    }
-
-    /// Local commands come and go; clients with credentials are worth a line.
-    fn note_success(&self, client: &Client, principal: &Principal) {
-        if let (Identification::Certificate | Identification::Token { .. }, Some(peer)) =
-            (&self.identification, &client.peer)
-            && let Peer::Tcp { remote, .. } = peer
-        {
-            let Principal { subject, role, .. } = principal;
-            tracing::info!(address = %remote.ip(), %subject, ?role, "let a client in");
-        }
-    }
-
-    /// Returns how long the refusal has to wait.
-    fn note_failure(&self, client: &Client, failure: &AuthFailure) -> Duration {
-        let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
-        let address = remote.ip();
-        let delay = {
-            let attempts = self.failed_attempts.lock();
-            let mut attempts = attempts.expect("no code panics while it holds the attempts");
-            // A refusal that comes too late is none.
-            attempts.delay(address, Instant::now()).min(self.handshake_timeout / 2)
-        };
-        if delay.is_zero() {
-            tracing::info!(%address, reason = %failure, "refused a client");
-        } else {
-            tracing::debug!(%address, reason = %failure, ?delay, "refused a client");
-        }
-        delay
-    }
-}
-
-fn unauthorized() -> Answer {
-    let refusal = answer(StatusCode::UNAUTHORIZED, "valid credentials are required");
-    refusal.with(WWW_AUTHENTICATE, "Bearer")
-}
-
-fn other_user() -> Answer {
-    let text = "connections of other users are refused; allow_other_users admits them";
-    answer(StatusCode::FORBIDDEN, text)
-}
-
-fn full(full: connection_limits::Full) -> Answer {
-    match full {
-        connection_limits::Full::Server => {
-            let text = "the server has as many connections as max_connections allows";
-            answer(StatusCode::SERVICE_UNAVAILABLE, text)
-        }
-        connection_limits::Full::Subject => {
-            let text = "this client has as many connections as max_connections_per_subject allows";
-            answer(StatusCode::TOO_MANY_REQUESTS, text)
-        }
     }
 }
 
@@ -314,18 +198,6 @@ fn switching_protocols(
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     if let Some(subprotocol) = subprotocol {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, subprotocol);
-    }
-    response
-}
-
-fn plain(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(format!("{}\n", answer.text)));
-    *response.status_mut() = answer.status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    if let Some((name, value)) = answer.header {
-        headers.insert(name, HeaderValue::from_static(value));
     }
     response
 }

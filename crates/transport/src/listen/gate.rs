@@ -4,14 +4,16 @@
 //! and when it reaches us under a name of its own (DNS rebinding) it cannot hide that in `Host`. So
 //! both are checked before anything else, on every route.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
+use http_body_util::Full;
 use hyper::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_KEY,
+    CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use hyper::http::uri::Authority;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 
 use super::Readiness;
 
@@ -32,6 +34,18 @@ pub(super) enum HostRule {
     Loopback { address: IpAddr, allowed: Vec<String> },
     /// The address listened on and those that the operator allows.
     Listed { address: IpAddr, allowed: Vec<String> },
+}
+
+impl HostRule {
+    /// For a listener on TCP.
+    pub(super) fn of(bound: SocketAddr, allowed: Vec<String>) -> Self {
+        let address = bound.ip();
+        match address.is_loopback() {
+            true => Self::Loopback { address, allowed },
+            false if allowed.is_empty() => Self::Any,
+            false => Self::Listed { address, allowed },
+        }
+    }
 }
 
 /// A plain response: one line of text.
@@ -94,18 +108,21 @@ impl Gate {
     /// The key of a request that may become a WebSocket.
     pub(super) fn route<B>(&self, request: &Request<B>) -> Result<HeaderValue, Answer> {
         let path = request.uri().path();
-        let headers = request.headers();
         if request.method() != Method::GET {
             return Err(only_get());
         }
-        if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade")
-        {
+        if !asks_for_upgrade(request.headers()) {
             if path != "/" {
                 return Err(answer(StatusCode::NOT_FOUND, "nothing is served here"));
             }
             let refusal = answer(StatusCode::UPGRADE_REQUIRED, "connect with a WebSocket client");
             return Err(refusal.with(UPGRADE, "websocket"));
         }
+        self.check_upgrade(request.headers())
+    }
+
+    /// The key of a request that asks for a WebSocket.
+    pub(super) fn check_upgrade(&self, headers: &HeaderMap) -> Result<HeaderValue, Answer> {
         if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
             let refusal =
                 answer(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is spoken");
@@ -124,6 +141,10 @@ impl Gate {
     }
 }
 
+pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    has_token(headers, &UPGRADE, "websocket") && has_token(headers, &CONNECTION, "upgrade")
+}
+
 fn draining() -> Answer {
     answer(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
 }
@@ -140,6 +161,18 @@ pub(super) fn answer(status: StatusCode, text: &'static str) -> Answer {
 impl Answer {
     pub(super) fn with(self, name: HeaderName, value: &'static str) -> Self {
         Self { header: Some((name, value)), ..self }
+    }
+
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::from(format!("{}\n", self.text)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        if let Some((name, value)) = self.header {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
     }
 }
 

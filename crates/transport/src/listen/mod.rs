@@ -5,9 +5,11 @@
 //! `/healthz`; new clients are turned away once its [`Readiness`] says that it drains.
 
 mod accept;
+mod admission;
 mod connection_limits;
 mod gate;
 mod handshakes;
+mod http;
 mod unix;
 mod url;
 
@@ -19,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exec_server_protocol::Subject;
+use exec_server_protocol::{Principal, Subject};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -28,10 +30,12 @@ use crate::auth::{Authenticator, FailedAttempts};
 use crate::connection::{Connection, Peer};
 use crate::tls::TlsServer;
 use crate::websocket::KeepAlive;
-use accept::{BoundSocket, Identification, Reception, accept_all};
+use accept::{BoundSocket, Reception, accept_all};
+use admission::{ClientAdmission, Identification};
 pub use connection_limits::{ConnectionLimits, ConnectionPermit};
 use gate::{Gate, HostRule};
 use handshakes::Handshakes;
+pub use http::{HttpHandler, HttpListener, HttpListenerOptions, HttpReply};
 use unix::SocketFile;
 pub use url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 
@@ -118,7 +122,7 @@ pub enum BindError {
 pub struct Listener {
     url: ListenUrl,
     readiness: Readiness,
-    connections: mpsc::Receiver<Connection>,
+    connections: mpsc::Receiver<(Connection, (Principal, ConnectionPermit))>,
     acceptor: JoinHandle<()>,
     _file: Option<SocketFile>,
 }
@@ -162,16 +166,20 @@ impl Listener {
         };
         let readiness = Readiness::default();
         let (sender, connections) = mpsc::channel(READY_CONNECTIONS);
-        let reception = Reception {
+        let admission = ClientAdmission {
             gate: Gate {
                 allowed_origins: options.allowed_origins,
                 hosts,
                 readiness: readiness.clone(),
             },
             identification,
-            tls,
             failed_attempts: Mutex::new(FailedAttempts::default()),
             limits: options.limits,
+            handshake_timeout: options.handshake_timeout,
+        };
+        let reception = Reception {
+            admission,
+            tls,
             keep_alive: options.keep_alive,
             handshake_timeout: options.handshake_timeout,
             connections: sender,
@@ -193,7 +201,9 @@ impl Listener {
     /// The next client whose handshake is done. Cancel-safe.
     pub async fn accept(&mut self) -> Connection {
         match self.connections.recv().await {
-            Some(connection) => connection,
+            Some((connection, (principal, permit))) => {
+                Connection { principal, permit: Some(permit), ..connection }
+            }
             // The acceptor ends only with its runtime, and we with it.
             None => future::pending().await,
         }
@@ -226,12 +236,7 @@ impl ListenerOptions {
     }
 
     fn host_rule(&self, bound: SocketAddr) -> HostRule {
-        let (address, allowed) = (bound.ip(), self.allowed_hosts.clone());
-        match address.is_loopback() {
-            true => HostRule::Loopback { address, allowed },
-            false if allowed.is_empty() => HostRule::Any,
-            false => HostRule::Listed { address, allowed },
-        }
+        HostRule::of(bound, self.allowed_hosts.clone())
     }
 }
 

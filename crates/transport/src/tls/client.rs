@@ -39,8 +39,8 @@ pub struct ClientIdentity {
     pub key: PathBuf,
 }
 
-/// Blocks: it reads files.
-pub(crate) fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
+/// How to speak TLS to a server. Blocks: it reads files.
+pub fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider knows the default versions");

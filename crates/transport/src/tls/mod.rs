@@ -13,8 +13,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-pub(crate) use client::client_config;
-pub use client::{ClientIdentity, ServerTrust, TlsOptions};
+pub use client::{ClientIdentity, ServerTrust, TlsOptions, client_config};
 pub use fingerprint::{Fingerprint, FingerprintParseError, parse_sha256};
 pub use self_signed::{SelfSigned, self_signed};
 pub(crate) use server::name_of;

@@ -75,6 +75,8 @@ pub(super) struct Decoder {
     frame: Option<OpenFrame>,
     /// The fragments so far of a message that is not complete.
     fragments: Option<BytesMut>,
+    /// Whether the message that began last is text.
+    is_text: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -102,7 +104,12 @@ impl OpenFrame {
 impl Decoder {
     pub(super) fn new(role: Role, max_message: usize, early: &[u8]) -> Self {
         let (buffer, chunk) = (BytesMut::from(early), READ_CHUNK);
-        Self { role, max_message, buffer, chunk, frame: None, fragments: None }
+        Self { role, max_message, buffer, chunk, frame: None, fragments: None, is_text: false }
+    }
+
+    /// Whether the message that was completed last is text.
+    pub(super) fn last_was_text(&self) -> bool {
+        self.is_text
     }
 
     pub(super) fn limit_messages(&mut self, max: usize) {
@@ -230,7 +237,10 @@ impl Decoder {
             OpCode::Control(Control::Reserved(_)) | OpCode::Data(Data::Reserved(_)) => {
                 Err(Violation::ReservedOpcode)
             }
-            OpCode::Data(Data::Continue | Data::Text | Data::Binary) => {
+            OpCode::Data(kind @ (Data::Continue | Data::Text | Data::Binary)) => {
+                if kind != Data::Continue {
+                    self.is_text = kind == Data::Text;
+                }
                 let message = match self.fragments.take() {
                     None => payload,
                     Some(mut fragments) => {

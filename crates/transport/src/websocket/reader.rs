@@ -15,6 +15,7 @@ use super::liveness::{Liveness, Verdict};
 use super::{KeepAlive, Role};
 use crate::MAX_MESSAGE_BYTES;
 use crate::budget::Holding;
+use crate::connection::{MalformedMessage, Received};
 use crate::socket::ByteSource;
 
 pub(crate) struct WebSocketReader {
@@ -28,6 +29,9 @@ pub(crate) struct WebSocketReader {
     liveness: Liveness,
     timer: Pin<Box<Sleep>>,
     phase: Phase,
+    binary_only: bool,
+    /// The code of the peer's close frame.
+    peer_close: Option<CloseCode>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,16 +68,25 @@ impl WebSocketReader {
             timer: Box::pin(sleep_until(liveness.next_timeout())),
             liveness,
             phase: Phase::Open,
+            binary_only: false,
+            peer_close: None,
         }
     }
 
-    pub(crate) async fn recv(&mut self) -> Option<Bytes> {
+    pub(crate) fn expect_binary(&mut self) {
+        self.binary_only = true;
+    }
+
+    pub(crate) async fn recv(&mut self) -> Option<Received> {
         loop {
             match self.phase {
                 Phase::Open => {
                     if let Some(message) = self.decode() {
                         self.held.set(self.decoder.held());
-                        return Some(message);
+                        return Some(match self.binary_only && self.decoder.last_was_text() {
+                            true => Received::Malformed(MalformedMessage::Text),
+                            false => Received::Message(message),
+                        });
                     }
                     self.held.grow_to(self.decoder.held()).await;
                 }
@@ -90,6 +103,10 @@ impl WebSocketReader {
         self.decoder.limit_messages(max);
     }
 
+    pub(crate) fn peer_close(&self) -> Option<CloseCode> {
+        self.peer_close
+    }
+
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
         self.control.ask_for_close(code, reason);
         self.start_closing();
@@ -104,6 +121,7 @@ impl WebSocketReader {
                 Ok(Some(Event::Ping(payload))) => self.control.answer_ping(payload),
                 Ok(Some(Event::Pong(payload))) => self.note_pong(&payload),
                 Ok(Some(Event::Close(code))) => {
+                    self.peer_close = Some(code);
                     self.close(code, "");
                 }
                 Err(violation) => {

@@ -12,7 +12,7 @@ use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
 use super::decoder::{Decoder, Event};
 use super::{KeepAlive, MAX_FRAME_BYTES, Role, WebSocketWriter, connection, frame};
-use crate::connection::{Connection, Outgoing, Received};
+use crate::connection::{Connection, MalformedMessage, Outgoing, Received};
 
 const PIPE: usize = 64 << 10;
 
@@ -83,6 +83,17 @@ async fn expect_bytes(peer: &mut DuplexStream, expected: &[u8]) {
     let mut bytes = vec![0; expected.len()];
     peer.read_exact(&mut bytes).await.unwrap();
     assert_eq!(bytes, expected);
+}
+
+#[tokio::test]
+async fn text_is_malformed_where_binary_messages_are_expected() {
+    let (mut server, mut client) = server_of(PIPE);
+    server.incoming.expect_binary();
+    let binary = client_frame(OpCode::Data(Data::Binary), b"binary");
+    client.write_all(&[text(b"text"), binary].concat()).await.unwrap();
+    let malformed = Received::Malformed(MalformedMessage::Text);
+    assert_eq!(server.incoming.recv().await, Some(malformed));
+    assert_eq!(server.incoming.recv().await, message(b"binary"));
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub(crate) struct WebSocketWriter {
     messages: WriteBuffer,
     /// A sink may keep what it took until it is flushed, as TLS does, and a flush may be dropped.
     unflushed: bool,
+    /// The opcode of messages.
+    data: Data,
     state: State,
 }
 
@@ -57,12 +59,17 @@ impl WebSocketWriter {
             control_frames: WriteBuffer::default(),
             messages: WriteBuffer::default(),
             unflushed: false,
+            data: Data::Text,
             state: State::Open,
         }
     }
 
+    pub(crate) fn send_binary(&mut self) {
+        self.data = Data::Binary;
+    }
+
     pub(crate) fn push(&mut self, message: &[u8]) {
-        let mut opcode = OpCode::Data(Data::Text);
+        let mut opcode = OpCode::Data(self.data);
         let mut rest = message;
         loop {
             let (fragment, after) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
@@ -82,7 +89,7 @@ impl WebSocketWriter {
         if self.role == Role::Client || message.len() < SMALL_MESSAGE {
             return self.push(&message);
         }
-        let mut opcode = OpCode::Data(Data::Text);
+        let mut opcode = OpCode::Data(self.data);
         let mut rest = Bytes::from(message);
         while !rest.is_empty() {
             let fragment = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
@@ -97,7 +104,7 @@ impl WebSocketWriter {
         if len > MAX_FRAME_BYTES {
             return self.push(&filled(len, fill));
         }
-        frame::append(self.messages.end(), self.role, OpCode::Data(Data::Text), true, len, fill);
+        frame::append(self.messages.end(), self.role, OpCode::Data(self.data), true, len, fill);
     }
 
     /// Puts a ping behind what was pushed: its pong says that the peer has read that far.

@@ -1,0 +1,283 @@
+//! Messages in a byte stream, each behind its length as a big-endian `u32`.
+//!
+//! The stream is made by another crate, which knows more about its peer than bytes: see
+//! [`StreamPeer`].
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::MAX_MESSAGE_BYTES;
+use crate::budget::Holding;
+use crate::connection::Connection;
+use crate::socket::ByteSource;
+use crate::write_buffer::{ByteSink, WriteBuffer};
+
+const PREFIX: usize = size_of::<u32>();
+
+/// Room for one read: a little more than the largest record of a relay.
+const READ_CHUNK: usize = 64 << 10;
+/// What an idle connection may keep.
+const IDLE_KEPT: usize = 4 << 10;
+
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The peer at the other end of a byte stream.
+pub trait StreamPeer: fmt::Debug + Send + Sync {
+    /// How many bytes of the stream the peer has read so far; `None` if it does not say.
+    fn bytes_read(&self) -> Option<watch::Receiver<u64>>;
+
+    /// Whether the peer gave a sign of life within `timeout`.
+    fn probe(&self, timeout: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
+}
+
+/// A connection over a byte stream.
+///
+/// A length of zero or over the limit ends the connection, because the next message cannot be found.
+pub fn length_prefixed(
+    read: impl AsyncRead + Send + Sync + Unpin + 'static,
+    write: impl AsyncWrite + Send + Sync + Unpin + 'static,
+    peer: Arc<dyn StreamPeer>,
+) -> Connection {
+    let reader = LengthPrefixedReader {
+        source: Box::new(read),
+        buffer: BytesMut::new(),
+        max_message: MAX_MESSAGE_BYTES,
+        held: Holding::default(),
+        at_end: false,
+    };
+    let writer = LengthPrefixedWriter {
+        sink: Box::new(write),
+        buffer: WriteBuffer::default(),
+        pushed: 0,
+        bytes_read: peer.bytes_read(),
+    };
+    Connection::from_length_prefixed(reader, writer, peer)
+}
+
+pub(crate) struct LengthPrefixedReader {
+    source: ByteSource,
+    buffer: BytesMut,
+    max_message: usize,
+    /// For the message that is not complete.
+    pub(crate) held: Holding,
+    at_end: bool,
+}
+
+impl LengthPrefixedReader {
+    pub(crate) async fn recv(&mut self) -> Option<Bytes> {
+        while !self.at_end {
+            match self.next_message() {
+                Ok(Some(message)) => {
+                    self.held.set(self.buffer.len());
+                    return Some(message);
+                }
+                Ok(None) => {}
+                Err(InvalidLength { len }) => {
+                    tracing::debug!(len, max = self.max_message, "invalid message length");
+                    self.close();
+                    return None;
+                }
+            }
+            self.held.grow_to(self.buffer.len()).await;
+            self.make_room();
+            let count = self.source.read_buf(&mut self.buffer).await.unwrap_or(0);
+            self.at_end = count == 0;
+        }
+        None
+    }
+
+    fn next_message(&mut self) -> Result<Option<Bytes>, InvalidLength> {
+        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*prefix);
+        let size = usize::try_from(len).map_err(|_| InvalidLength { len })?;
+        if size == 0 || size > self.max_message {
+            return Err(InvalidLength { len });
+        }
+        if self.buffer.len() < PREFIX + size {
+            return Ok(None);
+        }
+        self.buffer.advance(PREFIX);
+        let message = self.buffer.split_to(size).freeze();
+        if self.buffer.is_empty() {
+            // The message takes the allocation along; what idles keeps none.
+            self.buffer = BytesMut::new();
+        }
+        Ok(Some(message))
+    }
+
+    /// Room to read into: little for an idle peer, the rest of a message for one that has begun.
+    fn make_room(&mut self) {
+        let wanted = match self.buffer.first_chunk::<PREFIX>() {
+            None => IDLE_KEPT,
+            Some(prefix) => {
+                let size = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+                // A peer that only announces a large message gets no memory for it.
+                let missing = size.saturating_add(PREFIX).saturating_sub(self.buffer.len());
+                missing.clamp(IDLE_KEPT, READ_CHUNK.max(self.buffer.len()))
+            }
+        };
+        self.buffer.reserve(wanted);
+    }
+
+    pub(crate) fn limit_messages(&mut self, max: usize) {
+        self.max_message = max;
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.buffer = BytesMut::new();
+        self.held.set(0);
+        self.at_end = true;
+    }
+}
+
+/// No message has this length.
+struct InvalidLength {
+    len: u32,
+}
+
+pub(crate) struct LengthPrefixedWriter {
+    sink: ByteSink,
+    buffer: WriteBuffer,
+    /// Bytes of the stream so far, also those that wait for a flush.
+    pushed: u64,
+    bytes_read: Option<watch::Receiver<u64>>,
+}
+
+impl LengthPrefixedWriter {
+    pub(crate) fn push(&mut self, message: &[u8]) {
+        self.push_with(message.len(), |buffer| buffer.extend_from_slice(message));
+    }
+
+    pub(crate) fn push_with(&mut self, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
+        let end = self.buffer.end();
+        end.reserve(PREFIX + len);
+        let prefix = u32::try_from(len).expect("no message is that long");
+        end.extend_from_slice(&prefix.to_be_bytes());
+        let start = end.len();
+        fill(end);
+        assert_eq!(end.len() - start, len, "the message has the announced length");
+        self.pushed += (PREFIX + len) as u64;
+    }
+
+    /// The position in the stream is the number of the question, and of its answer.
+    pub(crate) fn request_receipt(&self) -> Option<u64> {
+        self.bytes_read.as_ref().map(|_| self.pushed)
+    }
+
+    pub(crate) fn receipts(&self) -> Option<watch::Receiver<u64>> {
+        self.bytes_read.clone()
+    }
+
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        self.buffer.write_to(&mut self.sink).await?;
+        self.buffer.release_idle();
+        self.sink.flush().await
+    }
+
+    pub(crate) async fn close(&mut self) {
+        let closing = async {
+            self.flush().await?;
+            self.sink.shutdown().await
+        };
+        // Late or failed, there is nothing left to do for a peer that does not read.
+        let _ = timeout(CLOSE_TIMEOUT, closing).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Received;
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl StreamPeer for Silent {
+        fn bytes_read(&self) -> Option<watch::Receiver<u64>> {
+            None
+        }
+
+        fn probe(&self, _: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+            Box::pin(std::future::ready(true))
+        }
+    }
+
+    fn over(stream: tokio::io::DuplexStream) -> Connection {
+        let (read, write) = tokio::io::split(stream);
+        length_prefixed(read, write, Arc::new(Silent))
+    }
+
+    /// The messages that arrive when `input` is read in pieces of `piece` bytes.
+    async fn received(input: &[u8], piece: usize, max: usize) -> Vec<Bytes> {
+        let (mut far, near) = tokio::io::duplex(piece);
+        let mut connection = over(near);
+        connection.incoming.limit_messages(max);
+        let input = input.to_vec();
+        let feed = tokio::spawn(async move { far.write_all(&input).await });
+        let mut all = Vec::new();
+        while let Some(Received::Message(message)) = connection.incoming.recv().await {
+            all.push(message);
+        }
+        drop(connection);
+        // It fails when the reader has given up.
+        let _ = feed.await.unwrap();
+        all
+    }
+
+    #[tokio::test]
+    async fn each_message_once_whatever_the_pieces() {
+        for piece in [1, 2, 3, 5, 1000] {
+            let all = received(b"\0\0\0\x03one\0\0\0\x05three\0\0\0\x09cut sh", piece, 9).await;
+            assert_eq!(all, ["one", "three"], "pieces of {piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_impossible_length_ends_the_connection() {
+        for input in [&b"\0\0\0\x01a\0\0\0\0\0\0\0\x01b"[..], b"\0\0\0\x01a\0\0\0\x0bhello worldb"]
+        {
+            assert_eq!(received(input, 1000, 10).await, ["a"]);
+        }
+    }
+
+    #[test]
+    fn an_announcement_alone_takes_no_memory() {
+        let mut reader = LengthPrefixedReader {
+            source: Box::new(tokio::io::empty()),
+            buffer: BytesMut::from(&(60_u32 << 20).to_be_bytes()[..]),
+            max_message: MAX_MESSAGE_BYTES,
+            held: Holding::default(),
+            at_end: false,
+        };
+        reader.make_room();
+        assert!(reader.buffer.capacity() <= 2 * READ_CHUNK);
+    }
+
+    #[tokio::test]
+    async fn messages_pass_both_ways_until_one_side_closes() {
+        let (left, right) = tokio::io::duplex(100);
+        let (mut left, mut right) = (over(left), over(right));
+        left.outgoing.push(b"one");
+        left.outgoing.push_with(3, |buffer| buffer.extend_from_slice(b"two"));
+        assert_eq!(left.outgoing.buffered(), 14);
+        left.outgoing.flush().await.unwrap();
+        for expected in ["one", "two"] {
+            let message = Received::Message(Bytes::from(expected));
+            assert_eq!(right.incoming.recv().await, Some(message));
+        }
+        left.outgoing.close(crate::CloseCode::Normal, "").await;
+        assert_eq!(right.incoming.recv().await, None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Which requests of a server's listener become connections: names, credentials, limits.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use exec_server_protocol::{Principal, Subject};
+use hyper::body::Incoming;
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Request, StatusCode};
+use tokio::time::{Instant, sleep};
+
+use super::accept::{Admission, Client, Decision};
+use super::connection_limits::{self, ConnectionLimits, ConnectionPermit};
+use super::gate::{Answer, Gate, answer};
+use crate::auth::{
+    AmbiguousToken, Authenticator, FailedAttempts, TokenError, find_token, selected_subprotocol,
+};
+use crate::connection::Peer;
+
+/// Who is let in.
+pub(super) struct ClientAdmission {
+    pub(super) gate: Gate,
+    pub(super) identification: Identification,
+    pub(super) failed_attempts: Mutex<FailedAttempts>,
+    pub(super) limits: Arc<ConnectionLimits>,
+    pub(super) handshake_timeout: Duration,
+}
+
+/// How a listener knows its clients.
+pub(super) enum Identification {
+    /// By the user at the other end of a socket of this machine.
+    User(fn(&Peer) -> Option<Subject>),
+    Certificate,
+    Token {
+        authenticator: Arc<Authenticator>,
+        and_certificate: bool,
+    },
+}
+
+/// Why a client is not let in.
+#[derive(Debug, thiserror::Error)]
+enum AuthFailure {
+    #[error("no token")]
+    NoToken,
+    #[error("more than one token")]
+    AmbiguousToken,
+    #[error("no client certificate with a DNS or URI name")]
+    NoCertificate,
+    #[error("the token is refused: {0}")]
+    Token(#[from] TokenError),
+}
+
+impl Admission for ClientAdmission {
+    type Grant = (Principal, ConnectionPermit);
+
+    async fn decide(&self, request: Request<Incoming>, client: &Client) -> Decision<Self::Grant> {
+        if let Err(answer) = self.gate.admit(&request) {
+            return Decision::Answer(answer.into_response());
+        }
+        let principal = match self.check_credentials(&request, client) {
+            Ok(principal) => principal,
+            Err(failure) => {
+                let delay = self.note_failure(client, &failure);
+                drop(request);
+                sleep(delay).await;
+                return Decision::Answer(unauthorized().into_response());
+            }
+        };
+        match self.admit(&request, client, principal) {
+            Err(answer) => Decision::Answer(answer.into_response()),
+            Ok((key, principal, permit)) => {
+                self.note_success(client, &principal);
+                let subprotocol = selected_subprotocol(request.headers());
+                Decision::Upgrade { key, subprotocol, grant: (principal, permit) }
+            }
+        }
+    }
+}
+
+impl ClientAdmission {
+    /// Whom the credentials of a request prove; `None` if this listener looks at the user instead.
+    fn check_credentials<B>(
+        &self,
+        request: &Request<B>,
+        client: &Client,
+    ) -> Result<Option<Principal>, AuthFailure> {
+        let certificate = || client.certificate.clone().ok_or(AuthFailure::NoCertificate);
+        match &self.identification {
+            Identification::User(_) => Ok(None),
+            Identification::Certificate => {
+                Ok(Some(Principal::new(Subject::Certificate(certificate()?))))
+            }
+            Identification::Token { authenticator, and_certificate } => {
+                if *and_certificate {
+                    certificate()?;
+                }
+                let token = find_token(request)
+                    .map_err(|AmbiguousToken| AuthFailure::AmbiguousToken)?
+                    .ok_or(AuthFailure::NoToken)?;
+                Ok(Some(authenticator.authenticate(&token, SystemTime::now())?))
+            }
+        }
+    }
+
+    fn admit<B>(
+        &self,
+        request: &Request<B>,
+        client: &Client,
+        principal: Option<Principal>,
+    ) -> Result<(HeaderValue, Principal, ConnectionPermit), Answer> {
+        let key = self.gate.route(request)?;
+        let principal = match (principal, &self.identification) {
+            (Some(principal), _) => Some(principal),
+            (None, Identification::User(identify)) => {
+                client.peer.as_ref().and_then(identify).map(Principal::new)
+            }
+            (None, _) => None,
+        };
+        let principal = principal.ok_or_else(other_user)?;
+        let permit = self.limits.admit(&principal.subject).map_err(full)?;
+        Ok((key, principal, permit))
+    }
+
+    /// Local commands come and go; clients with credentials are worth a line.
+    fn note_success(&self, client: &Client, principal: &Principal) {
+        if let (Identification::Certificate | Identification::Token { .. }, Some(peer)) =
+            (&self.identification, &client.peer)
+            && let Peer::Tcp { remote, .. } = peer
+        {
+            let Principal { subject, role, .. } = principal;
+            tracing::info!(address = %remote.ip(), %subject, ?role, "let a client in");
+        }
+    }
+
+    /// Returns how long the refusal has to wait.
+    fn note_failure(&self, client: &Client, failure: &AuthFailure) -> Duration {
+        let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
+        let address = remote.ip();
+        let delay = {
+            let attempts = self.failed_attempts.lock();
+            let mut attempts = attempts.expect("no code panics while it holds the attempts");
+            // A refusal that comes too late is none.
+            attempts.delay(address, Instant::now()).min(self.handshake_timeout / 2)
+        };
+        if delay.is_zero() {
+            tracing::info!(%address, reason = %failure, "refused a client");
+        } else {
+            tracing::debug!(%address, reason = %failure, ?delay, "refused a client");
+        }
+        delay
+    }
+}
+
+fn unauthorized() -> Answer {
+    let refusal = answer(StatusCode::UNAUTHORIZED, "valid credentials are required");
+    refusal.with(WWW_AUTHENTICATE, "Bearer")
+}
+
+fn other_user() -> Answer {
+    let text = "connections of other users are refused; allow_other_users admits them";
+    answer(StatusCode::FORBIDDEN, text)
+}
+
+fn full(full: connection_limits::Full) -> Answer {
+    match full {
+        connection_limits::Full::Server => {
+            let text = "the server has as many connections as max_connections allows";
+            answer(StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+        connection_limits::Full::Subject => {
+            let text = "this client has as many connections as max_connections_per_subject allows";
+            answer(StatusCode::TOO_MANY_REQUESTS, text)
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A listener for a service of its own: it answers HTTP requests, and some of them become WebSocket
+//! connections. Names are checked, health is answered and handshakes are bounded as for any listener.
+
+use std::fmt;
+use std::future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::{Request, Response};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::accept::{Admission, BoundSocket, Client, Decision, Reception, accept_all};
+use super::gate::{Gate, HostRule, asks_for_upgrade};
+use super::handshakes::Handshakes;
+use super::{BindError, READY_CONNECTIONS, Readiness, listen_on};
+use crate::auth::FailedAttempts;
+use crate::connection::{Connection, Peer};
+use crate::tls::TlsServer;
+use crate::websocket::KeepAlive;
+
+/// Answers the requests of an [`HttpListener`].
+pub trait HttpHandler: Send + Sync + 'static {
+    /// What is known of a WebSocket that was let in.
+    type Grant: Send + 'static;
+
+    /// Answers a request that asks for no WebSocket.
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = HttpReply> + Send;
+
+    /// Decides about a request for a WebSocket. Its headers are valid, and the listener is not
+    /// draining.
+    fn admit(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Self::Grant, HttpReply>> + Send;
+}
+
+/// The connection is closed after each.
+#[derive(Debug)]
+pub enum HttpReply {
+    Answer(Response<Full<Bytes>>),
+    /// The credentials were wrong. An address that fails often waits for this.
+    Unauthorized(Response<Full<Bytes>>),
+}
+
+#[derive(Debug, Clone)]
+pub struct HttpListenerOptions {
+    /// `Host` names beyond the loopback ones.
+    pub allowed_hosts: Vec<String>,
+    pub tls: Option<Arc<TlsServer>>,
+    /// Whether an address beyond loopback may be listened on without TLS.
+    pub insecure: bool,
+    pub keep_alive: KeepAlive,
+    /// From `accept` to the end of the response or the upgrade.
+    pub handshake_timeout: Duration,
+    /// Requests at once. One more, and the oldest of the busiest address is dropped.
+    pub max_handshakes: usize,
+}
+
+impl Default for HttpListenerOptions {
+    fn default() -> Self {
+        Self {
+            allowed_hosts: Vec::new(),
+            tls: None,
+            insecure: false,
+            keep_alive: KeepAlive::default(),
+            handshake_timeout: Duration::from_secs(10),
+            max_handshakes: 512,
+        }
+    }
+}
+
+/// Dropping it closes the socket and every request in progress, and leaves connections alone.
+pub struct HttpListener<Grant> {
+    address: SocketAddr,
+    readiness: Readiness,
+    connections: mpsc::Receiver<(Connection, Grant)>,
+    acceptor: JoinHandle<()>,
+}
+
+impl<Grant: Send + 'static> HttpListener<Grant> {
+    /// Binds and starts to serve. `handler` is made with the address that was bound. Needs a runtime.
+    pub async fn bind<H: HttpHandler<Grant = Grant>>(
+        address: SocketAddr,
+        options: HttpListenerOptions,
+        handler: impl FnOnce(SocketAddr) -> H,
+    ) -> Result<Self, BindError> {
+        if !address.ip().is_loopback() && options.tls.is_none() && !options.insecure {
+            return Err(BindError::NeedsTls { address });
+        }
+        let (listener, address) = listen_on(address).await?;
+        let readiness = Readiness::default();
+        let (sender, connections) = mpsc::channel(READY_CONNECTIONS);
+        let admission = HandlerAdmission {
+            gate: Gate {
+                allowed_origins: Vec::new(),
+                hosts: HostRule::of(address, options.allowed_hosts),
+                readiness: readiness.clone(),
+            },
+            handler: handler(address),
+            failed_attempts: Mutex::new(FailedAttempts::default()),
+            longest_delay: options.handshake_timeout / 2,
+        };
+        let reception = Reception {
+            admission,
+            tls: options.tls,
+            keep_alive: options.keep_alive,
+            handshake_timeout: options.handshake_timeout,
+            connections: sender,
+        };
+        let handshakes = Handshakes::at_most(options.max_handshakes);
+        let socket = BoundSocket::Tcp(listener);
+        let acceptor = tokio::spawn(accept_all(socket, handshakes, Arc::new(reception)));
+        Ok(Self { address, readiness, connections, acceptor })
+    }
+
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// The next WebSocket that was let in. Cancel-safe.
+    pub async fn accept(&mut self) -> (Connection, Grant) {
+        match self.connections.recv().await {
+            Some(accepted) => accepted,
+            // The acceptor ends only with its runtime, and we with it.
+            None => future::pending().await,
+        }
+    }
+}
+
+impl<Grant> Drop for HttpListener<Grant> {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+impl<Grant> fmt::Debug for HttpListener<Grant> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpListener").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+struct HandlerAdmission<H> {
+    gate: Gate,
+    handler: H,
+    failed_attempts: Mutex<FailedAttempts>,
+    /// A refusal that comes too late is none.
+    longest_delay: Duration,
+}
+
+impl<H: HttpHandler> Admission for HandlerAdmission<H> {
+    type Grant = H::Grant;
+
+    async fn decide(&self, request: Request<Incoming>, client: &Client) -> Decision<H::Grant> {
+        if let Err(answer) = self.gate.admit(&request) {
+            return Decision::Answer(answer.into_response());
+        }
+        let reply = match asks_for_upgrade(request.headers()) {
+            false => self.handler.answer(request).await,
+            true => {
+                let key = match self.gate.check_upgrade(request.headers()) {
+                    Ok(key) => key,
+                    Err(answer) => return Decision::Answer(answer.into_response()),
+                };
+                match self.handler.admit(request).await {
+                    Ok(grant) => return Decision::Upgrade { key, subprotocol: None, grant },
+                    Err(reply) => reply,
+                }
+            }
+        };
+        let mut response = match reply {
+            HttpReply::Answer(response) => response,
+            HttpReply::Unauthorized(response) => {
+                sleep(self.delay(client)).await;
+                response
+            }
+        };
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        Decision::Answer(response)
+    }
+}
+
+impl<H> HandlerAdmission<H> {
+    /// Counts a failure of the client's address.
+    fn delay(&self, client: &Client) -> Duration {
+        let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
+        let attempts = self.failed_attempts.lock();
+        let mut attempts = attempts.expect("no code panics while it holds the attempts");
+        attempts.delay(remote.ip(), Instant::now()).min(self.longest_delay)
+    }
+}
