@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exec_server_protocol::{ErrorKind, Principal, RpcError};
 use exec_server_transport::{Holding, MemoryShare, Prober};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::outbox::Outbox;
 use crate::adapter::ManagedProcess;
@@ -14,6 +14,9 @@ use crate::feed::{FeedReader, SocketFeed};
 
 /// Processes of other sessions that one connection may observe.
 const MAX_OBSERVED: usize = 1024;
+
+/// A request of the server, for clients that know none.
+const PROBE: &str = r#"{"id":"probe","method":"connection/probe","params":{}}"#;
 
 /// Large responses that are being made at once.
 const RESPONSE_KIB: usize = 8 << 10;
@@ -55,6 +58,8 @@ pub(crate) struct Socket {
     outbox: Arc<Outbox>,
     memory: MemoryShare,
     prober: Prober,
+    /// Notified of each message.
+    heard: Notify,
     feeds: Mutex<Vec<Arc<SocketFeed>>>,
     /// Budget for large responses that are being made, in KiB, so that a client that asks for many and reads none costs a
     /// bounded memory.
@@ -79,6 +84,7 @@ impl ClientConnection {
             outbox,
             memory,
             prober,
+            heard: Notify::new(),
             feeds: Mutex::default(),
             responses: Arc::new(Semaphore::new(RESPONSE_KIB)),
             names: Arc::new(Semaphore::new(names_kib)),
@@ -108,7 +114,7 @@ impl ClientConnection {
     /// Whether the peer shows a sign of life. A client in this program always does.
     pub(crate) async fn is_alive(&self, timeout: Duration) -> bool {
         match &self.socket {
-            Some(socket) => !socket.outbox.is_closed() && socket.prober.probe(timeout).await,
+            Some(socket) => !socket.outbox.is_closed() && socket.is_alive(timeout).await,
             None => true,
         }
     }
@@ -187,6 +193,23 @@ impl ClientConnection {
 }
 
 impl Socket {
+    /// A message has come.
+    pub(super) fn note_heard(&self) {
+        self.heard.notify_waiters();
+    }
+
+    /// Asks by a ping of the transport, or else by a request, to which a client in the field answers that
+    /// it does not know the method.
+    async fn is_alive(&self, timeout: Duration) -> bool {
+        if self.prober.can_ask() {
+            return self.prober.probe(timeout).await;
+        }
+        let mut heard = std::pin::pin!(self.heard.notified());
+        heard.as_mut().enable();
+        self.outbox.push(PROBE.into());
+        tokio::time::timeout(timeout, heard).await.is_ok()
+    }
+
     pub(crate) fn outbox(&self) -> &Arc<Outbox> {
         &self.outbox
     }

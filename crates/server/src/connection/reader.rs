@@ -89,6 +89,9 @@ impl Reader {
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
                         (next_look, idle_looks) = (Instant::now() + look_interval, 0);
+                        if let Some(socket) = self.dispatcher.connection().socket() {
+                            socket.note_heard();
+                        }
                         let was_fresh = self.is_fresh();
                         self.message(&text).await;
                         if was_fresh && !self.is_fresh() {

@@ -1,11 +1,15 @@
 //! Sessions outlive their connections, and nothing is lost in between.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_server::ServerConfig;
+use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::{RpcClient, TestServer, decoded};
+use exec_server_transport::{Connection, Received, StreamPeer, length_prefixed};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// Collects a process's output from notifications until it is closed, checking the numbering.
 async fn follow(client: &mut RpcClient, process: &str, mut seen: u64) -> (Vec<u8>, u64) {
@@ -400,4 +404,62 @@ async fn an_observer_sees_the_end_of_what_it_watches_when_the_session_ends() {
     owner.call("session/close", json!({})).await.unwrap();
     let (_, last) = follow(&mut observer, "p", 1).await;
     assert_eq!(last, 3);
+}
+
+/// A stream whose transport cannot ask, as with a harness that acknowledges nothing.
+#[derive(Debug)]
+struct CannotAsk;
+
+impl StreamPeer for CannotAsk {
+    fn bytes_read(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+
+    fn probe(&self, _: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        unreachable!("it cannot ask")
+    }
+}
+
+/// A client on such a stream, and its session.
+async fn silent_client(server: &TestServer) -> (Connection, Value) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let over = |stream| {
+        let (read, write) = tokio::io::split(stream);
+        length_prefixed(read, write, Arc::new(CannotAsk))
+    };
+    let serving = Server::clone(server);
+    tokio::spawn(async move { serving.serve(over(near)).await });
+    let mut client = over(far);
+    let hello = json!({ "id": 1, "method": "initialize", "params": { "clientName": "old" } });
+    client.outgoing.push(hello.to_string().as_bytes());
+    client.outgoing.flush().await.unwrap();
+    let session = next_message(&mut client).await["result"]["sessionId"].clone();
+    (client, session)
+}
+
+async fn next_message(client: &mut Connection) -> Value {
+    match client.incoming.recv().await {
+        Some(Received::Message(text)) => serde_json::from_slice(&text).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_the_transport_cannot_ask_is_asked_by_a_request() {
+    let server = TestServer::new(ServerConfig::default());
+    let (mut first, session) = silent_client(&server).await;
+    let mut second = RpcClient::connect(&server);
+    let resume = json!({ "clientName": "second", "resumeSessionId": session });
+    let answering = async {
+        let request = next_message(&mut first).await;
+        assert_eq!(request["method"], "connection/probe");
+        let error = json!({ "code": -32601, "message": "method not found" });
+        let answer = json!({ "id": request["id"], "error": error }).to_string();
+        first.outgoing.push(answer.as_bytes());
+        first.outgoing.flush().await.unwrap();
+    };
+    let (refused, ()) = tokio::join!(second.call("initialize", resume.clone()), answering);
+    assert_eq!(refused.unwrap_err()["code"], -32010);
+    // Now it does not answer.
+    assert_eq!(second.call("initialize", resume).await.unwrap()["sessionId"], session);
 }
