@@ -34,6 +34,9 @@ pub enum Subject {
     Named(String),
     /// The name in a client certificate.
     Certificate(String),
+    /// A client that came through a relay, by the name that the registry gives it; `None` where the
+    /// registry gives no names.
+    Relayed(Option<String>),
 }
 
 /// The longest `sub` of a token.
@@ -124,6 +127,8 @@ impl fmt::Display for Subject {
             }
             Self::Named(name) => write!(f, "sub:{name}"),
             Self::Certificate(name) => write!(f, "certificate:{name}"),
+            Self::Relayed(Some(name)) => write!(f, "relay:{name}"),
+            Self::Relayed(None) => f.write_str("relay"),
         }
     }
 }

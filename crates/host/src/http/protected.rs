@@ -9,10 +9,12 @@
 //! Case is ignored, which refuses a little too much and never too little. A protected variable is not even looked up, so
 //! the answer does not tell whether it is set.
 
+use crate::process::OWN_VARIABLES;
+
 /// Names of variables; a `*` at the end stands for any rest. `docs/operating.md` has the same list.
 pub const PROTECTED_VARIABLES: &[&str] = &[
     // This server, its clients, and the models that drive them.
-    OWN_VARIABLES,
+    OWN_VARIABLES[0],
     "ANTHROPIC_*",
     "CHATGPT_*",
     "CODEX_*",
@@ -82,9 +84,6 @@ pub const PROTECTED_VARIABLES: &[&str] = &[
     "HTTP_PROXY",
 ];
 
-/// Protected whatever the operator allows.
-const OWN_VARIABLES: &str = "EXEC_SERVER_*";
-
 /// The list above as an operator has changed it.
 #[derive(Debug, Clone, Default)]
 pub struct ProtectedVariables {
@@ -117,7 +116,8 @@ impl ProtectedVariables {
 
     pub(super) fn has(&self, variable: &str) -> bool {
         let matched = |entries: &[String]| entries.iter().any(|entry| matches(entry, variable));
-        matches(OWN_VARIABLES, variable)
+        // Protected whatever the operator allows.
+        OWN_VARIABLES.iter().any(|entry| matches(entry, variable))
             || matched(&self.added)
             || (PROTECTED_VARIABLES.iter().any(|entry| matches(entry, variable))
                 && !matched(&self.removed))

@@ -12,8 +12,10 @@ const CORE: &[&str] = &[
 ];
 /// Names that usually hold a secret.
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
-/// The server's own settings, which may point at its secrets, never reach a child.
-const OWN_SETTINGS: &str = "EXEC_SERVER_*";
+/// The server's own settings, which may be secrets or point at them, never reach a child. A `*` at the
+/// end stands for any rest.
+pub(crate) const OWN_VARIABLES: [&str; 4] =
+    ["EXEC_SERVER_*", "CODEX_EXEC_SERVER_*", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherit {
@@ -46,7 +48,7 @@ impl EnvironmentPolicy {
         &self,
         own: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<BTreeMap<OsString, OsString>, PatternError> {
-        let mut excluded = vec![OWN_SETTINGS.to_owned()];
+        let mut excluded = OWN_VARIABLES.map(str::to_owned).to_vec();
         if !self.ignore_default_excludes {
             excluded.extend(DEFAULT_EXCLUDES.iter().map(|&pattern| pattern.to_owned()));
         }

@@ -13,6 +13,7 @@ mod stdin;
 mod supervisor;
 
 pub use denial::Denial;
+pub(crate) use environment::OWN_VARIABLES;
 pub use environment::{EnvironmentPolicy, Inherit, PatternError};
 pub use handle::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use location::{NetworkedTree, ProcessLocation};
