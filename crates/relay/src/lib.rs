@@ -1,11 +1,23 @@
-//! The relay of remote mode, without its sockets: what the two ends of a stream say to each other
-//! through a rendezvous that they do not trust.
+//! The relay of remote mode: two ends that talk to each other through a rendezvous that they do not
+//! trust.
 //!
 //! [`frame`] has the messages on the wire. [`reliable`] turns frames that may be lost, repeated and
-//! reordered into a stream of records, each once and in order. [`noise`] encrypts the records from end
-//! to end. A rendezvous knows the first only.
+//! reordered into a stream of records, each once and in order. `noise` encrypts the records from end to
+//! end. `environment` serves streams, and `harness` opens them; both find each other by the
+//! [`registry`]. A rendezvous is built without the feature `noise`, and knows frames only.
 
+#[cfg(feature = "noise")]
+pub mod environment;
 pub mod frame;
 #[cfg(feature = "noise")]
+pub mod harness;
+#[cfg(feature = "noise")]
 pub mod noise;
+pub mod registry;
 pub mod reliable;
+#[cfg(feature = "noise")]
+mod socket;
+#[cfg(feature = "noise")]
+pub use socket::SocketError;
+#[cfg(feature = "noise")]
+mod stream;

@@ -80,9 +80,19 @@ impl Frame {
     /// [`decode`](Self::decode) enforces at the other end; a debug build panics if it does not.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        self.to_wire().encode_to_vec().into()
+    }
+
+    /// The same in two steps, for a caller that has a buffer: the length, and the bytes to append.
+    pub fn encode_with<R>(&self, append: impl FnOnce(usize, &dyn Fn(&mut Vec<u8>)) -> R) -> R {
+        let frame = self.to_wire();
+        append(frame.encoded_len(), &|buffer| frame.encode_raw(buffer))
+    }
+
+    fn to_wire(&self) -> wire::RelayMessageFrame {
         debug_assert_eq!(self.body.check(), Ok(()), "the peer would refuse this frame");
         let trace = self.trace.as_ref();
-        let frame = wire::RelayMessageFrame {
+        wire::RelayMessageFrame {
             version: VERSION,
             stream_id: self.stream_id.as_str().to_owned(),
             ack: self.ack,
@@ -90,8 +100,7 @@ impl Frame {
             body: Some(self.body.to_wire()),
             traceparent: trace.map(|trace| trace.traceparent().to_owned()),
             tracestate: trace.and_then(Trace::tracestate).map(str::to_owned),
-        };
-        frame.encode_to_vec().into()
+        }
     }
 
     /// Reads one WebSocket message. A payload is a slice of `bytes`, not a copy.

@@ -15,6 +15,10 @@ pub struct ResetReason(Cow<'static, str>);
 impl ResetReason {
     /// The reason that existing peers send when the handshake or the channel fails.
     pub const NOISE_PROTOCOL_ERROR: Self = Self::from_static("noise_relay_protocol_error");
+    /// The environment has too many streams, or too many handshakes wait for its registry.
+    pub const LIMIT_REACHED: Self = Self::from_static("limit_reached");
+    /// The environment has no such stream: it never saw the handshake, or was started again since.
+    pub const UNKNOWN_STREAM: Self = Self::from_static("unknown_stream");
 
     /// A reason of this program, checked at compile time if it is a constant.
     #[must_use]

@@ -33,8 +33,9 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 
 /// The longest time for which an acknowledgement waits for a frame that it can travel with.
 const ACK_DELAY: Duration = Duration::from_millis(25);
-/// Records after which it does not wait.
-const ACK_EVERY: u32 = 16;
+/// Records, and their bytes, after which it does not wait: a quarter of the window.
+const ACK_EVERY: u32 = WINDOW_RECORDS / 4;
+const ACK_EVERY_BYTES: usize = WINDOW_BYTES / 4;
 
 /// The records that were received, as every outbound frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,6 +98,35 @@ impl ReliableStream {
         self.sender.has_room()
     }
 
+    /// Whether the peer has ever acknowledged anything.
+    #[must_use]
+    pub fn peer_acknowledges(&self) -> bool {
+        self.sender.peer_acknowledges()
+    }
+
+    /// Records that were sent or wait to be, and that the peer is not known to have taken.
+    #[must_use]
+    pub fn unacknowledged_records(&self) -> usize {
+        self.sender.unacknowledged_records()
+    }
+
+    /// Whether all records were sent, and acknowledged by a peer that acknowledges.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.sender.is_settled()
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) has a frame.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        self.resume_due || self.ack == AckSchedule::Now || self.sender.has_due()
+    }
+
+    /// Asks for an acknowledgement to be sent, so that the peer learns that this end does so.
+    pub fn acknowledge_now(&mut self) {
+        self.ack = AckSchedule::Now;
+    }
+
     /// Takes a record, which is not empty. To be called while there is room.
     pub fn send(&mut self, record: Bytes) -> Result<(), SequenceExhausted> {
         self.sender.send(record)
@@ -120,13 +150,9 @@ impl ReliableStream {
     /// The peer has a new socket, and goes on there.
     pub fn handle_resume(&mut self, next_seq: u32) -> Result<(), ReceiveError> {
         self.receiver.handle_resume(next_seq)?;
+        self.sender.handle_resume();
         self.ack = AckSchedule::Now;
         Ok(())
-    }
-
-    /// The peer asks for a sign of life: an acknowledgement is one.
-    pub fn handle_heartbeat(&mut self) {
-        self.ack = AckSchedule::Now;
     }
 
     /// This end has a new socket. What was under way on the old one is sent again, if that helps.
@@ -174,7 +200,9 @@ impl ReliableStream {
     /// back its peer and nothing else.
     pub fn poll_record(&mut self, now: Instant) -> Option<Bytes> {
         let record = self.receiver.poll_record()?;
-        self.ack = match self.receiver.unacknowledged() >= ACK_EVERY {
+        let is_much = self.receiver.unacknowledged() >= ACK_EVERY
+            || self.receiver.unacknowledged_bytes() >= ACK_EVERY_BYTES;
+        self.ack = match is_much {
             true => AckSchedule::Now,
             false => self.ack.by(now + ACK_DELAY),
         };

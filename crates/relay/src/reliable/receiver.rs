@@ -49,6 +49,8 @@ pub(super) struct Receiver {
     taken: u64,
     /// The last value of `taken` that the peer was told.
     told: u64,
+    /// Bytes of records that were taken since then.
+    untold_bytes: usize,
 }
 
 /// A record whose last segments are missing.
@@ -126,7 +128,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What the peer sends from now on begins at `next_seq`.
+    /// From now on the peer sends from `next_seq`.
     pub(super) fn handle_resume(&self, next_seq: u32) -> Result<(), ReceiveError> {
         if u64::from(next_seq) > self.next {
             return Err(ReceiveError::Gap { next_seq, expected: self.next });
@@ -137,6 +139,7 @@ impl Receiver {
     pub(super) fn poll_record(&mut self) -> Option<Bytes> {
         let (end, record) = self.ready.pop_front()?;
         self.bytes -= record.len();
+        self.untold_bytes += record.len();
         self.taken = self.ready.front().map_or_else(
             // Segments of the next record that were assembled already count, too.
             || self.next,
@@ -150,8 +153,13 @@ impl Receiver {
         u32::try_from(self.taken - self.told).unwrap_or(u32::MAX)
     }
 
+    pub(super) fn unacknowledged_bytes(&self) -> usize {
+        self.untold_bytes
+    }
+
     pub(super) fn acknowledge(&mut self) -> Acknowledgement {
         self.told = self.taken;
+        self.untold_bytes = 0;
         let ack = self.taken.saturating_sub(1);
         let is_held = |seq: u64| seq < self.next || self.ahead.contains_key(&seq);
         let bits = (0..32).filter(|bit| is_held(ack + 1 + bit));

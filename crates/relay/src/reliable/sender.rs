@@ -9,7 +9,9 @@ use super::{Acknowledgement, WINDOW_BYTES, WINDOW_RECORDS};
 
 /// Before a round trip was measured.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(200);
+/// Frames travel over TCP, and are lost with a socket only, which a `resume` tells. So this is for the
+/// rest, and long enough for a peer on a busy machine.
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sequence numbers do not wrap: the stream has to end.
@@ -41,6 +43,12 @@ struct Record {
     state: State,
 }
 
+impl Record {
+    fn is_due(&self) -> bool {
+        matches!(self.state, State::Due { .. })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Not sent, or to be sent again.
@@ -55,7 +63,7 @@ enum State {
     Received,
 }
 
-/// What is known about the other end.
+/// The behaviour of the other end, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     /// It has acknowledged nothing so far. Records are forgotten when others need their room. If it
@@ -80,6 +88,25 @@ impl Default for Sender {
 impl Sender {
     pub(super) fn peer_acknowledges(&self) -> bool {
         self.peer == Peer::Acknowledges
+    }
+
+    pub(super) fn unacknowledged_records(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        match self.peer {
+            Peer::Silent => !self.has_due(),
+            Peer::Acknowledges => {
+                self.records.iter().all(|record| record.state == State::Received)
+                    // Zero does not say that number 0 was received, so a lone record stays.
+                    || (self.first_seq == 0 && self.records.len() == 1 && !self.has_due())
+            }
+        }
+    }
+
+    pub(super) fn has_due(&self) -> bool {
+        self.records.iter().any(Record::is_due)
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -129,7 +156,7 @@ impl Sender {
             return;
         }
         self.peer = Peer::Acknowledges;
-        // What was never sent cannot have been received: the rendezvous made it up.
+        // The peer cannot have a record that was never sent: the rendezvous made it up.
         let end = self.first_seq + self.records.len() as u64;
         let newest = 32 - u64::from(ack_bits.leading_zeros());
         if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
@@ -182,6 +209,13 @@ impl Sender {
         Ok(())
     }
 
+    /// The peer has a new socket: what was under way on its old one is lost.
+    pub(super) fn handle_resume(&mut self) {
+        if self.peer == Peer::Acknowledges {
+            self.send_again(|_| true);
+        }
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|moment| moment > now) {
             return;
@@ -219,8 +253,7 @@ impl Sender {
     }
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u32, Bytes)> {
-        let is_due = |record: &Record| matches!(record.state, State::Due { .. });
-        let index = self.records.iter().position(is_due)?;
+        let index = self.records.iter().position(Record::is_due)?;
         let record = &mut self.records[index];
         let again = record.state == State::Due { before: true };
         record.state = State::UnderWay { since: now, again };

@@ -1,0 +1,80 @@
+//! One handshake: reads what the harness sent, asks the registry, and answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_protocol::MAX_SUBJECT_BYTES;
+use tokio::time::timeout;
+
+use crate::frame::StreamId;
+use crate::noise::{Channel, EnvironmentHandshake, HandshakeError, Identity, Prologue};
+use crate::registry::{RegistryClient, RegistryError};
+
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The context of all handshakes of one registration.
+#[derive(Debug, Clone)]
+pub(super) struct Registration {
+    pub(super) registry: Arc<RegistryClient>,
+    pub(super) identity: Arc<Identity>,
+    pub(super) id: String,
+}
+
+/// A harness that the registry has authorized.
+pub(super) struct Authorized {
+    /// Message 2.
+    pub(super) answer: Bytes,
+    pub(super) channel: Channel,
+    /// Who the harness is, if the registry says so.
+    pub(super) subject: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("the registry did not validate the harness")]
+    Registry(#[from] RegistryError),
+    #[error("the registry did not answer in time")]
+    TimedOut,
+    #[error("the registry does not know the harness or its authorization")]
+    Unauthorized,
+}
+
+impl Refusal {
+    /// Whether the registry has too much to do. That is not the fault of the harness.
+    pub(super) fn is_overload(&self) -> bool {
+        matches!(self, Self::Registry(RegistryError::Refused { status, .. })
+            if matches!(status.as_u16(), 429 | 503))
+    }
+}
+
+impl Registration {
+    /// Nothing is answered before the registry has said yes.
+    pub(super) async fn shake_hands(
+        &self,
+        stream_id: &StreamId,
+        message: &[u8],
+    ) -> Result<Authorized, Refusal> {
+        let prologue = Prologue {
+            environment_id: self.registry.environment_id(),
+            registration_id: &self.id,
+            stream_id: stream_id.as_str(),
+        };
+        let handshake = <EnvironmentHandshake>::read(&self.identity, &prologue, message)?;
+        let (harness, authorization) = (handshake.harness(), handshake.authorization());
+        let validating = self.registry.validate(&self.id, harness, authorization);
+        let response = timeout(VALIDATION_TIMEOUT, validating).await;
+        let response = response.map_err(|_| Refusal::TimedOut)??;
+        if !response.valid {
+            return Err(Refusal::Unauthorized);
+        }
+        let (answer, channel) = handshake.accept()?;
+        let is_usable = |subject: &String| {
+            (1..=MAX_SUBJECT_BYTES).contains(&subject.len())
+                && !subject.chars().any(char::is_control)
+        };
+        Ok(Authorized { answer, channel, subject: response.subject.filter(is_usable) })
+    }
+}

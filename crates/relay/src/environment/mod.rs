@@ -1,0 +1,288 @@
+//! The end that serves: registers with the registry, waits at the rendezvous, and turns each stream that
+//! a harness opens into a [`Connection`].
+//!
+//! Streams outlive the socket. When it is lost, they wait; on the next one they go on where they were.
+
+mod backoff;
+mod handshakes;
+mod streams;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use exec_server_transport::{CloseCode, Connection, Received, TlsOptions};
+use rand_core::OsRng;
+use tokio::time::{Instant, sleep};
+
+use crate::frame::Frame;
+use crate::noise::Identity;
+use crate::registry::{RegisterResponse, RegistryClient, RegistryCredentials, RegistryError};
+use crate::socket::{self, write_frames};
+use backoff::Backoff;
+use streams::{Streams, Verdict};
+
+/// Serves one connection to its end.
+pub type Serve = Arc<dyn Fn(Connection) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// An environment that is reached through a relay.
+#[derive(Debug, Clone)]
+pub struct RemoteEnvironmentConfig {
+    /// The registry's URL.
+    pub base_url: String,
+    pub environment_id: String,
+    /// For the log only; the registry is not told.
+    pub name: Option<String>,
+    pub credentials: Arc<dyn RegistryCredentials>,
+    /// How registry and rendezvous are trusted.
+    pub tls: TlsOptions,
+}
+
+impl RemoteEnvironmentConfig {
+    #[must_use]
+    pub fn new(
+        base_url: impl Into<String>,
+        environment_id: impl Into<String>,
+        credentials: Arc<dyn RegistryCredentials>,
+    ) -> Self {
+        Self {
+            base_url: base_url.into(),
+            environment_id: environment_id.into(),
+            name: None,
+            credentials,
+            tls: TlsOptions::default(),
+        }
+    }
+}
+
+/// An environment with its identity, which lasts as long as this value.
+pub struct Environment {
+    registry: Arc<RegistryClient>,
+    tls: TlsOptions,
+    identity: Arc<Identity>,
+    streams: Streams,
+    backoff: Backoff,
+    has_registered: bool,
+}
+
+/// How a socket came to its end.
+enum SocketEnd {
+    /// `was_used`: it has brought a frame.
+    Lost { was_used: bool },
+    /// Too many handshakes have failed.
+    TooManyFailures,
+    /// Streams have ended, or the socket was lost meanwhile.
+    ShutDown,
+}
+
+impl Environment {
+    pub async fn new(config: RemoteEnvironmentConfig, serve: Serve) -> Result<Self, RegistryError> {
+        let RemoteEnvironmentConfig { base_url, environment_id, name, credentials, tls } = config;
+        let options = tls.clone();
+        let registry = tokio::task::spawn_blocking(move || {
+            RegistryClient::new(&base_url, &environment_id, credentials, &options)
+        });
+        let registry = Arc::new(registry.await.expect("making a client does not panic")?);
+        let identity = Arc::new(Identity::generate(&mut OsRng));
+        tracing::info!(
+            environment = registry.environment_id(),
+            name = name.as_deref(),
+            key = ?identity.public_key(),
+            "serving through a relay"
+        );
+        let streams = Streams::new(Arc::clone(&registry), Arc::clone(&identity), serve);
+        let backoff = Backoff::default();
+        Ok(Self { registry, tls, identity, streams, backoff, has_registered: false })
+    }
+
+    /// Serves until `shutdown`, or until the registry refuses for good. Then lets the streams finish what
+    /// they have to say.
+    pub async fn run_until(
+        mut self,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RegistryError> {
+        let outcome = self.register_and_serve(shutdown).await;
+        // Their servers have to learn of the end, or their sessions stay attached for ever.
+        self.streams.end_all().await;
+        outcome
+    }
+
+    async fn register_and_serve(
+        &mut self,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RegistryError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let registration = tokio::select! {
+                registered = self.register() => registered?,
+                () = &mut shutdown => return Ok(()),
+            };
+            let Err(NeedsRegistration) = self.serve(&registration, shutdown.as_mut()).await else {
+                return Ok(());
+            };
+        }
+    }
+
+    /// Registers, as often as it takes.
+    async fn register(&mut self) -> Result<RegisterResponse, RegistryError> {
+        loop {
+            match self.registry.register(self.identity.public_key()).await {
+                Ok(registration) => {
+                    self.has_registered = true;
+                    return Ok(registration);
+                }
+                Err(error) if error.is_temporary() || self.may_pass(&error) => {
+                    let pause = self.backoff.after_failure();
+                    let error = with_sources(&error);
+                    tracing::warn!(
+                        error,
+                        ?pause,
+                        "cannot register with the registry; trying again"
+                    );
+                    self.streams.reap_during(sleep(pause)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// After a first success: a token file may be in the middle of being written, and a proxy may answer
+    /// for a registry that is down.
+    fn may_pass(&self, error: &RegistryError) -> bool {
+        self.has_registered
+            && matches!(
+                error,
+                RegistryError::Credentials(_) | RegistryError::InvalidResponse { .. }
+            )
+    }
+
+    /// Uses one registration until the rendezvous refuses it; `Ok` on shutdown.
+    async fn serve(
+        &mut self,
+        registration: &RegisterResponse,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), NeedsRegistration> {
+        self.streams.register_as(&registration.executor_registration_id);
+        loop {
+            let opening = socket::open(&registration.url, &self.tls);
+            let opened = tokio::select! {
+                opened = self.streams.reap_during(opening) => opened,
+                () = &mut shutdown => return Ok(()),
+            };
+            let pause = match opened {
+                Ok(connection) => {
+                    tracing::info!("connected to the rendezvous");
+                    let since = Instant::now();
+                    let end = self.run_socket(connection, shutdown.as_mut()).await;
+                    match end {
+                        SocketEnd::ShutDown => return Ok(()),
+                        SocketEnd::Lost { was_used } => {
+                            self.backoff.after_loss(since.elapsed(), was_used)
+                        }
+                        SocketEnd::TooManyFailures => self.backoff.after_failure(),
+                    }
+                }
+                Err(error) if error.is_refusal() || self.backoff.is_long() => {
+                    // Two environments with one id would otherwise replace each other as fast as they
+                    // can.
+                    let pause = self.backoff.after_failure();
+                    let error = with_sources(&error);
+                    tracing::warn!(
+                        error,
+                        ?pause,
+                        "registering again; another server may have registered as this environment"
+                    );
+                    tokio::select! {
+                        () = self.streams.reap_during(sleep(pause)) => {}
+                        () = &mut shutdown => return Ok(()),
+                    }
+                    return Err(NeedsRegistration);
+                }
+                Err(error) => {
+                    let error = with_sources(&error);
+                    let pause = self.backoff.after_failure();
+                    tracing::warn!(error, ?pause, "cannot reach the rendezvous; trying again");
+                    pause
+                }
+            };
+            tokio::select! {
+                () = self.streams.reap_during(sleep(pause)) => {}
+                () = &mut shutdown => return Ok(()),
+            }
+        }
+    }
+
+    /// Carries frames until the socket is lost, or for the rest of the shutdown.
+    async fn run_socket(
+        &mut self,
+        connection: Connection,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> SocketEnd {
+        let Connection { mut incoming, mut outgoing, .. } = connection;
+        self.streams.replace_socket();
+        let queue = Arc::clone(self.streams.queue());
+        let (mut is_shutting_down, mut was_used) = (false, false);
+        let end = {
+            let mut writing = std::pin::pin!(write_frames(&mut outgoing, &queue));
+            loop {
+                tokio::select! {
+                    received = incoming.recv() => match received {
+                        Some(Received::Message(message)) => {
+                            // Frames that are malformed mean nothing; the socket goes on.
+                            let Ok(frame) = Frame::decode(message) else { continue };
+                            was_used = true;
+                            if self.streams.handle_frame(frame) == Verdict::Close {
+                                break SocketEnd::TooManyFailures;
+                            }
+                        }
+                        Some(Received::Malformed(_)) => {}
+                        None => break SocketEnd::Lost { was_used },
+                    },
+                    verdict = self.streams.progress() => if verdict == Verdict::Close {
+                        break SocketEnd::TooManyFailures;
+                    },
+                    written = &mut writing => {
+                        let Err(error): io::Result<_> = written;
+                        tracing::debug!(%error, "the rendezvous takes no more");
+                        break SocketEnd::Lost { was_used };
+                    }
+                    () = &mut shutdown, if !is_shutting_down => {
+                        is_shutting_down = true;
+                        self.streams.refuse_new();
+                    }
+                }
+                if is_shutting_down && self.streams.is_empty() {
+                    break SocketEnd::ShutDown;
+                }
+            }
+        };
+        if let SocketEnd::TooManyFailures = end
+            && let Some(frame) = queue.next_frame()
+        {
+            // The harness whose handshake was one too many is told, too.
+            frame.encode_with(|len, append| outgoing.push_with(len, append));
+        }
+        self.streams.lose_socket();
+        if let SocketEnd::Lost { .. } = end {
+            tracing::info!("lost the rendezvous");
+        } else {
+            outgoing.close(CloseCode::Normal, "").await;
+        }
+        if is_shutting_down { SocketEnd::ShutDown } else { end }
+    }
+}
+
+/// The rendezvous refuses the URL of the registration.
+struct NeedsRegistration;
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+/// An error with what caused it, on one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}

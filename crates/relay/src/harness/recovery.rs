@@ -1,0 +1,107 @@
+//! Replacing a lost socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_transport::Connection;
+use rand::RngExt as _;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{Harness, HarnessError};
+use crate::noise::PublicKey;
+use crate::socket;
+
+/// From the loss to giving up.
+const DEADLINE: Duration = Duration::from_secs(25);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A socket that lived for less is not replaced at once.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+/// Clients that lose one rendezvous together do not come back together.
+const SPREAD: Duration = Duration::from_millis(50);
+
+/// The pauses between attempts: they double, and each is up to half longer.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    attempts: u32,
+}
+
+impl Pauses {
+    pub(super) fn next_pause(&mut self) -> Duration {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
+        self.attempts = self.attempts.saturating_add(1);
+        pause.mul_f64(1.0 + jitter() / 2.0).min(LONGEST_PAUSE)
+    }
+}
+
+pub(super) struct Recovery {
+    harness: Arc<Harness>,
+    environment: PublicKey,
+    pauses: Pauses,
+    /// When a socket was last lost that had worked.
+    since: Instant,
+}
+
+/// The socket that was lost.
+pub(super) struct Lost {
+    pub(super) lived: Duration,
+    /// It has brought a frame.
+    pub(super) was_used: bool,
+}
+
+impl Recovery {
+    pub(super) fn new(harness: Arc<Harness>, environment: PublicKey) -> Self {
+        Self { harness, environment, pauses: Pauses::default(), since: Instant::now() }
+    }
+
+    /// A new socket to the same environment; `None` if there is none in time, or the environment was
+    /// started again and has other keys.
+    ///
+    /// Sockets that are lost as soon as they are made count as one loss.
+    pub(super) async fn reconnect(&mut self, lost: Lost) -> Option<Connection> {
+        let is_short = lost.lived < SHORT_LIFE;
+        if lost.was_used || !is_short {
+            (self.pauses, self.since) = (Pauses::default(), Instant::now());
+        }
+        let first = match is_short {
+            true => self.pauses.next_pause(),
+            false => SPREAD.mul_f64(jitter()),
+        };
+        let deadline = self.since + DEADLINE;
+        timeout_at(deadline, self.try_until_connected(first)).await.unwrap_or_else(|_| {
+            tracing::debug!("gave up replacing a lost socket");
+            None
+        })
+    }
+
+    async fn try_until_connected(&mut self, first_pause: Duration) -> Option<Connection> {
+        sleep(first_pause).await;
+        loop {
+            match self.attempt().await {
+                Ok(connection) => return connection,
+                Err(error) if error.is_temporary() => {
+                    tracing::debug!(%error, "cannot replace a lost socket yet");
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot replace a lost socket");
+                    return None;
+                }
+            }
+            sleep(self.pauses.next_pause()).await;
+        }
+    }
+
+    async fn attempt(&self) -> Result<Option<Connection>, HarnessError> {
+        let Harness { provider, identity, tls } = &*self.harness;
+        let bundle = provider.connect_bundle(identity.public_key()).await?;
+        if bundle.executor_public_key != self.environment {
+            return Ok(None);
+        }
+        Ok(Some(socket::open(&bundle.websocket_url, tls).await?))
+    }
+}
+
+/// From 0 to 1.
+fn jitter() -> f64 {
+    rand::rng().random_range(0.0..=1.0)
+}

@@ -1,0 +1,120 @@
+//! The WebSocket to a rendezvous, as both ends use it.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use exec_server_transport::{
+    Connection, DialError, DialOptions, KeepAlive, Outgoing, SignOfLife, TlsOptions, dial,
+};
+use reqwest::Url;
+
+use crate::frame::{Body, Frame, MAX_FRAME_BYTES, ResetReason, StreamId};
+use crate::registry::is_loopback;
+use crate::stream::TransmitQueue;
+
+/// From the first packet to the end of the upgrade.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Frames are collected up to this size before they are written.
+const BATCH_BYTES: usize = 128 << 10;
+
+const KEEP_ALIVE: KeepAlive = KeepAlive {
+    ping_interval: Duration::from_secs(30),
+    silence_limit: Duration::from_secs(60),
+    stall_limit: Duration::from_secs(60),
+    sign_of_life: SignOfLife::Bytes,
+    close_timeout: Duration::from_secs(2),
+};
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    #[error("the registry names a rendezvous that is not encrypted")]
+    Unencrypted,
+    #[error("the registry names a rendezvous with an invalid URL")]
+    InvalidUrl,
+    #[error("the rendezvous refuses the connection ({status})")]
+    Refused { status: u16 },
+    #[error(transparent)]
+    Dial(DialError),
+    #[error("the rendezvous did not answer within {}s", DIAL_TIMEOUT.as_secs())]
+    TimedOut,
+}
+
+impl SocketError {
+    /// Whether another attempt, with a fresh URL, may succeed.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::TimedOut => true,
+            Self::Dial(error) => !error.is_permanent(),
+            Self::Unencrypted | Self::InvalidUrl => false,
+        }
+    }
+
+    /// Whether the URL is good no more, so that a new one is needed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { status: 400..500 })
+    }
+}
+
+/// The advice of a [`DialError`] is for servers with tokens of their own.
+impl From<DialError> for SocketError {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Refused { status, .. } => Self::Refused { status: status.as_u16() },
+            other => Self::Dial(other),
+        }
+    }
+}
+
+/// Opens the socket. The URL carries a credential, and appears in no error.
+pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, SocketError> {
+    let parsed = Url::parse(url).map_err(|_| SocketError::InvalidUrl)?;
+    match parsed.scheme() {
+        "wss" => {}
+        "ws" if is_loopback(&parsed) => {}
+        "ws" => return Err(SocketError::Unencrypted),
+        _ => return Err(SocketError::InvalidUrl),
+    }
+    let options = DialOptions { bearer_token: None, tls: tls.clone(), keep_alive: KEEP_ALIVE };
+    let dialled = tokio::time::timeout(DIAL_TIMEOUT, dial(url, &options)).await;
+    let mut connection = dialled.map_err(|_| SocketError::TimedOut)??;
+    connection.outgoing.send_binary();
+    connection.incoming.limit_messages(MAX_FRAME_BYTES);
+    connection.incoming.expect_binary();
+    Ok(connection)
+}
+
+/// Sends the frames of `queue` until the socket fails.
+pub(crate) async fn write_frames(
+    outgoing: &mut Outgoing,
+    queue: &TransmitQueue,
+) -> io::Result<Infallible> {
+    loop {
+        while outgoing.buffered() < BATCH_BYTES
+            && let Some(frame) = queue.next_frame()
+        {
+            frame.encode_with(|len, append| outgoing.push_with(len, append));
+        }
+        if outgoing.buffered() > 0 {
+            outgoing.flush().await?;
+            queue.note_flushed();
+            continue;
+        }
+        tokio::select! {
+            () = queue.filled() => {}
+            () = outgoing.control_pending() => outgoing.flush().await?,
+        }
+    }
+}
+
+/// A frame outside of an established stream.
+pub(crate) fn loose_frame(stream_id: StreamId, body: Body) -> Frame {
+    Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }
+}
+
+/// Ends a stream that this end does not know, or does not want.
+pub(crate) fn reset(stream_id: StreamId, reason: ResetReason) -> Frame {
+    loose_frame(stream_id, Body::Reset { reason })
+}

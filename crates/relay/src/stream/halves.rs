@@ -1,0 +1,90 @@
+//! The two halves of a stream's byte stream, for the application.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use exec_server_transport::StreamPeer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Stream;
+use super::state::State;
+
+/// Ends when the peer has reset the stream and everything before that was read.
+#[derive(Debug)]
+pub(super) struct StreamReader(Arc<Stream>);
+
+/// Dropping it closes the stream.
+#[derive(Debug)]
+pub(super) struct StreamWriter(Arc<Stream>);
+
+impl StreamReader {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self(stream)
+    }
+}
+
+impl StreamWriter {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self(stream)
+    }
+}
+
+impl AsyncRead for StreamReader {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.change(|state, now| state.poll_read(context, buffer, now))
+    }
+}
+
+impl AsyncWrite for StreamWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.change(|state, _| state.poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.change(|state, _| state.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.change(|state, now| state.poll_shutdown(context, now))
+    }
+}
+
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        self.0.change(State::close);
+    }
+}
+
+/// The peer of a stream, as a connection knows it.
+#[derive(Debug)]
+pub(super) struct Peer(pub(super) Arc<Stream>);
+
+impl StreamPeer for Peer {
+    fn bytes_read(&self) -> Option<watch::Receiver<u64>> {
+        self.0.peer_acknowledges().then(|| self.0.bytes_read.subscribe())
+    }
+
+    /// A peer that never acknowledges cannot be asked: it lives as long as its stream.
+    fn probe(&self, limit: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        let stream = &self.0;
+        if !stream.peer_acknowledges() {
+            return Box::pin(std::future::ready(!stream.is_over()));
+        }
+        let mut heard = stream.heard.subscribe();
+        stream.change(|state, _| state.ask_for_heartbeat());
+        Box::pin(async move { timeout(limit, heard.changed()).await.is_ok() && !stream.is_over() })
+    }
+}

@@ -1,0 +1,86 @@
+//! Which streams have frames to send, for the task that writes to the socket.
+//!
+//! A stream is in the queue once, and gives one frame each time it is taken. So streams share the socket
+//! evenly, and no frame waits anywhere but in the window of its stream.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+use super::Stream;
+use crate::frame::{Body, Frame};
+
+/// Frames that belong to no stream: handshakes, and resets of unknown streams.
+const MAX_LOOSE_FRAMES: usize = 256;
+
+#[derive(Debug, Default)]
+pub(crate) struct TransmitQueue {
+    waiting: Mutex<Waiting>,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    frames: VecDeque<Frame>,
+    streams: VecDeque<Arc<Stream>>,
+    /// Their resets are being written.
+    ending: Vec<Arc<Stream>>,
+}
+
+impl TransmitQueue {
+    pub(super) fn push_stream(&self, stream: Arc<Stream>) {
+        self.lock().streams.push_back(stream);
+        self.filled.notify_one();
+    }
+
+    /// A frame that finds no room is dropped: the peer gives up by itself.
+    pub(crate) fn push_frame(&self, frame: Frame) {
+        let mut waiting = self.lock();
+        if waiting.frames.len() < MAX_LOOSE_FRAMES {
+            waiting.frames.push_back(frame);
+            drop(waiting);
+            self.filled.notify_one();
+        }
+    }
+
+    pub(crate) fn next_frame(&self) -> Option<Frame> {
+        loop {
+            let stream = {
+                let mut waiting = self.lock();
+                if let Some(frame) = waiting.frames.pop_front() {
+                    return Some(frame);
+                }
+                waiting.streams.pop_front()?
+            };
+            if let Some(frame) = stream.poll_frame() {
+                if let Body::Reset { .. } = frame.body {
+                    self.lock().ending.push(stream);
+                }
+                return Some(frame);
+            }
+        }
+    }
+
+    /// The socket has taken all frames so far.
+    pub(crate) fn note_flushed(&self) {
+        let ending = std::mem::take(&mut self.lock().ending);
+        for stream in ending {
+            stream.note_reset_sent();
+        }
+    }
+
+    /// Forgets the entries for a socket that is gone. Streams queue again on the next one.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Waiting::default();
+    }
+
+    /// Resolves when there may be frames. For one waiter, the socket's task.
+    pub(crate) async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no code panics while it holds the lock")
+    }
+}

@@ -1,0 +1,11 @@
+//! Both ends of a relay, with a rendezvous and a registry that do as the test says.
+
+#![cfg(feature = "noise")]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+mod fixture;
+mod hostile;
+mod peers;
+mod registry;
+mod rendezvous;
+mod streams;
