@@ -1,0 +1,113 @@
+//! What the operator decides; values only.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_transport::{KeepAlive, SignOfLife, TlsServer};
+
+#[derive(Debug, Clone)]
+pub struct RendezvousConfig {
+    pub listen: SocketAddr,
+    /// Where peers find this node, as `http://` or `https://`; by default where it listens.
+    pub public_url: Option<String>,
+    pub tls: Option<Arc<TlsServer>>,
+    /// Whether an address beyond loopback may be listened on without TLS.
+    pub insecure: bool,
+    /// The Unix socket through which credentials are managed while the service runs.
+    pub admin_socket: Option<PathBuf>,
+    pub keep_alive: KeepAlive,
+    /// From `accept` to the end of the response or the upgrade.
+    pub handshake_timeout: Duration,
+    /// How long a ticket of a harness and the authorization of its key are good.
+    pub ticket_lifetime: Duration,
+    /// How long the streams of a lost harness socket are kept.
+    pub stream_grace: Duration,
+    /// How long harness sockets wait for an environment whose socket is lost.
+    pub environment_grace: Duration,
+    /// How long other nodes believe that an environment is connected here. Said again three times as
+    /// often.
+    pub lease_lifetime: Duration,
+    /// How long peers have to take the close frame when the service ends.
+    pub drain_timeout: Duration,
+    pub quotas: Quotas,
+}
+
+impl RendezvousConfig {
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            public_url: None,
+            tls: None,
+            insecure: false,
+            admin_socket: None,
+            keep_alive: KeepAlive {
+                ping_interval: Duration::from_secs(30),
+                silence_limit: Duration::from_secs(60),
+                stall_limit: Duration::from_secs(60),
+                sign_of_life: SignOfLife::Bytes,
+                close_timeout: Duration::from_secs(2),
+            },
+            handshake_timeout: Duration::from_secs(10),
+            ticket_lifetime: Duration::from_secs(60),
+            stream_grace: Duration::from_secs(45),
+            environment_grace: Duration::from_secs(45),
+            lease_lifetime: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(3),
+            quotas: Quotas::default(),
+        }
+    }
+}
+
+/// The most that a credential or an environment may use. Addresses are never counted: many users
+/// share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotas {
+    /// Sockets of the whole service.
+    pub sockets: usize,
+    /// Bytes that wait for all sockets.
+    pub queued_bytes: usize,
+    pub streams_per_environment: usize,
+    /// In all environments together.
+    pub streams_per_credential: usize,
+    /// Sockets of harnesses.
+    pub sockets_per_environment: usize,
+    /// Sockets of either kind.
+    pub sockets_per_credential: usize,
+    /// What waits to be written to one socket. Peers have a window of 1 MiB for each stream.
+    pub queued_bytes_per_socket: usize,
+    /// The same for all sockets of one credential.
+    pub queued_bytes_per_credential: usize,
+    /// The same for all sockets of harnesses of one environment.
+    pub queued_bytes_per_environment: usize,
+    /// Frames that the sockets of one credential may send; beyond it they are read more slowly.
+    pub frames_per_second_per_credential: u32,
+    /// Frames that all harnesses of one environment may send it.
+    pub frames_per_second_per_environment: u32,
+    /// Calls by one credential, and for one environment; beyond it they get 429.
+    pub calls_per_second: u32,
+    /// So many may come at once.
+    pub calls_at_once: u32,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            sockets: 16_384,
+            queued_bytes: 512 << 20,
+            streams_per_environment: 128,
+            streams_per_credential: 1024,
+            sockets_per_environment: 256,
+            sockets_per_credential: 2048,
+            queued_bytes_per_socket: 4 << 20,
+            queued_bytes_per_credential: 32 << 20,
+            queued_bytes_per_environment: 64 << 20,
+            frames_per_second_per_credential: 100_000,
+            frames_per_second_per_environment: 200_000,
+            calls_per_second: 100,
+            calls_at_once: 1000,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What the nodes of a rendezvous share: registrations, credentials, and material that is good for one
+//! use.
+//!
+//! [`Directory`] asks for little, so that a replicated key-value store can be behind it:
+//! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never pass
+//! through it.
+
+mod redb_directory;
+mod single_use;
+mod store;
+
+use std::fmt::Debug;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+use crate::credential::{Credential, CredentialId};
+use crate::environment_id::EnvironmentId;
+use crate::public_key::PublicKey;
+pub use redb_directory::RedbDirectory;
+
+/// The SHA-256 of a secret. Secrets themselves are not kept.
+pub type SecretHash = [u8; 32];
+
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The registration was replaced since it was read.
+    #[error("the registration was replaced")]
+    Conflict,
+    #[error("there is no room for more material that was not used")]
+    Full,
+    #[error("the store {path} is in use by another process")]
+    InUse { path: String },
+    #[error("cannot use the store: {0}")]
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// An environment as it registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    pub registration_id: String,
+    pub public_key: PublicKey,
+    /// The node that the environment dials, as `ws://` or `wss://`.
+    pub node_url: String,
+    pub credential: CredentialId,
+    /// Of the ticket in the environment's URL.
+    pub ticket: SecretHash,
+}
+
+/// The registration of an environment, and until when a node holds its socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Grows with every registration of the environment.
+    pub generation: u64,
+    pub registration: Registration,
+    /// A node says that the environment is connected; in the past otherwise.
+    pub online_until: Option<SystemTime>,
+}
+
+/// Lets one harness open one socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    pub environment: EnvironmentId,
+    pub registration_id: String,
+    pub credential: CredentialId,
+    pub expires: SystemTime,
+}
+
+/// Lets the owner of a key open streams at one registration, once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorization {
+    pub environment: EnvironmentId,
+    pub registration_id: String,
+    pub harness_public_key: PublicKey,
+    pub credential: CredentialId,
+    pub expires: SystemTime,
+}
+
+/// A revocation, or notice that some were missed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Revocation {
+    Revoked(CredentialId),
+    /// The directory was not reachable for a while, so every credential has to be looked at again.
+    Missed,
+}
+
+/// State that outlives a node, or that several share. `now` is an argument, so that one clock decides.
+#[async_trait]
+pub trait Directory: Debug + Send + Sync + 'static {
+    /// Replaces the registration of an environment if its generation is still `expected` (`None`: there is
+    /// none), or fails with [`DirectoryError::Conflict`]. Durable.
+    async fn register(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+        expected: Option<u64>,
+    ) -> Result<Lease, DirectoryError>;
+
+    /// Says that the environment is connected until then. Fails with [`DirectoryError::Conflict`] if the
+    /// generation is another one.
+    async fn renew(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        online_until: SystemTime,
+    ) -> Result<(), DirectoryError>;
+
+    /// Says that the environment is not connected any more. Nothing happens if the generation is another
+    /// one.
+    async fn release(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+    ) -> Result<(), DirectoryError>;
+
+    async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError>;
+
+    /// The environment whose current registration has this ticket.
+    async fn environment_by_ticket(
+        &self,
+        ticket: SecretHash,
+    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError>;
+
+    async fn put_ticket(
+        &self,
+        hash: SecretHash,
+        ticket: Ticket,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError>;
+
+    /// Of several callers one gets it.
+    async fn take_ticket(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Ticket>, DirectoryError>;
+
+    async fn put_authorization(
+        &self,
+        hash: SecretHash,
+        authorization: Authorization,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError>;
+
+    /// Of several callers one gets it.
+    async fn take_authorization(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Authorization>, DirectoryError>;
+
+    /// Durable, as are revocations.
+    async fn put_credential(&self, credential: Credential) -> Result<(), DirectoryError>;
+
+    async fn token_by_hash(&self, hash: SecretHash) -> Result<Option<Credential>, DirectoryError>;
+
+    async fn credential(&self, id: &CredentialId) -> Result<Option<Credential>, DirectoryError>;
+
+    async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError>;
+
+    /// Whether there was one.
+    async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError>;
+
+    /// Revocations from now on. A receiver that lags has missed some.
+    fn watch_revocations(&self) -> broadcast::Receiver<Revocation>;
+
+    /// Whether this assertion, with this expiry, was never seen before. Durable until it expires, so that
+    /// a restart does not make a replay possible.
+    async fn remember_assertion(
+        &self,
+        hash: SecretHash,
+        expires: SystemTime,
+        now: SystemTime,
+    ) -> Result<bool, DirectoryError>;
+
+    /// Signs agent identities and their tasks. Made when it is first asked for, and durable.
+    async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
+}

@@ -1,0 +1,245 @@
+//! The directory of a single node, in one file.
+//!
+//! What must survive a restart is in `redb`, with durable commits. Tickets, authorizations and the
+//! information which environments are connected are in memory.
+
+use std::collections::HashMap;
+use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use redb::{Database, DatabaseError};
+use tokio::sync::broadcast;
+
+use super::single_use::SingleUse;
+use super::store::{self, failed};
+use super::{
+    Authorization, Directory, DirectoryError, Lease, Registration, Revocation, SecretHash, Ticket,
+};
+use crate::credential::{Credential, CredentialId, since_1970};
+use crate::environment_id::EnvironmentId;
+
+const FILE: &str = "rendezvous.redb";
+/// Tickets, and authorizations, of one credential that were not used yet.
+const MAX_UNUSED: usize = 8192;
+/// Revocations that a slow watcher may be behind.
+const REVOCATIONS: usize = 256;
+
+#[derive(Debug)]
+pub struct RedbDirectory {
+    database: Arc<Database>,
+    online: Mutex<HashMap<EnvironmentId, (u64, SystemTime)>>,
+    tickets: SingleUse<Ticket>,
+    authorizations: SingleUse<Authorization>,
+    revocations: broadcast::Sender<Revocation>,
+}
+
+impl RedbDirectory {
+    /// Opens the store in a directory, and makes both if they do not exist. Only this user can read them.
+    /// Blocks.
+    pub fn open(directory: &Path) -> Result<Self, DirectoryError> {
+        let store = |error: std::io::Error| DirectoryError::Store(error.into());
+        // One that exists may be for other things as well; the files have modes of their own.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(store)?;
+        let path = directory.join(FILE);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(store)?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(store)?;
+        drop(file);
+        let database = Database::create(&path).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => {
+                DirectoryError::InUse { path: path.display().to_string() }
+            }
+            error => failed(error),
+        })?;
+        store::make_tables(&database)?;
+        Ok(Self {
+            database: Arc::new(database),
+            online: Mutex::default(),
+            tickets: SingleUse::new(MAX_UNUSED),
+            authorizations: SingleUse::new(MAX_UNUSED),
+            revocations: broadcast::Sender::new(REVOCATIONS),
+        })
+    }
+
+    /// Whether a directory holds a store.
+    #[must_use]
+    pub fn exists(directory: &Path) -> bool {
+        directory.join(FILE).exists()
+    }
+
+    /// Runs work on the store where it may block.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, DirectoryError> + Send + 'static,
+    ) -> Result<T, DirectoryError> {
+        let database = Arc::clone(&self.database);
+        tokio::task::spawn_blocking(move || work(&database)).await.map_err(failed)?
+    }
+
+    fn with_presence(&self, environment: &EnvironmentId, lease: Lease) -> Lease {
+        let online = self.online();
+        let until = online.get(environment);
+        let until = until.filter(|(generation, _)| *generation == lease.generation);
+        Lease { online_until: until.map(|(_, until)| *until), ..lease }
+    }
+
+    fn online(&self) -> MutexGuard<'_, HashMap<EnvironmentId, (u64, SystemTime)>> {
+        self.online.lock().expect("no code panics while it holds the map")
+    }
+}
+
+#[async_trait]
+impl Directory for RedbDirectory {
+    async fn register(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+        expected: Option<u64>,
+    ) -> Result<Lease, DirectoryError> {
+        let environment = environment.clone();
+        self.run(move |database| {
+            store::replace_registration(database, &environment, registration, expected)
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        online_until: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        let current = self.lookup(environment).await?;
+        if current.is_none_or(|lease| lease.generation != generation) {
+            return Err(DirectoryError::Conflict);
+        }
+        let mut online = self.online();
+        let current = online.entry(environment.clone()).or_insert((generation, online_until));
+        // A newer registration may have been faster.
+        if current.0 <= generation {
+            *current = (generation, online_until);
+        }
+        Ok(())
+    }
+
+    async fn release(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+    ) -> Result<(), DirectoryError> {
+        let mut online = self.online();
+        if online.get(environment).is_some_and(|(current, _)| *current == generation) {
+            online.remove(environment);
+        }
+        Ok(())
+    }
+
+    async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {
+        let id = environment.clone();
+        let lease = self.run(move |database| store::read_lease(database, id.as_str())).await?;
+        Ok(lease.map(|lease| self.with_presence(environment, lease)))
+    }
+
+    async fn environment_by_ticket(
+        &self,
+        ticket: SecretHash,
+    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError> {
+        let found = self.run(move |database| store::environment_by_ticket(database, ticket));
+        Ok(found.await?.map(|(environment, lease)| {
+            let lease = self.with_presence(&environment, lease);
+            (environment, lease)
+        }))
+    }
+
+    async fn put_ticket(
+        &self,
+        hash: SecretHash,
+        ticket: Ticket,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        let (owner, expires) = (ticket.credential.clone(), ticket.expires);
+        self.tickets.put(hash, ticket, &owner, expires, now)
+    }
+
+    async fn take_ticket(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Ticket>, DirectoryError> {
+        Ok(self.tickets.take(hash, now))
+    }
+
+    async fn put_authorization(
+        &self,
+        hash: SecretHash,
+        authorization: Authorization,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        let (owner, expires) = (authorization.credential.clone(), authorization.expires);
+        self.authorizations.put(hash, authorization, &owner, expires, now)
+    }
+
+    async fn take_authorization(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Authorization>, DirectoryError> {
+        Ok(self.authorizations.take(hash, now))
+    }
+
+    async fn put_credential(&self, credential: Credential) -> Result<(), DirectoryError> {
+        self.run(move |database| store::put_credential(database, &credential)).await
+    }
+
+    async fn token_by_hash(&self, hash: SecretHash) -> Result<Option<Credential>, DirectoryError> {
+        self.run(move |database| store::token_by_hash(database, hash)).await
+    }
+
+    async fn credential(&self, id: &CredentialId) -> Result<Option<Credential>, DirectoryError> {
+        let id = id.clone();
+        self.run(move |database| store::read_credential(database, id.as_str())).await
+    }
+
+    async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError> {
+        self.run(store::list_credentials).await
+    }
+
+    async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError> {
+        let revoked = id.clone();
+        let existed =
+            self.run(move |database| store::remove_credential(database, revoked.as_str())).await?;
+        if existed {
+            // An error means that no one watches.
+            let _ = self.revocations.send(Revocation::Revoked(id.clone()));
+        }
+        Ok(existed)
+    }
+
+    fn watch_revocations(&self) -> broadcast::Receiver<Revocation> {
+        self.revocations.subscribe()
+    }
+
+    async fn remember_assertion(
+        &self,
+        hash: SecretHash,
+        expires: SystemTime,
+        now: SystemTime,
+    ) -> Result<bool, DirectoryError> {
+        let (expires, now) = (since_1970(expires), since_1970(now));
+        self.run(move |database| store::remember_assertion(database, hash, expires, now)).await
+    }
+
+    async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
+        self.run(store::signing_secret).await
+    }
+}

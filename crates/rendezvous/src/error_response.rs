@@ -1,0 +1,117 @@
+//! Refusals of the registry: `{"error": {"code", "message"}}`.
+
+use bytes::Bytes;
+use exec_server_relay::registry::{ENVIRONMENT_OFFLINE, ErrorBody, ErrorResponse};
+use exec_server_transport::HttpReply;
+use http_body_util::Full;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+use crate::directory::DirectoryError;
+
+/// Why a request is refused. No secret of the request is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let message = "valid credentials are required";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    pub(crate) fn bad_ticket() -> Self {
+        let message = "the ticket is unknown, used or expired";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_ticket", message)
+    }
+
+    pub(crate) fn replaced() -> Self {
+        let message = "the environment has registered again since; connect again";
+        Self::new(StatusCode::FORBIDDEN, "registration_replaced", message)
+    }
+
+    pub(crate) fn forbidden(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub(crate) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", "nothing is served here")
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "this method is not served here";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    pub(crate) fn offline() -> Self {
+        Self::new(StatusCode::CONFLICT, ENVIRONMENT_OFFLINE, "the environment is not connected")
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    pub(crate) fn too_large(max: usize) -> Self {
+        let message = format!("the body exceeds {max} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    }
+
+    pub(crate) fn too_many(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
+    }
+
+    pub(crate) fn too_many_calls() -> Self {
+        Self::too_many("too many calls; try again in a second")
+    }
+
+    pub(crate) fn draining() -> Self {
+        let message = "the service is restarting";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    pub(crate) fn into_reply(self) -> HttpReply {
+        let body = ErrorBody { code: self.code.to_owned(), message: self.message };
+        let mut response = json(self.status, &ErrorResponse { error: body });
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+                HttpReply::Unauthorized(response)
+            }
+            _ => HttpReply::Answer(response),
+        }
+    }
+}
+
+impl From<DirectoryError> for Refusal {
+    fn from(error: DirectoryError) -> Self {
+        match error {
+            DirectoryError::Full => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many open tickets")
+            }
+            error => {
+                tracing::error!(%error, "the directory failed");
+                let message = "the service cannot use its store";
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+            }
+        }
+    }
+}
+
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+    let body = serde_json::to_vec(body).expect("the body has only string keys");
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

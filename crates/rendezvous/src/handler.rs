@@ -1,0 +1,218 @@
+//! From HTTP requests to calls of the registry, and to sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use exec_server_transport::{HttpHandler, HttpReply};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::{Method, Request, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::assertion::{TaskRequest, new_task};
+use crate::authentication::{Authentication, AuthenticationError, Purpose};
+use crate::directory::Directory;
+use crate::environment_id::EnvironmentId;
+use crate::error_response::{Refusal, json};
+use crate::registry::Registry;
+use crate::router::{Router, SocketGrant};
+use crate::status::StatusPage;
+
+/// The largest body of a call.
+const MAX_BODY_BYTES: usize = 16 << 10;
+/// A larger one is not even read to its end.
+const MAX_DISCARDED_BYTES: usize = 1 << 20;
+/// The longest path segment that is looked at.
+const MAX_ID_BYTES: usize = 256;
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    pub(crate) directory: Arc<dyn Directory>,
+    pub(crate) authentication: Authentication,
+    pub(crate) registry: Registry,
+    pub(crate) router: Arc<Router>,
+    pub(crate) status: StatusPage,
+    pub(crate) lease_lifetime: Duration,
+    pub(crate) is_draining: AtomicBool,
+}
+
+/// One handler for the listener and for the service.
+pub(crate) struct SharedHandler(pub(crate) Arc<Handler>);
+
+#[derive(Serialize)]
+struct TaskResponse {
+    task_id: String,
+}
+
+impl HttpHandler for SharedHandler {
+    type Grant = SocketGrant;
+
+    async fn answer(&self, request: Request<Incoming>) -> HttpReply {
+        self.0.answer(request).await.unwrap_or_else(|refusal| self.0.refuse(refusal))
+    }
+
+    async fn admit(&self, request: Request<Incoming>) -> Result<SocketGrant, HttpReply> {
+        self.0.admit(&request).await.map_err(|refusal| self.0.refuse(refusal))
+    }
+}
+
+impl Handler {
+    async fn answer(&self, request: Request<Incoming>) -> Result<HttpReply, Refusal> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        let segments: Vec<&str> = path.split('/').skip(1).take(6).collect();
+        match segments[..] {
+            [""] => {
+                needs(&parts, &[&Method::GET, &Method::HEAD])?;
+                self.status.answer(&parts.headers, &self.authentication, &self.router).await
+            }
+            ["cloud", "environment", id, call @ ("register" | "connect" | "validate")] => {
+                needs(&parts, &[&Method::POST])?;
+                self.call(id, call, &parts, body).await
+            }
+            ["v1", "agent", id, "task", "register"] => {
+                needs(&parts, &[&Method::POST])?;
+                self.register_task(&decoded(id)?, body).await
+            }
+            _ => Err(Refusal::not_found()),
+        }
+    }
+
+    async fn call(
+        &self,
+        id: &str,
+        call: &str,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<HttpReply, Refusal> {
+        let body = read(body).await;
+        if self.is_draining.load(Ordering::Relaxed) {
+            return Err(Refusal::draining());
+        }
+        let now = SystemTime::now();
+        let purpose = match call {
+            "validate" => Purpose::Validation,
+            _ => Purpose::Call,
+        };
+        let caller = self.authentication.authenticate(&parts.headers, purpose, now).await?;
+        let environment: EnvironmentId =
+            decoded(id)?.parse().map_err(|_| Refusal::invalid("the environment id is invalid"))?;
+        let body = body?;
+        Ok(match call {
+            "register" => ok(&self.registry.register(&caller, &environment, parse(&body)?).await?),
+            "connect" => {
+                ok(&self.registry.connect(&caller, &environment, parse(&body)?, now).await?)
+            }
+            _ => ok(&self.registry.validate(&caller, &environment, &parse(&body)?, now).await?),
+        })
+    }
+
+    async fn register_task(&self, agent: &str, body: Incoming) -> Result<HttpReply, Refusal> {
+        let request: TaskRequest = parse(&read(body).await?)?;
+        let now = SystemTime::now();
+        let (credential, public_key) = self.authentication.agent(agent, now).await?;
+        let verified = request.verify(agent, &public_key, now);
+        verified.map_err(AuthenticationError::from)?;
+        self.authentication.count_call(&credential, Purpose::Call)?;
+        let secret = self.directory.signing_secret().await?;
+        Ok(ok(&TaskResponse { task_id: new_task(credential.id.as_str(), &secret) }))
+    }
+
+    async fn admit(&self, request: &Request<Incoming>) -> Result<SocketGrant, Refusal> {
+        let ticket = || ticket_of(request.uri().query()).ok_or_else(Refusal::bad_ticket);
+        let now = SystemTime::now();
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/relay/environment") => {
+                self.registry.admit_environment(ticket()?, now).await
+            }
+            (&Method::GET, "/relay/harness") => self.registry.admit_harness(ticket()?, now).await,
+            _ => Err(Refusal::not_found()),
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal) -> HttpReply {
+        self.router.counters.refusals.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(status = refusal.status.as_u16(), code = refusal.code, "refused a request");
+        refusal.into_reply()
+    }
+}
+
+/// The URL of a listener without a public one.
+pub(crate) fn local_url(address: SocketAddr, is_tls: bool) -> String {
+    format!("{}://{address}", if is_tls { "https" } else { "http" })
+}
+
+fn needs(parts: &Parts, methods: &[&Method]) -> Result<(), Refusal> {
+    match methods.contains(&&parts.method) {
+        true => Ok(()),
+        false => Err(Refusal::method_not_allowed()),
+    }
+}
+
+fn ok(body: &impl Serialize) -> HttpReply {
+    HttpReply::Answer(json(StatusCode::OK, body))
+}
+
+fn decoded(segment: &str) -> Result<String, Refusal> {
+    let text = percent_decode_str(segment).decode_utf8();
+    let text = text.ok().filter(|text| text.len() <= MAX_ID_BYTES);
+    text.map(String::from).ok_or_else(|| Refusal::invalid("the id in the path is invalid"))
+}
+
+fn ticket_of(query: Option<&str>) -> Option<&str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix("ticket="))
+}
+
+/// Reads the whole body before any answer, also of a refusal: a socket that is closed over unread bytes is
+/// reset, and a reset overtakes the answer. What is too large is thrown away.
+async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+    let (mut kept, mut len) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::invalid("the body ended early"))?;
+        let Some(data) = frame.data_ref() else { continue };
+        len += data.len();
+        if len <= MAX_BODY_BYTES {
+            kept.extend_from_slice(data);
+        } else if len > MAX_DISCARDED_BYTES {
+            break;
+        }
+    }
+    match len <= MAX_BODY_BYTES {
+        true => Ok(kept.into()),
+        false => Err(Refusal::too_large(MAX_BODY_BYTES)),
+    }
+}
+
+/// The error names no value of the body: it may hold an authorization.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        Refusal::invalid(format!("the body is invalid at line {line} column {column}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_found_in_a_query() {
+        assert_eq!(ticket_of(Some("ticket=abc")), Some("abc"));
+        assert_eq!(ticket_of(Some("a=b&ticket=abc&c=d")), Some("abc"));
+        assert_eq!(ticket_of(Some("tickets=abc")), None);
+        assert_eq!(ticket_of(None), None);
+    }
+
+    #[test]
+    fn errors_of_bodies_hold_no_values() {
+        let refusal = parse::<TaskRequest>(br#"{"timestamp":"SECRET""#).unwrap_err();
+        assert!(!format!("{refusal:?}").contains("SECRET"));
+    }
+}

@@ -1,0 +1,38 @@
+//! The rendezvous of remote mode: a registry that says who may talk to whom, and a router that carries
+//! frames between the sockets of environments and harnesses.
+//!
+//! It is blind by construction. The crate is built without the Noise code of the relay, so it can
+//! read nothing of a stream but its id. Public keys are opaque text to it.
+//!
+//! The peers need nothing that the router keeps. After a restart environments dial the same URL again,
+//! harnesses connect again, and their streams go on.
+
+mod admin;
+mod assertion;
+mod authentication;
+mod config;
+mod credential;
+mod directory;
+mod environment_id;
+mod error_response;
+mod handler;
+mod public_key;
+mod quota;
+mod registry;
+mod router;
+mod service;
+mod status;
+
+pub use admin::{
+    ADMIN_SOCKET_FILE, AdminError, AdminRequest, AdminResponse, CredentialKind, CredentialSummary,
+    NewCredential, Secret, administer,
+};
+pub use config::{Quotas, RendezvousConfig};
+pub use credential::{Credential, CredentialId, Proof, Role};
+pub use directory::{
+    Authorization, Directory, DirectoryError, Lease, RedbDirectory, Registration, Revocation,
+    SecretHash, Ticket,
+};
+pub use environment_id::{EnvironmentId, InvalidEnvironmentId};
+pub use public_key::PublicKey;
+pub use service::{BindRendezvousError, Rendezvous};

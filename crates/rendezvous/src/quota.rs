@@ -1,0 +1,221 @@
+//! What is counted: rates, sockets and bytes. Takes the time, keeps none.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A token bucket.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    interval: Duration,
+    burst: u32,
+    /// When the bucket will be full again.
+    full_at: Mutex<Option<Instant>>,
+}
+
+impl RateLimit {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, burst: burst.max(1), full_at: Mutex::default() }
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn try_take(&self, now: Instant) -> bool {
+        let mut full_at = self.lock();
+        let after = full_at.map_or(now, |at| at.max(now)) + self.interval;
+        let is_granted = after <= now + self.interval * self.burst;
+        if is_granted {
+            *full_at = Some(after);
+        }
+        is_granted
+    }
+
+    /// Takes one in advance. Returns how long to wait before it is used.
+    pub(crate) fn take(&self, now: Instant) -> Duration {
+        let mut full_at = self.lock();
+        let after = full_at.map_or(now, |at| at.max(now)) + self.interval;
+        *full_at = Some(after);
+        after.saturating_duration_since(now + self.interval * self.burst)
+    }
+
+    fn is_full(&self, now: Instant) -> bool {
+        self.lock().is_none_or(|at| at <= now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.full_at.lock().expect("no code panics while it holds a bucket")
+    }
+}
+
+/// One bucket for each credential or environment.
+#[derive(Debug)]
+pub(crate) struct RateLimits<K> {
+    per_second: u32,
+    burst: u32,
+    buckets: Mutex<HashMap<K, Arc<RateLimit>>>,
+}
+
+impl<K: Clone + Eq + Hash> RateLimits<K> {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        Self { per_second, burst, buckets: Mutex::default() }
+    }
+
+    pub(crate) fn of(&self, key: &K) -> Arc<RateLimit> {
+        let mut buckets = self.buckets.lock().expect("no code panics while it holds the buckets");
+        let new = || Arc::new(RateLimit::new(self.per_second, self.burst));
+        Arc::clone(buckets.entry(key.clone()).or_insert_with(new))
+    }
+
+    /// Forgets buckets that are full and not in use.
+    pub(crate) fn forget_idle(&self, now: Instant) {
+        let mut buckets = self.buckets.lock().expect("no code panics while it holds the buckets");
+        buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
+    }
+}
+
+/// How many there are, up to a limit, of something that each key may have.
+#[derive(Debug)]
+pub(crate) struct Counts<K: Eq + Hash> {
+    limit: usize,
+    counts: Mutex<HashMap<K, usize>>,
+}
+
+/// One of them; dropping it makes room for another.
+#[derive(Debug)]
+pub(crate) struct Counted<K: Eq + Hash> {
+    counts: Arc<Counts<K>>,
+    key: K,
+}
+
+impl<K: Clone + Eq + Hash> Counts<K> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, counts: Mutex::default() })
+    }
+
+    pub(crate) fn try_add(self: &Arc<Self>, key: &K) -> Option<Counted<K>> {
+        let mut counts = self.counts.lock().expect("no code panics while it holds the counts");
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(Counted { counts: Arc::clone(self), key: key.clone() })
+    }
+}
+
+impl<K: Eq + Hash> Drop for Counted<K> {
+    fn drop(&mut self) {
+        let mut counts =
+            self.counts.counts.lock().expect("no code panics while it holds the counts");
+        if let Some(count) = counts.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// Bytes that several queues share.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, used: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn try_add(&self, bytes: usize) -> bool {
+        let add = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(crate) fn remove(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One budget for each key, for as long as it is used.
+#[derive(Debug)]
+pub(crate) struct ByteBudgets<K> {
+    limit: usize,
+    budgets: Mutex<HashMap<K, Arc<ByteBudget>>>,
+}
+
+impl<K: Clone + Eq + Hash> ByteBudgets<K> {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, budgets: Mutex::default() }
+    }
+
+    pub(crate) fn of(&self, key: &K) -> Arc<ByteBudget> {
+        let mut budgets = self.budgets.lock().expect("no code panics while it holds the budgets");
+        budgets.retain(|_, budget| Arc::strong_count(budget) > 1);
+        let new = || Arc::new(ByteBudget::new(self.limit));
+        Arc::clone(budgets.entry(key.clone()).or_insert_with(new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_grants_its_burst_and_then_its_rate() {
+        let (limit, start) = (RateLimit::new(10, 5), Instant::now());
+        let granted = (0..20).filter(|_| limit.try_take(start)).count();
+        assert_eq!(granted, 5);
+        let later = start + Duration::from_millis(250);
+        assert_eq!((0..20).filter(|_| limit.try_take(later)).count(), 2);
+        let much_later = start + Duration::from_secs(60);
+        assert_eq!((0..20).filter(|_| limit.try_take(much_later)).count(), 5);
+    }
+
+    #[test]
+    fn waiting_spreads_what_is_taken_in_advance() {
+        let (limit, start) = (RateLimit::new(10, 2), Instant::now());
+        let waits: Vec<_> = (0..5).map(|_| limit.take(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 100, 200, 300]);
+        assert_eq!(limit.take(start + Duration::from_secs(5)), Duration::ZERO);
+    }
+
+    #[test]
+    fn only_idle_buckets_are_forgotten() {
+        let (limits, now) = (RateLimits::new(1, 1), Instant::now());
+        let held = limits.of(&"held");
+        assert!(limits.of(&"used").try_take(now));
+        limits.of(&"idle");
+        limits.forget_idle(now);
+        assert_eq!(limits.buckets.lock().unwrap().len(), 2);
+        drop(held);
+        limits.forget_idle(now + Duration::from_secs(2));
+        assert_eq!(limits.buckets.lock().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn counts_make_room_when_one_is_dropped() {
+        let counts = Counts::new(2);
+        let first = counts.try_add(&"a").unwrap();
+        let _second = counts.try_add(&"a").unwrap();
+        assert!(counts.try_add(&"a").is_none());
+        assert!(counts.try_add(&"b").is_some());
+        drop(first);
+        assert!(counts.try_add(&"a").is_some());
+    }
+
+    #[test]
+    fn a_budget_is_shared_and_given_back() {
+        let budgets = ByteBudgets::new(100);
+        let (one, other) = (budgets.of(&"a"), budgets.of(&"a"));
+        assert!(one.try_add(60));
+        assert!(!other.try_add(60));
+        one.remove(60);
+        assert!(other.try_add(100));
+    }
+}

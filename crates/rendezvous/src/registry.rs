@@ -1,0 +1,268 @@
+//! The calls of the registry, from a credential and a body to an answer.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use exec_server_relay::registry::{
+    ConnectRequest, ConnectResponse, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
+    ValidateRequest, ValidateResponse,
+};
+use exec_server_transport::{new_token, sha256};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::config::{Quotas, RendezvousConfig};
+use crate::credential::{Credential, CredentialId, Role};
+use crate::directory::{Authorization, Directory, DirectoryError, Lease, Registration, Ticket};
+use crate::environment_id::EnvironmentId;
+use crate::error_response::Refusal;
+use crate::public_key::PublicKey;
+use crate::quota::RateLimits;
+use crate::router::{RelayEnd, Router, SocketGrant};
+
+/// Attempts to replace a registration that others replace at the same time.
+const REGISTER_ATTEMPTS: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    directory: Arc<dyn Directory>,
+    router: Arc<Router>,
+    /// Where peers reach this node, as `ws://` or `wss://`, without a slash at the end.
+    node_url: String,
+    ticket_lifetime: Duration,
+    connects_of_environments: RateLimits<EnvironmentId>,
+}
+
+impl Registry {
+    pub(crate) fn new(
+        config: &RendezvousConfig,
+        directory: Arc<dyn Directory>,
+        router: Arc<Router>,
+        node_url: String,
+    ) -> Self {
+        let Quotas { calls_per_second, calls_at_once, .. } = config.quotas;
+        Self {
+            directory,
+            router,
+            node_url,
+            ticket_lifetime: config.ticket_lifetime,
+            connects_of_environments: RateLimits::new(calls_per_second, calls_at_once),
+        }
+    }
+
+    /// Makes the caller the environment. Any earlier registration of it ends.
+    pub(crate) async fn register(
+        &self,
+        caller: &Credential,
+        environment: &EnvironmentId,
+        request: RegisterRequest<PublicKey>,
+    ) -> Result<RegisterResponse, Refusal> {
+        authorize(caller, Role::Environment, environment)?;
+        if request.security_profile != SECURITY_PROFILE {
+            return Err(Refusal::invalid(format!("security_profile must be {SECURITY_PROFILE:?}")));
+        }
+        let ticket = new_token();
+        let registration = Registration {
+            registration_id: Uuid::new_v4().to_string(),
+            public_key: request.executor_public_key,
+            node_url: self.node_url.clone(),
+            credential: caller.id.clone(),
+            ticket: sha256(ticket.as_bytes()),
+        };
+        let lease = self.replace_registration(environment, registration).await?;
+        self.router.close_older_than(environment, lease.generation);
+        tracing::info!(%environment, credential = %caller.id, "environment registered");
+        Ok(RegisterResponse {
+            environment_id: environment.to_string(),
+            url: format!("{}/relay/environment?ticket={ticket}", self.node_url),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: lease.registration.registration_id,
+        })
+    }
+
+    /// The newest registration wins, so one that was outrun tries again.
+    async fn replace_registration(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+    ) -> Result<Lease, DirectoryError> {
+        for _ in 1..REGISTER_ATTEMPTS {
+            let before = self.directory.lookup(environment).await?;
+            let expected = before.map(|lease| lease.generation);
+            match self.directory.register(environment, registration.clone(), expected).await {
+                Err(DirectoryError::Conflict) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(DirectoryError::Conflict)
+    }
+
+    /// Gives a harness all that it needs for one physical connection.
+    pub(crate) async fn connect(
+        &self,
+        caller: &Credential,
+        environment: &EnvironmentId,
+        request: ConnectRequest<PublicKey>,
+        now: SystemTime,
+    ) -> Result<ConnectResponse<PublicKey>, Refusal> {
+        authorize(caller, Role::Harness, environment)?;
+        self.count_connect(environment)?;
+        let lease = self.directory.lookup(environment).await?.ok_or_else(Refusal::offline)?;
+        let node_url = self.node_of(environment, &lease, now).ok_or_else(Refusal::offline)?;
+        let Registration { registration_id, public_key, .. } = lease.registration;
+        let (ticket, authorization) = (new_token(), new_token());
+        let expires = now + self.ticket_lifetime;
+        let ticket_record = Ticket {
+            environment: environment.clone(),
+            registration_id: registration_id.clone(),
+            credential: caller.id.clone(),
+            expires,
+        };
+        self.directory.put_ticket(sha256(ticket.as_bytes()), ticket_record, now).await?;
+        let authorization_record = Authorization {
+            environment: environment.clone(),
+            registration_id: registration_id.clone(),
+            harness_public_key: request.harness_public_key,
+            credential: caller.id.clone(),
+            expires,
+        };
+        let hash = sha256(authorization.as_bytes());
+        self.directory.put_authorization(hash, authorization_record, now).await?;
+        Ok(ConnectResponse {
+            environment_id: environment.to_string(),
+            url: format!("{node_url}/relay/harness?ticket={ticket}"),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: registration_id,
+            executor_public_key: public_key,
+            harness_key_authorization: authorization,
+        })
+    }
+
+    /// The node that holds the socket of an environment.
+    fn node_of(
+        &self,
+        environment: &EnvironmentId,
+        lease: &Lease,
+        now: SystemTime,
+    ) -> Option<String> {
+        let node_url = &lease.registration.node_url;
+        let is_here = self.router.online_generation(environment) == Some(lease.generation);
+        let is_elsewhere =
+            *node_url != self.node_url && lease.online_until.is_some_and(|until| until > now);
+        match (is_here, is_elsewhere) {
+            (true, _) => Some(self.node_url.clone()),
+            (false, true) => Some(node_url.clone()),
+            (false, false) => None,
+        }
+    }
+
+    /// Says once whether an authorization holds for a key at a registration.
+    pub(crate) async fn validate(
+        &self,
+        caller: &Credential,
+        environment: &EnvironmentId,
+        request: &ValidateRequest<PublicKey>,
+        now: SystemTime,
+    ) -> Result<ValidateResponse, Refusal> {
+        authorize(caller, Role::Environment, environment)?;
+        const INVALID: ValidateResponse = ValidateResponse { valid: false, subject: None };
+        // Before the authorization is used up: a lookup that fails can be tried again.
+        let lease = self.directory.lookup(environment).await?;
+        let hash = sha256(request.harness_key_authorization.as_bytes());
+        let Some(authorization) = self.directory.take_authorization(hash, now).await? else {
+            return Ok(INVALID);
+        };
+        let is_same = authorization.environment == *environment
+            && authorization.registration_id == request.executor_registration_id
+            && authorization.harness_public_key == request.harness_public_key;
+        if !is_same {
+            return Ok(INVALID);
+        }
+        // The environment may have registered again, and the harness may have lost its right, since then.
+        let current = lease.map(|lease| lease.registration.registration_id);
+        let harness = self.directory.credential(&authorization.credential).await?;
+        let harness = harness.filter(|harness| harness.is_valid_at(now));
+        Ok(match harness {
+            Some(harness) if current.as_deref() == Some(&*authorization.registration_id) => {
+                ValidateResponse { valid: true, subject: Some(harness.subject().to_owned()) }
+            }
+            _ => INVALID,
+        })
+    }
+
+    /// The socket of an environment, by the ticket of its registration.
+    pub(crate) async fn admit_environment(
+        &self,
+        ticket: &str,
+        now: SystemTime,
+    ) -> Result<SocketGrant, Refusal> {
+        let found = self.directory.environment_by_ticket(sha256(ticket.as_bytes())).await?;
+        let (environment, lease) = found.ok_or_else(Refusal::bad_ticket)?;
+        let Lease { generation, registration, .. } = lease;
+        let credential = self.valid_credential(&registration.credential, now).await?;
+        let permit = self.router.permit(&credential.id, None).ok_or_else(too_many_sockets)?;
+        let end = RelayEnd::Environment { generation };
+        let Credential { id: credential, expires, .. } = credential;
+        Ok(SocketGrant { environment, credential, expires, end, permit })
+    }
+
+    /// The socket of a harness, by a ticket that is good once.
+    pub(crate) async fn admit_harness(
+        &self,
+        ticket: &str,
+        now: SystemTime,
+    ) -> Result<SocketGrant, Refusal> {
+        let found = self.directory.take_ticket(sha256(ticket.as_bytes()), now).await?;
+        let Ticket { environment, registration_id, credential, .. } =
+            found.ok_or_else(Refusal::bad_ticket)?;
+        let lease = self.directory.lookup(&environment).await?;
+        if lease.is_none_or(|lease| lease.registration.registration_id != registration_id) {
+            return Err(Refusal::replaced());
+        }
+        let credential = self.valid_credential(&credential, now).await?;
+        let permit = self.router.permit(&credential.id, Some(&environment));
+        let permit = permit.ok_or_else(too_many_sockets)?;
+        let Credential { id: credential, expires, .. } = credential;
+        Ok(SocketGrant { environment, credential, expires, end: RelayEnd::Harness, permit })
+    }
+
+    /// Called about once a second.
+    pub(crate) fn forget_idle(&self, now: Instant) {
+        self.connects_of_environments.forget_idle(now);
+    }
+
+    async fn valid_credential(
+        &self,
+        id: &CredentialId,
+        now: SystemTime,
+    ) -> Result<Credential, Refusal> {
+        let credential = self.directory.credential(id).await?;
+        credential.filter(|it| it.is_valid_at(now)).ok_or_else(Refusal::bad_ticket)
+    }
+
+    /// Harnesses of one environment share a rate; its own calls are not counted here.
+    fn count_connect(&self, environment: &EnvironmentId) -> Result<(), Refusal> {
+        match self.connects_of_environments.of(environment).try_take(Instant::now()) {
+            true => Ok(()),
+            false => Err(Refusal::too_many_calls()),
+        }
+    }
+}
+
+fn authorize(caller: &Credential, role: Role, environment: &EnvironmentId) -> Result<(), Refusal> {
+    if caller.role != role {
+        return Err(Refusal::forbidden(match role {
+            Role::Environment => "this call needs a credential with the role environment",
+            Role::Harness => "this call needs a credential with the role harness",
+            Role::Operator => "this call needs a credential with the role operator",
+        }));
+    }
+    if !caller.environments.contains(environment) {
+        return Err(Refusal::forbidden("this credential is not for this environment"));
+    }
+    Ok(())
+}
+
+fn too_many_sockets() -> Refusal {
+    Refusal::too_many("this credential, its environment or the service has too many open sockets")
+}

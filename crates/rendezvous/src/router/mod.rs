@@ -1,0 +1,284 @@
+//! Carries frames between the sockets of harnesses and environments. It reads the stream id of a
+//! frame and passes on the same bytes.
+//!
+//! A harness that does not read is closed, since waiting for it would hold up the environment's other
+//! streams. An environment that does not read holds up its harnesses, each in turn.
+
+mod environment;
+mod frame_queue;
+mod socket;
+mod stream_table;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use exec_server_relay::frame::MAX_FRAME_BYTES;
+use exec_server_transport::{CloseCode, Connection};
+use tokio::time::Instant;
+
+use crate::config::{Quotas, RendezvousConfig};
+use crate::credential::CredentialId;
+use crate::environment_id::EnvironmentId;
+use crate::quota::{ByteBudget, ByteBudgets, Counted, Counts, RateLimits};
+pub(crate) use environment::EnvironmentStatus;
+use environment::{Environment, Socket};
+pub(crate) use frame_queue::Closing;
+use frame_queue::FrameQueue;
+use stream_table::StreamTable;
+
+/// The largest frame fits into any queue.
+const LEAST_QUEUE: usize = 2 * MAX_FRAME_BYTES;
+
+const REPLACED: Closing =
+    Closing { code: CloseCode::Policy, reason: "a newer registration replaced this one" };
+const REVOKED: Closing = Closing { code: CloseCode::Policy, reason: "the token was revoked" };
+const ENDED: Closing = Closing { code: CloseCode::Normal, reason: "" };
+const RESTARTING: Closing = Closing { code: CloseCode::Restart, reason: "service restart" };
+
+#[derive(Debug)]
+pub(crate) struct Router {
+    quotas: Quotas,
+    stream_grace: Duration,
+    environment_grace: Duration,
+    environments: Mutex<HashMap<EnvironmentId, Arc<Environment>>>,
+    /// Set under the lock of all environments.
+    is_closed: AtomicBool,
+    next_socket: AtomicU64,
+    frames_of_credentials: RateLimits<CredentialId>,
+    frames_of_environments: RateLimits<EnvironmentId>,
+    streams_of_credentials: Arc<Counts<CredentialId>>,
+    credential_budgets: ByteBudgets<CredentialId>,
+    environment_budgets: ByteBudgets<EnvironmentId>,
+    sockets_of_credentials: Arc<Counts<CredentialId>>,
+    sockets_of_environments: Arc<Counts<EnvironmentId>>,
+    sockets: Arc<Counts<()>>,
+    queued_bytes: Arc<ByteBudget>,
+    pub(crate) counters: Counters,
+}
+
+/// Since the service started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) frames: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Frames without a place to go.
+    pub(crate) dropped: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    /// Harness sockets that did not read.
+    pub(crate) slow: AtomicU64,
+    /// Requests that were answered with an error.
+    pub(crate) refusals: AtomicU64,
+}
+
+/// A socket that may be opened.
+#[derive(Debug)]
+pub(crate) struct SocketGrant {
+    pub(crate) environment: EnvironmentId,
+    pub(crate) credential: CredentialId,
+    pub(crate) expires: Option<SystemTime>,
+    pub(crate) end: RelayEnd,
+    /// Its place among the sockets of its credential and its environment.
+    pub(crate) permit: SocketPermit,
+}
+
+/// Which end of a relay a socket is.
+#[derive(Debug)]
+pub(crate) enum RelayEnd {
+    Environment { generation: u64 },
+    Harness,
+}
+
+/// A socket in its place. However its task ends, it is taken out again.
+struct Attached {
+    environment: Arc<Environment>,
+    socket: Arc<Socket>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.socket.queue.close(ENDED);
+        let now = Instant::now();
+        self.environment.detach(self.socket.id, now);
+        self.environment.remove_harness(self.socket.id, now);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SocketPermit {
+    _credential: Counted<CredentialId>,
+    _environment: Option<Counted<EnvironmentId>>,
+    _service: Counted<()>,
+}
+
+impl Router {
+    pub(crate) fn new(config: &RendezvousConfig) -> Self {
+        let quotas = config.quotas;
+        Self {
+            quotas,
+            stream_grace: config.stream_grace,
+            environment_grace: config.environment_grace,
+            environments: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            next_socket: AtomicU64::new(0),
+            frames_of_credentials: frame_rates(quotas.frames_per_second_per_credential),
+            frames_of_environments: frame_rates(quotas.frames_per_second_per_environment),
+            streams_of_credentials: Counts::new(quotas.streams_per_credential),
+            credential_budgets: ByteBudgets::new(quotas.queued_bytes_per_credential),
+            environment_budgets: ByteBudgets::new(quotas.queued_bytes_per_environment),
+            sockets_of_credentials: Counts::new(quotas.sockets_per_credential),
+            sockets_of_environments: Counts::new(quotas.sockets_per_environment),
+            sockets: Counts::new(quotas.sockets),
+            queued_bytes: Arc::new(ByteBudget::new(quotas.queued_bytes)),
+            counters: Counters::default(),
+        }
+    }
+
+    /// `None` if the credential, the environment or the service has too many sockets.
+    pub(crate) fn permit(
+        &self,
+        credential: &CredentialId,
+        harness_of: Option<&EnvironmentId>,
+    ) -> Option<SocketPermit> {
+        let environment = match harness_of {
+            None => None,
+            Some(environment) => Some(self.sockets_of_environments.try_add(environment)?),
+        };
+        let credential = self.sockets_of_credentials.try_add(credential)?;
+        let service = self.sockets.try_add(&())?;
+        Some(SocketPermit { _credential: credential, _environment: environment, _service: service })
+    }
+
+    /// The generation of the registration whose socket is here.
+    pub(crate) fn online_generation(&self, environment: &EnvironmentId) -> Option<u64> {
+        self.lock().get(environment)?.online_generation()
+    }
+
+    /// Serves one socket to its end. Returns whether the environment went offline with it.
+    pub(crate) async fn serve(&self, connection: Connection, grant: SocketGrant) -> bool {
+        let SocketGrant { environment: id, credential, expires, end, permit } = grant;
+        let mut budgets =
+            vec![self.credential_budgets.of(&credential), Arc::clone(&self.queued_bytes)];
+        let mut frame_rates = vec![self.frames_of_credentials.of(&credential)];
+        if matches!(end, RelayEnd::Harness) {
+            budgets.push(self.environment_budgets.of(&id));
+            frame_rates.push(self.frames_of_environments.of(&id));
+        }
+        let socket = Arc::new(Socket {
+            id: self.next_socket.fetch_add(1, Ordering::Relaxed),
+            credential,
+            expires,
+            queue: FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets),
+        });
+        let attached = Attached { environment: self.add(&id, &socket, &end), socket };
+        let (socket, environment) = (&attached.socket, &attached.environment);
+        let is_environment = matches!(end, RelayEnd::Environment { .. });
+        let credential = &socket.credential;
+        tracing::info!(environment = %id, is_environment, %credential, "socket opened");
+        let relay = socket::Relay { router: self, environment, socket, frame_rates };
+        let offline = match end {
+            RelayEnd::Environment { .. } => {
+                relay.serve_environment(connection).await;
+                environment.detach(socket.id, Instant::now())
+            }
+            RelayEnd::Harness => {
+                relay.serve_harness(connection).await;
+                false
+            }
+        };
+        tracing::info!(environment = %id, is_environment, %credential, "socket closed");
+        drop(permit);
+        offline
+    }
+
+    /// Under the lock of all: an environment that is being forgotten gets no new socket.
+    fn add(&self, id: &EnvironmentId, socket: &Arc<Socket>, end: &RelayEnd) -> Arc<Environment> {
+        let mut environments = self.lock();
+        let (max, of_credentials) =
+            (self.quotas.streams_per_environment, &self.streams_of_credentials);
+        let new = || {
+            let streams = StreamTable::new(max, Arc::clone(of_credentials));
+            Arc::new(Environment::new(streams, Instant::now()))
+        };
+        let environment = environments.entry(id.clone()).or_insert_with(new);
+        match end {
+            RelayEnd::Environment { generation } => {
+                environment.attach(Arc::clone(socket), *generation);
+            }
+            RelayEnd::Harness => environment.add_harness(Arc::clone(socket)),
+        }
+        if self.is_closed.load(Ordering::Relaxed) {
+            socket.queue.close(RESTARTING);
+        }
+        Arc::clone(environment)
+    }
+
+    /// Called about once a second.
+    pub(crate) fn sweep(&self, now: Instant, wall: SystemTime) {
+        let mut environments = self.lock();
+        let (stream_grace, environment_grace) = (self.stream_grace, self.environment_grace);
+        environments.retain(|_, environment| {
+            environment.sweep(now, wall, stream_grace, environment_grace);
+            !environment.is_unused(now, stream_grace.max(environment_grace))
+        });
+        drop(environments);
+        self.frames_of_credentials.forget_idle(now);
+        self.frames_of_environments.forget_idle(now);
+    }
+
+    /// A newer registration has taken over.
+    pub(crate) fn close_older_than(&self, environment: &EnvironmentId, generation: u64) {
+        if let Some(environment) = self.lock().get(environment) {
+            environment.close_older_than(generation);
+        }
+    }
+
+    pub(crate) fn close_credential(&self, credential: &CredentialId) {
+        self.lock().values().for_each(|environment| environment.close_credential(credential));
+    }
+
+    /// The credentials of all open sockets.
+    pub(crate) fn credentials(&self) -> Vec<CredentialId> {
+        let environments = self.lock();
+        let mut credentials: Vec<_> =
+            environments.values().flat_map(|environment| environment.credentials()).collect();
+        credentials.sort_unstable();
+        credentials.dedup();
+        credentials
+    }
+
+    /// The service ends; peers come back at once.
+    pub(crate) fn close_all(&self) {
+        let environments = self.lock();
+        self.is_closed.store(true, Ordering::Relaxed);
+        environments.values().for_each(|environment| environment.close_all(RESTARTING));
+    }
+
+    /// Environments whose socket is here, with the generations of their registrations.
+    pub(crate) fn online(&self) -> Vec<(EnvironmentId, u64)> {
+        let environments = self.lock();
+        let online = environments
+            .iter()
+            .filter_map(|(id, environment)| Some((id.clone(), environment.online_generation()?)));
+        online.collect()
+    }
+
+    pub(crate) fn status(&self) -> Vec<(EnvironmentId, EnvironmentStatus)> {
+        let environments = self.lock();
+        let mut all: Vec<_> =
+            environments.iter().map(|(id, it)| (id.clone(), it.status())).collect();
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Arc<Environment>>> {
+        self.environments.lock().expect("no code panics while it holds the environments")
+    }
+}
+
+/// A second's worth may come at once.
+fn frame_rates<K: Clone + Eq + Hash>(per_second: u32) -> RateLimits<K> {
+    RateLimits::new(per_second, per_second)
+}

@@ -1,0 +1,197 @@
+//! The two tasks of a socket: one reads its frames and routes them, one writes what waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_server_relay::frame::{MAX_FRAME_BYTES, peek_stream_id};
+use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::environment::{Environment, Route, Socket};
+use super::frame_queue::{Closing, Full};
+use super::{ENDED, Router};
+use crate::quota::RateLimit;
+
+/// How long a socket may take for one batch. A peer that answers pings and reads nothing else would
+/// hold shared memory for ever.
+const WRITE_DEADLINE: Duration = Duration::from_secs(60);
+
+const NOT_A_FRAME: Closing = Closing { code: CloseCode::Protocol, reason: "not a relay frame" };
+const TEXT: Closing =
+    Closing { code: CloseCode::Unsupported, reason: "frames are binary messages" };
+const SLOW: Closing = Closing { code: CloseCode::Policy, reason: "this socket is read too slowly" };
+
+pub(super) struct Relay<'r> {
+    pub(super) router: &'r Router,
+    pub(super) environment: &'r Environment,
+    pub(super) socket: &'r Arc<Socket>,
+    /// A frame has to satisfy each of them.
+    pub(super) frame_rates: Vec<Arc<RateLimit>>,
+}
+
+impl Relay<'_> {
+    pub(super) async fn serve_environment(&self, connection: Connection) {
+        let (mut incoming, writer) = self.start(connection);
+        while let Some(received) = self.receive(&mut incoming).await {
+            self.keep_to_rate().await;
+            match &received {
+                Received::Message(frame) => self.route_to_harness(frame),
+                Received::Malformed(_) => count(&self.router.counters.malformed),
+            }
+        }
+        self.end(incoming, writer).await;
+    }
+
+    pub(super) async fn serve_harness(&self, connection: Connection) {
+        let (mut incoming, writer) = self.start(connection);
+        while let Some(received) = self.receive(&mut incoming).await {
+            self.keep_to_rate().await;
+            match received {
+                Received::Message(frame) => self.route_to_environment(frame).await,
+                Received::Malformed(_) => {
+                    count(&self.router.counters.malformed);
+                    self.socket.queue.close(TEXT);
+                }
+            }
+        }
+        if incoming.peer_close() == Some(CloseCode::Normal) {
+            // It has not lost its socket; it has ended its streams.
+            self.environment.end_streams_of(self.socket.id);
+        }
+        self.end(incoming, writer).await;
+    }
+
+    fn start(&self, connection: Connection) -> (Incoming, tokio::task::JoinHandle<()>) {
+        let Connection { mut incoming, mut outgoing, .. } = connection;
+        incoming.limit_messages(MAX_FRAME_BYTES);
+        incoming.expect_binary();
+        outgoing.send_binary();
+        let socket = Arc::clone(self.socket);
+        (incoming, tokio::spawn(async move { write_frames(outgoing, &socket).await }))
+    }
+
+    /// The next message; `None` when the socket is over or closed.
+    async fn receive(&self, incoming: &mut Incoming) -> Option<Received> {
+        tokio::select! {
+            biased;
+            _ = self.socket.queue.closed() => None,
+            received = incoming.recv() => received,
+        }
+    }
+
+    /// Lets the peer take the close frame, and ends the writer.
+    async fn end(&self, mut incoming: Incoming, writer: tokio::task::JoinHandle<()>) {
+        self.socket.queue.close(ENDED);
+        let Closing { code, reason } = self.socket.queue.closed().await;
+        incoming.close(code, reason);
+        while incoming.recv().await.is_some() {}
+        // It panics never and is not aborted.
+        let _ = writer.await;
+    }
+
+    /// Never waits: another stream of the environment may be behind this frame.
+    fn route_to_harness(&self, frame: &Bytes) {
+        let counters = &self.router.counters;
+        let Ok(stream_id) = peek_stream_id(frame) else { return count(&counters.malformed) };
+        let Some(harness) = self.environment.harness_of(stream_id) else {
+            return count(&counters.dropped);
+        };
+        match harness.queue.try_push(frame.clone()) {
+            Ok(()) => self.count_routed(frame),
+            // Another socket has used it up; the environment sends the frame again.
+            Err(Full::Budget) => count(&counters.dropped),
+            Err(Full::Queue) => {
+                count(&counters.slow);
+                harness.queue.close(SLOW);
+            }
+        }
+    }
+
+    async fn route_to_environment(&self, frame: Bytes) {
+        let counters = &self.router.counters;
+        let route = match peek_stream_id(&frame) {
+            Ok(stream_id) => {
+                self.environment.route_to_environment(stream_id, self.socket, Instant::now())
+            }
+            Err(_) => Route::Malformed,
+        };
+        match route {
+            Route::Environment(environment) => {
+                self.count_routed(&frame);
+                tokio::select! {
+                    () = environment.queue.push(frame) => {}
+                    _ = self.socket.queue.closed() => {}
+                }
+            }
+            Route::Drop => count(&counters.dropped),
+            Route::Refuse(reset) => {
+                count(&counters.refusals);
+                match self.socket.queue.try_push(reset) {
+                    Ok(()) => {}
+                    // The harness gives up by itself.
+                    Err(Full::Budget) => count(&counters.dropped),
+                    Err(Full::Queue) => self.socket.queue.close(SLOW),
+                }
+            }
+            Route::Malformed => {
+                count(&counters.malformed);
+                self.socket.queue.close(NOT_A_FRAME);
+            }
+        }
+    }
+
+    /// A peer that sends more than its rate is read more slowly.
+    async fn keep_to_rate(&self) {
+        let now = Instant::now();
+        let waits = self.frame_rates.iter().map(|rate| rate.take(now));
+        let wait = waits.max().unwrap_or_default();
+        if !wait.is_zero() {
+            tokio::select! {
+                () = sleep(wait) => {}
+                _ = self.socket.queue.closed() => {}
+            }
+        }
+    }
+
+    fn count_routed(&self, frame: &Bytes) {
+        self.environment.count(frame);
+        let counters = &self.router.counters;
+        count(&counters.frames);
+        counters.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+    }
+}
+
+async fn write_frames(mut outgoing: Outgoing, socket: &Socket) {
+    let queue = &socket.queue;
+    let mut batch = Vec::new();
+    let mut under_way = 0;
+    let closing = loop {
+        tokio::select! {
+            biased;
+            closing = queue.closed() => break closing,
+            cost = queue.next_batch(&mut batch) => {
+                under_way = cost;
+                for frame in batch.drain(..) {
+                    outgoing.push(&frame);
+                }
+            }
+            () = outgoing.control_pending() => {}
+        }
+        tokio::select! {
+            biased;
+            flushed = timeout(WRITE_DEADLINE, outgoing.flush()) => match flushed {
+                Ok(Ok(())) => queue.written(std::mem::take(&mut under_way)),
+                Ok(Err(_)) => queue.close(ENDED),
+                Err(_) => queue.close(SLOW),
+            },
+            closing = queue.closed() => break closing,
+        }
+    };
+    outgoing.close(closing.code, closing.reason).await;
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,375 @@
+//! The service: binds, serves, sweeps, and ends so that its peers come back at once.
+
+use std::future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use exec_server_transport::{BindError, CloseCode, Connection, HttpListener, HttpListenerOptions};
+use hyper::Uri;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::admin::AdminSocket;
+use crate::authentication::Authentication;
+use crate::config::RendezvousConfig;
+use crate::credential::CredentialId;
+use crate::directory::{Directory, DirectoryError, Revocation};
+use crate::environment_id::EnvironmentId;
+use crate::handler::{Handler, SharedHandler, local_url};
+use crate::registry::Registry;
+use crate::router::{RelayEnd, Router, SocketGrant};
+use crate::status::StatusPage;
+
+const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Before a directory that failed is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindRendezvousError {
+    #[error(
+        "refusing to listen on {address} without TLS, since tokens would pass in clear; listen on \
+         https:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if a TLS \
+         proxy is in front"
+    )]
+    NeedsTls { address: SocketAddr },
+    #[error("peers cannot reach {address}; say where they find the service with --public-url URL")]
+    NeedsPublicUrl { address: SocketAddr },
+    #[error(
+        "the public URL must be http://HOST[:PORT][/PATH] or https://…, without user, query and \
+         fragment"
+    )]
+    PublicUrl,
+    #[error(
+        "refusing a public URL without TLS, since tokens would pass in clear; use https://, or add \
+         --insecure"
+    )]
+    PlainPublicUrl,
+    #[error(transparent)]
+    Listen(#[from] BindError),
+    #[error("cannot make the socket {}", path.display())]
+    AdminSocket { path: PathBuf, source: io::Error },
+}
+
+/// A rendezvous that is bound. Its peers find it at [`url`](Self::url).
+#[derive(Debug)]
+pub struct Rendezvous {
+    handler: Arc<Handler>,
+    listener: HttpListener<SocketGrant>,
+    url: String,
+    sweep_interval: Duration,
+    drain_timeout: Duration,
+    _admin: Option<AdminSocket>,
+}
+
+impl Rendezvous {
+    /// Binds and answers requests; sockets are served by [`serve_until`](Self::serve_until). Needs a
+    /// runtime.
+    pub async fn bind(
+        config: RendezvousConfig,
+        directory: Arc<dyn Directory>,
+    ) -> Result<Self, BindRendezvousError> {
+        let address = config.listen;
+        let is_tls = config.tls.is_some();
+        if !address.ip().is_loopback() && !is_tls && !config.insecure {
+            return Err(BindRendezvousError::NeedsTls { address });
+        }
+        let public = config.public_url.as_deref().map(read_public_url).transpose()?;
+        if public.as_ref().is_some_and(|public| !public.is_safe) && !config.insecure {
+            return Err(BindRendezvousError::PlainPublicUrl);
+        }
+        if public.is_none() && address.ip().is_unspecified() {
+            return Err(BindRendezvousError::NeedsPublicUrl { address });
+        }
+        let options = HttpListenerOptions {
+            // Beyond loopback any name will do: a page of another site has no token.
+            allowed_hosts: match address.ip().is_loopback() {
+                true => public.iter().map(|public| public.host.clone()).collect(),
+                false => Vec::new(),
+            },
+            tls: config.tls.clone(),
+            insecure: config.insecure,
+            keep_alive: config.keep_alive,
+            handshake_timeout: config.handshake_timeout,
+            ..HttpListenerOptions::default()
+        };
+        let mut made = None;
+        let listener = HttpListener::bind(address, options, |bound| {
+            let url = public.map_or_else(|| local_url(bound, is_tls), |public| public.url);
+            let handler = Arc::new(new_handler(&config, Arc::clone(&directory), &url));
+            made = Some((url, Arc::clone(&handler)));
+            SharedHandler(handler)
+        })
+        .await?;
+        let (url, handler) = made.expect("a listener that is bound has made its handler");
+        let admin = config.admin_socket.as_ref().map(|path| {
+            let failed = |source| BindRendezvousError::AdminSocket { path: path.clone(), source };
+            AdminSocket::bind(path, directory).map_err(failed)
+        });
+        let shortest = config.stream_grace.min(config.environment_grace) / 4;
+        Ok(Self {
+            handler,
+            listener,
+            url,
+            sweep_interval: shortest.clamp(Duration::from_millis(5), LONGEST_SWEEP_INTERVAL),
+            drain_timeout: config.drain_timeout,
+            _admin: admin.transpose()?,
+        })
+    }
+
+    /// The base URL of the registry, as peers use it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.listener.local_address()
+    }
+
+    /// Serves until `shutdown` resolves, and then closes all sockets with "service restart".
+    pub async fn serve_until(mut self, shutdown: impl Future<Output = ()>) {
+        let mut sockets = JoinSet::new();
+        let mut renewals = JoinSet::new();
+        let mut rechecks = JoinSet::new();
+        let mut missed_revocations = false;
+        let mut revocations = self.handler.directory.watch_revocations();
+        let mut sweep = every(self.sweep_interval);
+        let mut renew = every(self.handler.lease_lifetime / 3);
+        tokio::pin!(shutdown);
+        loop {
+            let handler = Arc::clone(&self.handler);
+            if missed_revocations && rechecks.is_empty() {
+                missed_revocations = false;
+                let handler = Arc::clone(&handler);
+                rechecks.spawn(async move { handler.close_all_revoked().await });
+            }
+            tokio::select! {
+                (connection, grant) = self.listener.accept() => {
+                    sockets.spawn(async move { handler.serve(connection, grant).await });
+                }
+                Some(_) = sockets.join_next() => {}
+                _ = sweep.tick() => {
+                    handler.router.sweep(Instant::now(), SystemTime::now());
+                    handler.registry.forget_idle(Instant::now());
+                    handler.authentication.forget_idle(Instant::now());
+                }
+                _ = renew.tick(), if renewals.is_empty() => {
+                    renewals.spawn(async move { handler.renew_all().await });
+                }
+                Some(_) = renewals.join_next() => {}
+                revocation = next_revocation(&mut revocations) => match revocation {
+                    Revocation::Revoked(credential) => handler.router.close_credential(&credential),
+                    Revocation::Missed => missed_revocations = true,
+                },
+                Some(_) = rechecks.join_next() => {}
+                () = &mut shutdown => break,
+            }
+        }
+        self.drain(sockets).await;
+    }
+
+    /// The listener stays: health answers until the end, readiness says no.
+    async fn drain(&mut self, mut sockets: JoinSet<()>) {
+        self.handler.is_draining.store(true, Ordering::Relaxed);
+        self.listener.readiness().drain();
+        self.handler.router.close_all();
+        let ended = async {
+            loop {
+                tokio::select! {
+                    joined = sockets.join_next() => if joined.is_none() { break },
+                    (mut connection, _) = self.listener.accept() => {
+                        sockets.spawn(async move {
+                            let Connection { outgoing, .. } = &mut connection;
+                            outgoing.close(CloseCode::Restart, "service restart").await;
+                        });
+                    }
+                }
+            }
+        };
+        let _ = timeout(self.drain_timeout, ended).await;
+    }
+}
+
+impl Handler {
+    async fn serve(&self, connection: Connection, grant: SocketGrant) {
+        let environment = grant.environment.clone();
+        let credential = grant.credential.clone();
+        let generation = match grant.end {
+            RelayEnd::Environment { generation } => Some(generation),
+            RelayEnd::Harness => None,
+        };
+        // The socket is attached when it is first polled; the checks after that miss nothing.
+        let went_offline = tokio::select! {
+            biased;
+            went_offline = self.router.serve(connection, grant) => went_offline,
+            never = self.check_attached(&environment, generation, &credential) => never,
+        };
+        if went_offline && let Some(generation) = generation {
+            self.report(self.directory.release(&environment, generation).await);
+            if self.router.online_generation(&environment) == Some(generation) {
+                // It came back meanwhile.
+                self.renew(&environment, generation).await;
+            }
+        }
+    }
+
+    /// The credential or the registration may have ended between the upgrade and now. Never returns.
+    async fn check_attached<T>(
+        &self,
+        environment: &EnvironmentId,
+        generation: Option<u64>,
+        credential: &CredentialId,
+    ) -> T {
+        self.close_if_revoked(credential).await;
+        if let Some(generation) = generation {
+            while !self.renew(environment, generation).await {
+                sleep(RETRY_INTERVAL).await;
+            }
+        }
+        future::pending().await
+    }
+
+    /// Says that the environment is here, or closes its socket if a newer registration has taken over.
+    /// Returns whether the directory answered.
+    async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
+        let until = SystemTime::now() + self.lease_lifetime;
+        match self.directory.renew(environment, generation, until).await {
+            Ok(()) => true,
+            Err(DirectoryError::Conflict) => {
+                self.router.close_older_than(environment, generation + 1);
+                true
+            }
+            Err(error) => {
+                self.report(Err(error));
+                false
+            }
+        }
+    }
+
+    async fn renew_all(&self) {
+        for (environment, generation) in self.router.online() {
+            self.renew(&environment, generation).await;
+        }
+    }
+
+    /// For a watch that missed some.
+    async fn close_all_revoked(&self) {
+        for credential in self.router.credentials() {
+            self.close_if_revoked(&credential).await;
+        }
+    }
+
+    /// A directory that fails is asked again until it answers.
+    async fn close_if_revoked(&self, credential: &CredentialId) {
+        loop {
+            match self.directory.credential(credential).await {
+                Ok(Some(_)) => return,
+                Ok(None) => return self.router.close_credential(credential),
+                Err(error) => self.report(Err(error)),
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    fn report(&self, outcome: Result<(), DirectoryError>) {
+        if let Err(error) = outcome {
+            tracing::error!(%error, "the directory failed");
+        }
+    }
+}
+
+async fn next_revocation(revocations: &mut broadcast::Receiver<Revocation>) -> Revocation {
+    match revocations.recv().await {
+        Ok(revocation) => revocation,
+        Err(RecvError::Lagged(_)) => Revocation::Missed,
+        // The handler has the directory, which has the sender.
+        Err(RecvError::Closed) => future::pending().await,
+    }
+}
+
+fn new_handler(config: &RendezvousConfig, directory: Arc<dyn Directory>, url: &str) -> Handler {
+    let router = Arc::new(Router::new(config));
+    let node_url = format!("ws{}", url.strip_prefix("http").expect("the URL was checked"));
+    let registry = Registry::new(config, Arc::clone(&directory), Arc::clone(&router), node_url);
+    let is_open = config.listen.ip().is_loopback() && config.public_url.is_none();
+    Handler {
+        authentication: Authentication::new(Arc::clone(&directory), &config.quotas),
+        directory,
+        registry,
+        router,
+        status: StatusPage::new(is_open),
+        lease_lifetime: config.lease_lifetime,
+        is_draining: AtomicBool::new(false),
+    }
+}
+
+struct PublicUrl {
+    /// Without a slash at the end.
+    url: String,
+    host: String,
+    /// Nothing passes a network in clear.
+    is_safe: bool,
+}
+
+fn read_public_url(text: &str) -> Result<PublicUrl, BindRendezvousError> {
+    let uri: Uri = text.parse().map_err(|_| BindRendezvousError::PublicUrl)?;
+    let authority = uri.authority().ok_or(BindRendezvousError::PublicUrl)?;
+    let is_valid = matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.query().is_none()
+        && !text.contains(['#', '@']);
+    match is_valid {
+        true => {
+            let scheme = uri.scheme_str().unwrap_or("https");
+            let path = uri.path().trim_end_matches('/');
+            let url = format!("{scheme}://{authority}{path}");
+            let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+            let is_loopback = host == "localhost"
+                || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+            let is_safe = scheme == "https" || is_loopback;
+            Ok(PublicUrl { url, host: authority.to_string(), is_safe })
+        }
+        false => Err(BindRendezvousError::PublicUrl),
+    }
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut interval = interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_urls_are_bases_without_secrets() {
+        for (text, url) in [
+            ("https://relay.example", "https://relay.example"),
+            ("https://relay.example:8443/", "https://relay.example:8443"),
+            ("http://10.0.0.1/base/", "http://10.0.0.1/base"),
+        ] {
+            assert_eq!(read_public_url(text).unwrap().url, url);
+        }
+        for (text, is_safe) in [
+            ("https://relay.example", true),
+            ("http://127.0.0.1:80", true),
+            ("http://[::1]", true),
+            ("http://localhost:1", true),
+            ("http://10.0.0.1", false),
+            ("http://127.0.0.1.example", false),
+        ] {
+            assert_eq!(read_public_url(text).unwrap().is_safe, is_safe, "{text}");
+        }
+        for text in ["relay.example", "ws://relay.example", "https://u:p@h", "https://h/?a=b", ""] {
+            assert!(read_public_url(text).is_err(), "{text}");
+        }
+    }
+}

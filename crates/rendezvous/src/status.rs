@@ -1,0 +1,181 @@
+//! The page for the operator. It needs no JavaScript, and holds no secret.
+//!
+//! It lists the ids of environments. A service on loopback without a public URL shows all of them to all
+//! who can reach it. Any other asks for a token, as `Bearer` or as the password of HTTP Basic, and shows
+//! the environments of that token, or with the role operator all.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use exec_server_transport::HttpReply;
+use http_body_util::Full;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+use tokio::time::Instant;
+
+use crate::authentication::{Authentication, AuthenticationError};
+use crate::credential::Role;
+use crate::environment_id::EnvironmentId;
+use crate::error_response::Refusal;
+use crate::router::{Counters, EnvironmentStatus, Router};
+
+const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}\
+    table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3em .8em;\
+    border-bottom:1px solid #8884}td+td,th+th{text-align:right}";
+
+#[derive(Debug)]
+pub(crate) struct StatusPage {
+    started: Instant,
+    is_open: bool,
+}
+
+impl StatusPage {
+    /// `is_open`: shown to all who can reach it.
+    pub(crate) fn new(is_open: bool) -> Self {
+        Self { started: Instant::now(), is_open }
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        headers: &HeaderMap,
+        authentication: &Authentication,
+        router: &Router,
+    ) -> Result<HttpReply, Refusal> {
+        let mut environments = router.status();
+        let mut counters = Some(&router.counters);
+        if !self.is_open {
+            match authentication.authenticate_viewer(headers, SystemTime::now()).await {
+                Ok(viewer) if viewer.role == Role::Operator => {}
+                Ok(viewer) => {
+                    environments.retain(|(id, _)| viewer.environments.contains(id));
+                    counters = None;
+                }
+                Err(error @ (AuthenticationError::TooMany | AuthenticationError::Directory(_))) => {
+                    return Err(error.into());
+                }
+                Err(_) => return Ok(unauthorized()),
+            }
+        }
+        Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters))))
+    }
+
+    /// `counters`: of the whole service. They tell what other environments do.
+    fn page(
+        &self,
+        environments: &[(EnvironmentId, EnvironmentStatus)],
+        counters: Option<&Counters>,
+    ) -> String {
+        let online = environments.iter().filter(|(_, status)| status.is_online).count();
+        let streams: usize = environments.iter().map(|(_, status)| status.streams).sum();
+        let mut rows = String::new();
+        let mut row = |name: &str, value: &str| {
+            let _ = write!(rows, "<tr><td>{name}</td><td>{value}</td></tr>");
+        };
+        row("Uptime", &uptime(self.started.elapsed().as_secs()));
+        row("Environments online", &online.to_string());
+        row("Streams", &streams.to_string());
+        if let Some(counters) = counters {
+            for (name, counter) in [
+                ("Frames routed", &counters.frames),
+                ("Frames dropped", &counters.dropped),
+                ("Malformed messages", &counters.malformed),
+                ("Harnesses closed as too slow", &counters.slow),
+                ("Requests refused", &counters.refusals),
+            ] {
+                row(name, &counter.load(Ordering::Relaxed).to_string());
+            }
+            row("Bytes routed", &bytes(counters.bytes.load(Ordering::Relaxed)));
+        }
+        let mut list = String::new();
+        for (id, status) in environments {
+            let state = if status.is_online { "online" } else { "offline" };
+            let _ = write!(
+                list,
+                "<tr><td>{}</td><td>{state}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                escape(id.as_str()),
+                status.harnesses,
+                status.streams,
+                status.frames,
+                bytes(status.bytes),
+            );
+        }
+        format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <title>Rendezvous</title><style>{STYLE}</style></head><body><h1>Rendezvous</h1>\
+             <table>{rows}</table><h2>Environments</h2><table><tr><th>Environment</th>\
+             <th>State</th><th>Harnesses</th><th>Streams</th><th>Frames</th><th>Bytes</th></tr>\
+             {list}</table></body></html>\n"
+        )
+    }
+}
+
+fn unauthorized() -> HttpReply {
+    let mut response = html(StatusCode::UNAUTHORIZED, "a token is required\n".to_owned());
+    let scheme = HeaderValue::from_static("Basic realm=\"rendezvous\", charset=\"UTF-8\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    HttpReply::Unauthorized(response)
+}
+
+fn html(status: StatusCode, page: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(page));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Ids have no such characters; this does not rely on it.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+fn uptime(seconds: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1024 => format!("{count} B"),
+        1024..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
+        _ => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_become_markup() {
+        assert_eq!(escape(r#"<a b="c" d='e'>&"#), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        assert_eq!([bytes(5), bytes(1536), bytes(3 << 20)], ["5 B", "1.5 KiB", "3.0 MiB"]);
+    }
+}

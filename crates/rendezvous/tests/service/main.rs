@@ -1,0 +1,9 @@
+//! The service over loopback, with raw frames and raw HTTP.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails the test")]
+
+mod credentials;
+mod frames;
+mod lifetime;
+mod registry;
+mod support;
