@@ -67,8 +67,12 @@ pub(crate) const MAX_LOSSES: u32 = 100;
 #[derive(Debug, Default)]
 pub(crate) struct PendingCalls {
     next_id: i64,
+    /// Calls up to this one have left the queue of the server, because it has answered this one.
+    taken_up_to: i64,
     /// In the order they were sent.
     in_flight: BTreeMap<i64, Call>,
+    /// Not sent yet, because the queue of the server may be full.
+    held: VecDeque<Call>,
     /// To be sent again, in the order they were sent.
     lost: VecDeque<Call>,
 }
@@ -84,17 +88,36 @@ impl PendingCalls {
     }
 
     pub(crate) fn answered(&mut self, id: &RequestId) -> Option<Call> {
-        match id {
-            RequestId::Integer(id) => self.in_flight.remove(id),
-            RequestId::String(_) => None,
-        }
+        let RequestId::Integer(id) = id else { return None };
+        let call = self.in_flight.remove(id)?;
+        self.taken_up_to = self.taken_up_to.max(*id + 1);
+        Some(call)
+    }
+
+    /// The most that can wait in the queue of the server.
+    pub(crate) fn queued_at_most(&self) -> i64 {
+        self.next_id - self.taken_up_to
+    }
+
+    pub(crate) fn hold(&mut self, call: Call) {
+        self.held.push_back(call);
+    }
+
+    pub(crate) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    pub(crate) fn next_held(&mut self) -> Option<Call> {
+        self.held.pop_front()
     }
 
     /// The connection is lost. Returns the calls that cannot be sent again; the others wait for
     /// [`Self::next_lost`].
     pub(crate) fn lose(&mut self) -> Vec<Call> {
+        self.taken_up_to = self.next_id;
         let mut failed = Vec::new();
-        for mut call in std::mem::take(&mut self.in_flight).into_values() {
+        let in_flight = std::mem::take(&mut self.in_flight).into_values();
+        for mut call in in_flight.chain(std::mem::take(&mut self.held)) {
             call.losses += 1;
             if call.replay && call.losses < MAX_LOSSES {
                 self.lost.push_back(call);
@@ -118,16 +141,19 @@ impl PendingCalls {
 
     /// The processes whose starts are not answered yet.
     pub(crate) fn starts_in_flight(&self) -> impl Iterator<Item = &ProcessKey> {
-        self.in_flight.values().filter_map(|call| match (&call.reply_to, call.method) {
-            (ReplyTo::Opening(key, _), Method::ProcessStart) => Some(key),
-            _ => None,
+        self.in_flight.values().chain(&self.held).filter_map(|call| {
+            match (&call.reply_to, call.method) {
+                (ReplyTo::Opening(key, _), Method::ProcessStart) => Some(key),
+                _ => None,
+            }
         })
     }
 
     /// Everything that waits, to be told that it is over.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
-        let lost = std::mem::take(&mut self.lost);
-        std::mem::take(&mut self.in_flight).into_values().chain(lost).collect()
+        let in_flight = std::mem::take(&mut self.in_flight).into_values();
+        let held = std::mem::take(&mut self.held);
+        in_flight.chain(held).chain(std::mem::take(&mut self.lost)).collect()
     }
 }
 

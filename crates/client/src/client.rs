@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::call::{PendingReply, prepare};
 use crate::calls::{ProcessKey, ReplyTo};
-use crate::connector::{Connector, OnceConnector, UrlConnector};
+use crate::connector::{Connector, OnceConnector, RelayConnector, UrlConnector};
 use crate::driver::{Command, Driver, GrantedSession, OpenedResource, Shared};
 use crate::in_process::InProcess;
 use crate::launch::ChildServerConnector;
@@ -25,11 +25,15 @@ use crate::process::ExecServerProcess;
 use crate::process_state::ProcessState;
 use crate::{
     ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
-    RemoteExecServerConnectArgs,
+    NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
 };
 
 /// Calls that may wait for the driver; more wait in their callers.
 const QUEUED_CALLS: usize = 64;
+
+/// How long the steps before `initialize` may take on a relay: 6 s for the registry, 10 s each for the
+/// rendezvous and the handshake.
+const OPENING_A_STREAM: Duration = Duration::from_secs(26);
 
 /// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
 /// connection ends and the server keeps the session for its detached time. A session in the same program ends then.
@@ -111,6 +115,18 @@ impl ExecServerClient {
         // One attempt is a connection and an answer.
         options.initialize_timeout =
             options.initialize_timeout.saturating_add(args.connect_timeout);
+        Self::connect_by(connector, options).await
+    }
+
+    /// Connects to an environment through a relay, encrypted from end to end.
+    pub async fn connect_noise_rendezvous(
+        args: NoiseRendezvousConnectArgs,
+    ) -> Result<Self, ExecServerError> {
+        let connector = RelayConnector::new(&args);
+        let mut options = args.options;
+        options.initialize_timeout = options.initialize_timeout.saturating_add(OPENING_A_STREAM);
+        // An attempt asks the registry, dials, and waits for the environment to ask the registry.
+        options.recovery.attempt = options.recovery.attempt.max(OPENING_A_STREAM);
         Self::connect_by(connector, options).await
     }
 

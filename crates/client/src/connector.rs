@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_relay::harness::Harness;
 use exec_server_transport::{Connection, DialOptions, dial, read_token_file};
 
-use crate::{ConnectError, DisconnectReason, RemoteExecServerConnectArgs};
+use crate::{
+    ConnectError, DisconnectReason, NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
+};
 
 /// A connection that is being made. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
@@ -71,6 +75,23 @@ impl Connector for UrlConnector {
             });
             dialled.await.unwrap_or(Err(ConnectError::TimedOut { after: timeout }))
         })
+    }
+}
+
+/// Opens streams through a relay. A stream survives its sockets, so dialling again is for a stream that is
+/// lost.
+pub(crate) struct RelayConnector(Arc<Harness>);
+
+impl RelayConnector {
+    pub(crate) fn new(args: &NoiseRendezvousConnectArgs) -> Self {
+        Self(Arc::new(Harness::new(Arc::clone(&args.provider), args.tls.clone())))
+    }
+}
+
+impl Connector for RelayConnector {
+    fn dial(&mut self) -> Dialing {
+        let harness = Arc::clone(&self.0);
+        Box::pin(async move { Ok(harness.connect().await?) })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{ErrorKind, RpcError};
+use exec_server_relay::harness::HarnessError;
 use exec_server_transport::{AuthError, DialError};
 
 /// Why a call, a process or a connection failed. Clones are cheap: one loss is told to many.
@@ -70,8 +71,13 @@ pub enum DisconnectReason {
 pub enum ConnectError {
     #[error("{error}{cause}", error = .0, cause = cause(.0))]
     Dial(#[from] DialError),
+    #[error("{error}{cause}", error = .0, cause = cause(&**.0))]
+    Relay(#[source] Box<HarnessError>),
     #[error(transparent)]
     Token(#[from] AuthError),
+    /// Nothing to prove this client with.
+    #[error("{0}")]
+    Credentials(String),
     #[error("there is no token to connect with: the variable {name} is not set")]
     TokenVariable { name: String },
     #[error("cannot connect within {after:?}")]
@@ -136,7 +142,8 @@ impl ConnectError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_permanent(),
-            Self::TokenVariable { .. } | Self::Launch { .. } => true,
+            Self::Relay(error) => !error.is_temporary(),
+            Self::Credentials(_) | Self::TokenVariable { .. } | Self::Launch { .. } => true,
             // A token may be in the middle of being renewed.
             Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
@@ -145,12 +152,19 @@ impl ConnectError {
 
 /// The reason behind an error, for texts that stand alone on a line.
 fn cause(error: &dyn std::error::Error) -> String {
-    error.source().map(|source| format!(": {source}")).unwrap_or_default()
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.map(|source| format!(": {source}")).collect()
 }
 
 impl From<Violation> for ExecServerError {
     fn from(violation: Violation) -> Self {
         Self::ProtocolViolation(Arc::new(violation))
+    }
+}
+
+impl From<HarnessError> for ConnectError {
+    fn from(error: HarnessError) -> Self {
+        Self::Relay(Box::new(error))
     }
 }
 

@@ -65,6 +65,10 @@ pub use client::{ConnectionState, ExecServerClient};
 pub use connector::{Connector, Dialing, PostMortem};
 pub use error::{ConnectError, DisconnectReason, ExecServerError, Violation};
 pub use events::{ExecProcessEvent, ProcessEvents, ProcessExit};
+pub use exec_server_relay::harness::{
+    HarnessError, NoiseRendezvousConnectBundle, NoiseRendezvousConnectProvider, ProviderError,
+    RegistryProvider,
+};
 pub use exec_server_transport::{
     ClientIdentity, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
 };
@@ -73,7 +77,8 @@ pub use http::HttpBody;
 pub use leases::Changes;
 pub use mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
 pub use options::{
-    ExecServerClientConnectOptions, ExecServerLaunchCommand, RemoteExecServerConnectArgs,
+    ExecServerClientConnectOptions, ExecServerLaunchCommand, NoiseRendezvousConnectArgs,
+    RemoteExecServerConnectArgs,
 };
 pub use process::ExecServerProcess;
 pub use recovery::RecoveryPolicy;

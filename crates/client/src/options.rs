@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_relay::harness::NoiseRendezvousConnectProvider;
 use exec_server_transport::{DialUrl, KeepAlive, TlsOptions};
 
 use crate::RecoveryPolicy;
@@ -91,6 +93,30 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
             .field("keep_alive", &self.keep_alive)
             .field("options", &self.options)
             .finish()
+    }
+}
+
+/// An environment to be reached through a relay.
+#[derive(Debug, Clone)]
+pub struct NoiseRendezvousConnectArgs {
+    /// Provides fresh material for each physical connection.
+    pub provider: Arc<dyn NoiseRendezvousConnectProvider>,
+    /// How the rendezvous is trusted. The environment proves itself by its key.
+    pub tls: TlsOptions,
+    pub options: ExecServerClientConnectOptions,
+}
+
+impl NoiseRendezvousConnectArgs {
+    #[must_use]
+    pub fn new(
+        provider: Arc<dyn NoiseRendezvousConnectProvider>,
+        client_name: impl Into<String>,
+    ) -> Self {
+        let options = ExecServerClientConnectOptions {
+            client_name: client_name.into(),
+            ..ExecServerClientConnectOptions::default()
+        };
+        Self { provider, tls: TlsOptions::default(), options }
     }
 }
 

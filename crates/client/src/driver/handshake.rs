@@ -22,8 +22,8 @@ impl Driver {
         dialled: Result<Connection, ConnectError>,
     ) {
         match dialled {
-            Ok(Connection { incoming, outgoing, .. }) => {
-                self.link = Some(Link::new(generation, incoming, outgoing));
+            Ok(connection) => {
+                self.link = Some(Link::new(generation, connection));
                 let ttl = self.options.detached_ttl;
                 let params = InitializeParams {
                     client_name: self.options.client_name.clone(),

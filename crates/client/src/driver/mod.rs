@@ -14,7 +14,7 @@ use exec_server_protocol::{
     Message, Notification, NotificationTopic, ServerNotification, UNKNOWN_REQUEST_ID,
     decode_unchecked, notification,
 };
-use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
+use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Prober, Received};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -31,6 +31,9 @@ use crate::{
 
 /// Bytes that may wait for the socket before further calls have to.
 const MAX_BUFFERED: usize = 1 << 20;
+/// Calls that may wait in the queue of a server which ends a connection over 128, and does not say how
+/// far it has read.
+const MAX_QUEUED: i64 = 100;
 /// How long a server that takes nothing more may go on talking.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -93,6 +96,7 @@ struct Link {
     generation: Generation,
     incoming: Incoming,
     outgoing: Outgoing,
+    prober: Prober,
     /// The peer takes nothing more. What it has said is still read, and then, or at this moment, it is over.
     deaf_until: Option<Instant>,
     /// Processes whose events the server sends from where this client stands, and the last that it has.
@@ -102,9 +106,17 @@ struct Link {
 }
 
 impl Link {
-    fn new(generation: Generation, incoming: Incoming, outgoing: Outgoing) -> Self {
-        let known_events = BTreeMap::new();
-        Self { generation, incoming, outgoing, deaf_until: None, known_events, catching_up: 0 }
+    fn new(generation: Generation, connection: Connection) -> Self {
+        let Connection { incoming, outgoing, prober, .. } = connection;
+        Self {
+            generation,
+            incoming,
+            outgoing,
+            prober,
+            deaf_until: None,
+            known_events: BTreeMap::new(),
+            catching_up: 0,
+        }
     }
 }
 
@@ -160,6 +172,7 @@ impl Driver {
                 }
                 self.perform(action);
             }
+            self.send_held();
             self.send_outbound();
             match self.next_event().await {
                 Event::HangUp => {
@@ -176,6 +189,8 @@ impl Driver {
 
     async fn next_event(&mut self) -> Event {
         let accepts_calls = self.recovery.is_connected()
+            && !self.calls.has_held()
+            && self.server_has_room()
             && self.link.as_ref().is_some_and(|link| link.outgoing.buffered() < MAX_BUFFERED);
         let deaf_until = self.link.as_ref().and_then(|link| link.deaf_until);
         let timeout = [self.recovery.poll_timeout(), self.processes.poll_timeout(), deaf_until];
@@ -380,6 +395,14 @@ impl Driver {
         }
     }
 
+    /// Existing environments behind a relay have a queue that must not overflow. Every other peer holds
+    /// back what it does not read. An answer shows that all calls before it have left the queue, so a
+    /// hundred calls that take long hold back all others.
+    fn server_has_room(&self) -> bool {
+        let holds_back = self.link.as_ref().is_some_and(|link| link.prober.can_ask());
+        holds_back || self.calls.queued_at_most() < MAX_QUEUED
+    }
+
     /// A start whose caller goes with the client has nobody who could end it.
     fn end_unclaimed_starts(&mut self) {
         let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
@@ -391,8 +414,17 @@ impl Driver {
     }
 
     fn send(&mut self, call: Call) {
-        let text = self.calls.send(call);
-        self.push(&text);
+        self.calls.hold(call);
+        self.send_held();
+    }
+
+    fn send_held(&mut self) {
+        while self.server_has_room()
+            && let Some(call) = self.calls.next_held()
+        {
+            let text = self.calls.send(call);
+            self.push(&text);
+        }
     }
 
     fn push(&mut self, text: &[u8]) {

@@ -1,12 +1,21 @@
 //! What does not fit into a message, and what may be done again.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
-use exec_server_client::{ConnectionState, ExecServerError};
+use exec_server_client::{
+    ConnectionState, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
+};
 use exec_server_protocol::{
     Base64Bytes, ErrorKind, ListParams, SessionCloseParams, WaitParams, WriteParams,
 };
+use exec_server_transport::{Connection, Received, StreamPeer, length_prefixed};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::support::{LoopbackServer, connect, failure, shell, wait_for, with_stdin};
 
@@ -126,4 +135,69 @@ async fn processes_hear_of_the_end_although_a_call_is_not_polled() {
     server.server.shutdown().await;
     proxy.resume();
     assert!(matches!(failure(events).await, ExecServerError::Disconnected(_)));
+}
+
+/// An existing environment: it does not say how far it has read.
+#[derive(Debug)]
+struct SilentPeer;
+
+impl StreamPeer for SilentPeer {
+    fn bytes_read(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+
+    fn probe(&self, _: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(std::future::ready(true))
+    }
+}
+
+#[tokio::test]
+async fn a_peer_behind_a_relay_that_does_not_acknowledge_is_not_flooded() {
+    const CALLS: usize = 1000;
+    let ends = tokio::io::duplex(1 << 20);
+    let [near, mut far] = [ends.0, ends.1].map(|end| {
+        let (read, write) = tokio::io::split(end);
+        length_prefixed(read, write, Arc::new(SilentPeer))
+    });
+    let client = tokio::spawn(async move {
+        let options = ExecServerClientConnectOptions::default();
+        let client = Arc::new(ExecServerClient::connect_over(near, options).await.unwrap());
+        let mut calls = JoinSet::new();
+        for _ in 0..CALLS {
+            let client = Arc::clone(&client);
+            calls.spawn(async move { client.process_list(ListParams::default()).await.unwrap() });
+        }
+        calls.join_all().await.len()
+    });
+    let initialize = receive(&mut far).await;
+    answer(&mut far, &initialize, json!({ "sessionId": "s", "protocolVersion": "exec-server.v0" }))
+        .await;
+    assert_eq!(receive(&mut far).await["method"], "initialized");
+    let mut answered = 0;
+    while answered < CALLS {
+        let mut queue = vec![receive(&mut far).await];
+        // Nothing is answered until nothing more comes.
+        while let Ok(next) = timeout(Duration::from_millis(50), receive(&mut far)).await {
+            queue.push(next);
+        }
+        assert!(queue.len() <= 128, "{} calls wait in the queue", queue.len());
+        answered += queue.len();
+        for call in queue {
+            answer(&mut far, &call, json!({ "processes": [] })).await;
+        }
+    }
+    assert_eq!(client.await.unwrap(), CALLS);
+}
+
+async fn receive(connection: &mut Connection) -> Value {
+    match connection.incoming.recv().await {
+        Some(Received::Message(message)) => serde_json::from_slice(&message).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn answer(connection: &mut Connection, call: &Value, result: Value) {
+    let answer = json!({ "id": call["id"], "result": result });
+    connection.outgoing.push(answer.to_string().as_bytes());
+    connection.outgoing.flush().await.unwrap();
 }
