@@ -12,11 +12,12 @@ use serde_json::value::RawValue;
 use super::endpoint::Nagle;
 use super::program::Program;
 use super::server::BenchServer;
+use super::socket::Socket;
 use super::websocket::WebSocket;
 
 #[derive(Debug)]
 pub(super) struct Client {
-    socket: WebSocket,
+    socket: Socket,
     last_request: u64,
     last_process: u64,
     decoded: Vec<u8>,
@@ -41,7 +42,11 @@ pub(super) enum Event<'a> {
 impl Client {
     /// A session that is ready for work.
     pub(super) fn connect(server: &BenchServer, nagle: Nagle) -> anyhow::Result<Self> {
-        let socket = WebSocket::connect(server.endpoint(), nagle)?;
+        Self::over(Socket::WebSocket(WebSocket::connect(server.endpoint(), nagle)?))
+    }
+
+    /// The same over a connection that is open already.
+    pub(super) fn over(socket: Socket) -> anyhow::Result<Self> {
         let mut client = Self { socket, last_request: 0, last_process: 0, decoded: Vec::new() };
         client.call::<rpc::Initialize>(&InitializeParams {
             client_name: "bench".to_owned(),
@@ -54,7 +59,7 @@ impl Client {
     }
 
     /// The connection alone, for requests that are not about processes.
-    pub(super) fn into_socket(self) -> WebSocket {
+    pub(super) fn into_socket(self) -> Socket {
         self.socket
     }
 
@@ -198,8 +203,7 @@ impl Client {
         }
         self.last_request += 1;
         let request = Request { id: self.last_request, method: R::METHOD.name(), params };
-        self.socket.send(&serde_json::to_vec(&request)?)?;
-        Ok(())
+        self.socket.send(&serde_json::to_vec(&request)?)
     }
 }
 

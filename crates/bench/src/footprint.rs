@@ -45,7 +45,7 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Looks until the number no longer changes, within a bound.
-fn settled_bytes(pid: u32) -> anyhow::Result<u64> {
+pub(super) fn settled_bytes(pid: u32) -> anyhow::Result<u64> {
     let mut last = usage::resident_bytes(pid)?;
     let mut equal = 0;
     for _ in 0..MAX_LOOKS {

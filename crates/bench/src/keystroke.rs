@@ -17,20 +17,14 @@ const READY: u8 = b'!';
 const SCRIPT: &str = "stty raw -echo && printf ! && exec cat";
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
-    let program = Program::new("/bin/sh").args(["-c", SCRIPT].map(str::to_owned));
     let server = BenchServer::start()?;
-    let mut client = Client::connect(&server, Nagle::Off)?;
-    let process_id = client.start(&program, Stdio::Terminal)?;
-    expect_output(&mut client, READY)?;
-    let mut terminal = Terminal::run(&program)?;
+    let mut remote = RemoteTerminal::open(Client::connect(&server, Nagle::Off)?)?;
+    let mut terminal = Terminal::run(&echo())?;
     ensure!(terminal.read()? == READY, "the bare terminal is not raw");
 
     let [mut ours, mut bare] = std::array::from_fn(|_| Samples::default());
     for _ in 0..scale.keystrokes {
-        ours.time(|| {
-            client.write(&process_id, KEY)?;
-            expect_output(&mut client, KEY)
-        })?;
+        ours.time(|| remote.type_key())?;
         bare.time(|| {
             terminal.write(KEY)?;
             ensure!(terminal.read()? == KEY, "the bare terminal returned another key");
@@ -49,16 +43,45 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Waits for output, which must be this one byte.
-fn expect_output(client: &mut Client, expected: u8) -> anyhow::Result<()> {
-    loop {
-        match client.next_event()? {
-            Event::Output(bytes) => {
-                ensure!(bytes == [expected], "the terminal returned something else than the key");
-                return Ok(());
+/// A program on a terminal of a server, which sends back what is typed.
+#[derive(Debug)]
+pub(super) struct RemoteTerminal {
+    client: Client,
+    process_id: String,
+}
+
+impl RemoteTerminal {
+    pub(super) fn open(mut client: Client) -> anyhow::Result<Self> {
+        let process_id = client.start(&echo(), Stdio::Terminal)?;
+        let mut terminal = Self { client, process_id };
+        terminal.expect_output(READY)?;
+        Ok(terminal)
+    }
+
+    /// Sends a key and waits until it comes back.
+    pub(super) fn type_key(&mut self) -> anyhow::Result<()> {
+        self.client.write(&self.process_id, KEY)?;
+        self.expect_output(KEY)
+    }
+
+    /// Waits for output, which must be this one byte.
+    fn expect_output(&mut self, expected: u8) -> anyhow::Result<()> {
+        loop {
+            match self.client.next_event()? {
+                Event::Output(bytes) => {
+                    ensure!(
+                        bytes == [expected],
+                        "the terminal returned something else than the key"
+                    );
+                    return Ok(());
+                }
+                Event::Closed => anyhow::bail!("the program on the terminal ended"),
+                Event::Other => {}
             }
-            Event::Closed => anyhow::bail!("the program on the terminal ended"),
-            Event::Other => {}
         }
     }
+}
+
+fn echo() -> Program {
+    Program::new("/bin/sh").args(["-c", SCRIPT].map(str::to_owned))
 }

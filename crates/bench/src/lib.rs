@@ -1,7 +1,8 @@
 //! `exec-server bench`: what this server costs, against what this machine can do at all.
 //!
 //! Every measurement does the same work twice, in turn within the same rounds: through a server of its
-//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. Ratios travel
+//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. TLS, sandboxes and
+//! relays are compared with the same work without them. Ratios travel
 //! between machines; seconds do not. Only the wire and what the kernel tells about a process are known here, nothing
 //! of the server's insides. A missed target is a result, not a failure.
 
@@ -15,13 +16,16 @@ mod keystroke;
 mod latency;
 mod listening;
 mod output;
+mod pair;
 mod program;
 mod rate;
+mod relay;
 mod report;
 mod samples;
 mod sandbox;
 mod secured;
 mod server;
+mod socket;
 mod usage;
 mod websocket;
 mod writer;
@@ -90,7 +94,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 16] = [
+const MEASUREMENTS: [(&str, Measure); 19] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -107,6 +111,9 @@ const MEASUREMENTS: [(&str, Measure); 16] = [
     ("sandboxed starts", sandbox::measure_starts),
     ("sandboxed files", sandbox::measure_files),
     ("TLS and authentication", secured::measure),
+    ("processes through a relay", relay::measure_processes),
+    ("handshakes of a relay", relay::measure_handshakes),
+    ("the rendezvous of a relay", relay::measure_rendezvous),
 ];
 
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it

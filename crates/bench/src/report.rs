@@ -47,6 +47,7 @@ pub(super) enum Target {
     RatioAtLeast(f64),
     /// Of the value itself.
     AtMost(f64),
+    AtLeast(f64),
 }
 
 impl Row {
@@ -74,6 +75,7 @@ impl Row {
             Target::RatioAtMost(most) => self.ratio().map(|ratio| ratio <= most),
             Target::RatioAtLeast(least) => self.ratio().map(|ratio| ratio >= least),
             Target::AtMost(most) => Some(self.ours <= most),
+            Target::AtLeast(least) => Some(self.ours >= least),
         }
     }
 
@@ -83,6 +85,7 @@ impl Row {
             Target::RatioAtMost(most) => format!("≤ {most} ×"),
             Target::RatioAtLeast(least) => format!("≥ {least} ×"),
             Target::AtMost(most) => format!("≤ {}", self.unit.show(most)),
+            Target::AtLeast(least) => format!("≥ {}", self.unit.show(least)),
         });
         [
             self.name.clone(),
@@ -185,6 +188,8 @@ mod tests {
                     .limit(Limit { value: 100.0 * MIB, is: "bare pipe" })
                     .target(Target::RatioAtLeast(0.35)),
                 Row::new("memory", Unit::Bytes, 9.5 * MIB).target(Target::AtMost(10.0 * MIB)),
+                Row::new("routed", Unit::BytesPerSecond, 900.0 * MIB)
+                    .target(Target::AtLeast(500.0 * MIB)),
                 Row::new("untargeted", Unit::Seconds, 25e-6).limit(limit),
             ],
         }
@@ -193,11 +198,12 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_judges() {
         let expected = "\
-measurement      ours      limit   ratio      target  met  the machine's limit is
-latency       1.50 ms    1.00 ms  1.50 ×     ≤ 1.8 ×  yes  bare
-throughput   10 MiB/s  100 MiB/s  0.10 ×    ≥ 0.35 ×  NO   bare pipe
-memory        9.5 MiB                     ≤ 10.0 MiB  yes
-untargeted    25.0 µs    1.00 ms  0.03 ×                   bare
+measurement       ours      limit   ratio       target  met  the machine's limit is
+latency        1.50 ms    1.00 ms  1.50 ×      ≤ 1.8 ×  yes  bare
+throughput    10 MiB/s  100 MiB/s  0.10 ×     ≥ 0.35 ×  NO   bare pipe
+memory         9.5 MiB                      ≤ 10.0 MiB  yes
+routed       900 MiB/s                     ≥ 500 MiB/s  yes
+untargeted     25.0 µs    1.00 ms  0.03 ×                    bare
 ";
         assert_eq!(report().to_string(), expected);
     }
@@ -214,7 +220,8 @@ untargeted    25.0 µs    1.00 ms  0.03 ×                   bare
         assert_eq!(latency["met"], true);
         assert_eq!(json["measurements"][1]["met"], false);
         assert!(json["measurements"][2]["limit"].is_null());
-        assert!(json["measurements"][3]["met"].is_null());
+        assert_eq!(json["measurements"][3]["met"], true);
+        assert!(json["measurements"][4]["met"].is_null());
     }
 
     #[test]

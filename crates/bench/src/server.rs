@@ -72,12 +72,15 @@ impl BenchServer {
     }
 }
 
-fn this_program() -> anyhow::Result<Command> {
+pub(super) fn this_program() -> anyhow::Result<Command> {
     Ok(command(&std::env::current_exe().context("cannot find this program")?))
 }
 
 /// Starts a server and waits for its URL, which it prints as soon as it listens.
-fn listen(mut command: Command, scheme: &str) -> anyhow::Result<(KilledOnDrop, SocketAddr)> {
+pub(super) fn listen(
+    mut command: Command,
+    scheme: &str,
+) -> anyhow::Result<(KilledOnDrop, SocketAddr)> {
     command.stdout(Stdio::piped());
     let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
     let stdout = child.0.stdout.take().context("the server has no standard output")?;

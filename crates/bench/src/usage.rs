@@ -25,6 +25,12 @@ pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// User and system time of the calling thread.
+pub(super) fn thread_cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 pub(super) fn children(parent: u32) -> anyhow::Result<Vec<u32>> {
     let mut children = Vec::new();
     for entry in fs::read_dir("/proc").context("cannot list /proc")? {

@@ -5,11 +5,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::request::Request;
-use crate::websocket::WebSocket;
+use crate::socket::Socket;
 
 #[derive(Debug)]
 pub(super) struct FilesClient {
-    socket: WebSocket,
+    socket: Socket,
     dialect: Dialect,
     last_request: u64,
     request: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) struct Answer {
 }
 
 impl FilesClient {
-    pub(super) fn new(socket: WebSocket, dialect: Dialect) -> Self {
+    pub(super) fn new(socket: Socket, dialect: Dialect) -> Self {
         Self { socket, dialect, last_request: 0, request: Vec::new(), decoded: Vec::new() }
     }
 

@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::endpoint::Nagle;
 use crate::samples::Samples;
 use crate::server::BenchServer;
+use crate::socket::Socket;
 use crate::websocket::WebSocket;
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Sides {
         let server = BenchServer::start()?;
         let minimal = limit_server::start()?;
         let ours = Client::connect(&server, Nagle::Off)?.into_socket();
-        let socket = WebSocket::connect(minimal.endpoint(), Nagle::Off)?;
+        let socket = Socket::WebSocket(WebSocket::connect(minimal.endpoint(), Nagle::Off)?);
         Ok(Self {
             ours: FilesClient::new(ours, Dialect::Ours),
             minimal: FilesClient::new(socket, Dialect::Minimal),

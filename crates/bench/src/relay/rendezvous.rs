@@ -1,0 +1,83 @@
+//! A rendezvous to measure: this same executable, with a data directory and tokens of its own.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use exec_server_relay::registry::{BearerToken, RegistryClient};
+use exec_server_transport::TlsOptions;
+use tempfile::TempDir;
+
+use crate::program::KilledOnDrop;
+use crate::server::{listen, this_program};
+
+/// A running rendezvous; dropping it kills it and removes its data.
+#[derive(Debug)]
+pub(super) struct BenchRendezvous {
+    child: KilledOnDrop,
+    url: String,
+    environment_token: String,
+    harness_token: String,
+    data: TempDir,
+}
+
+impl BenchRendezvous {
+    /// Its tokens are good for these environments.
+    pub(super) fn start(environments: &[&str]) -> anyhow::Result<Self> {
+        let data = tempfile::tempdir().context("cannot create a temporary directory")?;
+        let mut command = this_program()?;
+        command.args(["rendezvous", "--listen", "http://127.0.0.1:0", "--data"]).arg(data.path());
+        let (child, address) = listen(command, "http://")?;
+        let token = |role| create_token(&data, role, environments);
+        Ok(Self {
+            child,
+            url: format!("http://{address}"),
+            environment_token: token("environment")?,
+            harness_token: token("harness")?,
+            data,
+        })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// The token of all environments, as a server takes it.
+    pub(super) fn environment_token_file(&self) -> anyhow::Result<String> {
+        let path: PathBuf = self.data.path().join("environment.token");
+        std::fs::write(&path, &self.environment_token).context("cannot write the token")?;
+        path.into_os_string().into_string().ok().context("the path of the token is not UTF-8")
+    }
+
+    /// The registry, as an environment uses it.
+    pub(super) fn environment(&self, environment: &str) -> anyhow::Result<RegistryClient> {
+        self.registry(environment, &self.environment_token)
+    }
+
+    /// The registry, as a client of the environment uses it.
+    pub(super) fn harness(&self, environment: &str) -> anyhow::Result<RegistryClient> {
+        self.registry(environment, &self.harness_token)
+    }
+
+    fn registry(&self, environment: &str, token: &str) -> anyhow::Result<RegistryClient> {
+        let token = Arc::new(BearerToken::Value(token.to_owned()));
+        Ok(RegistryClient::new(&self.url, environment, token, &TlsOptions::default())?)
+    }
+}
+
+fn create_token(data: &TempDir, role: &str, environments: &[&str]) -> anyhow::Result<String> {
+    let mut command = this_program()?;
+    command.args(["token", "create", "--role", role, "--data"]).arg(data.path());
+    for environment in environments {
+        command.args(["--environment", environment]);
+    }
+    let output = command.stdout(Stdio::piped()).output().context("cannot create a token")?;
+    ensure!(output.status.success(), "creating a token ended with {}", output.status);
+    let token = String::from_utf8(output.stdout).context("the token is not UTF-8")?;
+    Ok(token.trim_end().to_owned())
+}

@@ -1,0 +1,28 @@
+//! How the messages of a client travel: over a WebSocket of the benchmark, or over a connection of the
+//! product.
+
+use super::relay::ProductSocket;
+use super::websocket::WebSocket;
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    WebSocket(WebSocket),
+    Product(Box<ProductSocket>),
+}
+
+impl Socket {
+    pub(super) fn send(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::WebSocket(socket) => Ok(socket.send(text)?),
+            Self::Product(socket) => socket.send(text),
+        }
+    }
+
+    /// The next message, valid until the next call.
+    pub(super) fn receive_message(&mut self) -> anyhow::Result<&[u8]> {
+        match self {
+            Self::WebSocket(socket) => socket.receive_message(),
+            Self::Product(socket) => socket.receive_message(),
+        }
+    }
+}
