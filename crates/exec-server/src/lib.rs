@@ -12,6 +12,7 @@ pub mod environment;
 mod foreground;
 pub mod process;
 mod program;
+mod registry_credentials;
 mod target;
 mod terminal;
 pub mod unified_exec;
@@ -26,16 +27,23 @@ pub use exec_server_client::{
     Changes, ClientIdentity, ConnectError, ConnectionState, Connector, DisconnectReason,
     ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerLaunchCommand, ExecServerProcess, Fingerprint, HttpBody, KeepAlive, NewFile,
-    OpenFile, ProcessEvents, ProcessExit, RecoveryPolicy, RemoteExecServerConnectArgs,
-    SearchResults, ServerTrust, TlsOptions, WatchEvents,
+    NoiseRendezvousConnectArgs, NoiseRendezvousConnectBundle, NoiseRendezvousConnectProvider,
+    OpenFile, ProcessEvents, ProcessExit, ProviderError, RecoveryPolicy, RegistryProvider,
+    RemoteExecServerConnectArgs, SearchResults, ServerTrust, TlsOptions, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
+pub use exec_server_relay::environment::RemoteEnvironmentConfig;
+pub use exec_server_relay::registry::{
+    AgentIdentity, BearerToken, RegistryClient, RegistryCredentials, RegistryError,
+};
 pub use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
 pub use exec_server_transport::{
     Connection, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl,
 };
 pub use program::main;
+pub use program::remote::{run_remote_environment, run_remote_environment_until_shutdown};
 pub use program::serve::{ServeError, run_main};
+pub use registry_credentials::NoCredentials;
 
 /// Compiles the examples of the guides.
 #[cfg(doctest)]

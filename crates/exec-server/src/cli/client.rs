@@ -295,7 +295,7 @@ pub(crate) enum Variable {
     },
 }
 
-fn parse_url(text: &str) -> Result<ServerUrl, String> {
+pub(super) fn parse_url(text: &str) -> Result<ServerUrl, String> {
     text.parse::<ServerUrl>().map_err(|error| {
         // Without a user name only a query can be secret, and the error leaves that out itself.
         // With one it cannot be told where a password with a slash in it ends.

@@ -3,6 +3,8 @@
 pub(crate) mod client;
 pub(crate) mod files;
 pub(crate) mod http;
+pub(crate) mod remote;
+pub(crate) mod rendezvous;
 pub(crate) mod sandbox;
 mod settings;
 mod signal;
@@ -18,6 +20,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use client::ClientCommand;
+use remote::{Forward, Login, Logout};
+use rendezvous::RendezvousOptions;
 use token::TokenCommand;
 
 use crate::config::Flags;
@@ -85,9 +89,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Make tokens for clients of a server, and explain them
+    Rendezvous(Box<RendezvousOptions>),
+    /// Make tokens for clients of a server or peers of a rendezvous, explain and revoke them
     #[command(subcommand)]
     Token(TokenCommand),
+    Forward(Box<Forward>),
+    Login(Login),
+    Logout(Logout),
     /// Print the completion script for a shell
     Completions {
         /// The shell

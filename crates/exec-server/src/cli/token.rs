@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exec_server_protocol::{Role, SandboxLevel};
+use exec_server_rendezvous::{EnvironmentId, InvalidEnvironmentId};
 
 use super::values::parse_duration;
 
@@ -14,6 +15,88 @@ pub(crate) enum TokenCommand {
     New,
     Sign(Box<Sign>),
     Inspect(Inspect),
+    /// Print a new token for a rendezvous; only its hash is kept
+    Create(NewCredentialOptions),
+    /// Print a new agent identity for a rendezvous, with its private key; only its public key is kept
+    CreateAgent(NewCredentialOptions),
+    /// List the tokens and agent identities of a rendezvous
+    List {
+        #[command(flatten)]
+        data: DataDirectory,
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a token or an agent identity of a rendezvous; its open sockets are closed
+    Revoke {
+        #[command(flatten)]
+        data: DataDirectory,
+        /// The id, as token list shows it
+        id: String,
+    },
+}
+
+/// Where a rendezvous keeps its store
+#[derive(Debug, Args)]
+pub(crate) struct DataDirectory {
+    /// The data directory of the rendezvous; it may be running
+    #[arg(long = "data", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewCredentialOptions {
+    #[command(flatten)]
+    pub(crate) data: DataDirectory,
+    /// Its role
+    #[arg(long, value_enum)]
+    pub(crate) role: RelayRole,
+    /// An environment that it is for (may be repeated); needed unless the role is operator
+    #[arg(
+        long = "environment",
+        value_name = "ID",
+        required_if_eq_any = [("role", "environment"), ("role", "harness")],
+        value_parser = parse_environment
+    )]
+    pub(crate) environments: Vec<EnvironmentId>,
+    /// How long it is valid, such as 30d [default: until it is revoked]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
+    pub(crate) ttl: Option<Duration>,
+    /// Its name. Environments see it as the subject of a harness, so credentials with the same name
+    /// share their sessions [default: its id]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RelayRole {
+    /// Registers as the environment
+    Environment,
+    /// Connects to the environment
+    Harness,
+    /// Sees the status of all environments
+    Operator,
+}
+
+impl From<RelayRole> for exec_server_rendezvous::Role {
+    fn from(role: RelayRole) -> Self {
+        match role {
+            RelayRole::Environment => Self::Environment,
+            RelayRole::Harness => Self::Harness,
+            RelayRole::Operator => Self::Operator,
+        }
+    }
+}
+
+fn parse_environment(text: &str) -> Result<EnvironmentId, String> {
+    text.parse().map_err(|error: InvalidEnvironmentId| error.to_string())
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("expected more than 0".to_owned()),
+        ttl => Ok(ttl),
+    }
 }
 
 /// Print a token that a server with the same secret accepts

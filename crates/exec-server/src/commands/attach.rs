@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
-use exec_server_client::ExecServerClientConnectOptions;
+use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions};
 use exec_server_protocol::ErrorKind;
 
 use super::listing::{self, Listed};
@@ -24,14 +24,12 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
             "somebody is attached to {name:?} already; watch it with exec-server logs -f {name}"
         )
     };
-    if listed.session.attached {
-        return Err(in_use());
-    }
     let options = ExecServerClientConnectOptions {
         resume_session_id: Some(listed.session.session_id.clone()),
         ..options(CLIENT_NAME)
     };
-    // Never closed: that would end the process. Dropping it leaves the session to itself again.
+    // Never closed: that would end the process. Leaving it leaves the session to itself again. The
+    // server asks an attached client for a sign of life before it refuses.
     let session = match target.connect(options).await {
         Err(TargetError::Connect { source, .. })
             if source.kind() == Some(&ErrorKind::SessionAttached) =>
@@ -40,7 +38,16 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
         }
         session => session?,
     };
-    let client = &session.client;
+    let outcome = stay(&session.client, &listed, name).await;
+    session.leave().await;
+    outcome
+}
+
+async fn stay(
+    client: &ExecServerClient,
+    listed: &Listed,
+    name: &str,
+) -> anyhow::Result<ExitStatus> {
     let process =
         client.attach(listed.name()).await.with_context(|| format!("cannot attach to {name:?}"))?;
     let events = process.subscribe_events();

@@ -155,7 +155,10 @@ async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
     let starting = start_detached(&target, &session.client, run, &name, &may_run);
     let (outcome, is_signalled) = match signals.until_asked_to_end(starting).await {
         // Hanging up leaves the session to itself; closing it would end the command.
-        Ok(Ok(None)) => return Ok(ExitStatus::SUCCESS),
+        Ok(Ok(None)) => {
+            session.leave().await;
+            return Ok(ExitStatus::SUCCESS);
+        }
         Ok(Ok(Some(status))) => (Ok(status), false),
         Ok(Err(error)) => (Err(error), false),
         Err(number) => (Ok(ExitStatus::of_signal(number)), true),

@@ -1,4 +1,4 @@
-//! `exec-server token`: makes tokens and explains them. Talks to no server.
+//! `exec-server token`: makes tokens and explains them. Those of a rendezvous are in `credentials`.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write};
@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use exec_server_protocol::{Role, SandboxLevel};
+use exec_server_rendezvous::CredentialKind;
 use exec_server_transport::{
     Claims, SandboxClaim, SigningSecret, TokenError, inspect, new_token, read_token_file, sha256,
 };
 
-use super::print;
+use super::{credentials, print};
 use crate::cli::token::{Inspect, LevelName, Sign, TokenCommand};
 use crate::terminal::printable;
 
@@ -23,6 +24,10 @@ pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Resul
             let token = read(file.as_deref())?;
             explain(&token, *json, SystemTime::now())?
         }
+        TokenCommand::Create(options) => credentials::create(options, CredentialKind::Token)?,
+        TokenCommand::CreateAgent(options) => credentials::create(options, CredentialKind::Agent)?,
+        TokenCommand::List { data, json } => credentials::list(&data.path, *json)?,
+        TokenCommand::Revoke { data, id } => credentials::revoke(&data.path, id)?,
     };
     Ok(print(text.as_bytes(), out)?)
 }

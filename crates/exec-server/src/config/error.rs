@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::exposure::ExposureError;
 use super::kind::Mismatch;
+use super::remote::RemoteOptionsError;
 use super::resolve::Source;
 
 #[derive(Debug, Error)]
@@ -32,6 +33,8 @@ pub(crate) enum ConfigError {
     NoCeiling { key: &'static str, origin: Source },
     #[error(transparent)]
     Exposure(#[from] ExposureError),
+    #[error(transparent)]
+    Remote(#[from] RemoteOptionsError),
 }
 
 /// A line of a file.

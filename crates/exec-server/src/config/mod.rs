@@ -9,6 +9,7 @@ pub(crate) mod exposure;
 mod file;
 mod kind;
 mod location;
+pub(crate) mod remote;
 mod resolve;
 mod table;
 
@@ -50,6 +51,14 @@ pub(crate) struct Settings {
     pub(crate) tls_client_ca: String,
     /// Whether `ws://` may be listened on beyond loopback.
     pub(crate) insecure: bool,
+    /// [`remote`] reads these together; empty ones are not set.
+    pub(crate) remote: String,
+    pub(crate) environment_id: String,
+    pub(crate) name: String,
+    pub(crate) remote_token_file: String,
+    pub(crate) remote_tls_ca: String,
+    pub(crate) remote_tls_fingerprint: String,
+    pub(crate) use_agent_identity_auth: bool,
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_subject: usize,
     pub(crate) server: ServerConfig,
@@ -79,6 +88,13 @@ impl Default for Settings {
             tls_self_signed: false,
             tls_client_ca: String::new(),
             insecure: false,
+            remote: String::new(),
+            environment_id: String::new(),
+            name: String::new(),
+            remote_token_file: String::new(),
+            remote_tls_ca: String::new(),
+            remote_tls_fingerprint: String::new(),
+            use_agent_identity_auth: false,
             max_connections: 4096,
             max_connections_per_subject: 1024,
             server: ServerConfig::default(),

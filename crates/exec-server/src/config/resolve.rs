@@ -8,24 +8,31 @@ use std::mem;
 use std::path::PathBuf;
 
 use exec_server_host::sandbox::WITHOUT_VARIABLE;
-use exec_server_transport::DialUrlParseError;
+use exec_server_transport::{DialUrlParseError, ListenUrl};
 
 use super::Settings;
 use super::error::{ConfigError, ConfigWarning, Position, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    self, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS, SERVER_URL_KEY,
+    self, LISTEN_KEY, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS, SERVER_URL_KEY,
     SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX, variable_of,
 };
 use crate::environment::ENVIRONMENTS_VARIABLE;
 use crate::program::write_history_files::HISTORY_VARIABLE;
+use crate::registry_credentials::{ACCESS_TOKEN_VARIABLES, API_KEY_VARIABLES};
 use crate::target::server_url::ServerUrl;
 
 /// What variables about sandboxes have after our prefix.
 const SANDBOX_VARIABLES: &str = "SANDBOX";
 /// Ours, and of no concern here.
-const READ_ELSEWHERE: [&str; 3] = [ENVIRONMENTS_VARIABLE, WITHOUT_VARIABLE, HISTORY_VARIABLE];
+const READ_ELSEWHERE: [&str; 5] = [
+    ENVIRONMENTS_VARIABLE,
+    WITHOUT_VARIABLE,
+    HISTORY_VARIABLE,
+    API_KEY_VARIABLES[0],
+    ACCESS_TOKEN_VARIABLES[0],
+];
 
 /// The settings in force, and where each came from.
 #[derive(Debug)]
@@ -96,9 +103,15 @@ fn resolve(
     variables: &BTreeMap<String, String>,
     file: Option<&ConfigFile>,
 ) -> Result<Configuration, ConfigError> {
-    let configuration = lay_over(flags, variables, file)?;
+    let mut configuration = lay_over(flags, variables, file)?;
     configuration.check_ceiling()?;
+    // A server behind a relay listens only if it is asked to.
+    if !configuration.settings.remote.is_empty() && !configuration.sources.contains_key(LISTEN_KEY)
+    {
+        configuration.settings.listen = vec![ListenUrl::Off.to_string()];
+    }
     configuration.settings.check_exposure()?;
+    configuration.settings.remote_options()?;
     Ok(configuration)
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exec_server_client::ExecServerLaunchCommand;
+use exec_server_relay::registry::RegistryError;
 use exec_server_transport::{
     ClientIdentity, DialUrlParseError, FingerprintParseError, ServerTrust,
 };
@@ -55,15 +56,18 @@ pub enum EnvironmentsFileMistake {
     UnknownDefault { id: String, known: String },
     #[error("no environment is defined and include_local is false, so there is none at all")]
     Nothing,
-    #[error("environment {id:?} has both url and program; it can have only one")]
-    UrlAndProgram { id: String },
-    #[error("environment {id:?} needs a url or a program")]
-    NeitherUrlNorProgram { id: String },
+    #[error("environment {id:?} needs a url, a program or a remote")]
+    NoKind { id: String },
+    #[error("environment {id:?}: {source}")]
+    Relay { id: String, source: Box<RegistryError> },
     #[error("environment {id:?}: {key} means nothing without program")]
     NoProgram { id: String, key: &'static str },
     #[error("environment {id:?}: {key} means nothing without url")]
     NoUrl { id: String, key: &'static str },
-    #[error("environment {id:?}: {key} means nothing without a url that begins with wss://")]
+    #[error(
+        "environment {id:?}: {key} means nothing without a url that begins with wss://, or a remote \
+         that begins with https://"
+    )]
     NoTls { id: String, key: &'static str },
     #[error("environment {id:?} has both {first} and {second}; it can have only one")]
     Both { id: String, first: &'static str, second: &'static str },
@@ -137,6 +141,9 @@ struct FileText {
 struct EnvironmentText {
     id: Spanned<String>,
     url: Option<Spanned<String>>,
+    remote: Option<Spanned<String>>,
+    environment_id: Option<Spanned<String>>,
+    use_agent_identity_auth: Option<Spanned<bool>>,
     program: Option<Spanned<PathBuf>>,
     args: Option<Spanned<Vec<String>>>,
     env: Option<Spanned<BTreeMap<String, String>>>,
@@ -213,15 +220,13 @@ impl EnvironmentText {
             offset,
             mistake: Mistake::Sandbox { id: id.clone(), source },
         })?;
-        let mut server = match (&self.url, &self.program) {
-            (Some(url), None) => self.listening(url, directory)?,
-            (None, Some(program)) => self.launched(program, directory)?,
-            (Some(_), Some(program)) => {
-                let mistake = Mistake::UrlAndProgram { id: id.clone() };
-                return Err(MistakeAt { offset: program.span().start, mistake });
-            }
-            (None, None) => {
-                let mistake = Mistake::NeitherUrlNorProgram { id: id.clone() };
+        self.check_kind()?;
+        let mut server = match (&self.url, &self.program, &self.remote) {
+            (Some(url), ..) => self.listening(url, directory)?,
+            (None, Some(program), _) => self.launched(program, directory)?,
+            (None, None, Some(registry)) => self.relayed(registry, directory)?,
+            (None, None, None) => {
+                let mistake = Mistake::NoKind { id: id.clone() };
                 return Err(MistakeAt { offset: at, mistake });
             }
         };
@@ -231,9 +236,86 @@ impl EnvironmentText {
         Ok(server)
     }
 
+    /// A server listens somewhere, is started, or is reached through a relay.
+    fn check_kind(&self) -> Result<(), MistakeAt> {
+        let id = || self.id.get_ref().clone();
+        let kinds = [
+            ("url", start(&self.url)),
+            ("program", start(&self.program)),
+            ("remote", start(&self.remote)),
+        ];
+        let mut given = kinds.into_iter().filter_map(|(key, offset)| Some((key, offset?)));
+        if let (Some((first, _)), Some((second, offset))) = (given.next(), given.next()) {
+            return Err(MistakeAt { offset, mistake: Mistake::Both { id: id(), first, second } });
+        }
+        let (remote, environment) = (start(&self.remote), start(&self.environment_id));
+        let (first, second) = ("remote", "environment_id");
+        match (remote, environment) {
+            (Some(offset), None) => {
+                Err(MistakeAt { offset, mistake: Mistake::Needs { id: id(), first, second } })
+            }
+            (None, Some(offset)) => {
+                let mistake = Mistake::Needs { id: id(), first: second, second: first };
+                Err(MistakeAt { offset, mistake })
+            }
+            _ => self.check_identity(),
+        }
+    }
+
+    fn check_identity(&self) -> Result<(), MistakeAt> {
+        let first = "use_agent_identity_auth";
+        let Some(offset) = start(&self.use_agent_identity_auth) else { return Ok(()) };
+        let id = self.id.get_ref().clone();
+        let token =
+            [("token_file", start(&self.token_file)), ("token_env", start(&self.token_env))]
+                .into_iter()
+                .find(|(_, offset)| offset.is_some());
+        match (&self.remote, token) {
+            (None, _) => {
+                let mistake = Mistake::Needs { id, first, second: "remote" };
+                Err(MistakeAt { offset, mistake })
+            }
+            (Some(_), Some((second, _))) => {
+                Err(MistakeAt { offset, mistake: Mistake::Both { id, first, second } })
+            }
+            (Some(_), None) => Ok(()),
+        }
+    }
+
     fn listening(
         &self,
         url: &Spanned<String>,
+        directory: &Path,
+    ) -> Result<RemoteServer, MistakeAt> {
+        let server = RemoteServer::at(url.get_ref()).map_err(|source| {
+            let mistake = Mistake::Url { id: self.id.get_ref().clone(), source };
+            MistakeAt { offset: url.span().start, mistake }
+        })?;
+        self.with_credentials(server, directory)
+    }
+
+    fn relayed(
+        &self,
+        registry: &Spanned<String>,
+        directory: &Path,
+    ) -> Result<RemoteServer, MistakeAt> {
+        let environment = self.environment_id.as_ref().map_or("", |id| id.get_ref());
+        let server =
+            RemoteServer::through_relay(registry.get_ref(), environment).map_err(|source| {
+                let mistake =
+                    Mistake::Relay { id: self.id.get_ref().clone(), source: source.into() };
+                MistakeAt { offset: registry.span().start, mistake }
+            })?;
+        let mut server = self.with_credentials(server, directory)?;
+        let identity = self.use_agent_identity_auth.as_ref();
+        server.use_agent_identity_auth = identity.is_some_and(|identity| *identity.get_ref());
+        Ok(server)
+    }
+
+    /// For servers that were there before their clients.
+    fn with_credentials(
+        &self,
+        mut server: RemoteServer,
         directory: &Path,
     ) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
@@ -245,10 +327,6 @@ impl EnvironmentText {
                 return Err(MistakeAt { offset, mistake });
             }
         }
-        let mut server = RemoteServer::at(url.get_ref()).map_err(|source| {
-            let mistake = Mistake::Url { id: id.clone(), source };
-            MistakeAt { offset: url.span().start, mistake }
-        })?;
         self.check_pairs(server.is_tls())?;
         let path = |path: &Option<Spanned<PathBuf>>| {
             path.as_ref().map(|path| directory.join(path.get_ref()))
@@ -450,7 +528,23 @@ mod tests {
             ("default = \"b\"", "1: default: no environment \"b\" is defined; there are \"local\""),
             ("include_local = false", "1: no environment is defined"),
             (&format!("{one}url = \"ws://a\"\nprogram = \"x\""), "4: environment \"a\" has both"),
-            (one, "1: environment \"a\" needs a url or a program"),
+            (one, "1: environment \"a\" needs a url, a program or a remote"),
+            (
+                &format!("{one}remote = \"https://a\""),
+                "3: environment \"a\": remote needs environment_id",
+            ),
+            (
+                &format!("{one}environment_id = \"b\""),
+                "3: environment \"a\": environment_id needs remote",
+            ),
+            (
+                &format!("{one}remote = \"https://a\"\nenvironment_id = \"b\"\nurl = \"ws://a\""),
+                "3: environment \"a\" has both url and remote",
+            ),
+            (
+                &format!("{one}remote = \"http://a\"\nenvironment_id = \"b\""),
+                "3: environment \"a\": http://a is not encrypted",
+            ),
             (
                 &format!("{one}url = \"ws://a\"\nargs = []"),
                 "4: environment \"a\": args means nothing without program",

@@ -2,15 +2,19 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_client::{
     ConnectError, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
-    ExecServerLaunchCommand, RemoteExecServerConnectArgs,
+    ExecServerLaunchCommand, HarnessError, NoiseRendezvousConnectArgs, ProviderError,
+    RegistryProvider, RemoteExecServerConnectArgs,
 };
+use exec_server_relay::registry::{RegistryClient, RegistryError};
 use exec_server_transport::{DialUrl, DialUrlParseError, TlsOptions};
 
 use crate::environment::sandbox_options::SandboxOptions;
+use crate::registry_credentials::{CredentialChoice, NoCredentials};
 
 /// A server and how to reach it.
 #[derive(Debug, Clone)]
@@ -24,6 +28,8 @@ pub struct RemoteServer {
     pub token_file: Option<PathBuf>,
     /// Names the variable that holds it instead.
     pub token_env: Option<String>,
+    /// For a relay: signs calls to its registry with the identity in `EXEC_SERVER_ACCESS_TOKEN`.
+    pub use_agent_identity_auth: bool,
     /// Which servers are trusted, and how this client proves itself, over `wss://`.
     pub tls: TlsOptions,
     /// The sandbox of processes whose start names none.
@@ -32,8 +38,16 @@ pub struct RemoteServer {
 
 #[derive(Clone)]
 enum Address {
-    Url { url: String, parsed: DialUrl },
+    Url {
+        url: String,
+        parsed: DialUrl,
+    },
     Program(ExecServerLaunchCommand),
+    /// The URL is normalized.
+    Relay {
+        registry: String,
+        environment_id: String,
+    },
 }
 
 impl RemoteServer {
@@ -50,6 +64,18 @@ impl RemoteServer {
         Self::new(Address::Program(command))
     }
 
+    /// One that is reached through the relay of this registry, `https://HOST[:PORT][/PATH]`.
+    pub fn through_relay(
+        registry: impl Into<String>,
+        environment_id: impl Into<String>,
+    ) -> Result<Self, RegistryError> {
+        let environment_id = environment_id.into();
+        let registry = registry.into();
+        RegistryClient::check_address(&registry, &environment_id)?;
+        let registry = RegistryClient::normalize_url(&registry)?;
+        Ok(Self::new(Address::Relay { registry, environment_id }))
+    }
+
     fn new(address: Address) -> Self {
         Self {
             address,
@@ -57,6 +83,7 @@ impl RemoteServer {
             initialize_timeout: None,
             token_file: None,
             token_env: None,
+            use_agent_identity_auth: false,
             tls: TlsOptions::default(),
             sandbox: None,
         }
@@ -67,21 +94,34 @@ impl RemoteServer {
     pub fn url(&self) -> Option<&str> {
         match &self.address {
             Address::Url { url, .. } => Some(url),
-            Address::Program(_) => None,
+            Address::Program(_) | Address::Relay { .. } => None,
+        }
+    }
+
+    /// Whether it was there before its clients, and goes on without them.
+    #[must_use]
+    pub fn outlives_clients(&self) -> bool {
+        match &self.address {
+            Address::Url { .. } | Address::Relay { .. } => true,
+            Address::Program(_) => false,
         }
     }
 
     /// Whether it is reached over TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
-        matches!(&self.address, Address::Url { parsed, .. } if parsed.is_tls())
+        match &self.address {
+            Address::Url { parsed, .. } => parsed.is_tls(),
+            Address::Relay { registry, .. } => registry.starts_with("https://"),
+            Address::Program(_) => false,
+        }
     }
 
     /// How it is started.
     #[must_use]
     pub fn launch_command(&self) -> Option<&ExecServerLaunchCommand> {
         match &self.address {
-            Address::Url { .. } => None,
+            Address::Url { .. } | Address::Relay { .. } => None,
             Address::Program(command) => Some(command),
         }
     }
@@ -111,7 +151,35 @@ impl RemoteServer {
             Address::Program(command) => {
                 ExecServerClient::connect_stdio(command.clone(), options).await
             }
+            Address::Relay { registry, environment_id } => {
+                let registry = self.registry(registry, environment_id).await?;
+                let provider = Arc::new(RegistryProvider::new(registry));
+                let tls = self.tls.clone();
+                let args = NoiseRendezvousConnectArgs { provider, tls, options };
+                ExecServerClient::connect_noise_rendezvous(args).await
+            }
         }
+    }
+
+    async fn registry(
+        &self,
+        registry: &str,
+        environment_id: &str,
+    ) -> Result<RegistryClient, ConnectError> {
+        let choice = CredentialChoice {
+            token_file: self.token_file.clone(),
+            token_variable: self.token_env.clone(),
+            use_agent_identity: self.use_agent_identity_auth,
+        };
+        let failed = |source: NoCredentials| ConnectError::Credentials(source.to_string());
+        let credentials = choice.find(registry).map_err(failed)?.credentials;
+        let (base, id) = (registry.to_owned(), environment_id.to_owned());
+        let tls = self.tls.clone();
+        // It reads files.
+        let made =
+            tokio::task::spawn_blocking(move || RegistryClient::new(&base, &id, credentials, &tls));
+        let made = made.await.map_err(|_| ConnectError::EndedEarly)?;
+        made.map_err(|error| HarnessError::from(ProviderError::from(error)).into())
     }
 }
 
@@ -121,6 +189,9 @@ impl fmt::Debug for Address {
             // Without the query.
             Self::Url { parsed, .. } => parsed.fmt(f),
             Self::Program(command) => f.debug_tuple("Program").field(&command.program).finish(),
+            Self::Relay { registry, environment_id } => {
+                f.debug_tuple("Relay").field(registry).field(environment_id).finish()
+            }
         }
     }
 }
@@ -136,6 +207,15 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn the_url_of_a_registry_is_normalized() {
+        for url in ["https://relay.example/base", "https://RELAY.example:443/base/?token=secret"] {
+            let server = RemoteServer::through_relay(url, "box").unwrap();
+            let shown = format!("{server:?}");
+            assert!(shown.contains(r#"Relay("https://relay.example/base", "box")"#), "{shown}");
+        }
+    }
 
     #[tokio::test]
     async fn a_token_is_read_when_it_is_needed_and_sent_without_its_newline() {

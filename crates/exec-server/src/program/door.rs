@@ -145,21 +145,35 @@ impl Door {
         if self.authenticator.is_none() && self.tls.is_none() {
             return Ok(Reloading(None));
         }
-        let mut hangups = signal(SignalKind::hangup())?;
-        let (ask, asked) = mpsc::sync_channel(1);
-        let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
-        // A thread of its own: files may be far away, and later no thread may be had.
-        thread::Builder::new()
-            .name("reload".to_owned())
-            .spawn(move || reload_when_asked(&asked, authenticator.as_deref(), tls.as_deref()))?;
-        let task = tokio::spawn(async move {
-            while hangups.recv().await.is_some() {
-                // One that waits already will do.
-                let _ = ask.try_send(());
-            }
-        });
-        Ok(Reloading(Some(task.abort_handle())))
+        reload_on_hangup(self.authenticator.clone(), self.tls.clone())
     }
+}
+
+/// Reads the certificate of another service again on SIGHUP and when its files change.
+pub(super) fn keep_certificate_current(tls: Option<Arc<TlsServer>>) -> io::Result<Reloading> {
+    match tls {
+        None => Ok(Reloading(None)),
+        tls => reload_on_hangup(None, tls),
+    }
+}
+
+fn reload_on_hangup(
+    authenticator: Option<Arc<Authenticator>>,
+    tls: Option<Arc<TlsServer>>,
+) -> io::Result<Reloading> {
+    let mut hangups = signal(SignalKind::hangup())?;
+    let (ask, asked) = mpsc::sync_channel(1);
+    // A thread of its own: files may be far away, and later no thread may be had.
+    thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(move || reload_when_asked(&asked, authenticator.as_deref(), tls.as_deref()))?;
+    let task = tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            // One that waits already will do.
+            let _ = ask.try_send(());
+        }
+    });
+    Ok(Reloading(Some(task.abort_handle())))
 }
 
 /// Until the other end is dropped.
@@ -244,9 +258,17 @@ fn names(urls: &[ListenUrl]) -> Vec<String> {
         ListenUrl::SecureWebSocket(address) => Some(address.ip()),
         _ => None,
     });
+    certificate_names(addresses, None)
+}
+
+/// The names and addresses in a certificate for listeners on these addresses.
+pub(super) fn certificate_names(
+    addresses: impl Iterator<Item = IpAddr>,
+    public_name: Option<String>,
+) -> Vec<String> {
     let addresses = addresses.filter(|address| !address.is_unspecified());
     let usual = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    let names = usual.into_iter().chain(host_name());
+    let names = usual.into_iter().chain(host_name()).chain(public_name);
     let names: BTreeSet<_> = names.chain(addresses.map(|address| address.to_string())).collect();
     names.into_iter().collect()
 }

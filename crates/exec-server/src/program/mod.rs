@@ -2,7 +2,10 @@
 
 mod door;
 pub(crate) mod exit_code;
+mod forward;
 pub(crate) mod logging;
+pub(crate) mod remote;
+mod rendezvous;
 pub(crate) mod serve;
 pub(crate) mod write_history_files;
 
@@ -59,9 +62,27 @@ pub fn main() -> ExitCode {
         }
         Some(Command::Bench { quick, json, only }) => report(bench::run(quick, json, &only)),
         Some(Command::Client(command)) => commands::client::main(&command),
+        Some(Command::Rendezvous(options)) => with_configuration(&flags, |configuration| {
+            let settings = &configuration.settings;
+            let _logging = logging::init(&settings.log, settings.log_format)?;
+            rendezvous::run(&options)
+        }),
         Some(Command::Token(command)) => {
             let printed = commands::token::run(&command, &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS))
+        }
+        Some(Command::Forward(options)) => with_configuration(&flags, |configuration| {
+            let settings = &configuration.settings;
+            let _logging = logging::init(&settings.log, settings.log_format)?;
+            forward::forward(&options)
+        }),
+        Some(Command::Login(options)) => {
+            let kept = commands::login::login(&options, &mut io::stdout().lock());
+            report(kept.map(|()| ExitCode::SUCCESS))
+        }
+        Some(Command::Logout(options)) => {
+            let removed = commands::login::logout(&options, &mut io::stdout().lock());
+            report(removed.map(|()| ExitCode::SUCCESS))
         }
         Some(Command::Completions { shell }) => {
             let printed = commands::completions::run(shell, &mut io::stdout().lock());

@@ -7,19 +7,23 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::Launcher;
+use exec_server_relay::registry::RegistryError;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
 use exec_server_transport::{
-    AuthError, BindError, ExecServerListenUrlParseError, ListenUrl, Listener, TlsError, stdio,
+    AuthError, BindError, Connection, ExecServerListenUrlParseError, ListenUrl, Listener, TlsError,
+    stdio,
 };
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use super::door::Door;
+use super::remote::{Remote, RunningRemote};
 use crate::config::Settings;
 use crate::config::exposure::ExposureError;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::write_history_files::write_history_files;
+use crate::registry_credentials::NoCredentials;
 use crate::target::runtime_file::{RuntimeFile, believed_directories};
 
 /// How long connections have to close at the end.
@@ -51,6 +55,10 @@ pub enum ServeError {
     Announce(#[source] io::Error),
     #[error(transparent)]
     Sandbox(#[from] SandboxUnavailable),
+    #[error(transparent)]
+    NoCredentials(#[from] NoCredentials),
+    #[error(transparent)]
+    Remote(#[from] RegistryError),
 }
 
 impl From<ExposureError> for ServeError {
@@ -90,11 +98,7 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     match urls[..] {
         [ListenUrl::Stdio] => serve_stdio(&settings.server, paths, &mut signals).await,
-        [ListenUrl::Off] => {
-            let server = start_checked(&settings.server, paths).await?;
-            signals.next().await;
-            Ok(shut_down(&server, &mut signals).await)
-        }
+        [ListenUrl::Off] => serve_listeners(settings, paths, &[], &mut signals).await,
         _ => serve_listeners(settings, paths, &urls, &mut signals).await,
     }
 }
@@ -105,12 +109,16 @@ async fn serve_listeners(
     urls: &[ListenUrl],
     signals: &mut Signals,
 ) -> Result<ExitCode, ServeError> {
+    let remote =
+        settings.remote_options().map_err(|error| ServeError::Settings(error.to_string()))?;
+    let remote = remote.map(Remote::new).transpose()?;
     let door = Door::new(settings, urls)?;
     let mut listeners = Vec::new();
     for url in urls {
         listeners.push(Listener::bind(url, door.options(settings)).await?);
     }
-    let config = protecting(&settings.server, &door, &listeners);
+    let mut config = protecting(&settings.server, &door, &listeners);
+    config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
     let enforcing = start_enforcing(&config, paths).await?;
     // Before the announcement: a signal must not end a server that says it is there.
     let _reloading = door.keep_current().map_err(ServeError::Signals)?;
@@ -127,7 +135,11 @@ async fn serve_listeners(
     }
     door.explain(settings, &listeners);
     let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
-    Ok(listen(&server, listeners, signals).await)
+    let remote = match remote {
+        Some(remote) => Some(remote.serve_with(&server).await?),
+        None => None,
+    };
+    listen(&server, listeners, remote, signals).await
 }
 
 async fn serve_stdio(
@@ -225,18 +237,36 @@ pub(crate) fn new_server(mut config: ServerConfig, launcher: Launcher) -> Server
     Server::new(config, launcher)
 }
 
-async fn listen(server: &Server, mut listeners: Vec<Listener>, signals: &mut Signals) -> ExitCode {
+async fn listen(
+    server: &Server,
+    mut listeners: Vec<Listener>,
+    mut remote: Option<RunningRemote>,
+    signals: &mut Signals,
+) -> Result<ExitCode, ServeError> {
     let mut connections = JoinSet::new();
     loop {
-        let accepting = listeners.iter_mut().map(|listener| Box::pin(listener.accept()));
         tokio::select! {
-            (connection, ..) = select_all(accepting) => {
+            connection = accept_any(&mut listeners) => {
                 let server = server.clone();
                 connections.spawn(async move { server.serve(connection).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            refused = remote_ended(&mut remote) => {
+                remote = None;
+                let Err(error) = refused else { continue };
+                if listeners.is_empty() {
+                    server.shutdown().await;
+                    return Err(ServeError::Remote(error));
+                }
+                // With its sources.
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::error!(error, "not reachable through the relay any more");
+            }
             _ = signals.next() => break,
         }
+    }
+    if let Some(remote) = &mut remote {
+        remote.stop();
     }
     // The listeners stay: health answers until the end, readiness says no.
     for listener in &listeners {
@@ -244,10 +274,31 @@ async fn listen(server: &Server, mut listeners: Vec<Listener>, signals: &mut Sig
     }
     let code = shut_down(server, signals).await;
     if code == ExitCode::SUCCESS {
-        let closed = async { while connections.join_next().await.is_some() {} };
+        let closed = async {
+            while connections.join_next().await.is_some() {}
+            if remote.is_some() {
+                let _ = remote_ended(&mut remote).await;
+            }
+        };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
-    code
+    Ok(code)
+}
+
+/// The next client of any listener; never without listeners.
+async fn accept_any(listeners: &mut [Listener]) -> Connection {
+    if listeners.is_empty() {
+        return std::future::pending().await;
+    }
+    let accepting = listeners.iter_mut().map(|listener| Box::pin(listener.accept()));
+    select_all(accepting).await.0
+}
+
+async fn remote_ended(remote: &mut Option<RunningRemote>) -> Result<(), RegistryError> {
+    match remote {
+        Some(remote) => remote.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
@@ -281,13 +332,14 @@ fn greet(url: &ListenUrl) {
     }
 }
 
-struct Signals {
+/// Signals that ask the program to end.
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -295,7 +347,7 @@ impl Signals {
     }
 
     /// The number of the next signal that asks for the end.
-    async fn next(&mut self) -> u8 {
+    pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => 15,
             _ = self.interrupt.recv() => 2,

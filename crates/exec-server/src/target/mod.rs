@@ -1,5 +1,5 @@
 //! Which server a command uses, and the session there. Checked in this order: `--connect`, `--on`, `EXEC_SERVER_URL`,
-//! the configuration file, the default of `environments.toml`, the running server of this user. Otherwise the command
+//! the configuration file, `CODEX_EXEC_SERVER_NOISE_REGISTRY_URL`, the default of `environments.toml`, the running server of this user. Otherwise the command
 //! embeds a server, which ends with it.
 
 pub(crate) mod remote_path;
@@ -14,6 +14,7 @@ use exec_server_client::{
     ExecServerError,
 };
 use exec_server_protocol::{ErrorKind, SessionCloseParams};
+use exec_server_relay::registry::RegistryError;
 use exec_server_server::{Server, ServerConfig};
 use exec_server_transport::{ClientIdentity, DialUrlParseError, ServerTrust};
 
@@ -44,9 +45,13 @@ pub(crate) enum Target {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
-    Environment { id: String },
+    Environment {
+        id: String,
+    },
     Configured(Source),
     RuntimeFile,
+    /// The variables of existing harnesses.
+    NoiseVariables,
     Embedded,
 }
 
@@ -70,6 +75,10 @@ pub(crate) enum TargetError {
         "environment {id:?} gets a server for each command, so nothing of it outlives one; use one with a url"
     )]
     NothingOutlives { id: String },
+    #[error("{missing} is not set, and these are needed together: {}", NOISE_VARIABLES.join(", "))]
+    MissingNoiseVariable { missing: &'static str },
+    #[error("{}: {source}", NOISE_VARIABLES[0])]
+    NoiseRegistry { source: Box<RegistryError> },
     #[error("{origin}: {source}")]
     Connect { origin: Box<Origin>, source: ExecServerError },
     #[error(transparent)]
@@ -84,6 +93,8 @@ impl TargetError {
             | Self::Environments(_)
             | Self::UnknownEnvironment(_)
             | Self::NoUseForCredentials { .. }
+            | Self::MissingNoiseVariable { .. }
+            | Self::NoiseRegistry { .. }
             | Self::Url { .. } => true,
             Self::NoServer
             | Self::NothingOutlives { .. }
@@ -116,6 +127,10 @@ impl Target {
         if let Some((url, source)) = load()?.server_url {
             return Self::at(url.as_written(), Origin::Configured(source));
         }
+        if let Some(server) = noise_variables(|name| std::env::var(name).ok())? {
+            let origin = Origin::NoiseVariables;
+            return Ok(Self::Server { server: Box::new(server), origin });
+        }
         let default = user_environments()?.default().clone();
         // An environment without a server is this machine, where a server may be running.
         if default.server().is_some() {
@@ -129,7 +144,7 @@ impl Target {
 
     fn use_credentials(&mut self, credentials: &Credentials) -> Result<(), TargetError> {
         let useless = match &*self {
-            Self::Server { server, .. } if server.url().is_some() => {
+            Self::Server { server, .. } if server.outlives_clients() => {
                 credentials.given().find(|(_, is_tls)| *is_tls && !server.is_tls())
             }
             _ => credentials.given().next(),
@@ -158,7 +173,7 @@ impl Target {
     pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, TargetError> {
         let target = Self::find(choice)?;
         match &target {
-            Self::Server { server, .. } if server.url().is_some() => Ok(target),
+            Self::Server { server, .. } if server.outlives_clients() => Ok(target),
             Self::Server { origin, .. } | Self::Embedded { origin } => Err(match origin {
                 Origin::Environment { id } => TargetError::NothingOutlives { id: id.clone() },
                 _ => TargetError::NoServer,
@@ -226,6 +241,31 @@ impl Target {
     }
 }
 
+/// Existing harnesses are told by these where their environment is: registry, environment id, token.
+const NOISE_VARIABLES: [&str; 3] = [
+    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
+    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+];
+
+/// All of them or none.
+fn noise_variables(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<RemoteServer>, TargetError> {
+    let values = NOISE_VARIABLES.map(|name| variable(name).filter(|value| !value.is_empty()));
+    if values.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let [Some(registry), Some(environment_id), Some(_)] = values else {
+        let missing = values.iter().position(Option::is_none).unwrap_or_default();
+        return Err(TargetError::MissingNoiseVariable { missing: NOISE_VARIABLES[missing] });
+    };
+    let mut server = RemoteServer::through_relay(registry, environment_id)
+        .map_err(|source| TargetError::NoiseRegistry { source: source.into() })?;
+    server.token_env = Some(NOISE_VARIABLES[2].to_owned());
+    Ok(Some(server))
+}
+
 /// The ids that `--on` accepts; none if `environments.toml` is invalid.
 pub(crate) fn environment_ids() -> Vec<String> {
     let environments = user_environments();
@@ -243,6 +283,7 @@ impl fmt::Display for Origin {
             Self::Environment { id } => write!(f, "environment {id:?}"),
             Self::Configured(source) => source.fmt(f),
             Self::RuntimeFile => f.write_str("the running server of this user"),
+            Self::NoiseVariables => f.write_str(NOISE_VARIABLES[0]),
             Self::Embedded => f.write_str("a server in this process"),
         }
     }
@@ -260,6 +301,13 @@ impl TargetSession {
     /// server ends the session when it expires.
     pub(crate) async fn close(self) {
         self.close_before(std::future::pending::<()>()).await;
+    }
+
+    /// Hangs up and leaves the session to itself. This must be its last client.
+    pub(crate) async fn leave(self) {
+        let mut state = self.client.connection_state();
+        drop(self.client);
+        let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;
     }
 
     /// Ends the session even if the connection is lost: waits until the client has reconnected or given up, or until
@@ -290,7 +338,7 @@ impl TargetSession {
             return;
         }
         tokio::select! {
-            _ = self.client.close() => {}
+            _ = self.client.close() => hung_up(&self.client).await,
             () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
             () = soon_after(hurry) => {}
         }
@@ -299,6 +347,16 @@ impl TargetSession {
             server.shutdown().await;
         }
     }
+}
+
+/// Waits until the server has been told: a relay does not see by itself that this program is gone.
+async fn hung_up(client: &ExecServerClient) {
+    let mut state = client.connection_state();
+    let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;
+}
+
+fn is_final(state: &ConnectionState) -> bool {
+    matches!(state, ConnectionState::Closed | ConnectionState::Failed(_))
 }
 
 async fn soon_after<T>(hurry: impl Future<Output = T>) {
@@ -316,4 +374,26 @@ fn is_unknown_session(error: &ExecServerError) -> bool {
         _ => error,
     };
     matches!(refusal.kind(), Some(ErrorKind::UnknownSession | ErrorKind::SessionEnded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variables_of_existing_harnesses_are_good_together_only() {
+        let all = ["https://relay.example", "box", "secret"];
+        let read = |given: [bool; 3]| {
+            noise_variables(|name| {
+                let index = NOISE_VARIABLES.iter().position(|known| *known == name)?;
+                given[index].then(|| all[index].to_owned())
+            })
+        };
+        assert!(read([false; 3]).unwrap().is_none());
+        assert!(read([true; 3]).unwrap().unwrap().outlives_clients());
+        for (missing, name) in NOISE_VARIABLES.iter().enumerate() {
+            let error = read([0, 1, 2].map(|index| index != missing)).unwrap_err();
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    }
 }

@@ -1,0 +1,78 @@
+//! The commands of remote mode that run no server of their own.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use exec_server_transport::Fingerprint;
+
+use super::values::secret;
+use crate::target::server_url::ServerUrl;
+
+/// Make another server reachable through a relay, passing messages on unread
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each client gets its own connection to the server. The server sees the clients of the relay as one
+client, the one that this command is: it needs that server's credentials.")]
+pub(crate) struct Forward {
+    /// Pass clients on to the server at wss://HOST:PORT, ws://HOST:PORT or unix:///PATH
+    #[arg(long, value_name = "URL", value_parser = secret(super::client::parse_url))]
+    pub(crate) connect: ServerUrl,
+    /// Send the server the token in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Trust a server that an authority in this PEM file vouches for [default: those of the system]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Trust the server whose certificate has this hash
+    #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca")]
+    pub(crate) tls_fingerprint: Option<Fingerprint>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryFlags,
+    /// The name under which clients reach the server
+    #[arg(long, value_name = "ID", help_heading = REGISTRY)]
+    pub(crate) environment_id: String,
+    /// A name for people, shown in the log
+    #[arg(long, value_name = "TEXT", help_heading = REGISTRY)]
+    pub(crate) name: Option<String>,
+    /// Sign calls to the registry with the identity in EXEC_SERVER_ACCESS_TOKEN
+    #[arg(long, conflicts_with = "remote_token_file", help_heading = REGISTRY)]
+    pub(crate) use_agent_identity_auth: bool,
+    /// Read the token for the registry from this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
+    pub(crate) remote_token_file: Option<PathBuf>,
+}
+
+const REGISTRY: &str = "Registry";
+
+#[derive(Debug, Args)]
+pub(crate) struct RegistryFlags {
+    /// The registry: https://HOST[:PORT][/PATH]
+    #[arg(long, value_name = "URL", help_heading = REGISTRY)]
+    pub(crate) remote: String,
+    /// Trust a registry that an authority in this PEM file vouches for [default: those of the system]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
+    pub(crate) remote_tls_ca: Option<PathBuf>,
+    /// Trust the registry whose certificate has this hash
+    #[arg(long, value_name = "SHA256:HEX", conflicts_with = "remote_tls_ca")]
+    #[arg(help_heading = REGISTRY)]
+    pub(crate) remote_tls_fingerprint: Option<Fingerprint>,
+}
+
+/// Keep a token for a registry, so that commands and servers of this user can use it
+#[derive(Debug, Args)]
+pub(crate) struct Login {
+    /// The registry: https://HOST[:PORT][/PATH]
+    #[arg(long, value_name = "URL")]
+    pub(crate) remote: String,
+    /// Read the token from this file [default: standard input]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Forget the token for a registry
+#[derive(Debug, Args)]
+pub(crate) struct Logout {
+    /// The registry: https://HOST[:PORT][/PATH]
+    #[arg(long, value_name = "URL")]
+    pub(crate) remote: String,
+}

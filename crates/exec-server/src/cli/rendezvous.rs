@@ -1,0 +1,73 @@
+//! The options of `exec-server rendezvous`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+/// Run a rendezvous, through which clients reach servers that dial out
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first line on standard output is its URL. Peers need a token each:
+  exec-server token create --data DIR --role environment --environment ID
+  exec-server token create --data DIR --role harness --environment ID
+The URL itself shows a status page. On loopback it is open; otherwise it asks for a token:
+  exec-server token create --data DIR --role operator")]
+pub(crate) struct RendezvousOptions {
+    /// Where to listen: http://IP:PORT or https://IP:PORT
+    #[arg(long, value_name = "URL", value_parser = parse_listen_url)]
+    pub(crate) listen: HttpListenUrl,
+    /// Where to keep tokens and registrations; made if it does not exist
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) data: PathBuf,
+    /// Where peers find it, if that is not the address that it listens on
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The certificate of an https:// listener, then those of its authorities, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Use a certificate of its own, made once and kept in the data directory
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
+    pub(crate) tls_self_signed: bool,
+    /// Allow http:// beyond loopback, for a TLS proxy in front
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HttpListenUrl {
+    pub(crate) address: SocketAddr,
+    pub(crate) is_tls: bool,
+}
+
+fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
+    let (address, is_tls) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(address), _) => (address, false),
+        (None, Some(address)) => (address, true),
+        (None, None) => ("", false),
+    };
+    let address = address.strip_suffix('/').unwrap_or(address).parse();
+    address.map(|address| HttpListenUrl { address, is_tls }).map_err(|_| {
+        "expected http://IP:PORT or https://IP:PORT, with port 0 to have one chosen".to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_has_an_address_and_a_port() {
+        let url = parse_listen_url("https://[::1]:443/").unwrap();
+        assert!(url.is_tls && url.address.port() == 443);
+        assert!(!parse_listen_url("http://127.0.0.1:0").unwrap().is_tls);
+        for text in
+            ["", "127.0.0.1:1", "http://localhost:1", "http://127.0.0.1", "ws://127.0.0.1:1"]
+        {
+            assert!(parse_listen_url(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `exec-server token create`, `create-agent`, `list` and `revoke`: the credentials of a rendezvous, in its
+//! store or through the running service.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use exec_server_rendezvous::{
+    AdminRequest, AdminResponse, CredentialKind, CredentialSummary, EnvironmentId, NewCredential,
+    Role, administer,
+};
+
+use crate::cli::token::NewCredentialOptions;
+use crate::terminal::{json_line, printable};
+
+/// The secret of a new credential, and nothing else.
+pub(super) fn create(
+    options: &NewCredentialOptions,
+    kind: CredentialKind,
+) -> anyhow::Result<String> {
+    let new = NewCredential {
+        kind,
+        role: options.role.into(),
+        environments: options.environments.iter().cloned().collect(),
+        lifetime: options.ttl,
+        name: options.name.clone(),
+    };
+    match ask(&options.data.path, &AdminRequest::Create(new))? {
+        AdminResponse::Created { secret, .. } => Ok(secret.0 + "\n"),
+        _ => bail!("the service answered something else"),
+    }
+}
+
+pub(super) fn list(data: &Path, json: bool) -> anyhow::Result<String> {
+    let AdminResponse::Listed { credentials } = ask(data, &AdminRequest::List)? else {
+        bail!("the service answered something else");
+    };
+    Ok(match json {
+        true => credentials.iter().map(json_line).collect(),
+        false => table(&credentials, SystemTime::now()),
+    })
+}
+
+pub(super) fn revoke(data: &Path, id: &str) -> anyhow::Result<String> {
+    match ask(data, &AdminRequest::Revoke { id: id.to_owned() })? {
+        AdminResponse::Revoked { existed: true } => Ok(String::new()),
+        AdminResponse::Revoked { existed: false } => {
+            bail!("no token or agent has the id {id:?}; see exec-server token list")
+        }
+        _ => bail!("the service answered something else"),
+    }
+}
+
+fn ask(data: &Path, request: &AdminRequest) -> anyhow::Result<AdminResponse> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let response = runtime.block_on(administer(data, request));
+    response.with_context(|| format!("cannot manage the tokens in {}", data.display()))
+}
+
+fn table(credentials: &[CredentialSummary], now: SystemTime) -> String {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut text = String::new();
+    for credential in credentials {
+        let role = match credential.role {
+            Role::Environment => "environment",
+            Role::Harness => "harness",
+            Role::Operator => "operator",
+        };
+        let kind = match credential.kind {
+            CredentialKind::Token => "token",
+            CredentialKind::Agent => "agent",
+        };
+        let environments: Vec<_> =
+            credential.environments.iter().map(EnvironmentId::as_str).collect();
+        let environments = match credential.role {
+            Role::Operator => "all".to_owned(),
+            Role::Environment | Role::Harness => environments.join(","),
+        };
+        let expiry = match credential.expires {
+            None => "never expires".to_owned(),
+            Some(expires) if expires <= now => "expired".to_owned(),
+            Some(expires) => {
+                let left = Duration::from_secs(expires - now);
+                format!("expires in {}", humantime::format_duration(left))
+            }
+        };
+        let name = printable(credential.name.as_deref().unwrap_or("-"));
+        writeln!(text, "{}  {kind}  {role}  {environments}  {name}  {expiry}", credential.id)
+            .expect("a String accepts every write");
+    }
+    text
+}

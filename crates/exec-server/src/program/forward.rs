@@ -1,0 +1,186 @@
+//! `exec-server forward`: an environment whose streams another server answers.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use exec_server_relay::environment::{RemoteEnvironmentConfig, Serve};
+use exec_server_relay::registry::RegistryClient;
+use exec_server_transport::{
+    CloseCode, Connection, DialOptions, Incoming, Outgoing, Received, dial, read_token_file,
+};
+use tokio::sync::watch;
+
+use super::remote::RunningRemote;
+use super::serve::Signals;
+use crate::cli::remote::{Forward, RegistryFlags};
+use crate::config::remote::trusting;
+use crate::registry_credentials::CredentialChoice;
+
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long streams have to close at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+pub(crate) fn forward(options: &Forward) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(run(options))
+}
+
+async fn run(options: &Forward) -> anyhow::Result<ExitCode> {
+    let Forward { environment_id, name, use_agent_identity_auth, remote_token_file, .. } = options;
+    let RegistryFlags { remote, remote_tls_ca, remote_tls_fingerprint } = &options.registry;
+    RegistryClient::check_address(remote, environment_id)?;
+    let choice = CredentialChoice {
+        token_file: remote_token_file.clone(),
+        token_variable: None,
+        use_agent_identity: *use_agent_identity_auth,
+    };
+    let config = RemoteEnvironmentConfig {
+        base_url: remote.clone(),
+        environment_id: environment_id.clone(),
+        name: name.clone(),
+        credentials: choice.find(remote)?.credentials,
+        tls: trusting(remote_tls_ca.clone(), *remote_tls_fingerprint),
+    };
+    let mut signals = Signals::new()?;
+    let (stop, stopped) = watch::channel(false);
+    let mut remote = RunningRemote::start(config, forwarding(options, stopped)).await?;
+    tokio::select! {
+        refused = remote.ended() => refused?,
+        _ = signals.next() => {
+            remote.stop();
+            stop.send_replace(true);
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, remote.ended()).await;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Streams end when `stopped` turns true.
+fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
+    let url: Arc<str> = options.connect.as_written().into();
+    let tls = trusting(options.tls_ca.clone(), options.tls_fingerprint);
+    let dial_options = DialOptions { tls, ..DialOptions::default() };
+    let token_file = options.token_file.clone();
+    Arc::new(move |stream| {
+        let (url, mut options, token_file) =
+            (Arc::clone(&url), dial_options.clone(), token_file.clone());
+        let mut stopped = stopped.clone();
+        Box::pin(async move {
+            let dialling = async {
+                if let Some(path) = token_file {
+                    let read = tokio::task::spawn_blocking(move || read_token_file(&path)).await;
+                    options.bearer_token = Some(read??);
+                }
+                anyhow::Ok(dial(&url, &options).await?)
+            };
+            match tokio::time::timeout(DIAL_TIMEOUT, dialling).await {
+                Ok(Ok(server)) => {
+                    // The sender lives as long as the program.
+                    let stop = async { drop(stopped.wait_for(|stopped| *stopped).await) };
+                    bridge(stream, server, stop).await;
+                }
+                Ok(Err(error)) => tracing::warn!("cannot forward a stream: {error:#}"),
+                Err(_) => tracing::warn!("cannot forward a stream: the server does not answer"),
+            }
+        })
+    })
+}
+
+/// Passes messages on, both ways, until one side ends or `stop`. Then the other one is closed, after it
+/// was sent what came before the end.
+async fn bridge(left: Connection, right: Connection, stop: impl Future<Output = ()>) {
+    let Connection { incoming: mut from_left, outgoing: mut to_left, .. } = left;
+    let Connection { incoming: mut from_right, outgoing: mut to_right, .. } = right;
+    let pass_both_ways = async {
+        // A side that takes no more has closed, but its last messages may still wait to be read.
+        tokio::select! {
+            passed = pass_on(&mut from_left, &mut to_right) => if passed.is_err() {
+                let _ = pass_on(&mut from_right, &mut to_left).await;
+            },
+            passed = pass_on(&mut from_right, &mut to_left) => if passed.is_err() {
+                let _ = pass_on(&mut from_left, &mut to_right).await;
+            },
+        }
+    };
+    tokio::select! {
+        () = pass_both_ways => {}
+        () = stop => {}
+    }
+    tokio::join!(
+        to_left.close(CloseCode::Normal, "the other side closed"),
+        to_right.close(CloseCode::Normal, "the other side closed"),
+    );
+}
+
+/// Returns when all of `incoming` was passed on, or with an error if `outgoing` takes no more.
+async fn pass_on(incoming: &mut Incoming, outgoing: &mut Outgoing) -> io::Result<()> {
+    loop {
+        outgoing.flush().await?;
+        tokio::select! {
+            received = incoming.recv() => match received {
+                // No message of a stream is empty.
+                Some(Received::Message(message)) if message.is_empty() => {}
+                Some(Received::Message(message)) => outgoing.push(&message),
+                Some(Received::Malformed(_)) => {}
+                None => return Ok(()),
+            },
+            () = outgoing.control_pending() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_transport::memory;
+
+    use super::*;
+
+    async fn send(connection: &mut Connection, message: &[u8]) {
+        connection.outgoing.push(message);
+        connection.outgoing.flush().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn messages_pass_and_the_end_of_one_side_is_the_end_of_the_other() {
+        let ((mut client, left), (right, mut server)) = (memory(), memory());
+        let bridging = tokio::spawn(bridge(left, right, std::future::pending()));
+        send(&mut client, b"not even JSON").await;
+        let received = server.incoming.recv().await;
+        assert_eq!(received, Some(Received::Message("not even JSON".into())));
+        send(&mut server, b"one").await;
+        send(&mut server, b"two").await;
+        drop(server);
+        for expected in ["one", "two"] {
+            let received = client.incoming.recv().await;
+            assert_eq!(received, Some(Received::Message(expected.into())));
+        }
+        assert_eq!(client.incoming.recv().await, None);
+        bridging.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
+        let ((mut client, left), (right, mut server)) = (memory(), memory());
+        let bridging = tokio::spawn(bridge(left, right, std::future::pending()));
+        // More than fits into one of the two connections.
+        for number in 0..100_u8 {
+            send(&mut server, &[number]).await;
+        }
+        drop(server);
+        send(&mut client, b"unread").await;
+        // The bridge fails to pass that on.
+        tokio::task::yield_now().await;
+        for number in 0..100_u8 {
+            let received = client.incoming.recv().await;
+            assert_eq!(received, Some(Received::Message(vec![number].into())));
+        }
+        assert_eq!(client.incoming.recv().await, None);
+        bridging.await.unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! Running a rendezvous: open the store, bind, say where, serve, and drain.
+
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use exec_server_rendezvous::{
+    ADMIN_SOCKET_FILE, DirectoryError, RedbDirectory, Rendezvous, RendezvousConfig,
+};
+use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
+use tokio::time::{Instant, sleep};
+
+use super::door::{certificate_names, keep_certificate_current};
+use super::serve::Signals;
+use crate::cli::rendezvous::RendezvousOptions;
+
+/// How long a command that manages tokens may have the store open.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(super) fn run(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(options))
+}
+
+async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
+    if let Err(error) = exec_server_host::raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    let mut signals = Signals::new().context("cannot handle signals")?;
+    let directory = open(&options.data).await?;
+    let tls = certificate(options)?.map(Arc::new);
+    let config = RendezvousConfig {
+        public_url: options.public_url.clone(),
+        tls: tls.clone(),
+        insecure: options.insecure,
+        admin_socket: Some(options.data.join(ADMIN_SOCKET_FILE)),
+        ..RendezvousConfig::new(options.listen.address)
+    };
+    let service = Rendezvous::bind(config, Arc::new(directory)).await?;
+    let _reloading = keep_certificate_current(tls.clone()).context("cannot handle signals")?;
+    announce(service.url()).context("cannot write the URL to standard output")?;
+    if let Some(tls) = tls.filter(|_| options.tls_self_signed) {
+        // Nothing is lost with a line that cannot be written.
+        let _ = writeln!(io::stderr(), "certificate fingerprint: {}", tls.fingerprint());
+    }
+    service
+        .serve_until(async {
+            signals.next().await;
+            tracing::info!("shutting down");
+        })
+        .await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn open(data: &Path) -> anyhow::Result<RedbDirectory> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match RedbDirectory::open(data) {
+            Err(DirectoryError::InUse { .. }) if Instant::now() < deadline => {
+                sleep(RETRY_INTERVAL).await;
+            }
+            Err(DirectoryError::InUse { .. }) => {
+                bail!("another rendezvous uses {}; give this one its own --data", data.display())
+            }
+            opened => {
+                return opened
+                    .with_context(|| format!("cannot open the store in {}", data.display()));
+            }
+        }
+    }
+}
+
+fn certificate(options: &RendezvousOptions) -> anyhow::Result<Option<TlsServer>> {
+    let files = match (&options.tls_cert, &options.tls_key) {
+        (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+        _ if options.tls_self_signed => {
+            let address = options.listen.address.ip();
+            let host = options.public_url.as_deref().and_then(host_of);
+            let names = certificate_names([address].into_iter(), host);
+            let SelfSigned { certificate, key } = self_signed(&options.data.join("tls"), names)?;
+            Some((certificate, key))
+        }
+        _ => None,
+    };
+    let is_tls = options.listen.is_tls;
+    ensure!(
+        is_tls || files.is_none(),
+        "a certificate needs --listen https://IP:PORT; http:// has no TLS"
+    );
+    ensure!(
+        !is_tls || files.is_some(),
+        "https:// needs a certificate: --tls-cert and --tls-key, or --tls-self-signed"
+    );
+    let load = |(certificate, key)| TlsServer::load(TlsFiles { certificate, key, client_ca: None });
+    Ok(files.map(load).transpose()?)
+}
+
+/// The host in a URL, if a certificate can have it as a name.
+fn host_of(url: &str) -> Option<String> {
+    let authority = url.split_once("://")?.1.split('/').next()?;
+    let is_name = |host: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+        !host.is_empty() && host.bytes().all(is_part)
+    };
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next()?,
+        None => authority.split(':').next()?,
+    };
+    (is_name(host) || host.parse::<IpAddr>().is_ok()).then(|| host.to_owned())
+}
+
+/// The only line on standard output.
+fn announce(url: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{url}")?;
+    stdout.flush()
+}
