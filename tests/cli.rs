@@ -204,6 +204,10 @@ fn bench_measures_everything_it_names() {
         "walk",
         "search",
         "with TLS and a token",
+        "through a relay",
+        "handshake of a relay",
+        "routed by a rendezvous",
+        "idle streams",
     ] {
         assert!(text.contains(name), "{name} is missing in {text}");
     }

@@ -38,6 +38,8 @@ mod output;
 mod processes;
 mod readme;
 mod recipes;
+mod remote;
+mod rendezvous;
 mod resume;
 mod sandbox;
 mod secrecy;

@@ -1,9 +1,23 @@
 //! What a child can learn about the server that started it: nothing.
 
+use exec_server::{Environment, ExecBackend as _, ExecProcessEvent};
+use serde_json::json;
+
 use crate::support::machine::{is_root, parent};
-use crate::support::{AckingInbox, Inbox as _, ServerBuilder, program, shell};
+use crate::support::{
+    AckingInbox, Inbox as _, PROGRAM, RelayBuilder, ServerBuilder, command, program, run_command,
+    shell,
+};
 
 const SECRET: &str = "hush-this-is-a-secret";
+/// Hold the credentials of remote mode.
+const CREDENTIALS: [&str; 5] = [
+    "EXEC_SERVER_API_KEY",
+    "CODEX_API_KEY",
+    "EXEC_SERVER_ACCESS_TOKEN",
+    "CODEX_ACCESS_TOKEN",
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+];
 
 #[test]
 fn a_child_has_three_descriptors_and_the_environment_it_was_given() {
@@ -63,6 +77,41 @@ fn neither_keeper_nor_spawner_carries_a_secret() {
             let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
             assert!(!contains(&text, SECRET), "{file} of {pid}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_inherits_no_credentials_for_a_relay() {
+    let builder = RelayBuilder::new().variable("ANOTHER_API_KEY", "inherited");
+    let relay = CREDENTIALS.iter().fold(builder, |all, name| all.variable(name, SECRET)).start();
+    let environment = Environment::remote("box", relay.remote_server());
+    let policy = json!({"inherit": "all", "ignoreDefaultExcludes": true});
+    for start in [program("pipes", &["env"]), program("tty", &["env"]).tty()] {
+        let start = start.with("envPolicy", policy.clone());
+        let process = environment.start(start.typed()).await.unwrap();
+        let (mut events, mut output) = (process.subscribe_events(), Vec::new());
+        while let Some(event) = events.next().await {
+            if let ExecProcessEvent::Output(event) = event {
+                output.extend_from_slice(&event.chunk);
+            }
+        }
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.contains("ANOTHER_API_KEY=inherited"), "{output}");
+        assert!(!output.contains(SECRET), "{output}");
+    }
+}
+
+#[test]
+fn a_child_of_an_embedded_server_inherits_no_credentials() {
+    for flags in [&["run", "--server-env"][..], &["run", "--server-env", "-t"]] {
+        let mut run = command(PROGRAM);
+        run.args(flags).args(["--", "env"]).env("ORDINARY", "inherited");
+        // The last one alone is a mistake.
+        run.envs(CREDENTIALS[..4].iter().map(|name| (name, SECRET)));
+        let outcome = run_command(run);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert!(outcome.stdout.contains("ORDINARY=inherited"), "{}", outcome.stdout);
+        assert!(!outcome.stdout.contains(SECRET), "{}", outcome.stdout);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What every environment promises: the same tests for this machine, for a server on a WebSocket and for a server that
-//! is started when it is needed.
+//! What every environment promises: the same tests for this machine, for a server on a WebSocket, for a server that is
+//! started when it is needed, and for one behind a relay.
 
 mod connecting;
 mod cuts;
@@ -15,13 +15,13 @@ mod unified;
 use std::sync::Arc;
 
 use exec_server::environment::RemoteServer;
-use exec_server::protocol::{OutputStream, PathUri, StartParams};
+use exec_server::protocol::{OutputStream, PathUri};
 use exec_server::{
     Environment, ExecBackend, ExecProcess, ExecProcessEvent, ExecServerLaunchCommand,
     ExecServerRuntimePaths, ProcessEvents, ServerConfig,
 };
 
-use crate::support::{HANG, PROGRAM, Server, Start};
+use crate::support::{HANG, PROGRAM, Relay, Server, Start};
 
 /// Makes a test of each case for each kind of environment. Cases take what can start processes, or, after `whole:`,
 /// the environment itself.
@@ -50,6 +50,13 @@ macro_rules! in_every_environment {
                 crate::environments::Site::launched().$run(super::$case).await;
             })*
         }
+
+        mod relayed {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                crate::environments::Site::relayed().$run(super::$case).await;
+            })*
+        }
     };
     ($($case:ident,)*) => {
         crate::environments::in_every_environment! { @run $($case,)* }
@@ -62,7 +69,15 @@ type Backend = Arc<dyn ExecBackend>;
 /// An environment, and the server behind it if it needs one.
 struct Site {
     environment: Environment,
-    _server: Option<Server>,
+    _server: Behind,
+}
+
+/// The processes behind an environment.
+#[expect(dead_code, reason = "they are kept alive")]
+enum Behind {
+    Nothing,
+    Server(Server),
+    Relay(Box<Relay>),
 }
 
 impl Site {
@@ -72,7 +87,7 @@ impl Site {
 
     fn local_with(config: ServerConfig) -> Self {
         let paths = ExecServerRuntimePaths::with_spawner(PROGRAM);
-        Self { environment: Environment::local_with(paths, config), _server: None }
+        Self { environment: Environment::local_with(paths, config), _server: Behind::Nothing }
     }
 
     fn websocket() -> Self {
@@ -82,7 +97,8 @@ impl Site {
     fn websocket_with(flags: &[&str]) -> Self {
         let server = Server::with(flags);
         let remote = RemoteServer::at(server.url()).unwrap();
-        Self { environment: Environment::remote("remote", remote), _server: Some(server) }
+        let _server = Behind::Server(server);
+        Self { environment: Environment::remote("remote", remote), _server }
     }
 
     fn launched() -> Self {
@@ -96,18 +112,33 @@ impl Site {
             args: args.map(ToString::to_string).collect(),
             ..ExecServerLaunchCommand::default()
         });
-        Self { environment: Environment::remote("launched", remote), _server: None }
+        Self { environment: Environment::remote("launched", remote), _server: Behind::Nothing }
     }
 
-    fn every() -> [Self; 3] {
-        [Self::local(), Self::websocket(), Self::launched()]
+    fn relayed() -> Self {
+        Self::relayed_with(&[])
+    }
+
+    fn relayed_with(flags: &[&str]) -> Self {
+        let relay = Relay::with(flags);
+        let environment = Environment::remote("relayed", relay.remote_server());
+        Self { environment, _server: Behind::Relay(Box::new(relay)) }
+    }
+
+    fn every() -> [Self; 4] {
+        [Self::local(), Self::websocket(), Self::launched(), Self::relayed()]
     }
 
     /// Sites that keep nothing beyond the memory of each log.
-    fn every_without_spill() -> [Self; 3] {
+    fn every_without_spill() -> [Self; 4] {
         let flags = ["--spill-output-bytes-per-process", "0"];
         let config = ServerConfig { spill_output_bytes_per_process: 0, ..ServerConfig::default() };
-        [Self::local_with(config), Self::websocket_with(&flags), Self::launched_with(&flags)]
+        [
+            Self::local_with(config),
+            Self::websocket_with(&flags),
+            Self::launched_with(&flags),
+            Self::relayed_with(&flags),
+        ]
     }
 
     fn backend(&self) -> Backend {
@@ -155,12 +186,6 @@ impl Place {
 /// Bytes that say where they belong.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place % 251) as u8).collect()
-}
-
-impl Start {
-    fn typed(&self) -> StartParams {
-        serde_json::from_str(&self.params().to_string()).unwrap()
-    }
 }
 
 async fn start(backend: &Backend, start: &Start) -> Arc<dyn ExecProcess> {

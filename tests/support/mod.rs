@@ -6,6 +6,9 @@ mod files;
 mod inbox;
 pub(crate) mod machine;
 mod program;
+mod recorder;
+pub(crate) mod relay;
+pub(crate) mod rendezvous;
 mod running;
 mod server;
 mod start;
@@ -21,6 +24,7 @@ pub(crate) use machine::eventually;
 pub(crate) use program::{
     HISTORY_VARIABLE, Outcome, PROGRAM, command, run_command, run_program, run_with_input,
 };
+pub(crate) use relay::{Relay, RelayBuilder};
 pub(crate) use running::Running;
 pub(crate) use server::{Server, ServerBuilder};
 pub(crate) use start::{Start, program, shell};

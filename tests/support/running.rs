@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
 
 use rustix::process::Signal;
 
@@ -13,7 +14,7 @@ pub(crate) struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
-    stderr: BufReader<ChildStderr>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
@@ -23,7 +24,7 @@ impl Running {
         Self {
             stdin: child.stdin.take(),
             stdout: child.stdout.take().map(BufReader::new),
-            stderr: BufReader::new(child.stderr.take().unwrap()),
+            stderr: child.stderr.take().map(BufReader::new),
             child,
         }
     }
@@ -60,12 +61,23 @@ impl Running {
     }
 
     pub(crate) fn error_line(&mut self) -> String {
-        if self.stderr.buffer().is_empty() {
-            wait_readable(self.stderr.get_ref().as_fd());
+        let stderr = self.stderr.as_mut().expect("stderr is not collected");
+        if stderr.buffer().is_empty() {
+            wait_readable(stderr.get_ref().as_fd());
         }
         let mut line = String::new();
-        self.stderr.read_line(&mut line).unwrap();
+        stderr.read_line(&mut line).unwrap();
         line
+    }
+
+    /// Reads the rest of its standard error while it runs, so that it never waits for a reader.
+    pub(crate) fn collect_errors(&mut self) -> JoinHandle<String> {
+        let mut stderr = self.stderr.take().expect("stderr is collected once");
+        thread::spawn(move || {
+            let mut errors = String::new();
+            stderr.read_to_string(&mut errors).unwrap();
+            errors
+        })
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -105,7 +117,9 @@ impl Running {
         if let Some(stdout) = &mut self.stdout {
             stdout.read_to_string(&mut out).unwrap();
         }
-        self.stderr.read_to_string(&mut error).unwrap();
+        if let Some(stderr) = &mut self.stderr {
+            stderr.read_to_string(&mut error).unwrap();
+        }
         (self.child.wait().unwrap(), out, error)
     }
 }

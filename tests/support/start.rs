@@ -1,5 +1,6 @@
 //! What to ask a server to start.
 
+use exec_server::protocol::StartParams;
 use serde_json::{Value, json};
 
 /// Params of `process/start`.
@@ -45,6 +46,11 @@ impl Start {
 
     pub(crate) fn id(&self) -> &str {
         self.params["processId"].as_str().expect("an id is text")
+    }
+
+    /// For programs that use the library.
+    pub(crate) fn typed(&self) -> StartParams {
+        serde_json::from_str(&self.params.to_string()).unwrap()
     }
 
     pub(crate) fn params(&self) -> Value {

@@ -1,0 +1,247 @@
+//! Streams over links that are cut and lose packets, through a rendezvous that is killed: nothing is lost
+//! and nothing comes twice.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use exec_server_test_support::skipped;
+use rustix::process::Signal;
+
+use super::networks::{ADDRESS, Host, Networks, PORT};
+use crate::support::relay::{ENVIRONMENT_ID, wait_until_online};
+use crate::support::rendezvous::create_token;
+use crate::support::{Choices, PROGRAM, Running, eventually};
+
+/// Cuts of each of the three links.
+const CUTS: u32 = 5;
+/// The rendezvous is killed and started again after each so many rounds.
+const ROUNDS_PER_RESTART: u32 = 4;
+/// How far the writer of the echo is ahead of its reader.
+const AHEAD: u64 = 200;
+
+#[test]
+fn cuts_of_every_link_lose_and_double_nothing() {
+    run(CUTS);
+}
+
+#[test]
+#[ignore = "soak: 300 cuts of each link, run by `just soak`"]
+fn soak_cuts_of_every_link_lose_and_double_nothing() {
+    run(300);
+}
+
+fn run(cuts: u32) {
+    let networks = match Networks::new() {
+        Ok(networks) => networks,
+        Err(reason) => return skipped(format!("network namespaces: {reason}")),
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let mut site = Site::start(&networks, scratch.path());
+    let stop = scratch.path().join("stop");
+    let script = format!(
+        "i=0; while [ ! -e {} ]; do echo $i; i=$((i + 1)); sleep 0.002; done; echo end $i",
+        stop.display()
+    );
+    let printing = Printing::start(site.client(Host::FirstClient, &["sh", "-c", &script]));
+    let echoing = Echoing::start(site.client(Host::SecondClient, &["cat"]));
+    // Both have their streams; a first contact may fail for good.
+    wait_for_progress(&printing, &echoing, [0, 0]);
+    let mut choices = Choices::new(u64::from(cuts));
+    for round in 0..cuts {
+        if round == cuts / 2 {
+            for host in Host::ALL {
+                if let Err(reason) = networks.lose_packets(host, 2) {
+                    skipped(format!("lossy links: {reason}"));
+                }
+            }
+        }
+        for host in Host::ALL {
+            let seen = [printing.seen(), echoing.seen()];
+            networks.cut(host);
+            if choices.below(4) == 0 {
+                // At once, while the first cut is being mended.
+                networks.cut(Host::ALL[choices.below(3) as usize]);
+            }
+            wait_for_progress(&printing, &echoing, seen);
+        }
+        if round % ROUNDS_PER_RESTART == ROUNDS_PER_RESTART - 1 {
+            let seen = [printing.seen(), echoing.seen()];
+            site.restart_rendezvous();
+            wait_for_progress(&printing, &echoing, seen);
+        }
+    }
+    std::fs::write(&stop, "").unwrap();
+    echoing.finish();
+    printing.finish();
+}
+
+/// Waits until both clients have seen more than they had `seen`.
+fn wait_for_progress(printing: &Printing, echoing: &Echoing, seen: [u64; 2]) {
+    eventually("both clients go on", || {
+        printing.seen() > seen[0] + 10 && echoing.seen() > seen[1] + 10
+    });
+}
+
+/// A rendezvous and an environment, each on its own host.
+struct Site<'a> {
+    networks: &'a Networks,
+    directory: &'a Path,
+    rendezvous: Running,
+    _environment: Running,
+}
+
+impl<'a> Site<'a> {
+    fn start(networks: &'a Networks, directory: &'a Path) -> Self {
+        let data = directory.join("data");
+        let mut rendezvous = start_rendezvous(networks, &data);
+        let line = rendezvous.error_line();
+        let fingerprint = line.trim_end().rsplit(' ').next().unwrap().to_owned();
+        for role in ["environment", "harness"] {
+            std::fs::write(directory.join(role), create_token(&data, role)).unwrap();
+        }
+        let url = format!("https://{ADDRESS}:{PORT}");
+        let mut program = networks.on(Host::Environment, PROGRAM);
+        program
+            .args(["--remote", &url, "--environment-id", ENVIRONMENT_ID])
+            .args(["--remote-tls-fingerprint", &fingerprint, "--remote-token-file"])
+            .arg(directory.join("environment"));
+        let mut environment = Running::start(program);
+        wait_until_online(&mut environment);
+        let entry = format!(
+            "[[environments]]\nid = {ENVIRONMENT_ID:?}\nremote = {url:?}\n\
+             environment_id = {ENVIRONMENT_ID:?}\ntoken_file = \"harness\"\n\
+             tls_fingerprint = {fingerprint:?}\n"
+        );
+        std::fs::write(environments_file(directory), entry).unwrap();
+        Self { networks, directory, rendezvous, _environment: environment }
+    }
+
+    /// Killed, and started with the same data.
+    fn restart_rendezvous(&mut self) {
+        // `ip netns exec` becomes the program, so this is the rendezvous itself.
+        self.rendezvous.signal(Signal::KILL);
+        // Its port and its store are free only then.
+        eventually("the rendezvous is gone", || self.rendezvous.has_ended());
+        self.rendezvous = start_rendezvous(self.networks, &self.directory.join("data"));
+    }
+
+    fn client(&self, host: Host, program: &[&str]) -> Command {
+        let mut command = self.networks.on(host, PROGRAM);
+        command.args(["run", "--on", ENVIRONMENT_ID, "--"]).args(program);
+        command.env("EXEC_SERVER_ENVIRONMENTS", environments_file(self.directory));
+        command
+    }
+}
+
+fn environments_file(directory: &Path) -> PathBuf {
+    directory.join("environments.toml")
+}
+
+fn start_rendezvous(networks: &Networks, data: &Path) -> Running {
+    let mut program = networks.in_the_middle(PROGRAM);
+    program
+        .args(["rendezvous", "--listen", &format!("https://0.0.0.0:{PORT}"), "--tls-self-signed"])
+        .args(["--public-url", &format!("https://{ADDRESS}:{PORT}"), "--data"])
+        .arg(data);
+    let mut rendezvous = Running::start(program);
+    assert!(rendezvous.line().starts_with("https://"), "the rendezvous is up");
+    rendezvous
+}
+
+/// A client whose process prints numbered lines.
+struct Printing {
+    child: Child,
+    seen: Arc<AtomicU64>,
+    /// The number that the process says it would have printed next.
+    end: JoinHandle<u64>,
+}
+
+impl Printing {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let seen = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&seen);
+        let end = thread::spawn(move || {
+            for (expected, line) in (0_u64..).zip(lines) {
+                let line = line.unwrap();
+                match line.strip_prefix("end ") {
+                    Some(end) => return end.parse().unwrap(),
+                    None => assert_eq!(line, expected.to_string(), "lost or doubled"),
+                }
+                counter.store(expected, Ordering::Relaxed);
+            }
+            panic!("the client ended before its process");
+        });
+        Self { child, seen, end }
+    }
+
+    fn seen(&self) -> u64 {
+        assert!(!self.end.is_finished(), "the client has ended");
+        self.seen.load(Ordering::Relaxed)
+    }
+
+    fn finish(mut self) {
+        let end = self.end.join().unwrap();
+        assert_eq!(end, self.seen.load(Ordering::Relaxed) + 1, "all lines came");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A client whose process sends back the numbered lines that it gets.
+struct Echoing {
+    child: Child,
+    seen: Arc<AtomicU64>,
+    stop: Arc<AtomicU64>,
+    writer: JoinHandle<u64>,
+    reader: JoinHandle<u64>,
+}
+
+impl Echoing {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (seen, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (echoed, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+        let writer = thread::spawn(move || {
+            for number in 0_u64.. {
+                while number > echoed.load(Ordering::Relaxed) + AHEAD {
+                    thread::yield_now();
+                }
+                if stopped.load(Ordering::Relaxed) != 0 {
+                    return number;
+                }
+                writeln!(input, "{number}").unwrap();
+            }
+            unreachable!("numbers do not end");
+        });
+        let counter = Arc::clone(&seen);
+        let reader = thread::spawn(move || {
+            let mut count = 0;
+            for line in BufReader::new(output).lines() {
+                assert_eq!(line.unwrap(), count.to_string(), "lost or doubled");
+                counter.store(count, Ordering::Relaxed);
+                count += 1;
+            }
+            count
+        });
+        Self { child, seen, stop, writer, reader }
+    }
+
+    fn seen(&self) -> u64 {
+        assert!(!self.reader.is_finished(), "the client has ended");
+        self.seen.load(Ordering::Relaxed)
+    }
+
+    fn finish(mut self) {
+        self.stop.store(1, Ordering::Relaxed);
+        let written = self.writer.join().unwrap();
+        assert_eq!(self.reader.join().unwrap(), written, "all lines came back");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
