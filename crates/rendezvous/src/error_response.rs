@@ -97,10 +97,11 @@ impl From<DirectoryError> for Refusal {
             DirectoryError::Full => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many open tickets")
             }
+            // Clients try again after this.
             error => {
                 tracing::error!(%error, "the directory failed");
                 let message = "the service cannot use its store";
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
         }
     }

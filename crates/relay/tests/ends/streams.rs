@@ -77,3 +77,23 @@ async fn a_handshake_that_is_lost_with_a_socket_is_begun_again() {
     send(&mut connection, b"hello").await;
     assert_eq!(receive(&mut connection).await.unwrap(), "hello");
 }
+
+/// Takes as long as a harness waits for an answer: 10 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_is_met_with_silence_is_tried_once_more() {
+    let fixture = Fixture::start().await;
+    let mut silenced = None;
+    fixture
+        .rendezvous
+        .meddle(move |to, bytes| {
+            let stream = Frame::decode(bytes.clone()).unwrap().stream_id;
+            match *silenced.get_or_insert(stream) == stream {
+                true => Vec::new(),
+                false => vec![(to, bytes)],
+            }
+        })
+        .await;
+    let mut connection = fixture.harness().connect().await.unwrap();
+    send(&mut connection, b"hello").await;
+    assert_eq!(receive(&mut connection).await.unwrap(), "hello");
+}

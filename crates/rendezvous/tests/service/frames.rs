@@ -245,3 +245,30 @@ async fn sockets_of_an_environment_are_bounded() {
     assert_eq!(Peer::refusal(&url).await, 429);
     service.stop().await;
 }
+
+#[tokio::test]
+async fn harnesses_share_the_frame_rate_of_their_environment() {
+    let service = Service::start_with(|config| {
+        config.quotas.frames_per_second_per_environment = 1;
+    })
+    .await;
+    let (mut environment, _) = service.environment("box").await;
+    let mut harnesses = Vec::new();
+    for _ in 0..2 {
+        let token = service.token(Role::Harness, "box").await;
+        harnesses.push((service.harness("box", &token).await, StreamId::random()));
+    }
+    let [(hasty, hasty_stream), (modest, modest_stream)] = &mut harnesses[..] else { panic!() };
+    // The hasty one would be done before the other begins.
+    for _ in 0..30 {
+        hasty.send(*hasty_stream, b"again").await;
+    }
+    assert_eq!(environment.payload().await.0, *hasty_stream);
+    modest.send(*modest_stream, b"once").await;
+    let mut overtaken = 1;
+    while environment.payload().await.0 != *modest_stream {
+        overtaken += 1;
+    }
+    assert!(overtaken < 30, "the frames of one harness held up the other");
+    service.stop().await;
+}

@@ -5,5 +5,6 @@
 mod credentials;
 mod frames;
 mod lifetime;
+mod outages;
 mod registry;
 mod support;

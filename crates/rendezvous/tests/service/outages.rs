@@ -1,0 +1,226 @@
+//! A directory that fails for a while, as one across a network does.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use exec_server_relay::frame::StreamId;
+use exec_server_rendezvous::{
+    Authorization, Credential, CredentialId, CredentialKind, Directory, DirectoryError,
+    EnvironmentId, Lease, RedbDirectory, Registration, Revocation, Role, SecretHash, Ticket,
+};
+use serde_json::json;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::timeout;
+
+use crate::support::{LIMIT, Service, bearer, key};
+
+/// Passes every call on, or fails it. Its watchers hear of no revocation unless the test says so.
+#[derive(Debug)]
+struct UnreliableDirectory {
+    store: RedbDirectory,
+    is_down: AtomicBool,
+    refused: Notify,
+    revocations: broadcast::Sender<Revocation>,
+}
+
+impl UnreliableDirectory {
+    fn open(data: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            store: RedbDirectory::open(data).unwrap(),
+            is_down: AtomicBool::new(false),
+            refused: Notify::new(),
+            revocations: broadcast::Sender::new(16),
+        })
+    }
+
+    fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    fn reach(&self) -> Result<&RedbDirectory, DirectoryError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            self.refused.notify_one();
+            return Err(DirectoryError::Store("the network is down".into()));
+        }
+        Ok(&self.store)
+    }
+
+    /// Resolves when the service has asked in vain.
+    async fn asked_in_vain(&self) {
+        timeout(LIMIT, self.refused.notified()).await.expect("the service asks");
+    }
+}
+
+#[async_trait]
+impl Directory for UnreliableDirectory {
+    async fn register(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+        expected: Option<u64>,
+    ) -> Result<Lease, DirectoryError> {
+        self.reach()?.register(environment, registration, expected).await
+    }
+
+    async fn renew(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        online_until: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        self.reach()?.renew(environment, generation, online_until).await
+    }
+
+    async fn release(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+    ) -> Result<(), DirectoryError> {
+        self.reach()?.release(environment, generation).await
+    }
+
+    async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {
+        self.reach()?.lookup(environment).await
+    }
+
+    async fn environment_by_ticket(
+        &self,
+        ticket: SecretHash,
+    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError> {
+        self.reach()?.environment_by_ticket(ticket).await
+    }
+
+    async fn put_ticket(
+        &self,
+        hash: SecretHash,
+        ticket: Ticket,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        self.reach()?.put_ticket(hash, ticket, now).await
+    }
+
+    async fn take_ticket(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Ticket>, DirectoryError> {
+        self.reach()?.take_ticket(hash, now).await
+    }
+
+    async fn put_authorization(
+        &self,
+        hash: SecretHash,
+        authorization: Authorization,
+        now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        self.reach()?.put_authorization(hash, authorization, now).await
+    }
+
+    async fn take_authorization(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Authorization>, DirectoryError> {
+        self.reach()?.take_authorization(hash, now).await
+    }
+
+    async fn put_credential(&self, credential: Credential) -> Result<(), DirectoryError> {
+        self.reach()?.put_credential(credential).await
+    }
+
+    async fn token_by_hash(&self, hash: SecretHash) -> Result<Option<Credential>, DirectoryError> {
+        self.reach()?.token_by_hash(hash).await
+    }
+
+    async fn credential(&self, id: &CredentialId) -> Result<Option<Credential>, DirectoryError> {
+        self.reach()?.credential(id).await
+    }
+
+    async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError> {
+        self.reach()?.list_credentials().await
+    }
+
+    async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError> {
+        self.reach()?.revoke_credential(id).await
+    }
+
+    fn watch_revocations(&self) -> broadcast::Receiver<Revocation> {
+        self.revocations.subscribe()
+    }
+
+    async fn remember_assertion(
+        &self,
+        hash: SecretHash,
+        expires: SystemTime,
+        now: SystemTime,
+    ) -> Result<bool, DirectoryError> {
+        self.reach()?.remember_assertion(hash, expires, now).await
+    }
+
+    async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
+        self.reach()?.signing_secret().await
+    }
+}
+
+async fn start(data: &Path) -> (Arc<UnreliableDirectory>, Service) {
+    let directory = UnreliableDirectory::open(data);
+    let shared: Arc<dyn Directory> = Arc::clone(&directory) as _;
+    (directory, Service::start_on(shared, data, "127.0.0.1:0", |_| ()).await)
+}
+
+#[tokio::test]
+async fn streams_go_on_without_a_directory_and_new_peers_come_when_it_is_back() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (directory, service) = start(scratch.path()).await;
+    let (mut environment, _) = service.environment("box").await;
+    let token = service.token(Role::Harness, "box").await;
+    let mut harness = service.harness("box", &token).await;
+    let stream = StreamId::random();
+    harness.send(stream, b"before").await;
+    assert_eq!(environment.payload().await.1, "before");
+
+    directory.set_down(true);
+    let body = json!({"harness_public_key": key("h")});
+    let (status, refusal) = service.call("box", "connect", &bearer(&token), &body).await;
+    // Clients try again after this one.
+    assert_eq!(status, 503, "{refusal}");
+    environment.send(stream, b"during").await;
+    assert_eq!(harness.payload().await.1, "during");
+
+    directory.set_down(false);
+    let mut second = service.harness("box", &token).await;
+    let other = StreamId::random();
+    second.send(other, b"after").await;
+    assert_eq!(environment.payload().await, (other, "after".into()));
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn revocations_that_were_missed_are_found_once_the_directory_answers() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (directory, service) = start(scratch.path()).await;
+    let (mut environment, _) = service.environment("box").await;
+    let (revoked, token) = service.create(CredentialKind::Token, Role::Harness, "box").await;
+    let kept = service.token(Role::Harness, "box").await;
+    let mut lost = service.harness("box", &token).await;
+    let mut harness = service.harness("box", &kept).await;
+    // Both are attached, and what is checked then was checked.
+    for peer in [&mut lost, &mut harness] {
+        peer.send(StreamId::random(), b"hello").await;
+        environment.payload().await;
+    }
+    // The watch says nothing of it.
+    service.revoke(&revoked).await;
+    directory.set_down(true);
+    directory.revocations.send(Revocation::Missed).unwrap();
+    directory.asked_in_vain().await;
+    directory.set_down(false);
+    lost.closed().await;
+    let stream = StreamId::random();
+    harness.send(stream, b"still here").await;
+    assert_eq!(environment.payload().await, (stream, "still here".into()));
+    service.stop().await;
+}
