@@ -191,11 +191,11 @@ impl Outgoing {
     }
 
     /// The same for a message that the caller does not need any more.
-    pub fn push_owned(&mut self, message: Vec<u8>) {
+    pub fn push_owned(&mut self, message: Bytes) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.push(&message),
             OutgoingTransport::WebSocket(writer) => writer.push_owned(message),
-            OutgoingTransport::Memory(writer) => writer.push(message.into()),
+            OutgoingTransport::Memory(writer) => writer.push(message),
             OutgoingTransport::LengthPrefixed(writer) => writer.push(&message),
         }
     }

@@ -1,7 +1,7 @@
 //! Bytes on their way to a sink, written so that a cancelled write loses and repeats nothing.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -14,6 +14,9 @@ const LARGEST_KEPT: usize = 2 << 20;
 
 /// What an idle connection may keep.
 const IDLE_KEPT: usize = 8 << 10;
+
+/// Pieces that are written at once.
+const MAX_SLICES: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
@@ -68,17 +71,16 @@ impl WriteBuffer {
     pub(crate) async fn write_to(&mut self, sink: &mut ByteSink) -> io::Result<()> {
         self.forget_written();
         while !self.is_empty() {
-            let first = self.segments.front().map_or(&self.bytes[..], |segment| segment);
-            let count = sink.write(&first[self.written..]).await?;
+            let mut count = sink.write_vectored(&self.slices()).await?;
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.written += count;
             self.started = true;
-            if self.segments.front().is_some_and(|first| first.len() == self.written) {
-                self.segments.pop_front();
-                self.written = 0;
+            count += self.written;
+            while let Some(first) = self.segments.pop_front_if(|first| first.len() <= count) {
+                count -= first.len();
             }
+            self.written = count;
         }
         self.bytes.clear();
         self.written = 0;
@@ -87,6 +89,17 @@ impl WriteBuffer {
             self.clear();
         }
         Ok(())
+    }
+
+    /// The first pieces of what the sink does not have.
+    fn slices(&self) -> [IoSlice<'_>; MAX_SLICES] {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let pieces = self.segments.iter().map(|segment| &segment[..]).chain([&self.bytes[..]]);
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+        }
+        slices[0].advance(self.written);
+        slices
     }
 
     /// A writer that is cancelled and fed again and again must not keep all that it ever wrote.
@@ -100,6 +113,10 @@ impl WriteBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Poll};
+
     use tokio::io::AsyncReadExt;
 
     use super::*;
@@ -135,6 +152,71 @@ mod tests {
         assert!(buffer.is_empty() && !buffer.is_started());
         drop(sink);
         assert_eq!(rest.await.unwrap(), sent);
+    }
+
+    /// Takes a few bytes at a time, from as many pieces as it is given.
+    struct Reluctant {
+        most: usize,
+        is_vectored: bool,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl AsyncWrite for Reluctant {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let count = bytes.len().min(self.most);
+            self.taken.lock().unwrap().extend_from_slice(&bytes[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            slices: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let all: Vec<u8> = match self.is_vectored {
+                true => slices.iter().flat_map(|slice| slice.to_vec()).collect(),
+                false => slices.iter().find(|slice| !slice.is_empty()).unwrap().to_vec(),
+            };
+            self.as_mut().poll_write(context, &all)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_are_written_whole_however_many_and_however_they_are_taken() {
+        // Up to more pieces than are written at once.
+        for pieces in 0..2 * MAX_SLICES + 3 {
+            for (most, is_vectored) in [(1, true), (5, true), (12, true), (1000, true), (5, false)]
+            {
+                let taken = Arc::<Mutex<Vec<u8>>>::default();
+                let reluctant = Reluctant { most, is_vectored, taken: Arc::clone(&taken) };
+                let mut sink: ByteSink = Box::new(reluctant);
+                let (mut buffer, mut expected) = (WriteBuffer::default(), Vec::new());
+                for number in 0..pieces {
+                    let piece = vec![number as u8; 1 + number % 7];
+                    expected.extend_from_slice(&piece);
+                    match number % 3 {
+                        0 => buffer.end().extend_from_slice(&piece),
+                        _ => buffer.append_segment(piece.into()),
+                    }
+                }
+                assert_eq!(buffer.len(), expected.len());
+                buffer.write_to(&mut sink).await.unwrap();
+                assert!(buffer.is_empty() && !buffer.is_started());
+                assert_eq!(*taken.lock().unwrap(), expected, "{pieces} pieces, {most} at a time");
+            }
+        }
     }
 
     #[tokio::test]

@@ -77,7 +77,7 @@ impl Writer {
                 }
                 Taken::Large(text) => {
                     *answer_bytes += text.len();
-                    outgoing.push_owned(text);
+                    outgoing.push_owned(text.into());
                 }
             }
             if let Some((feed, seq)) = events {

@@ -1,6 +1,6 @@
 //! Counts what the socket takes, so that the reader can tell a slow peer from a stuck one.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -30,6 +30,20 @@ impl AsyncWrite for CountedSink {
         let count = ready!(Pin::new(&mut self.sink).poll_write(context, bytes))?;
         self.control.count_written(count);
         Poll::Ready(Ok(count))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(Pin::new(&mut self.sink).poll_write_vectored(context, slices))?;
+        self.control.count_written(count);
+        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.sink.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

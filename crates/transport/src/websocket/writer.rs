@@ -16,8 +16,8 @@ use super::{MAX_FRAME_BYTES, Role, frame};
 use crate::connection::filled;
 use crate::write_buffer::{ByteSink, WriteBuffer};
 
-/// Copying less than this costs less than a write of its own.
-const SMALL_MESSAGE: usize = 64 << 10;
+/// Copying less than this costs less than a piece of its own in a write.
+const SMALL_MESSAGE: usize = 16 << 10;
 
 pub(crate) struct WebSocketWriter {
     sink: ByteSink,
@@ -85,12 +85,12 @@ impl WebSocketWriter {
     }
 
     /// The same without a copy, where there is no mask to put on and the message is large.
-    pub(crate) fn push_owned(&mut self, message: Vec<u8>) {
+    pub(crate) fn push_owned(&mut self, message: Bytes) {
         if self.role == Role::Client || message.len() < SMALL_MESSAGE {
             return self.push(&message);
         }
         let mut opcode = OpCode::Data(self.data);
-        let mut rest = Bytes::from(message);
+        let mut rest = message;
         while !rest.is_empty() {
             let fragment = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
             let end = self.messages.end();
