@@ -17,6 +17,7 @@ mod stdio;
 mod tls;
 mod websocket;
 mod write_buffer;
+mod yield_budget;
 
 pub use auth::{
     AuthError, AuthOptions, Authenticator, CapabilityToken, Claims, MIN_SECRET_BYTES, SandboxClaim,
@@ -43,6 +44,7 @@ pub use tls::{
 };
 pub use tungstenite::protocol::frame::coding::CloseCode;
 pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};
+pub use yield_budget::YieldBudget;
 
 /// For the targets in `fuzz/`; no other build has it.
 #[cfg(fuzzing)]

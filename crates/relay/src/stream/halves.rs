@@ -3,10 +3,10 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use exec_server_transport::StreamPeer;
+use exec_server_transport::{StreamPeer, YieldBudget};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -16,55 +16,70 @@ use super::state::State;
 
 /// Ends when the peer has reset the stream and everything before that was read.
 #[derive(Debug)]
-pub(super) struct StreamReader(Arc<Stream>);
+pub(super) struct StreamReader {
+    stream: Arc<Stream>,
+    /// Acknowledgements leave before more is read.
+    budget: YieldBudget,
+}
 
 /// Dropping it closes the stream.
 #[derive(Debug)]
-pub(super) struct StreamWriter(Arc<Stream>);
+pub(super) struct StreamWriter {
+    stream: Arc<Stream>,
+    /// Records leave before more is written.
+    budget: YieldBudget,
+}
 
 impl StreamReader {
     pub(super) fn new(stream: Arc<Stream>) -> Self {
-        Self(stream)
+        Self { stream, budget: YieldBudget::default() }
     }
 }
 
 impl StreamWriter {
     pub(super) fn new(stream: Arc<Stream>) -> Self {
-        Self(stream)
+        Self { stream, budget: YieldBudget::default() }
     }
 }
 
 impl AsyncRead for StreamReader {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.change(|state, now| state.poll_read(context, buffer, now))
+        ready!(self.budget.poll_ready(context));
+        let before = buffer.filled().len();
+        ready!(self.stream.change(|state, now| state.poll_read(context, buffer, now)))?;
+        self.budget.consume(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for StreamWriter {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0.change(|state, _| state.poll_write(context, bytes))
+        ready!(self.budget.poll_ready(context));
+        let count = ready!(self.stream.change(|state, _| state.poll_write(context, bytes)))?;
+        self.budget.consume(count);
+        Poll::Ready(Ok(count))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.change(|state, _| state.poll_flush(context))
+        self.stream.change(|state, _| state.poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.change(|state, now| state.poll_shutdown(context, now))
+        self.stream.change(|state, now| state.poll_shutdown(context, now))
     }
 }
 
 impl Drop for StreamWriter {
     fn drop(&mut self) {
-        self.0.change(State::close);
+        self.stream.change(State::close);
     }
 }
 
