@@ -1,4 +1,4 @@
-//! What an agent signs with the key of its identity. Takes the time, keeps none.
+//! Assertions that agents sign with the keys of their identities. The time is an argument.
 //!
 //! A task needs no memory: its id carries a mark of this service, made with a secret.
 

@@ -1,4 +1,4 @@
-//! What the operator decides; values only.
+//! The settings of a rendezvous; values only.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,12 +76,14 @@ pub struct Quotas {
     pub sockets_per_environment: usize,
     /// Sockets of either kind.
     pub sockets_per_credential: usize,
-    /// What waits to be written to one socket. Peers have a window of 1 MiB for each stream.
+    /// Frames that wait to be written to one socket. Peers have a window of 1 MiB for each stream.
     pub queued_bytes_per_socket: usize,
     /// The same for all sockets of one credential.
     pub queued_bytes_per_credential: usize,
     /// The same for all sockets of harnesses of one environment.
     pub queued_bytes_per_environment: usize,
+    /// Frames of which all sockets of one credential have sent only a part.
+    pub unfinished_bytes_per_credential: usize,
     /// Frames that the sockets of one credential may send; beyond it they are read more slowly.
     pub frames_per_second_per_credential: u32,
     /// Frames that all harnesses of one environment may send it.
@@ -104,6 +106,7 @@ impl Default for Quotas {
             queued_bytes_per_socket: 4 << 20,
             queued_bytes_per_credential: 32 << 20,
             queued_bytes_per_environment: 64 << 20,
+            unfinished_bytes_per_credential: 32 << 20,
             frames_per_second_per_credential: 100_000,
             frames_per_second_per_environment: 200_000,
             calls_per_second: 100,

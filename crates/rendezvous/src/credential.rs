@@ -37,7 +37,7 @@ pub enum Role {
     Operator,
 }
 
-/// What is kept of a credential. None of it is secret.
+/// A credential as it is stored. None of it is secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
     pub id: CredentialId,

@@ -31,7 +31,7 @@ const MAX_DISCARDED_BYTES: usize = 1 << 20;
 /// The longest path segment that is looked at.
 const MAX_ID_BYTES: usize = 256;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub(crate) struct Handler {
     pub(crate) directory: Arc<dyn Directory>,

@@ -1,6 +1,7 @@
-//! What is counted: rates, sockets and bytes. Takes the time, keeps none.
+//! Rates, counts and byte budgets. The time is an argument.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -142,23 +143,27 @@ impl ByteBudget {
     }
 }
 
-/// One budget for each key, for as long as it is used.
-#[derive(Debug)]
-pub(crate) struct ByteBudgets<K> {
-    limit: usize,
-    budgets: Mutex<HashMap<K, Arc<ByteBudget>>>,
+/// One value for each key, for as long as it is used.
+pub(crate) struct PerKey<K, V> {
+    make: Box<dyn Fn() -> V + Send + Sync>,
+    values: Mutex<HashMap<K, Arc<V>>>,
 }
 
-impl<K: Clone + Eq + Hash> ByteBudgets<K> {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, budgets: Mutex::default() }
+impl<K: Clone + Eq + Hash, V> PerKey<K, V> {
+    pub(crate) fn new(make: impl Fn() -> V + Send + Sync + 'static) -> Self {
+        Self { make: Box::new(make), values: Mutex::default() }
     }
 
-    pub(crate) fn of(&self, key: &K) -> Arc<ByteBudget> {
-        let mut budgets = self.budgets.lock().expect("no code panics while it holds the budgets");
-        budgets.retain(|_, budget| Arc::strong_count(budget) > 1);
-        let new = || Arc::new(ByteBudget::new(self.limit));
-        Arc::clone(budgets.entry(key.clone()).or_insert_with(new))
+    pub(crate) fn of(&self, key: &K) -> Arc<V> {
+        let mut values = self.values.lock().expect("no code panics while it holds the values");
+        values.retain(|_, value| Arc::strong_count(value) > 1);
+        Arc::clone(values.entry(key.clone()).or_insert_with(|| Arc::new((self.make)())))
+    }
+}
+
+impl<K, V> fmt::Debug for PerKey<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerKey").finish_non_exhaustive()
     }
 }
 
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_and_given_back() {
-        let budgets = ByteBudgets::new(100);
+        let budgets = PerKey::new(|| ByteBudget::new(100));
         let (one, other) = (budgets.of(&"a"), budgets.of(&"a"));
         assert!(one.try_add(60));
         assert!(!other.try_add(60));

@@ -1,5 +1,5 @@
-//! What the nodes of a rendezvous share: registrations, credentials, and material that is good for one
-//! use.
+//! The state that the nodes of a rendezvous share: registrations, credentials, and material that is
+//! good for one use.
 //!
 //! [`Directory`] asks for little, so that a replicated key-value store can be behind it:
 //! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never pass

@@ -1,6 +1,6 @@
 //! The directory of a single node, in one file.
 //!
-//! What must survive a restart is in `redb`, with durable commits. Tickets, authorizations and the
+//! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations and the
 //! information which environments are connected are in memory.
 
 use std::collections::HashMap;

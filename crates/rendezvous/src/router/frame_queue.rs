@@ -12,11 +12,11 @@ use tokio::time::sleep;
 
 use crate::quota::ByteBudget;
 
-/// What an entry costs besides its bytes, so that tiny frames are bounded too.
+/// The overhead of an entry, so that tiny frames are bounded too.
 const ENTRY_BYTES: usize = 64;
-/// A frame shares memory with whatever its peer sent before and after it. Small ones are copied, so
-/// that they do not keep that alive, and so are all while the socket is slow.
-const SMALL_FRAME: usize = 8 << 10;
+/// A frame shares memory with the frames before and after it. Small ones are copied, so that they do
+/// not keep that memory, and so are all frames of a socket that is slow.
+const SMALL_FRAME: usize = 16 << 10;
 const MOST_SHARED: usize = 512 << 10;
 /// How long a frame waits before it asks again for bytes of a budget.
 const BUDGET_INTERVAL: Duration = Duration::from_millis(5);
@@ -32,7 +32,7 @@ pub(super) struct FrameQueue {
     closing: watch::Sender<Option<Closing>>,
     /// Shared with other queues.
     budgets: Vec<Arc<ByteBudget>>,
-    /// What the budgets count for this queue.
+    /// Bytes that the budgets count for this queue.
     charged: AtomicUsize,
 }
 
@@ -160,7 +160,9 @@ impl FrameQueue {
 
     fn append(&self, frame: Bytes) {
         let mut waiting = self.lock();
-        let is_shared = frame.len() >= SMALL_FRAME && waiting.bytes < MOST_SHARED;
+        // Also counts what is being written.
+        let charged = self.charged.load(Ordering::Relaxed);
+        let is_shared = frame.len() >= SMALL_FRAME && charged < MOST_SHARED;
         waiting.bytes += cost(&frame);
         waiting.frames.push_back(match is_shared {
             true => frame,

@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use exec_server_relay::frame::MAX_FRAME_BYTES;
-use exec_server_transport::{CloseCode, Connection};
+use exec_server_transport::{CloseCode, Connection, MemoryBudget};
 use tokio::time::Instant;
 
 use crate::config::{Quotas, RendezvousConfig};
 use crate::credential::CredentialId;
 use crate::environment_id::EnvironmentId;
-use crate::quota::{ByteBudget, ByteBudgets, Counted, Counts, RateLimits};
+use crate::quota::{ByteBudget, Counted, Counts, PerKey, RateLimits};
 pub(crate) use environment::EnvironmentStatus;
 use environment::{Environment, Socket};
 pub(crate) use frame_queue::Closing;
@@ -50,8 +50,9 @@ pub(crate) struct Router {
     frames_of_credentials: RateLimits<CredentialId>,
     frames_of_environments: RateLimits<EnvironmentId>,
     streams_of_credentials: Arc<Counts<CredentialId>>,
-    credential_budgets: ByteBudgets<CredentialId>,
-    environment_budgets: ByteBudgets<EnvironmentId>,
+    credential_budgets: PerKey<CredentialId, ByteBudget>,
+    environment_budgets: PerKey<EnvironmentId, ByteBudget>,
+    unfinished_frames: PerKey<CredentialId, MemoryBudget>,
     sockets_of_credentials: Arc<Counts<CredentialId>>,
     sockets_of_environments: Arc<Counts<EnvironmentId>>,
     sockets: Arc<Counts<()>>,
@@ -126,8 +127,11 @@ impl Router {
             frames_of_credentials: frame_rates(quotas.frames_per_second_per_credential),
             frames_of_environments: frame_rates(quotas.frames_per_second_per_environment),
             streams_of_credentials: Counts::new(quotas.streams_per_credential),
-            credential_budgets: ByteBudgets::new(quotas.queued_bytes_per_credential),
-            environment_budgets: ByteBudgets::new(quotas.queued_bytes_per_environment),
+            credential_budgets: byte_budgets(quotas.queued_bytes_per_credential),
+            environment_budgets: byte_budgets(quotas.queued_bytes_per_environment),
+            unfinished_frames: PerKey::new(move || {
+                MemoryBudget::new(quotas.unfinished_bytes_per_credential)
+            }),
             sockets_of_credentials: Counts::new(quotas.sockets_per_credential),
             sockets_of_environments: Counts::new(quotas.sockets_per_environment),
             sockets: Counts::new(quotas.sockets),
@@ -159,6 +163,7 @@ impl Router {
     /// Serves one socket to its end. Returns whether the environment went offline with it.
     pub(crate) async fn serve(&self, connection: Connection, grant: SocketGrant) -> bool {
         let SocketGrant { environment: id, credential, expires, end, permit } = grant;
+        let unfinished_frames = self.unfinished_frames.of(&credential);
         let mut budgets =
             vec![self.credential_budgets.of(&credential), Arc::clone(&self.queued_bytes)];
         let mut frame_rates = vec![self.frames_of_credentials.of(&credential)];
@@ -177,7 +182,9 @@ impl Router {
         let is_environment = matches!(end, RelayEnd::Environment { .. });
         let credential = &socket.credential;
         tracing::info!(environment = %id, is_environment, %credential, "socket opened");
-        let relay = socket::Relay { router: self, environment, socket, frame_rates };
+        let unfinished_frames = unfinished_frames.share();
+        let relay =
+            socket::Relay { router: self, environment, socket, frame_rates, unfinished_frames };
         let offline = match end {
             RelayEnd::Environment { .. } => {
                 relay.serve_environment(connection).await;
@@ -276,6 +283,10 @@ impl Router {
     fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Arc<Environment>>> {
         self.environments.lock().expect("no code panics while it holds the environments")
     }
+}
+
+fn byte_budgets<K: Clone + Eq + Hash>(limit: usize) -> PerKey<K, ByteBudget> {
+    PerKey::new(move || ByteBudget::new(limit))
 }
 
 /// A second's worth may come at once.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_relay::frame::{MAX_FRAME_BYTES, peek_stream_id};
-use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received};
+use exec_server_transport::{
+    CloseCode, Connection, Incoming, MemoryShare, Outgoing, Received, YieldBudget,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::environment::{Environment, Route, Socket};
@@ -21,6 +23,8 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 const NOT_A_FRAME: Closing = Closing { code: CloseCode::Protocol, reason: "not a relay frame" };
 const TEXT: Closing =
     Closing { code: CloseCode::Unsupported, reason: "frames are binary messages" };
+const UNFINISHED: Closing =
+    Closing { code: CloseCode::Policy, reason: "the token has too many unfinished frames" };
 const SLOW: Closing = Closing { code: CloseCode::Policy, reason: "this socket is read too slowly" };
 
 pub(super) struct Relay<'r> {
@@ -29,12 +33,15 @@ pub(super) struct Relay<'r> {
     pub(super) socket: &'r Arc<Socket>,
     /// A frame has to satisfy each of them.
     pub(super) frame_rates: Vec<Arc<RateLimit>>,
+    /// Its share of the memory for frames of which only a part has come.
+    pub(super) unfinished_frames: MemoryShare,
 }
 
 impl Relay<'_> {
     pub(super) async fn serve_environment(&self, connection: Connection) {
         let (mut incoming, writer) = self.start(connection);
-        while let Some(received) = self.receive(&mut incoming).await {
+        let mut budget = YieldBudget::default();
+        while let Some(received) = self.receive(&mut incoming, &mut budget).await {
             self.keep_to_rate().await;
             match &received {
                 Received::Message(frame) => self.route_to_harness(frame),
@@ -46,7 +53,8 @@ impl Relay<'_> {
 
     pub(super) async fn serve_harness(&self, connection: Connection) {
         let (mut incoming, writer) = self.start(connection);
-        while let Some(received) = self.receive(&mut incoming).await {
+        let mut budget = YieldBudget::default();
+        while let Some(received) = self.receive(&mut incoming, &mut budget).await {
             self.keep_to_rate().await;
             match received {
                 Received::Message(frame) => self.route_to_environment(frame).await,
@@ -67,18 +75,28 @@ impl Relay<'_> {
         let Connection { mut incoming, mut outgoing, .. } = connection;
         incoming.limit_messages(MAX_FRAME_BYTES);
         incoming.expect_binary();
+        incoming.charge_to(&self.unfinished_frames);
         outgoing.send_binary();
         let socket = Arc::clone(self.socket);
         (incoming, tokio::spawn(async move { write_frames(outgoing, &socket).await }))
     }
 
-    /// The next message; `None` when the socket is over or closed.
-    async fn receive(&self, incoming: &mut Incoming) -> Option<Received> {
-        tokio::select! {
+    /// The next message; `None` when the socket is over or closed. Frames leave before more is read.
+    async fn receive(&self, incoming: &mut Incoming, budget: &mut YieldBudget) -> Option<Received> {
+        budget.ready().await;
+        let received = tokio::select! {
             biased;
             _ = self.socket.queue.closed() => None,
+            () = self.unfinished_frames.exceeded() => {
+                self.socket.queue.close(UNFINISHED);
+                None
+            }
             received = incoming.recv() => received,
+        };
+        if let Some(Received::Message(frame)) = &received {
+            budget.consume(frame.len());
         }
+        received
     }
 
     /// Lets the peer take the close frame, and ends the writer.
@@ -174,7 +192,7 @@ async fn write_frames(mut outgoing: Outgoing, socket: &Socket) {
             cost = queue.next_batch(&mut batch) => {
                 under_way = cost;
                 for frame in batch.drain(..) {
-                    outgoing.push(&frame);
+                    outgoing.push_owned(frame);
                 }
             }
             () = outgoing.control_pending() => {}

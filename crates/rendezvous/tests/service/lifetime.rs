@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::support::{LIMIT, Peer, Service, bearer, key};
+use crate::support::{LIMIT, Peer, Service, bearer, key, raw_socket};
 
 #[tokio::test]
 async fn a_restart_keeps_tokens_and_the_tickets_of_environments() {
@@ -53,18 +53,7 @@ async fn sockets_are_told_of_the_restart() {
     let service = Service::start().await;
     let (_environment, registered) = service.environment("box").await;
     // A client of its own: connections do not tell with which code they were closed.
-    let address = service.address;
-    let path = registered["url"].as_str().unwrap().split_once("/relay").unwrap().1.to_owned();
-    let mut raw = tokio::net::TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "GET /relay{path} HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
-         connection: upgrade\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    );
-    raw.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = vec![0; 12];
-    raw.read_exact(&mut answer).await.unwrap();
-    assert_eq!(answer, b"HTTP/1.1 101");
+    let mut raw = raw_socket(service.address, registered["url"].as_str().unwrap()).await;
     service.wait_online("box").await;
     let (_, received) = tokio::join!(service.stop(), async {
         let mut received = Vec::new();

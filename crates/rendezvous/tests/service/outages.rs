@@ -22,7 +22,8 @@ use crate::support::{LIMIT, Service, bearer, key};
 struct UnreliableDirectory {
     store: RedbDirectory,
     is_down: AtomicBool,
-    refused: Notify,
+    /// Told when it could not say whether a credential is revoked.
+    unchecked: Notify,
     revocations: broadcast::Sender<Revocation>,
 }
 
@@ -31,7 +32,7 @@ impl UnreliableDirectory {
         Arc::new(Self {
             store: RedbDirectory::open(data).unwrap(),
             is_down: AtomicBool::new(false),
-            refused: Notify::new(),
+            unchecked: Notify::new(),
             revocations: broadcast::Sender::new(16),
         })
     }
@@ -42,15 +43,13 @@ impl UnreliableDirectory {
 
     fn reach(&self) -> Result<&RedbDirectory, DirectoryError> {
         if self.is_down.load(Ordering::SeqCst) {
-            self.refused.notify_one();
             return Err(DirectoryError::Store("the network is down".into()));
         }
         Ok(&self.store)
     }
 
-    /// Resolves when the service has asked in vain.
-    async fn asked_in_vain(&self) {
-        timeout(LIMIT, self.refused.notified()).await.expect("the service asks");
+    async fn wait_for_failed_check(&self) {
+        timeout(LIMIT, self.unchecked.notified()).await.expect("the service checks credentials");
     }
 }
 
@@ -136,7 +135,8 @@ impl Directory for UnreliableDirectory {
     }
 
     async fn credential(&self, id: &CredentialId) -> Result<Option<Credential>, DirectoryError> {
-        self.reach()?.credential(id).await
+        let store = self.reach().inspect_err(|_| self.unchecked.notify_one())?;
+        store.credential(id).await
     }
 
     async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError> {
@@ -207,7 +207,7 @@ async fn revocations_that_were_missed_are_found_once_the_directory_answers() {
     let kept = service.token(Role::Harness, "box").await;
     let mut lost = service.harness("box", &token).await;
     let mut harness = service.harness("box", &kept).await;
-    // Both are attached, and what is checked then was checked.
+    // Both are attached now.
     for peer in [&mut lost, &mut harness] {
         peer.send(StreamId::random(), b"hello").await;
         environment.payload().await;
@@ -216,7 +216,7 @@ async fn revocations_that_were_missed_are_found_once_the_directory_answers() {
     service.revoke(&revoked).await;
     directory.set_down(true);
     directory.revocations.send(Revocation::Missed).unwrap();
-    directory.asked_in_vain().await;
+    directory.wait_for_failed_check().await;
     directory.set_down(false);
     lost.closed().await;
     let stream = StreamId::random();

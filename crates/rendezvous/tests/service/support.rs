@@ -17,6 +17,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -265,4 +266,20 @@ pub(crate) fn data(stream_id: StreamId, payload: &[u8]) -> Bytes {
     let payload = Bytes::copy_from_slice(payload);
     let body = Body::Data { seq: 0, segment_index: 0, segment_count: 1, payload };
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
+}
+
+/// A socket that was upgraded and speaks bytes. The response to the upgrade may not have been read.
+pub(crate) async fn raw_socket(address: SocketAddr, url: &str) -> TcpStream {
+    let path = url.split_once("/relay").unwrap().1;
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET /relay{path} HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
+         connection: upgrade\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    socket.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 101");
+    socket
 }
