@@ -382,7 +382,7 @@ async fn limits_and_errors_are_those_of_the_wire() {
 #[tokio::test]
 async fn a_finished_process_is_forgotten_once_it_is_consumed() {
     let client = local(ServerConfig::default());
-    let unread = client.start(shell("unread", "head -c 3000000 /dev/zero")).await.unwrap();
+    let unread = client.start(shell("unread", "head -c 6000000 /dev/zero")).await.unwrap();
     let read = client.start(shell("p", "true")).await.unwrap();
     collect(&mut read.subscribe_events()).await;
     while unread.subscribe_wake().borrow().to_owned() < 2 {
@@ -394,6 +394,19 @@ async fn a_finished_process_is_forgotten_once_it_is_consumed() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(process_ids(&client).await, ["unread"]);
+}
+
+#[tokio::test]
+async fn the_first_read_gets_everything_that_came_before_it() {
+    let client = local(ServerConfig::default());
+    let process = client.start(shell("p", "head -c 3000000 /dev/zero")).await.unwrap();
+    let mut wake = process.subscribe_wake();
+    while !process.read(Some(u64::MAX), None, None).await.unwrap().closed {
+        wake.changed().await.unwrap();
+    }
+    let response = process.read(None, None, None).await.unwrap();
+    let bytes: usize = response.chunks.iter().map(|chunk| chunk.chunk.len()).sum();
+    assert_eq!((bytes, response.dropped_bytes), (3_000_000, 0));
 }
 
 #[tokio::test]

@@ -188,7 +188,7 @@ impl ProcessMirror {
     /// How much output would be accepted now, if that is any chunk at all. Otherwise the mirror will say when it is.
     pub(crate) fn worthwhile_room(&self) -> Option<usize> {
         let mut state = self.lock();
-        state.evict_for(CAPACITY / 2);
+        state.evict_for(WORTHWHILE_ROOM);
         let room = CAPACITY.saturating_sub(state.cost);
         state.refused |= room < WORTHWHILE_ROOM;
         (room >= WORTHWHILE_ROOM).then_some(room)
@@ -361,13 +361,12 @@ impl ProcessMirror {
     }
 
     fn tell_room(&self, mut state: MutexGuard<'_, State>) {
-        if state.refused {
-            state.evict_for(WORTHWHILE_ROOM);
-            if state.cost + WORTHWHILE_ROOM <= CAPACITY {
-                state.refused = false;
-                drop(state);
-                self.shared.room.notify_one();
-            }
+        let wanted = if state.refused { WORTHWHILE_ROOM } else { 0 };
+        state.evict_for(wanted);
+        if state.refused && state.cost + WORTHWHILE_ROOM <= CAPACITY {
+            state.refused = false;
+            drop(state);
+            self.shared.room.notify_one();
         }
     }
 
@@ -445,18 +444,18 @@ mod tests {
         while mirror.offer(seq, output(&chunk)) == Offer::Accepted {
             seq += 1;
         }
-        assert_eq!(seq, 4, "three of them fit");
+        assert_eq!(seq, 14, "thirteen of them fit");
         assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Full);
         assert_eq!(mirror.offer(seq, exited()), Offer::Accepted, "only output is bounded");
-        assert_eq!(drain(&mut slow).len(), 4);
-        assert_eq!(mirror.offer(5, output(&chunk)), Offer::Accepted);
+        assert_eq!(drain(&mut slow).len(), 14);
+        assert_eq!(mirror.offer(15, output(&chunk)), Offer::Accepted);
         drop(slow);
-        for seq in 6..100 {
-            assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Accepted, "nobody waits for it");
+        for seq in 16..100 {
+            assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Accepted, "no subscriber waits");
         }
         let late = drain(&mut mirror.subscribe());
-        assert_eq!(late[0], format!("gap {}", (99 - 1 - 3) * chunk.len()), "exit is no output");
-        assert_eq!(late.len(), 1 + 1 + 3, "the gap, the exit, what is there");
+        assert_eq!(late[0], format!("gap {}", (99 - 1 - 13) * chunk.len()), "exit is no output");
+        assert_eq!(late.len(), 1 + 1 + 13, "the gap, the exit, what is there");
     }
 
     #[test]
@@ -465,14 +464,14 @@ mod tests {
         mirror.expect_no_subscriber();
         mirror.offer(1, exited());
         let chunk = vec![b'x'; 300 << 10];
-        for seq in 2..10 {
+        for seq in 2..30 {
             mirror.offer(seq, output(&chunk));
         }
-        mirror.offer(10, MirrorEvent::Closed);
+        mirror.offer(30, MirrorEvent::Closed);
         let late = drain(&mut mirror.subscribe());
         assert!(late[0].starts_with("gap "), "{}", late[0]);
         assert_eq!(late[1], "1:exit 3");
-        assert_eq!(late.len(), 2 + 3 + 2);
+        assert_eq!(late.len(), 2 + 13 + 2);
     }
 
     #[test]
@@ -480,10 +479,11 @@ mod tests {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let chunk = vec![b'x'; 300 << 10];
         let fits = (1..).take_while(|seq| mirror.offer(*seq, output(&chunk)) == Offer::Accepted);
-        assert_eq!(fits.count(), 3);
+        assert_eq!(fits.count(), 13);
         let mut first = mirror.subscribe();
-        assert_eq!(drain(&mut first).len(), 3, "and no gap before them");
-        assert_eq!(mirror.offer(4, output(&chunk)), Offer::Accepted);
+        assert_eq!(drain(&mut first).len(), 13, "and no gap before them");
+        assert!(mirror.lock().cost <= state::RETAINED, "they were read");
+        assert_eq!(mirror.offer(14, output(&chunk)), Offer::Accepted);
     }
 
     #[test]
@@ -493,7 +493,7 @@ mod tests {
         for seq in 1..100_000 {
             mirror.offer(seq, output(b"x"));
         }
-        assert!(mirror.lock().events.len() < 20_000);
+        assert!(mirror.lock().events.len() < 80_000);
     }
 
     #[test]
@@ -537,7 +537,7 @@ mod tests {
         assert_eq!((read.chunks.len(), read.next_seq), (1, 2), "at least one");
         assert_eq!(mirror.read(u64::MAX, u64::MAX).unwrap().chunks.len(), 0);
         mirror.expect_no_subscriber();
-        for seq in 6..20 {
+        for seq in 6..40 {
             mirror.offer(seq, output(&vec![0; 200 << 10]));
         }
         assert!(mirror.read(0, 1).is_none());

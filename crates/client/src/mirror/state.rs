@@ -10,8 +10,12 @@ use super::{MirrorEvent, Offer};
 use crate::ExecServerError;
 use crate::events::{ExecProcessEvent, ProcessExit};
 
-/// What a mirror holds for late subscribers and slow ones: output, and something for each event.
-pub(super) const CAPACITY: usize = 1 << 20;
+/// The most that a mirror holds: output, and something for each event. What it refuses is read from
+/// the server again, so it has room for what a fast server sends while a subscriber waits for its
+/// turn on a busy machine.
+pub(super) const CAPACITY: usize = 4 << 20;
+/// What it keeps for late subscribers once every subscriber has read it.
+pub(super) const RETAINED: usize = 1 << 20;
 const COST_OF_AN_EVENT: usize = 64;
 /// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.
 pub(super) const WORTHWHILE_ROOM: usize = (256 << 10) + COST_OF_AN_EVENT;
@@ -125,13 +129,15 @@ impl State {
         self.wake_subscribers();
     }
 
-    /// Makes room, as far as nobody still wants what is there.
+    /// Makes room for this much, as far as no subscriber still wants what is there.
     pub(super) fn evict_for(&mut self, cost: usize) {
         if self.awaits_subscriber {
             return;
         }
         let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
-        while self.cost + cost > CAPACITY
+        // Without a subscriber it is not known how much was read.
+        let kept = if wanted.is_some() { RETAINED } else { CAPACITY };
+        while self.cost + cost > kept
             && let Some(oldest) = self.events.front()
             && wanted.is_none_or(|wanted| oldest.seq < wanted)
         {

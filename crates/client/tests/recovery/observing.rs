@@ -91,7 +91,7 @@ async fn what_is_observed_must_exist_and_ends_with_its_session() {
 /// An observer holds nothing back: what it does not read in time is gone, and it is told how much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_observer_gets_a_declared_gap() {
-    const LINES: usize = 700_000;
+    const LINES: usize = 2_000_000;
     let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let mut start = with_stdin(shell("p", &format!("read line; seq 1 {LINES}")));

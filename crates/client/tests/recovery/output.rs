@@ -93,7 +93,7 @@ fn forgetful() -> ServerConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_that_was_asked_for_is_declared() {
-    const LINES: usize = 700_000;
+    const LINES: usize = 1_500_000;
     let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
     let mut start = shell("p", &format!("seq 1 {LINES}"));
@@ -107,7 +107,7 @@ async fn a_gap_that_was_asked_for_is_declared() {
     assert!(end.stdout.len() < expected.len(), "there was no room for it");
     // At most: the server does not always remember how far a reader was that it has left behind.
     assert!(end.dropped_bytes + end.stdout.len() as u64 >= expected.len() as u64);
-    assert!(end.stdout.ends_with(b"\n700000\n"), "the newest is kept");
+    assert!(end.stdout.ends_with(b"\n1500000\n"), "the newest is kept");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,12 +115,12 @@ async fn a_gap_that_was_not_asked_for_fails_its_process_alone() {
     let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
     let other = client.start(with_stdin(shell("other", "exec cat"))).await.unwrap();
-    let script = "seq 1 500000; exec sleep 100000";
+    let script = "seq 1 1500000; exec sleep 100000";
     let process = client.start(shell("p", script)).await.unwrap();
     let unread = process.subscribe_events();
     // Somebody else of this session confirms what the handle has no room for.
     let mut seen = 0;
-    while !confirm(&client, &mut seen).await.ends_with(b"\n500000\n") {}
+    while !confirm(&client, &mut seen).await.ends_with(b"\n1500000\n") {}
     let error = failure(unread).await;
     assert!(
         matches!(&error, ExecServerError::Gap { process_id, dropped_bytes: 1.. } if process_id == "p"),
