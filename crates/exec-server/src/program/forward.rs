@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use exec_server_relay::environment::{RemoteEnvironmentConfig, Serve};
 use exec_server_relay::registry::RegistryClient;
 use exec_server_transport::{
-    CloseCode, Connection, DialOptions, Incoming, Outgoing, Received, dial, read_token_file,
+    CloseCode, Connection, DialOptions, Holding, Incoming, MemoryBudget, MemoryShare, Outgoing,
+    Received, dial, read_token_file,
 };
 use tokio::sync::watch;
 
@@ -20,6 +21,9 @@ use crate::config::remote::trusting;
 use crate::registry_credentials::CredentialChoice;
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages of all streams that are half received, or that their receiver does not take. Beyond it,
+/// the stream that holds most is closed.
+const MAX_BUFFERED_BYTES: usize = 256 << 20;
 /// How long streams have to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -67,9 +71,11 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
     let tls = trusting(options.tls_ca.clone(), options.tls_fingerprint);
     let dial_options = DialOptions { tls, ..DialOptions::default() };
     let token_file = options.token_file.clone();
+    let memory = MemoryBudget::new(MAX_BUFFERED_BYTES);
     Arc::new(move |stream| {
         let (url, mut options, token_file) =
             (Arc::clone(&url), dial_options.clone(), token_file.clone());
+        let memory = memory.share();
         let mut stopped = stopped.clone();
         Box::pin(async move {
             let dialling = async {
@@ -83,7 +89,12 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
                 Ok(Ok(server)) => {
                     // The sender lives as long as the program.
                     let stop = async { drop(stopped.wait_for(|stopped| *stopped).await) };
-                    bridge(stream, server, stop).await;
+                    tokio::select! {
+                        () = bridge(stream, server, &memory, stop) => {}
+                        () = memory.exceeded() => {
+                            tracing::warn!("closing the stream that buffers most");
+                        }
+                    }
                 }
                 Ok(Err(error)) => tracing::warn!("cannot forward a stream: {error:#}"),
                 Err(_) => tracing::warn!("cannot forward a stream: the server does not answer"),
@@ -94,18 +105,30 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
 
 /// Passes messages on, both ways, until one side ends or `stop`. Then the other one is closed, after it
 /// was sent what came before the end.
-async fn bridge(left: Connection, right: Connection, stop: impl Future<Output = ()>) {
+async fn bridge(
+    left: Connection,
+    right: Connection,
+    memory: &MemoryShare,
+    stop: impl Future<Output = ()>,
+) {
     let Connection { incoming: mut from_left, outgoing: mut to_left, .. } = left;
     let Connection { incoming: mut from_right, outgoing: mut to_right, .. } = right;
+    let [mut held_right, mut held_left] = [memory.hold(), memory.hold()];
+    from_left.charge_to(memory);
+    from_right.charge_to(memory);
     let pass_both_ways = async {
         // A side that takes no more has closed, but its last messages may still wait to be read.
         tokio::select! {
-            passed = pass_on(&mut from_left, &mut to_right) => if passed.is_err() {
-                let _ = pass_on(&mut from_right, &mut to_left).await;
-            },
-            passed = pass_on(&mut from_right, &mut to_left) => if passed.is_err() {
-                let _ = pass_on(&mut from_left, &mut to_right).await;
-            },
+            passed = pass_on(&mut from_left, &mut to_right, &mut held_right) => {
+                if passed.is_err() {
+                    let _ = pass_on(&mut from_right, &mut to_left, &mut held_left).await;
+                }
+            }
+            passed = pass_on(&mut from_right, &mut to_left, &mut held_left) => {
+                if passed.is_err() {
+                    let _ = pass_on(&mut from_left, &mut to_right, &mut held_right).await;
+                }
+            }
         }
     };
     tokio::select! {
@@ -119,14 +142,20 @@ async fn bridge(left: Connection, right: Connection, stop: impl Future<Output = 
 }
 
 /// Returns when all of `incoming` was passed on, or with an error if `outgoing` takes no more.
-async fn pass_on(incoming: &mut Incoming, outgoing: &mut Outgoing) -> io::Result<()> {
+async fn pass_on(
+    incoming: &mut Incoming,
+    outgoing: &mut Outgoing,
+    held: &mut Holding,
+) -> io::Result<()> {
     loop {
+        held.set(outgoing.buffered());
         outgoing.flush().await?;
+        held.set(0);
         tokio::select! {
             received = incoming.recv() => match received {
                 // No message of a stream is empty.
                 Some(Received::Message(message)) if message.is_empty() => {}
-                Some(Received::Message(message)) => outgoing.push(&message),
+                Some(Received::Message(message)) => outgoing.push_owned(message),
                 Some(Received::Malformed(_)) => {}
                 None => return Ok(()),
             },
@@ -141,6 +170,11 @@ mod tests {
 
     use super::*;
 
+    async fn bridge_for_ever(left: Connection, right: Connection) {
+        let memory = MemoryBudget::new(MAX_BUFFERED_BYTES).share();
+        bridge(left, right, &memory, std::future::pending()).await;
+    }
+
     async fn send(connection: &mut Connection, message: &[u8]) {
         connection.outgoing.push(message);
         connection.outgoing.flush().await.unwrap();
@@ -149,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn messages_pass_and_the_end_of_one_side_is_the_end_of_the_other() {
         let ((mut client, left), (right, mut server)) = (memory(), memory());
-        let bridging = tokio::spawn(bridge(left, right, std::future::pending()));
+        let bridging = tokio::spawn(bridge_for_ever(left, right));
         send(&mut client, b"not even JSON").await;
         let received = server.incoming.recv().await;
         assert_eq!(received, Some(Received::Message("not even JSON".into())));
@@ -167,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
         let ((mut client, left), (right, mut server)) = (memory(), memory());
-        let bridging = tokio::spawn(bridge(left, right, std::future::pending()));
+        let bridging = tokio::spawn(bridge_for_ever(left, right));
         // More than fits into one of the two connections.
         for number in 0..100_u8 {
             send(&mut server, &[number]).await;
