@@ -8,11 +8,11 @@ use exec_server_transport::Fingerprint;
 use super::values::secret;
 use crate::target::server_url::ServerUrl;
 
-/// Make another server reachable through a relay, passing messages on unread
+/// Make another server reachable through a rendezvous, passing messages on unread
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each client gets its own connection to the server. The server sees the clients of the relay as one
-client, the one that this command is: it needs that server's credentials.")]
+Each client gets its own connection to the server. To the server they all are one
+client, this command, which needs credentials for that server.")]
 pub(crate) struct Forward {
     /// Pass clients on to the server at wss://HOST:PORT, ws://HOST:PORT or unix:///PATH
     #[arg(long, value_name = "URL", value_parser = secret(super::client::parse_url))]
@@ -28,31 +28,31 @@ pub(crate) struct Forward {
     pub(crate) tls_fingerprint: Option<Fingerprint>,
     #[command(flatten)]
     pub(crate) registry: RegistryFlags,
-    /// The name under which clients reach the server
+    /// The id under which clients reach the server
     #[arg(long, value_name = "ID", help_heading = REGISTRY)]
     pub(crate) environment_id: String,
     /// A name for people, shown in the log
     #[arg(long, value_name = "TEXT", help_heading = REGISTRY)]
     pub(crate) name: Option<String>,
-    /// Sign calls to the registry with the identity in EXEC_SERVER_ACCESS_TOKEN
+    /// Sign calls to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN
     #[arg(long, conflicts_with = "remote_token_file", help_heading = REGISTRY)]
     pub(crate) use_agent_identity_auth: bool,
-    /// Read the token for the registry from this file
+    /// Read the token for the rendezvous from this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
     pub(crate) remote_token_file: Option<PathBuf>,
 }
 
-const REGISTRY: &str = "Registry";
+const REGISTRY: &str = "Rendezvous";
 
 #[derive(Debug, Args)]
 pub(crate) struct RegistryFlags {
-    /// The registry: https://HOST[:PORT][/PATH]
+    /// The rendezvous: https://HOST[:PORT][/PATH]
     #[arg(long, value_name = "URL", help_heading = REGISTRY)]
     pub(crate) remote: String,
-    /// Trust a registry that an authority in this PEM file vouches for [default: those of the system]
+    /// Trust a rendezvous that an authority in this PEM file vouches for [default: those of the system]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
     pub(crate) remote_tls_ca: Option<PathBuf>,
-    /// Trust the registry whose certificate has this hash
+    /// Trust the rendezvous whose certificate has this hash
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "remote_tls_ca")]
     #[arg(help_heading = REGISTRY)]
     pub(crate) remote_tls_fingerprint: Option<Fingerprint>,
@@ -61,7 +61,7 @@ pub(crate) struct RegistryFlags {
 /// Keep a token for a registry, so that commands and servers of this user can use it
 #[derive(Debug, Args)]
 pub(crate) struct Login {
-    /// The registry: https://HOST[:PORT][/PATH]
+    /// The rendezvous: https://HOST[:PORT][/PATH]
     #[arg(long, value_name = "URL")]
     pub(crate) remote: String,
     /// Read the token from this file [default: standard input]
@@ -72,7 +72,7 @@ pub(crate) struct Login {
 /// Forget the token for a registry
 #[derive(Debug, Args)]
 pub(crate) struct Logout {
-    /// The registry: https://HOST[:PORT][/PATH]
+    /// The rendezvous: https://HOST[:PORT][/PATH]
     #[arg(long, value_name = "URL")]
     pub(crate) remote: String,
 }

@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use exec_server_rendezvous::{
     AdminRequest, AdminResponse, CredentialKind, CredentialSummary, EnvironmentId, NewCredential,
-    Role, administer,
+    RedbDirectory, Role, administer,
 };
 
 use crate::cli::token::NewCredentialOptions;
+use crate::program::say;
 use crate::terminal::{json_line, printable};
 
 /// The secret of a new credential, and nothing else.
@@ -26,8 +27,16 @@ pub(super) fn create(
         lifetime: options.ttl,
         name: options.name.clone(),
     };
-    match ask(&options.data.path, &AdminRequest::Create(new))? {
-        AdminResponse::Created { secret, .. } => Ok(secret.0 + "\n"),
+    let data = &options.data.path;
+    let is_new_store = !RedbDirectory::exists(data);
+    match ask(data, &AdminRequest::Create(new))? {
+        AdminResponse::Created { secret, .. } => {
+            if is_new_store {
+                // A mistyped directory would otherwise make a token that is refused everywhere.
+                say(&format!("made a new store in {}", data.display()));
+            }
+            Ok(secret.0 + "\n")
+        }
         _ => bail!("the service answered something else"),
     }
 }

@@ -269,33 +269,34 @@ pub(crate) static SETTINGS: &[Setting] = &[
         .help("Ask clients for a certificate that an authority in this PEM file has signed"),
     Setting::new("TLS", "insecure", "BOOL", Kind::Switch(field!(insecure)))
         .help("Allow ws:// on addresses that other machines reach"),
-    Setting::new("Remote mode", "remote", "URL", text(field!(remote))).help(
-        "Serve clients that come through the relay of this registry: https://HOST[:PORT][/PATH]",
-    ),
+    Setting::new("Remote mode", "remote", "URL", text(field!(remote)))
+        .help("Serve clients that come through this rendezvous: https://HOST[:PORT][/PATH]"),
     Setting::new("Remote mode", "environment_id", "ID", text(field!(environment_id)))
-        .help("With remote: the name under which clients reach this server"),
+        .help("With remote: the id under which clients reach this server"),
     Setting::new("Remote mode", "name", "TEXT", text(field!(name)))
         .help("With remote: a name for people, shown in the log"),
     Setting::new("Remote mode", "remote_token_file", "FILE", path(field!(remote_token_file))).help(
-        "With remote: the file that holds the token for the registry; otherwise \
+        "With remote: the file that holds the token for the rendezvous; otherwise \
          EXEC_SERVER_API_KEY, or the token of exec-server login",
     ),
     Setting::new("Remote mode", "remote_tls_ca", "FILE", path(field!(remote_tls_ca)))
-        .help("With remote: trust registries that an authority in this PEM file vouches for"),
+        .help("With remote: trust a rendezvous that an authority in this PEM file vouches for"),
     Setting::new(
         "Remote mode",
         "remote_tls_fingerprint",
         "SHA256:HEX",
         text(field!(remote_tls_fingerprint)),
     )
-    .help("With remote: trust the registry whose certificate has this hash"),
+    .help("With remote: trust the rendezvous whose certificate has this hash"),
     Setting::new(
         "Remote mode",
         "use_agent_identity_auth",
         "BOOL",
         Kind::Switch(field!(use_agent_identity_auth)),
     )
-    .help("With remote: sign calls to the registry with the identity in EXEC_SERVER_ACCESS_TOKEN"),
+    .help(
+        "With remote: sign calls to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN",
+    ),
     Setting::new("Limits", "max_connections", "COUNT", Kind::Positive(field!(max_connections)))
         .help("Connections at once"),
     Setting::new(
