@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -219,7 +220,14 @@ fn every_record_arrives_once_and_in_order() {
 #[test]
 #[ignore = "soak: a million seeds, run by `just soak`"]
 fn soak_every_record_arrives_once_and_in_order() {
-    run_seeds(0..1_000_000);
+    const SEEDS: u64 = 1_000_000;
+    let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    thread::scope(|scope| {
+        for part in 0..threads {
+            let seeds = SEEDS * part / threads..SEEDS * (part + 1) / threads;
+            scope.spawn(|| run_seeds(seeds));
+        }
+    });
 }
 
 /// One end is a peer as there are in the field: it sends no acknowledgement and looks at none.
