@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// A web server that says what it was asked, and answers by the path.
-struct Web {
+pub(crate) struct Web {
     url: String,
     asked: Receiver<Asked>,
     /// What `/slow` waits for before it goes on.
@@ -27,7 +27,7 @@ struct Asked {
 }
 
 impl Web {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (tell, asked) = sync_channel(100);
@@ -41,7 +41,7 @@ impl Web {
         Self { url, asked, go_on }
     }
 
-    fn at(&self, path: &str) -> String {
+    pub(crate) fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
 }

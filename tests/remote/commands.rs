@@ -4,7 +4,15 @@ use std::io::Write as _;
 
 use exec_server_test_support::Gate;
 
-use crate::support::{Outcome, Relay, Running, run_with_input};
+use crate::cli_http::Web;
+use crate::support::tmux::Tmux;
+use crate::support::{Outcome, PROGRAM, Relay, Running, command, run_command, run_with_input};
+
+/// The commands that the tests below try.
+const TRIED: [&str; 16] = [
+    "attach", "cat", "cp", "forget", "grep", "http", "kill", "logs", "ls", "mkdir", "ps", "rm",
+    "run", "shell", "wait", "watch",
+];
 
 /// The output of a command that succeeds.
 fn output_of(relay: &Relay, arguments: &[&str]) -> String {
@@ -80,4 +88,41 @@ fn files_are_copied_listed_searched_and_removed() {
     drop(watching);
     output_of(&relay, &["rm", "--on", "box", "-r", there]);
     assert!(!std::path::Path::new(there).exists());
+}
+
+#[test]
+fn a_shell_and_a_request_leave_from_the_environment() {
+    let relay = Relay::start();
+    let web = Web::start();
+    assert_eq!(output_of(&relay, &["http", "--on", "box", &web.at("/hello")]), "hello\n");
+
+    let tmux = Tmux::start_with("EXEC_SERVER_ENVIRONMENTS", relay.environments_file());
+    tmux.line("$X shell --on box -- env PS1='in''ner> ' bash --norc --noprofile; echo code-$?-end");
+    tmux.wait_for("inner>");
+    tmux.line("stty size; echo sum-$((1 + 1))");
+    tmux.wait_for("30 100");
+    tmux.wait_for("sum-2");
+    tmux.line("exit 7");
+    tmux.wait_for("code-7-end");
+}
+
+#[test]
+fn no_command_that_takes_an_environment_is_left_out() {
+    let help = |arguments: &[&str]| {
+        let mut help = command(PROGRAM);
+        help.args(arguments);
+        run_command(help).stdout
+    };
+    let overview = help(&["--help"]);
+    let names = overview.lines().filter_map(|line| {
+        let name = line.strip_prefix("  ")?.split(' ').next()?;
+        name.starts_with(|first: char| first.is_ascii_lowercase()).then_some(name)
+    });
+    let mut with_environment: Vec<_> =
+        names.filter(|name| help(&[name, "--help"]).contains("--on ")).collect();
+    // Its operands name the environment.
+    with_environment.push("cp");
+    with_environment.sort_unstable();
+    with_environment.dedup();
+    assert_eq!(with_environment, TRIED);
 }

@@ -20,8 +20,9 @@ async fn a_stream_goes_on_over_a_link_that_is_slow_stands_still_and_breaks() {
     let data = scratch.path().join("data");
     let first = Rendezvous::start(&data);
     let listen = first.url.clone();
-    first.end_by(Signal::TERM);
+    // Before the port is free again, so that it does not get that one.
     let link = FaultProxy::start(listen.strip_prefix("http://").unwrap().parse().unwrap()).await;
+    first.end_by(Signal::TERM);
     let url = format!("http://{}", link.address());
     let _rendezvous = Rendezvous::start_with(&data, &listen, |program| {
         program.args(["--public-url", &url]);

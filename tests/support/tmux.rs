@@ -1,5 +1,6 @@
 //! A person at a terminal: keys go in, and what stands on the screen can be read.
 
+use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,18 @@ pub(crate) struct Tmux {
 impl Tmux {
     /// The shell finds the program as `$X`, and the server as its user's commands do.
     pub(crate) fn start(server: &Server) -> Self {
+        Self::start_with("XDG_RUNTIME_DIR", server.runtime_directory())
+    }
+
+    /// The shell finds the program as `$X`, and has one more variable.
+    pub(crate) fn start_with(name: &str, value: impl AsRef<OsStr>) -> Self {
         let tmux = Self { directory: tempfile::tempdir().unwrap() };
         let mut start =
             tmux.command(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"]);
         start
             .arg("exec env PS1='outer> ' bash --norc --noprofile")
             .env("X", PROGRAM)
-            .env("XDG_RUNTIME_DIR", server.runtime_directory());
+            .env(name, value);
         let started = run_command(start);
         assert_eq!(started.code, Some(0), "tmux must be installed: {}", started.stderr);
         tmux.wait_for("outer>");
