@@ -16,7 +16,7 @@ use super::frame::apply_mask;
 const READ_CHUNK: usize = 4 << 10;
 
 /// The same for one whose peer sends much at once.
-const BUSY_CHUNK: usize = 32 << 10;
+const BUSY_CHUNK: usize = 64 << 10;
 
 /// Room made at once for an announced payload. A peer that announces much and sends little is not
 /// given more than this, or than it has already sent.
