@@ -29,36 +29,36 @@ pub(crate) struct Forward {
     #[command(flatten)]
     pub(crate) registry: RegistryFlags,
     /// The id under which clients reach the server
-    #[arg(long, value_name = "ID", help_heading = REGISTRY)]
+    #[arg(long, value_name = "ID", help_heading = RENDEZVOUS)]
     pub(crate) environment_id: String,
     /// A name for people, shown in the log
-    #[arg(long, value_name = "TEXT", help_heading = REGISTRY)]
+    #[arg(long, value_name = "TEXT", help_heading = RENDEZVOUS)]
     pub(crate) name: Option<String>,
     /// Sign calls to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN
-    #[arg(long, conflicts_with = "remote_token_file", help_heading = REGISTRY)]
+    #[arg(long, conflicts_with = "remote_token_file", help_heading = RENDEZVOUS)]
     pub(crate) use_agent_identity_auth: bool,
     /// Read the token for the rendezvous from this file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RENDEZVOUS)]
     pub(crate) remote_token_file: Option<PathBuf>,
 }
 
-const REGISTRY: &str = "Rendezvous";
+const RENDEZVOUS: &str = "Rendezvous";
 
 #[derive(Debug, Args)]
 pub(crate) struct RegistryFlags {
     /// The rendezvous: https://HOST[:PORT][/PATH]
-    #[arg(long, value_name = "URL", help_heading = REGISTRY)]
+    #[arg(long, value_name = "URL", help_heading = RENDEZVOUS)]
     pub(crate) remote: String,
     /// Trust a rendezvous that an authority in this PEM file vouches for [default: those of the system]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = REGISTRY)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RENDEZVOUS)]
     pub(crate) remote_tls_ca: Option<PathBuf>,
     /// Trust the rendezvous whose certificate has this hash
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "remote_tls_ca")]
-    #[arg(help_heading = REGISTRY)]
+    #[arg(help_heading = RENDEZVOUS)]
     pub(crate) remote_tls_fingerprint: Option<Fingerprint>,
 }
 
-/// Keep a token for a registry, so that commands and servers of this user can use it
+/// Keep a token for a rendezvous, so that commands and servers of this user can use it
 #[derive(Debug, Args)]
 pub(crate) struct Login {
     /// The rendezvous: https://HOST[:PORT][/PATH]
@@ -69,7 +69,7 @@ pub(crate) struct Login {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// Forget the token for a registry
+/// Forget the token for a rendezvous
 #[derive(Debug, Args)]
 pub(crate) struct Logout {
     /// The rendezvous: https://HOST[:PORT][/PATH]
