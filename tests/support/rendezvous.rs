@@ -20,8 +20,11 @@ pub(crate) struct Rendezvous {
 }
 
 impl Rendezvous {
+    /// At an address of its own. On 127.0.0.1 a connection of another test may get the port between an
+    /// end and a restart.
     pub(crate) fn start(data: &Path) -> Self {
-        Self::start_at(data, "http://127.0.0.1:0")
+        let [.., high, middle, low] = std::process::id().to_be_bytes();
+        Self::start_at(data, &format!("http://127.{}.{middle}.{low}:0", 64 | high))
     }
 
     pub(crate) fn start_at(data: &Path, listen: &str) -> Self {
@@ -39,7 +42,7 @@ impl Rendezvous {
         options(&mut program);
         let mut running = Running::start(program);
         let url = running.line().trim_end().to_owned();
-        assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+        assert!(url.starts_with("http://127."), "{url}");
         Self { running, url }
     }
 
@@ -98,11 +101,15 @@ pub(crate) fn create_identity(data: &Path, role: &str) -> String {
 }
 
 fn create(data: &Path, command: &str, role: &str) -> String {
+    let is_new = std::fs::read_dir(data).map_or(true, |mut files| files.next().is_none());
     let data = data.to_str().unwrap();
     let id = ENVIRONMENT_ID;
     let arguments =
         ["token", command, "--data", data, "--role", role, "--environment", id, "--ttl", "30d"];
     let Outcome { code, stdout, stderr } = run_program(&arguments);
-    assert_eq!((code, &*stderr), (Some(0), ""));
+    assert_eq!(code, Some(0), "{stderr}");
+    let notice =
+        if is_new { format!("exec-server: made a new store in {data}\n") } else { String::new() };
+    assert_eq!(stderr, notice);
     stdout.strip_suffix('\n').unwrap().to_owned()
 }
