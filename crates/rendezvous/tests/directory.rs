@@ -1,4 +1,4 @@
-//! What any directory promises. Another implementation adds a test that calls [`keeps_the_contract`].
+//! The contract of every directory. Another implementation adds a test that calls [`keeps_the_contract`].
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

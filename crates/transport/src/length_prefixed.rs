@@ -24,7 +24,7 @@ const PREFIX: usize = size_of::<u32>();
 
 /// Room for one read: a little more than the largest record of a relay.
 const READ_CHUNK: usize = 64 << 10;
-/// What an idle connection may keep.
+/// The buffer that an idle connection may keep.
 const IDLE_KEPT: usize = 4 << 10;
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

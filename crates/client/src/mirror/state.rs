@@ -14,7 +14,7 @@ use crate::events::{ExecProcessEvent, ProcessExit};
 /// the server again, so it has room for what a fast server sends while a subscriber waits for its
 /// turn on a busy machine.
 pub(super) const CAPACITY: usize = 4 << 20;
-/// What it keeps for late subscribers once every subscriber has read it.
+/// Output kept for late subscribers once every subscriber has read it.
 pub(super) const RETAINED: usize = 1 << 20;
 const COST_OF_AN_EVENT: usize = 64;
 /// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.

@@ -31,7 +31,7 @@ pub(crate) struct State {
     own_url: String,
     pub(crate) environment_url: String,
     pub(crate) harness_url: String,
-    /// What the environment registered, the newest last.
+    /// Registrations of the environment, the newest last.
     pub(crate) keys: Vec<PublicKey>,
     /// Registrations that get a URL where nothing but 404 is answered.
     pub(crate) refusals: u32,
