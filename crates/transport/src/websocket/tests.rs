@@ -175,6 +175,32 @@ async fn pings_are_answered_between_messages() {
 }
 
 #[tokio::test]
+async fn a_pong_waits_for_messages_that_are_half_written() {
+    let (mut server, mut peer) = server_of(1000);
+    let payload = Bytes::from(vec![b'x'; 50_000]);
+    for _ in 0..3 {
+        server.outgoing.push_owned(payload.clone());
+    }
+    tokio::select! {
+        biased;
+        _ = server.outgoing.flush() => panic!("the pipe is too small for that"),
+        () = std::future::ready(()) => {}
+    }
+    let ping = client_frame(OpCode::Control(Control::Ping), b"?");
+    peer.write_all(&[ping, text(b"{}")].concat()).await.unwrap();
+    assert_eq!(server.incoming.recv().await, message(b"{}"));
+    let receive = async {
+        for _ in 0..3 {
+            expect_bytes(&mut peer, b"\x81\x7e\xc3\x50").await;
+            expect_bytes(&mut peer, &payload).await;
+        }
+        expect_bytes(&mut peer, b"\x8a\x01?").await;
+    };
+    let (sent, ()) = tokio::join!(server.outgoing.flush(), receive);
+    sent.unwrap();
+}
+
+#[tokio::test]
 async fn an_oversized_header_closes_with_1009() {
     let (server, mut peer) = server_of(PIPE);
     let serving = serve_incoming(server);
