@@ -1,4 +1,4 @@
-//! What every environment promises: the same tests for this machine, for a server on a WebSocket, for a server that is
+//! The promises of every environment: the same tests for this machine, for a server on a WebSocket, for a server that is
 //! started when it is needed, and for one behind a relay.
 
 mod connecting;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 const BYTES: usize = 128 << 10;
 
-/// What a task may still move before it yields.
+/// The bytes that a task may still move before it yields.
 #[derive(Debug)]
 pub struct YieldBudget {
     left: usize,

@@ -42,7 +42,7 @@ pub(super) enum BoundSocket {
 
 /// Decides about each request of a new socket.
 pub(super) trait Admission: Send + Sync + 'static {
-    /// What is known of a request that is granted.
+    /// The facts about a request that is granted.
     type Grant: Send + 'static;
 
     fn decide(
@@ -62,7 +62,7 @@ pub(super) enum Decision<Grant> {
     },
 }
 
-/// What is known about a client before its first request.
+/// A client before its first request.
 pub(super) struct Client {
     pub(super) peer: Option<Peer>,
     /// The name in its certificate.

@@ -27,7 +27,7 @@ use crate::websocket::KeepAlive;
 
 /// Answers the requests of an [`HttpListener`].
 pub trait HttpHandler: Send + Sync + 'static {
-    /// What is known of a WebSocket that was let in.
+    /// The facts about a WebSocket that was let in.
     type Grant: Send + 'static;
 
     /// Answers a request that asks for no WebSocket.
