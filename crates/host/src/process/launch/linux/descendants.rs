@@ -1,5 +1,6 @@
 //! Who our children are, and theirs: read from /proc.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::str;
@@ -20,17 +21,34 @@ pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
 }
 
 /// How many living processes descend from this one, not counting those in `except`.
+///
+/// One walk can miss a process: if its parent exits after the list of this process's children was
+/// read, it becomes a child that is not on the list. So the walk is repeated until it finds nothing
+/// new.
 pub(super) fn count_living(except: &[Pid]) -> usize {
-    let mut unvisited = own_children();
-    let mut living = 0;
-    while let Some(pid) = unvisited.pop() {
-        let is_dying = Stat::read(pid).is_none_or(|stat| stat.is_dying);
-        if !is_dying && !except.contains(&pid) {
-            living += 1;
+    let mut found = HashSet::new();
+    for _ in 0..MAX_WALKS {
+        let known = found.len();
+        found.extend(walk());
+        if found.len() == known {
+            break;
         }
+    }
+    let is_living = |pid: &&Pid| Stat::read(**pid).is_some_and(|stat| !stat.is_dying);
+    found.iter().filter(|pid| !except.contains(pid)).filter(is_living).count()
+}
+
+/// A tree that forks all the time always has something new.
+const MAX_WALKS: usize = 8;
+
+fn walk() -> Vec<Pid> {
+    let mut unvisited = own_children();
+    let mut visited = Vec::new();
+    while let Some(pid) = unvisited.pop() {
+        visited.push(pid);
         unvisited.extend(children_of(pid).unwrap_or_default());
     }
-    living
+    visited
 }
 
 /// Whether this system shows what is needed here.
