@@ -45,6 +45,7 @@ error_kinds! {
     BadCommand = "badCommand",
     BadCwd = "badCwd",
     BadPattern = "badPattern",
+    BadNetworkRules = "badNetworkRules",
     BadSandbox = "badSandbox",
     BodyTooLarge = "bodyTooLarge",
     Cancelled = "cancelled",

@@ -3,6 +3,7 @@
 //! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime, and
 //! depends on no other crate of the project. The [`Method`] table is the one place where a method,
 //! its params, its result and its scheduling class meet; dispatch and clients are made from it.
+//! The [`ServerMethod`] table is the same for requests from server to client.
 
 mod base64;
 mod bounds;
@@ -18,12 +19,14 @@ mod lifecycle;
 mod link;
 mod methods;
 mod misspelt;
+mod network;
 mod notifications;
 mod nullable;
 mod path_uri;
 mod principal;
 mod process;
 mod sandbox;
+mod server_requests;
 mod spare;
 
 pub use base64::Base64Bytes;
@@ -66,15 +69,26 @@ pub use lifecycle::{
     Empty, InitializeParams, InitializeResponse, ObserveParams, PROTOCOL_VERSION,
     SessionCloseParams, SessionInfo, SessionListResponse,
 };
-pub use link::{EventSink, Offered, Respond, ServerLink, SinkFuture};
+pub use link::{
+    EventSink, Offered, Respond, RespondToServer, ServerLink, ServerRequestHandler, SinkFuture,
+};
 pub use methods::{
     Call, CallResponse, Effect, MAX_NAME_BYTES, Method, Replay, Rpc, Scheduling, rpc,
+};
+pub use network::{
+    DecisionReason, DecisionReasonError, DomainPermission, MAX_REASON_BYTES, ManagedNetwork,
+    NetworkDecision, NetworkDecisionScope, NetworkDecisionSource, NetworkEnforcement, NetworkMode,
+    NetworkPolicyDecisionNotification, NetworkPolicyRequestParams, NetworkPolicyResponse,
+    NetworkProtocol, NetworkProxy, NetworkProxySettings, NetworkRequest, NetworkRules, NetworkUse,
+    NetworkVerdict, RefusedHost, UnixSocketPermission, is_proxy_variable,
 };
 pub use notifications::{
     ClientNotification, Initialized, NotificationParams, NotificationTopic, ServerNotification,
 };
 pub use path_uri::{PathUri, PathUriError};
-pub use principal::{MAX_SUBJECT_BYTES, Principal, Role, SandboxCeiling, SandboxLevel, Subject};
+pub use principal::{
+    HostRules, MAX_SUBJECT_BYTES, Principal, Role, SandboxCeiling, SandboxLevel, Subject,
+};
 pub use process::{
     AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
     ExitDetails, ExitedNotification, ListParams, ListResponse, OnFull, OutputChunk,
@@ -87,5 +101,9 @@ pub use sandbox::{
     Denial, Enforcement, ExternalNetwork, FileSystemPermissions, MissingPath, NetworkPermission,
     Permissions, Sandbox, SandboxAccess, SandboxEntry, SandboxEntryPath, SandboxMode,
     SandboxProfile, SandboxRequest, SandboxSyntaxError, SpecialPath,
+};
+pub use server_requests::{
+    MAX_SERVER_REQUESTS, ServerCall, ServerCallResponse, ServerMethod, ServerRequest,
+    server_request,
 };
 pub use spare::{recycle, release_spare};

@@ -6,10 +6,14 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::{Call, CallResponse, RpcError, ServerNotification};
+use crate::{Call, CallResponse, RpcError, ServerCall, ServerCallResponse, ServerNotification};
 
 /// Takes the response of one call, from any thread. It must not block.
 pub type Respond = Box<dyn FnOnce(Result<CallResponse, RpcError>) + Send + Sync>;
+
+/// Takes the client's response to one request of the server, from any thread. A request whose
+/// callback is dropped fails.
+pub type RespondToServer = Box<dyn FnOnce(Result<ServerCallResponse, RpcError>) + Send + Sync>;
 
 /// A future that a sink returns through its trait object.
 pub type SinkFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -21,6 +25,19 @@ pub trait ServerLink: Debug + Send + Sync {
     /// Calls a method. Calls take effect in the order in which they are made. Notifications that the call brings
     /// about go to `events`; without one, a started process has no reader.
     fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond);
+
+    /// Brings the server's own requests to `handler`. A second call changes nothing; without a
+    /// handler the requests fail.
+    fn handle_requests(&self, handler: Arc<dyn ServerRequestHandler>);
+}
+
+/// Answers the requests of a server in the same program.
+pub trait ServerRequestHandler: Debug + Send + Sync {
+    /// It must not block; the response may be given later.
+    fn request(&self, call: ServerCall, respond: RespondToServer);
+
+    /// Takes a notification that belongs to no call. It must not block.
+    fn notify(&self, notification: ServerNotification);
 }
 
 /// Where the notifications of one process, watch, search or HTTP body go.

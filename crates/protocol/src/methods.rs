@@ -372,7 +372,7 @@ mod tests {
         )
         .unwrap();
         let Call::ProcessStart(params) = call else { panic!("wrong call") };
-        assert!(!params.tty && params.env.is_empty() && !params.asks_for_managed_network());
+        assert!(!params.tty && params.env.is_empty() && params.managed_network.is_none());
         assert!(Call::decode("session/list", None::<Params<'_>>).is_ok());
         assert!(decode("process/terminate", r#"{"processId":"p","mode":null}"#).is_ok());
     }
@@ -415,10 +415,17 @@ mod tests {
         for member in [r#""future":{"Sandbox":1}"#, r#""sandboxes":1"#, r#""\u0074ty":true"#] {
             assert!(start(member).is_ok(), "{member}");
         }
-        let Ok(Call::ProcessStart(params)) = start(r#""networkProxy":{"a": 1}"#) else {
+        for member in [
+            r#""networkProxy":{"proxy":{"Domains":{}}}"#,
+            r#""managedNetwork":{"loopbackports":[]}"#,
+            r#""network":{"Deny":[]}"#,
+        ] {
+            assert_eq!(start(member).unwrap_err().code, -32602, "{member}");
+        }
+        let Ok(Call::ProcessStart(params)) = start(r#""networkProxy":{"proxy":{},"a":1}"#) else {
             panic!("not a start")
         };
-        assert_eq!(params.network_proxy.unwrap().get(), r#"{"a": 1}"#);
+        assert!(params.network_proxy.is_some());
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::methods::decode_params;
 use crate::{
     AckParams, BodyDeltaNotification, ChangedNotification, ClosedNotification,
     ExecExitedNotification, ExecOutputDeltaNotification, ExitedNotification, HttpAckParams, Method,
-    Notification, OutputNotification, RpcError, SearchResultsNotification, notification,
+    NetworkPolicyDecisionNotification, Notification, OutputNotification, RpcError,
+    SearchResultsNotification, notification,
 };
 
 /// The params of one kind of notification, which know its name.
@@ -23,6 +24,8 @@ pub enum NotificationTopic {
     Process,
     /// A watch, a search or an HTTP body, which ends with its connection.
     Lease,
+    /// A decision about the network, which is only reported.
+    Network,
     /// A process of the v0 methods.
     Legacy,
 }
@@ -50,6 +53,7 @@ macro_rules! for_each_server_notification {
             FsChanged = "fs/changed", Lease: ChangedNotification;
             FsSearchResults = "fs/searchResults", Lease: SearchResultsNotification;
             HttpBodyDelta = "http/request/bodyDelta", Lease: BodyDeltaNotification;
+            NetworkPolicyDecision = "network/policyDecision", Network: NetworkPolicyDecisionNotification;
             CommandExecOutputDelta = "command/exec/outputDelta", Legacy: ExecOutputDeltaNotification;
             CommandExecExited = "command/exec/exited", Legacy: ExecExitedNotification;
         }

@@ -64,6 +64,22 @@ pub struct SandboxCeiling {
     pub writable_roots: Vec<PathBuf>,
     /// Whether requests may use the network.
     pub network: bool,
+    /// The hosts that processes may reach; `None` for every host, if there is a network.
+    pub hosts: Option<HostRules>,
+}
+
+/// Which hosts may be reached, as patterns.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostRules {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    /// Wins over `allow`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
+    /// Whether the client may be asked about hosts that no pattern names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{PathUri, nullable};
+use crate::{NetworkEnforcement, PathUri, nullable};
 
 /// A sandbox object as it was sent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -253,6 +253,9 @@ pub struct Enforcement {
     #[serde(default)]
     pub network_namespace: bool,
     pub bubblewrap: bool,
+    /// Absent if the network is not restricted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkEnforcement>,
 }
 
 /// What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
@@ -263,6 +266,9 @@ pub struct Denial {
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
+    /// `HOST:PORT` that the network policy refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 #[cfg(test)]

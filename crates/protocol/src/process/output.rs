@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::{Base64Bytes, Denial};
+use crate::{Base64Bytes, Denial, NetworkUse};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,7 +65,7 @@ impl OutputStream {
 }
 
 /// How a process ended and what it used (ours).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
     /// The signal that killed it.
@@ -79,6 +79,9 @@ pub struct ExitDetails {
     /// The server ended it because the server shut down.
     #[serde(default, skip_serializing_if = "is_default")]
     pub server_stopped: bool,
+    /// Of a process with a managed network, until it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Box<NetworkUse>>,
 }
 
 /// `process/output`

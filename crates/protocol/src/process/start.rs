@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::RawValue;
 
 use super::is_default;
 use crate::misspelt::CaseChecked;
-use crate::{Enforcement, PathUri, SandboxRequest, nullable};
+use crate::{
+    Enforcement, ManagedNetwork, NetworkProxy, NetworkRules, PathUri, SandboxRequest, nullable,
+};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
@@ -32,9 +33,12 @@ pub struct StartParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforce_managed_network: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub managed_network: Option<Box<RawValue>>,
+    pub managed_network: Option<ManagedNetwork>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network_proxy: Option<Box<RawValue>>,
+    pub network_proxy: Option<Box<NetworkProxy>>,
+    /// The hosts that the process may reach (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Box<NetworkRules>>,
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -102,6 +106,7 @@ impl StartParams {
             enforce_managed_network: None,
             managed_network: None,
             network_proxy: None,
+            network: None,
             on_full: OnFull::default(),
             kill_on_exit: false,
             size: None,
@@ -111,12 +116,10 @@ impl StartParams {
         }
     }
 
-    /// Whether the client wants its traffic to go through a managed network.
+    /// Whether the start has rules about the network.
     #[must_use]
     pub fn asks_for_managed_network(&self) -> bool {
-        self.enforce_managed_network == Some(true)
-            || self.managed_network.is_some()
-            || self.network_proxy.is_some()
+        self.managed_network.is_some() || self.network_proxy.is_some() || self.network.is_some()
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_server_protocol::{MAX_SUBJECT_BYTES, Role, SandboxCeiling, SandboxLevel};
+use exec_server_protocol::{HostRules, MAX_SUBJECT_BYTES, Role, SandboxCeiling, SandboxLevel};
 use ring::hmac;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -57,16 +57,19 @@ pub struct SandboxClaim {
     pub writable_roots: Vec<PathBuf>,
     #[serde(default)]
     pub network: bool,
+    /// The hosts that processes may reach, if there is a network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<HostRules>,
 }
 
 impl SandboxClaim {
     #[must_use]
     pub fn into_ceiling(self) -> SandboxCeiling {
-        let Self { mode, mut writable_roots, network } = self;
+        let Self { mode, mut writable_roots, network, hosts } = self;
         // The same roots in another order are the same ceiling.
         writable_roots.sort_unstable();
         writable_roots.dedup();
-        SandboxCeiling { require: Some(mode), writable_roots, network }
+        SandboxCeiling { require: Some(mode), writable_roots, network, hosts }
     }
 }
 
