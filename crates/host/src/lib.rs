@@ -9,6 +9,7 @@ mod available_memory;
 mod child_stack;
 pub mod fs;
 pub mod http;
+pub mod network;
 mod own_process;
 pub mod owned_file;
 pub mod process;

@@ -1,0 +1,172 @@
+//! Accepts the connections of one listener, within the limit that all listeners of a gate share.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::sleep;
+
+use super::pump::reset;
+
+/// After an error such as EMFILE, which the next attempt would meet again.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// Serves every connection in a task of its own. A connection beyond a limit, or one that is not
+/// welcome, is reset. Once `closing` is set, it serves what the kernel has accepted by then, and
+/// returns when that has ended. Dropping the future ends all connections.
+pub(super) async fn accept_all<F>(
+    listener: TcpListener,
+    slots: Arc<Semaphore>,
+    mut closing: watch::Receiver<bool>,
+    is_welcome: impl Fn(&TcpStream) -> bool,
+    serve: impl Fn(TcpStream) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    let serve_if_possible = move |stream: TcpStream, connections: &mut JoinSet<()>| {
+        let slot = if is_welcome(&stream) { Slot::take(&slots) } else { None };
+        let Some(slot) = slot else { return reset(stream) };
+        stream.set_nodelay(true).ok();
+        let connection = serve(stream);
+        connections.spawn(async move {
+            connection.await;
+            drop(slot);
+        });
+    };
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => serve_if_possible(stream, &mut connections),
+                Err(error) => wait_after(&error).await,
+            },
+            Some(ended) = connections.join_next() => report_panic(ended),
+            () = closes(&mut closing) => break,
+        }
+    }
+    for stream in accepted_by_kernel(listener) {
+        serve_if_possible(stream, &mut connections);
+    }
+    while let Some(ended) = connections.join_next().await {
+        report_panic(ended);
+    }
+}
+
+/// The kernel is asked, and not the reactor, which may not know of the last ones yet.
+fn accepted_by_kernel(listener: TcpListener) -> Vec<TcpStream> {
+    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    let accept = || {
+        let (stream, _) = listener.accept().ok()?;
+        stream.set_nonblocking(true).ok()?;
+        TcpStream::from_std(stream).ok()
+    };
+    std::iter::from_fn(accept).collect()
+}
+
+/// Resolves when the gate closes, or is gone.
+async fn closes(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|is_closing| *is_closing).await;
+}
+
+/// The right to one connection, of a gate and of all gates.
+struct Slot {
+    _of_gate: OwnedSemaphorePermit,
+    _of_all: SemaphorePermit<'static>,
+}
+
+impl Slot {
+    fn take(of_gate: &Arc<Semaphore>) -> Option<Self> {
+        let _of_gate = Arc::clone(of_gate).try_acquire_owned().ok()?;
+        let _of_all = all_slots().try_acquire().ok()?;
+        Some(Self { _of_gate, _of_all })
+    }
+}
+
+/// Connections take two descriptors each, and leave half of those that the server may have to
+/// clients and files.
+fn all_slots() -> &'static Semaphore {
+    static SLOTS: OnceLock<Semaphore> = OnceLock::new();
+    SLOTS.get_or_init(|| {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let slots = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+        Semaphore::new(slots.clamp(1, Semaphore::MAX_PERMITS))
+    })
+}
+
+async fn wait_after(error: &io::Error) {
+    // Errors of the connection itself. The next one may be fine.
+    if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+        tracing::warn!(%error, "cannot accept a connection of a managed process");
+        sleep(BACKOFF).await;
+    }
+}
+
+pub(super) fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection of a managed process ended by a panic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_beyond_the_limit_is_reset() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let slots = Arc::new(Semaphore::new(1));
+        let (_open, closing) = watch::channel(false);
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept_all(
+            listener,
+            Arc::clone(&slots),
+            closing,
+            |_| true,
+            |mut stream| async move {
+                stream.read_u8().await.ok();
+            },
+        ));
+        let first = TcpStream::connect(address).await.unwrap();
+        // The reset may arrive before `connect` returns.
+        let second = async { TcpStream::connect(address).await?.read_u8().await };
+        assert_eq!(second.await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        drop(first);
+        // The slot is free again once the task of the first connection has ended.
+        drop(slots.acquire().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_closes_serves_what_has_connected_before() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // Accepted by the kernel, and by nobody else yet.
+        let mut early = std::net::TcpStream::connect(address).unwrap();
+        std::io::Write::write_all(&mut early, b"x").unwrap();
+        drop(early);
+        let (close, closing) = watch::channel(true);
+        let (served, mut bytes) = tokio::sync::mpsc::channel(1);
+        let slots = Arc::new(Semaphore::new(8));
+        accept_all(
+            listener,
+            slots,
+            closing,
+            |_| true,
+            move |mut stream| {
+                let served = served.clone();
+                async move { served.send(stream.read_u8().await.unwrap()).await.unwrap() }
+            },
+        )
+        .await;
+        assert_eq!(bytes.recv().await, Some(b'x'));
+        drop(close);
+    }
+}

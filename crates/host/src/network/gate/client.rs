@@ -1,0 +1,86 @@
+//! How a gate asks the client about a host, and what it tells about its decisions.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::time::SystemTime;
+
+use crate::network::policy::Protocol;
+
+/// The client behind one managed process.
+pub trait GateClient: Send + Sync + fmt::Debug {
+    /// Asks about a host that no rule names. The gate waits without a timeout: the implementation
+    /// sets one, and answers [`Answer::Unanswered`] when it expires.
+    fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+    /// Called for every decision. Must not block.
+    fn decided(&self, record: &DecisionRecord);
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    pub protocol: Protocol,
+    pub host: String,
+    pub port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Allow,
+    Deny {
+        reason: String,
+    },
+    /// The client cannot decide without its user. Refused, and asked again the next time.
+    Ask {
+        reason: String,
+    },
+    /// There is no answer. Refused, and asked again the next time.
+    Unanswered {
+        reason: String,
+    },
+}
+
+/// One decision, as `network/policyDecision` reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionRecord {
+    pub time: SystemTime,
+    pub scope: DecisionScope,
+    pub verdict: Verdict,
+    pub source: DecisionSource,
+    /// A word such as `not_allowed`, or the text of the client's answer.
+    pub reason: Cow<'static, str>,
+    pub protocol: Protocol,
+    pub host: String,
+    pub port: u16,
+    pub method: Option<String>,
+    /// The address of the program's end of the connection.
+    pub client: Option<String>,
+    /// The client allowed a host that the rules alone would refuse.
+    pub policy_override: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecisionScope {
+    /// The decision is about the host.
+    Domain,
+    /// The decision would be the same for every host.
+    NonDomain,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Allow,
+    Deny,
+    Ask,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecisionSource {
+    BaselinePolicy,
+    /// [`Mode::Limited`](crate::network::policy::Mode::Limited).
+    ModeGuard,
+    /// A limit of the gate itself.
+    ProxyState,
+    /// The client.
+    Decider,
+}

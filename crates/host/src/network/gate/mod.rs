@@ -1,0 +1,228 @@
+//! The gate between one managed process and the network.
+//!
+//! Listeners that were bound in the network namespace of the process are served here, in the
+//! server. Each kind of listener finds out which host is meant; `decisions` judges it, `dial`
+//! connects to it and `pump` copies. This module knows nothing about namespaces or JSON-RPC.
+
+mod accept;
+mod client;
+mod decisions;
+mod dial;
+mod direct;
+mod dns;
+mod http_proxy;
+mod names;
+mod pump;
+mod questions;
+mod refused_hosts;
+mod socks5;
+mod state;
+#[cfg(test)]
+mod test_support;
+mod upstream;
+
+pub use client::{
+    Answer, DecisionRecord, DecisionScope, DecisionSource, GateClient, Question, Verdict,
+};
+pub use dial::{Resolver, SystemResolver};
+pub use dns::SearchDomains;
+pub(crate) use names::{PROHIBITED_V4, PROHIBITED_V6};
+pub use refused_hosts::RefusedHost;
+pub use upstream::{UpstreamError, UpstreamProxies};
+
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use self::accept::accept_all;
+use self::socks5::udp::Associations;
+use self::state::GateState;
+use super::policy::NetworkPolicy;
+use crate::process::origin::{PeerUser, user_of_tcp_peer};
+
+const MAX_CONNECTIONS: usize = 1_024;
+
+/// How long connections may outlive their process.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sockets that were bound in the namespace of the process. All are non-blocking.
+#[derive(Debug, Default)]
+pub struct GateListeners {
+    pub dns_udp: Option<UdpSocket>,
+    pub dns_tcp: Option<TcpListener>,
+    /// Wildcard sockets, one for each port that the policy names. The local address of an accepted
+    /// connection is the address that the program dialled.
+    pub direct: Vec<TcpListener>,
+    pub http_proxy: Option<TcpListener>,
+    pub socks5: Option<TcpListener>,
+    /// Where SOCKS5 clients send their datagrams. Without it, UDP ASSOCIATE is refused.
+    pub socks5_udp: Option<UdpSocket>,
+    /// Other users of the machine can connect to them, too, because the process shares its network.
+    pub are_shared: bool,
+}
+
+#[derive(Debug)]
+pub struct GateSettings {
+    pub policy: NetworkPolicy,
+    pub client: Arc<dyn GateClient>,
+    pub resolver: Arc<dyn Resolver>,
+    /// The proxies of the server's environment, if the process may use them.
+    pub upstream: Option<UpstreamProxies>,
+    /// Ports of the server's own loopback that direct connections to loopback reach without being
+    /// judged.
+    pub loopback_ports: Vec<u16>,
+    /// DNS says that a refused name does not exist. Otherwise it answers with an address that
+    /// cannot be reached.
+    pub hide_refused: bool,
+    /// Names that a resolver makes of these do not exist, unless a rule names them.
+    pub search_domains: SearchDomains,
+}
+
+/// Traffic and refusals of a gate so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GateSummary {
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    /// The first hosts that were refused, at most 64, each once.
+    pub refused: Vec<RefusedHost>,
+    /// Whether further hosts were refused.
+    pub refused_more: bool,
+}
+
+/// Serves the listeners of one process. Dropping it ends all listeners and connections.
+#[derive(Debug)]
+pub struct Gate {
+    state: Arc<GateState>,
+    /// One task for each listener, which owns the tasks of its connections.
+    listeners: JoinSet<()>,
+    _datagrams: JoinSet<()>,
+    closing: watch::Sender<bool>,
+}
+
+impl Gate {
+    /// Starts to serve. Needs a runtime of tokio.
+    pub fn open(listeners: GateListeners, settings: GateSettings) -> io::Result<Self> {
+        let state = Arc::new(GateState::new(settings));
+        let closing = watch::Sender::new(false);
+        let mut tasks = Listeners {
+            state: Arc::clone(&state),
+            slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            are_shared: listeners.are_shared,
+            closing: closing.subscribe(),
+            tasks: JoinSet::new(),
+            datagrams: JoinSet::new(),
+        };
+        for listener in listeners.direct {
+            tasks.accept(listener, direct::serve)?;
+        }
+        if let Some(listener) = listeners.http_proxy {
+            tasks.accept(listener, http_proxy::serve_proxy)?;
+        }
+        if let Some(socket) = listeners.dns_udp {
+            tasks.datagrams.spawn(dns::serve_udp(socket, Arc::clone(&state))?);
+        }
+        if let Some(listener) = listeners.dns_tcp {
+            let slots = Arc::new(Semaphore::new(dns::MAX_TCP_CONNECTIONS));
+            tasks.accept_within(listener, slots, dns::serve_tcp)?;
+        }
+        tasks.serve_socks5(listeners.socks5, listeners.socks5_udp)?;
+        let Listeners { tasks, datagrams, .. } = tasks;
+        Ok(Self { state, listeners: tasks, _datagrams: datagrams, closing })
+    }
+
+    /// Ends when the connections that the process has left have ended: what a program sent in its
+    /// last moment is still delivered. After [`DRAIN_TIMEOUT`] they are cut.
+    pub async fn drain(mut self) {
+        self.closing.send_replace(true);
+        let drained = async { while self.listeners.join_next().await.is_some() {} };
+        let _ = timeout(DRAIN_TIMEOUT, drained).await;
+    }
+
+    #[must_use]
+    pub fn summary(&self) -> GateSummary {
+        let refused = self.state.judge.refused_hosts();
+        GateSummary {
+            bytes_up: self.state.traffic.bytes_up(),
+            bytes_down: self.state.traffic.bytes_down(),
+            refused: refused.hosts().to_vec(),
+            refused_more: refused.more(),
+        }
+    }
+}
+
+/// The listeners of a gate while it opens.
+struct Listeners {
+    state: Arc<GateState>,
+    slots: Arc<Semaphore>,
+    are_shared: bool,
+    closing: watch::Receiver<bool>,
+    tasks: JoinSet<()>,
+    datagrams: JoinSet<()>,
+}
+
+impl Listeners {
+    fn accept<F>(
+        &mut self,
+        listener: TcpListener,
+        serve: impl Fn(Arc<GateState>, tokio::net::TcpStream) -> F + Send + 'static,
+    ) -> io::Result<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.accept_within(listener, Arc::clone(&self.slots), serve)
+    }
+
+    fn accept_within<F>(
+        &mut self,
+        listener: TcpListener,
+        slots: Arc<Semaphore>,
+        serve: impl Fn(Arc<GateState>, tokio::net::TcpStream) -> F + Send + 'static,
+    ) -> io::Result<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let state = Arc::clone(&self.state);
+        let serve = move |stream| serve(Arc::clone(&state), stream);
+        let are_shared = self.are_shared;
+        let is_welcome = move |stream: &tokio::net::TcpStream| !are_shared || is_own_user(stream);
+        let closing = self.closing.clone();
+        self.tasks.spawn(accept_all(listener, slots, closing, is_welcome, serve));
+        Ok(())
+    }
+
+    fn serve_socks5(
+        &mut self,
+        listener: Option<TcpListener>,
+        udp: Option<UdpSocket>,
+    ) -> io::Result<()> {
+        let Some(listener) = listener else { return Ok(()) };
+        let associations = match udp {
+            Some(socket) => Some(Arc::new(Associations::open(socket)?)),
+            None => None,
+        };
+        if let Some(associations) = associations.clone() {
+            self.datagrams.spawn(async move { associations.receive().await });
+        }
+        self.accept(listener, move |state, stream| {
+            socks5::serve(state, associations.clone(), stream)
+        })
+    }
+}
+
+/// Whether the program at the other end is not one of another user.
+fn is_own_user(stream: &tokio::net::TcpStream) -> bool {
+    let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
+    match ends.map(|(peer, local)| user_of_tcp_peer(peer, local)) {
+        Ok(PeerUser::Trusted) => true,
+        Ok(PeerUser::Other(_) | PeerUser::Unknown) | Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Which hosts a process may reach. Pure: this module resolves no names and asks no questions.
+//!
+//! [`Host`] gives every host one spelling, [`HostPattern`] names hosts, [`Rules`] are those of one
+//! party, and [`NetworkPolicy`] combines the parties: the strictest decision holds.
+
+mod address;
+mod host;
+mod pattern;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+pub use address::is_private;
+pub use host::{Host, HostError};
+pub use pattern::{HostPattern, PatternError};
+pub use rules::{Access, Decision, DenyReason, Mode, Protocol, Route, Rules, Unnamed};
+
+use pattern::DEFAULT_PORTS;
+
+/// The most ports for direct connections: each costs a listener in every managed process.
+pub const MAX_DIRECT_PORTS: usize = 64;
+
+/// The rules of all parties. The strictest holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    layers: Vec<Rules>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error(
+        "the host patterns name {count} ports, more than the limit of {MAX_DIRECT_PORTS}; name \
+         fewer ports, or reach other ports through the proxy with patterns without a port"
+    )]
+    TooManyPorts { count: usize },
+}
+
+impl NetworkPolicy {
+    /// At least one layer; without any, everything is denied.
+    #[must_use]
+    pub fn new(layers: Vec<Rules>) -> Self {
+        Self { layers }
+    }
+
+    /// Whether an allow pattern names this host, at whichever port.
+    #[must_use]
+    pub fn names(&self, host: &Host) -> bool {
+        self.layers.iter().flat_map(|layer| &layer.allow).any(|pattern| pattern.names(host))
+    }
+
+    /// Whether the policy can be enforced. Call it before a process starts.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let count = self.direct_ports().len();
+        if count > MAX_DIRECT_PORTS {
+            return Err(PolicyError::TooManyPorts { count });
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn decide(&self, access: &Access<'_>) -> Decision {
+        let decisions = self.layers.iter().map(|layer| layer.decide(access));
+        decisions.reduce(stricter).unwrap_or(Decision::Deny(DenyReason::NotAllowed))
+    }
+
+    /// Whether an address that an allowed name resolved to may be dialled.
+    pub fn check_resolved(&self, address: IpAddr, port: u16) -> Result<(), DenyReason> {
+        if self.layers.is_empty() {
+            return Err(DenyReason::NotAllowed);
+        }
+        self.layers.iter().try_for_each(|layer| layer.check_resolved(address, port))
+    }
+
+    /// Whether some connection to this name could be allowed, perhaps after a question. Decides
+    /// the answers of DNS.
+    #[must_use]
+    pub fn may_reach(&self, name: &Host) -> bool {
+        // Ports that no rule names for this host are all alike, so one of them stands for the rest.
+        // `denies` finds the rules of `allow`, too: it matches at least as much as `names`.
+        let mut ports: BTreeSet<u16> = self
+            .layers
+            .iter()
+            .flat_map(|layer| layer.allow.iter().chain(&layer.deny))
+            .filter_map(|pattern| pattern.port().filter(|port| pattern.denies(name, *port)))
+            .chain(DEFAULT_PORTS)
+            .collect();
+        ports.extend((1..=u16::MAX).find(|port| !ports.contains(port)));
+        // A proxy reaches at least as much as a direct connection, and no mode refuses this GET.
+        ports.into_iter().any(|port| {
+            let access = Access {
+                host: name,
+                port,
+                protocol: Protocol::Http,
+                route: Route::Proxy,
+                method: Some("GET"),
+            };
+            !matches!(self.decide(&access), Decision::Deny(_))
+        })
+    }
+
+    /// The ports on which direct connections can be allowed: those that `allow` patterns name, and
+    /// 80 and 443. [`check`](Self::check) bounds their number.
+    #[must_use]
+    pub fn direct_ports(&self) -> BTreeSet<u16> {
+        // Only plain HTTP works in limited mode, and 443 is not its port unless a pattern says so.
+        let limited = self.layers.iter().any(|layer| layer.mode == Mode::Limited);
+        let defaults = if limited { &DEFAULT_PORTS[..1] } else { &DEFAULT_PORTS[..] };
+        let named = self.layers.iter().flat_map(|layer| &layer.allow).filter_map(HostPattern::port);
+        let mut ports: BTreeSet<u16> = named.chain(defaults.iter().copied()).collect();
+        ports.retain(|port| self.layers.iter().all(|layer| layer.may_allow_directly(*port)));
+        if self.layers.is_empty() {
+            ports.clear();
+        }
+        ports
+    }
+}
+
+/// The stricter of the decisions of two layers. Of two denials the first gives the reason, except
+/// that a rule which denies the host explains more than the absence of one that allows it.
+fn stricter(first: Decision, second: Decision) -> Decision {
+    use Decision::{Allow, Ask, Deny};
+    use DenyReason::{Denied, NotAllowed};
+    match (first, second) {
+        (Deny(NotAllowed), Deny(Denied)) => second,
+        (Deny(_), _) => first,
+        (_, Deny(_)) => second,
+        (Ask, _) | (_, Ask) => Ask,
+        (Allow, Allow) => Allow,
+    }
+}
