@@ -45,12 +45,12 @@ fn what_is_turned_off_is_absent() -> Result<(), Failed> {
     let output = probe_without("landlock,seccomp,namespaces,bubblewrap");
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout)?;
-    assert_eq!(text.lines().count(), 6, "{text}");
+    assert_eq!(text.lines().count(), 7, "{text}");
     for line in text.lines() {
         assert!(line.ends_with("\toff\t"), "{line}");
     }
     let some = String::from_utf8(probe_without("namespaces").stdout)?;
-    assert_eq!(some.matches("\toff\t").count(), 3, "{some}");
+    assert_eq!(some.matches("\toff\t").count(), 4, "{some}");
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! is a hint for whoever decides whether to ask for more rights, and never the reason for anything here.
 
 use super::log::Snapshot;
+use crate::network::gate::RefusedHost;
 
 /// What seems to have been denied, as far as that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,6 +12,8 @@ pub struct Denial {
     /// As the program printed it.
     pub path: Option<String>,
     pub call: Option<String>,
+    /// The host that the network policy refused.
+    pub host: Option<RefusedHost>,
 }
 
 /// How a process ended, as shells count.
@@ -59,7 +62,7 @@ pub(super) fn recognise(
             None => denial.call.is_none() && find_word(&text, "socket").is_some(),
         };
         if network_is_restricted && wants_socket {
-            return Some(Denial { path: None, call: Some("socket".to_owned()) });
+            return Some(Denial { call: Some("socket".to_owned()), ..Denial::default() });
         }
         Some(denial)
     })
@@ -70,11 +73,11 @@ fn denial_in(line: &str, network_is_restricted: bool) -> Option<Denial> {
     let lower = line.to_ascii_lowercase();
     let refusal = REFUSALS.iter().find_map(|refusal| lower.find(refusal));
     if let Some(at) = refusal.or_else(|| NAMES.iter().find_map(|name| find_word(line, name))) {
-        return Some(Denial { path: path_in(line, at), call: call_in(line) });
+        return Some(Denial { path: path_in(line, at), call: call_in(line), host: None });
     }
     let is_silent = SILENT_NETWORK.iter().any(|words| lower.contains(words));
     (network_is_restricted && is_silent)
-        .then(|| Denial { path: None, call: Some("socket".to_owned()) })
+        .then(|| Denial { call: Some("socket".to_owned()), ..Denial::default() })
 }
 
 fn find_word(line: &str, word: &str) -> Option<usize> {

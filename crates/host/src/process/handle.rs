@@ -8,20 +8,22 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::denial::Denial;
+use super::gate::Confinement;
 use super::launch::{Command, EndedBy, Io, LaunchError, Launcher, PtySize, Signal};
 use super::location::ProcessLocation;
 use super::log::{Log, LogLimits};
 use super::orders::{Order, Phase, Shared};
 use super::stdin::{OfferError, StdinClosed, Ticket};
 use super::supervisor::supervise;
-use crate::sandbox::{Plan, SandboxError};
+use crate::network::gate::GateSummary;
+use crate::sandbox::SandboxError;
 
 /// Whether the program could be started.
 pub type StartOutcome = oneshot::Receiver<Result<(), LaunchError>>;
 
-/// Finds out how to sandbox a program, before it is started.
-pub type SandboxPlan =
-    Pin<Box<dyn Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + 'static>>;
+/// Finds out how to confine a program, before it is started.
+pub type ConfinementFuture =
+    Pin<Box<dyn Future<Output = Result<Confinement, Arc<SandboxError>>> + Send + 'static>>;
 
 /// A handle to a process. Dropping the last one kills the whole tree.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl Process {
     pub fn start(
         launcher: Launcher,
         command: Command,
-        plan: Option<SandboxPlan>,
+        confining: Option<ConfinementFuture>,
         limits: LogLimits,
         timeout: Option<Duration>,
     ) -> (Self, StartOutcome) {
@@ -58,7 +60,7 @@ impl Process {
         let shared = Arc::new(Shared::new(limits, has_stdin));
         let (outcome, started) = oneshot::channel();
         // Not kept: the task ends by itself when the tree is gone, which dropping the handle causes.
-        let task = supervise(Arc::clone(&shared), launcher, command, plan, timeout, outcome);
+        let task = supervise(Arc::clone(&shared), launcher, command, confining, timeout, outcome);
         tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
     }
@@ -151,6 +153,13 @@ impl Process {
     #[must_use]
     pub fn denial(&self) -> Option<&Denial> {
         self.shared.denial.get()
+    }
+
+    /// What its gate had done by the time it exited; `None` before that, and without a managed
+    /// network.
+    #[must_use]
+    pub fn network_use(&self) -> Option<&GateSummary> {
+        self.shared.network_use.get()
     }
 
     #[must_use]

@@ -37,7 +37,13 @@ impl ProcessLocation {
     /// True from before its program runs, and for ever.
     #[must_use]
     pub fn has_network(&self) -> bool {
-        self.network.get() == Some(&Network::Enabled)
+        matches!(self.network.get(), Some(Network::Enabled | Network::Managed))
+    }
+
+    /// Whether the server connects to hosts for it.
+    #[must_use]
+    pub fn has_gate(&self) -> bool {
+        self.network.get() == Some(&Network::Managed)
     }
 
     #[must_use]

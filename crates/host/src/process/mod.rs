@@ -2,6 +2,7 @@
 
 mod denial;
 mod environment;
+mod gate;
 mod handle;
 pub mod launch;
 mod location;
@@ -15,7 +16,8 @@ mod supervisor;
 pub use denial::Denial;
 pub(crate) use environment::OWN_VARIABLES;
 pub use environment::{EnvironmentPolicy, Inherit, PatternError};
-pub use handle::{Process, SandboxPlan, StartOutcome, TIMEOUT_GRACE, Terminate};
+pub use gate::{Confinement, PlannedGate};
+pub use handle::{ConfinementFuture, Process, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use location::{NetworkedTree, ProcessLocation};
 pub use log::{
     Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, LogListener, OnFull, Page, Progress,

@@ -10,6 +10,7 @@ use super::handle::Terminate;
 use super::launch::{EndedBy, PtyMaster, PtySize, Signal, TreeControl};
 use super::log::{Log, LogLimits};
 use super::stdin::StdinQueue;
+use crate::network::gate::GateSummary;
 use crate::sandbox::Network;
 
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) network: Arc<OnceLock<Network>>,
     /// Set before the exit is recorded.
     pub(super) denial: OnceLock<Denial>,
+    /// Set before the exit is recorded, if there is a gate.
+    pub(super) network_use: OnceLock<GateSummary>,
 }
 
 /// How the tree can be reached.
@@ -68,6 +71,7 @@ impl Shared {
             gone: watch::Sender::new(false),
             network: Arc::default(),
             denial: OnceLock::new(),
+            network_use: OnceLock::new(),
         }
     }
 

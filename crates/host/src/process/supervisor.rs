@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::denial::{self, Ending};
-use super::handle::{SandboxPlan, TIMEOUT_GRACE, Terminate};
+use super::denial::{self, Denial, Ending};
+use super::gate::Confinement;
+use super::handle::{ConfinementFuture, TIMEOUT_GRACE, Terminate};
 use super::launch::{
     ChildStdio, Command, EndedBy, ExitRecord, LaunchError, Launched, Launcher, Tree, TreeEvent,
 };
@@ -16,6 +17,7 @@ use super::log::{Log, Stream};
 use super::orders::{Order, Shared};
 use super::output::{Output, Source};
 use super::stdin::Sink;
+use crate::network::gate::Gate;
 use crate::sandbox::Network;
 
 /// Runs until nothing is left of it; what it has written stays in the log.
@@ -23,30 +25,45 @@ pub(super) async fn supervise(
     shared: Arc<Shared>,
     launcher: Launcher,
     mut command: Command,
-    plan: Option<SandboxPlan>,
+    confining: Option<ConfinementFuture>,
     timeout: Option<Duration>,
     outcome: oneshot::Sender<Result<(), LaunchError>>,
 ) {
     let mut kill_at = shared.kill_at.subscribe();
     let program = command.program().to_owned();
     let launched = async {
-        if let Some(plan) = plan {
-            let plan = tokio::select! {
-                plan = plan => plan?,
+        let mut planned_gate = None;
+        if let Some(confining) = confining {
+            let Confinement { plan, gate } = tokio::select! {
+                confinement = confining => confinement?,
                 () = deadline(&mut kill_at) => {
                     return Err(LaunchError::Terminated { program: command.program().into() });
                 }
             };
+            if let Some(gate) = &gate {
+                command.add_variables(&gate.variables);
+            }
             command.sandbox = Some(plan);
+            planned_gate = gate;
         }
-        if let Some(plan) = &command.sandbox {
+        let plan = command.sandbox.clone();
+        if let Some(plan) = &plan {
             let _ = shared.network.set(plan.network);
         }
-        launcher.launch_unless(deadline(&mut kill_at), command).await
+        let mut launched = launcher.launch_unless(deadline(&mut kill_at), command).await?;
+        let sockets = std::mem::take(&mut launched.gate);
+        let gate = match planned_gate.zip(plan) {
+            Some((gate, plan)) => {
+                let opened = gate.open(&plan, sockets).map_err(LaunchError::from_setup)?;
+                Some(opened)
+            }
+            None => None,
+        };
+        Ok((launched, gate))
     };
     match unless_panicked(launched).await.unwrap_or(Err(LaunchError::Panicked { program })) {
-        Ok(Launched { tree, stdio, .. }) => {
-            let mut supervisor = Supervisor::new(Arc::clone(&shared), tree, timeout);
+        Ok((Launched { tree, stdio, .. }, gate)) => {
+            let mut supervisor = Supervisor::new(Arc::clone(&shared), tree, gate, timeout);
             let supervised = async {
                 supervisor.connect(stdio);
                 // Whoever started it may have gone; the handle's drop then ends the process.
@@ -71,17 +88,20 @@ struct Supervisor {
     tree: Tree,
     tree_gone: bool,
     outputs: [Option<Output>; 2],
+    /// Serves the tree until nothing of it is left.
+    gate: Option<Gate>,
     started: Instant,
     /// When the process is ended, unless it is over.
     deadline: Option<tokio::time::Instant>,
 }
 
 impl Supervisor {
-    fn new(shared: Arc<Shared>, tree: Tree, timeout: Option<Duration>) -> Self {
+    fn new(shared: Arc<Shared>, tree: Tree, gate: Option<Gate>, timeout: Option<Duration>) -> Self {
         let started = Instant::now();
         // A deadline that no clock can hold is none.
         let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
-        Self { shared, tree, tree_gone: false, outputs: [None, None], started, deadline }
+        let outputs = [None, None];
+        Self { shared, tree, tree_gone: false, outputs, gate, started, deadline }
     }
 
     /// Takes the process's streams, and carries out what was ordered before there was a process.
@@ -170,6 +190,9 @@ impl Supervisor {
                 for output in self.outputs.iter_mut().flatten() {
                     output.drain_pending(log).await;
                 }
+                if let Some(gate) = &self.gate {
+                    let _ = self.shared.network_use.set(gate.summary());
+                }
                 self.look_for_denial(&exit);
                 self.shared.log.append_exit(exit);
             }
@@ -189,13 +212,20 @@ impl Supervisor {
         let ending = Ending { code: exit.code, signal: exit.signal };
         let said = self.shared.log.snapshot();
         let denial = denial::recognise(ending, &said, *network == Network::Restricted);
-        if let Some(denial) = denial {
+        // The gate knows for certain what it refused.
+        let refused = self.shared.network_use.get().and_then(|network| network.refused.first());
+        if denial.is_some() || refused.is_some() {
+            let denial = Denial { host: refused.cloned(), ..denial.unwrap_or_default() };
             let _ = self.shared.denial.set(denial);
         }
     }
 
     async fn tree_ended(&mut self) {
         self.tree_gone = true;
+        if let Some(gate) = self.gate.take() {
+            // Not kept: it ends by itself, within DRAIN_TIMEOUT.
+            tokio::spawn(gate.drain());
+        }
         self.shared.gone.send_replace(true);
         for output in self.outputs.iter_mut().flatten() {
             output.finish(&self.shared.log).await;

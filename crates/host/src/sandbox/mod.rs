@@ -18,7 +18,8 @@ mod write_history;
 pub use kernel::{landlock, seccomp};
 pub use macos::seatbelt;
 pub use plan::{
-    Cover, CoverKind, Lack, LandlockRules, Mount, Plan, PlanError, Regrant, Requirement, Tier,
+    Cover, CoverKind, GateRequest, GateSocket, GateSockets, HTTP_PROXY_PORT, Lack, LandlockRules,
+    Mount, NetworkNamespace, Plan, PlanError, Regrant, Requirement, SOCKS5_PORT, StartFacts, Tier,
 };
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,
@@ -27,7 +28,7 @@ pub use policy::{
 };
 pub use probe::{Finding, Findings, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
 pub use report::capabilities::Capabilities;
-pub use report::enforcement::Enforcement;
+pub use report::enforcement::{Enforcement, NetworkEnforcement};
 pub use report::error::SandboxError;
 pub use report::mechanism::Mechanism;
 pub use report::step::SandboxStep;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
-use exec_server_host::sandbox::{Plan, SandboxStep};
+use exec_server_host::sandbox::{NetworkNamespace, Plan, SandboxStep};
 
 use super::super::support::confinement::confine;
 use super::super::support::{self, Running, shell};
@@ -128,7 +128,7 @@ pub(crate) async fn the_network_is_empty(scene: &Scene) {
         let script = "readlink /proc/self/ns/net; tail -n +3 /proc/net/dev | cut -d: -f1";
         let (inside, _) = scene.run(&plan, script).await;
         let (network, interfaces) = inside.split_once('\n').unwrap();
-        let has_own = plan.new_network_namespace;
+        let has_own = plan.network_namespace != NetworkNamespace::Inherited;
         assert_eq!(network != own.to_str().unwrap(), has_own, "{inside}");
         assert_eq!(interfaces.trim() == "lo", has_own, "{inside}");
     }

@@ -5,6 +5,7 @@ mod bubblewrap;
 mod covers;
 mod devices;
 mod endings;
+mod gate;
 mod missing_roots;
 mod placeholders;
 mod replaced;
@@ -75,6 +76,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         covers::covers_may_lie_in_one_another,
         covers::a_working_directory_may_be_covered,
         covers::what_has_changed_since_is_an_error,
+        gate::every_address_leads_to_the_gate,
+        gate::datagrams_for_any_name_server_do_too,
+        gate::nothing_else_leads_anywhere,
+        gate::routes_and_addresses_cannot_be_changed,
+        gate::processes_do_not_share_a_network,
         placeholders::they_go_when_the_tree_is_gone,
         placeholders::they_stay_for_whoever_needs_them,
         placeholders::many_at_once_leave_none,

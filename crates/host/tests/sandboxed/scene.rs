@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exec_server_host::process::launch::{Command, ExitRecord, Launcher};
-use exec_server_host::sandbox::{Access, EntryPath, Plan};
+use exec_server_host::sandbox::{Access, EntryPath, GateRequest, GateSockets, Plan};
 
 use super::super::support::confinement::Confinement;
 use super::super::support::{Running, shell};
@@ -51,6 +51,16 @@ impl Scene {
             entries.iter().map(|(name, access)| (EntryPath::Path(self.path(name)), *access)),
         );
         Arc::new(self.confinement.plan(self.root(), all))
+    }
+
+    /// The same with a network that leads to these sockets.
+    pub(crate) fn managed_plan(&self, sockets: &GateSockets) -> Plan {
+        let entries = vec![
+            (EntryPath::Root, Access::Read),
+            (EntryPath::Path(self.root().into()), Access::Write),
+        ];
+        let gate = GateRequest { sockets: sockets.clone(), ..GateRequest::default() };
+        self.confinement.plan_with_gate(self.root(), entries, Some(&gate))
     }
 
     /// The same, but for what the pattern matches.

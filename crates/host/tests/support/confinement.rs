@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exec_server_host::sandbox::{
-    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, HostNames, Network,
-    Plan, Policy, PolicyContext, Tier,
+    Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, GateRequest, HostNames,
+    Network, Plan, Policy, PolicyContext, StartFacts, Tier,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl Confinement {
             seccomp: true,
             user_namespace: self == Self::Namespaces,
             network_namespace: self == Self::Namespaces,
+            managed_network: self != Self::Direct,
             fresh_proc: true,
             bubblewrap: (self == Self::Bubblewrap).then(|| bubblewrap().into()),
             seatbelt: false,
@@ -77,13 +78,25 @@ impl Confinement {
     }
 
     pub(crate) fn plan(self, workspace: &Path, entries: Vec<(EntryPath, Access)>) -> Plan {
+        self.plan_with_gate(workspace, entries, None)
+    }
+
+    /// With a managed network, if there is a gate.
+    pub(crate) fn plan_with_gate(
+        self,
+        workspace: &Path,
+        entries: Vec<(EntryPath, Access)>,
+        gate: Option<&GateRequest>,
+    ) -> Plan {
         let entry = |(path, access)| Entry { path, access, skip_missing: false };
         let entries = entries.into_iter().map(entry).collect();
         let files = DeclaredFiles::Restricted { entries, glob_scan_max_depth: None };
-        let declared = DeclaredPolicy { files, network: Network::Restricted };
+        let network = if gate.is_some() { Network::Managed } else { Network::Restricted };
+        let declared = DeclaredPolicy { files, network };
         let around = PolicyContext { cwd: Some(workspace.into()), ..PolicyContext::default() };
         let policy = Policy::resolve(&declared, &around, &HostNames).unwrap();
-        let plan = Plan::new(&policy, &self.capabilities(), &HostNames).unwrap();
+        let start = StartFacts { cwd: None, gate };
+        let plan = Plan::for_start(start, &policy, &self.capabilities(), &HostNames).unwrap();
         let tier = match plan.tier {
             Tier::Direct => Self::Direct,
             Tier::Namespaces => Self::Namespaces,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec_server_host::process::launch::{Command, Launcher, TreeEvent};
-use exec_server_host::sandbox::Plan;
+use exec_server_host::sandbox::{NetworkNamespace, Plan};
 
 use super::confinement::Confinement;
 use super::shell;
@@ -40,7 +40,10 @@ pub(crate) async fn compare_sandboxes(launcher: Launcher) {
     let cases: [(&str, Option<Plan>); 4] = [
         ("none", None),
         ("direct", Some(Confinement::Direct.ordinary(workspace.path()))),
-        ("same network", Some(Plan { new_network_namespace: false, ..ordinary.clone() })),
+        (
+            "same network",
+            Some(Plan { network_namespace: NetworkNamespace::Inherited, ..ordinary.clone() }),
+        ),
         ("namespaces", Some(ordinary)),
     ];
     let cases = cases.map(|(name, plan)| (name, plan.map(Arc::new)));

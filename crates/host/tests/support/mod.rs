@@ -41,7 +41,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(launcher: &Launcher, command: Command) -> Self {
-        let Launched { pid, stdio, tree } = launcher.launch(command).await.unwrap();
+        let Launched { pid, stdio, tree, .. } = launcher.launch(command).await.unwrap();
         let control = tree.control();
         // A program that has ended already tells nobody its id.
         let keeper = status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap_or(0);

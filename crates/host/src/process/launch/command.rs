@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::{LaunchError, StringPlace};
-use crate::sandbox::Plan;
+use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
 /// A program to start.
 #[derive(Clone, Debug)]
@@ -49,6 +49,22 @@ impl Command {
     /// The program as a path, when it says where it is rather than being looked up.
     pub(super) fn program_path(&self) -> Option<&Path> {
         self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
+    }
+
+    /// The sockets that lead out of its network namespace, if it has a managed one.
+    pub(super) fn gate_sockets(&self) -> Option<&GateSockets> {
+        match &self.sandbox.as_ref()?.network_namespace {
+            NetworkNamespace::Gated(sockets) => Some(sockets),
+            NetworkNamespace::Inherited | NetworkNamespace::Empty => None,
+        }
+    }
+
+    /// Those that are not set.
+    pub(in crate::process) fn add_variables(&mut self, variables: &[(OsString, OsString)]) {
+        let is_missing =
+            |(name, _): &&(OsString, OsString)| !self.env.iter().any(|(known, _)| known == name);
+        let missing: Vec<_> = variables.iter().filter(is_missing).cloned().collect();
+        self.env.extend(missing);
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {

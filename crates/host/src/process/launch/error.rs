@@ -74,7 +74,7 @@ impl fmt::Display for StringPlace {
 }
 
 impl LaunchError {
-    pub(super) fn from_setup(source: io::Error) -> Self {
+    pub(in crate::process) fn from_setup(source: io::Error) -> Self {
         if is_exhaustion(&source) { Self::Resources { source } } else { Self::Setup { source } }
     }
 

@@ -20,6 +20,7 @@ mod stdio;
 mod tree;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct Launched {
     pub pid: u32,
     pub stdio: ChildStdio,
     pub tree: Tree,
+    /// The sockets that lead out of its network namespace, in the order of its plan.
+    pub gate: Vec<OwnedFd>,
 }
 
 /// Starts programs. Clones share one spawner.
@@ -120,15 +123,19 @@ impl Launcher {
     ) -> Result<Launched, LaunchError> {
         command.validate()?;
         let (child_ends, stdio) = stdio::open(command.io).map_err(LaunchError::from_setup)?;
-        let (pid, tree) = match &self.mechanism {
+        match &self.mechanism {
             #[cfg(target_os = "linux")]
-            Mechanism::Keepers(spawner) => spawner.launch(&command, child_ends, unwanted).await?,
+            Mechanism::Keepers(spawner) => {
+                let launched = spawner.launch(&command, child_ends, unwanted).await?;
+                let linux::LaunchedTree { pid, tree, gate } = launched;
+                Ok(Launched { pid, stdio, tree, gate })
+            }
             Mechanism::ProcessGroups => {
                 // Nothing in it waits.
                 drop(unwanted);
-                plain::launch(&command, child_ends)?
+                let (pid, tree) = plain::launch(&command, child_ends)?;
+                Ok(Launched { pid, stdio, tree, gate: Vec::new() })
             }
-        };
-        Ok(Launched { pid, stdio, tree })
+        }
     }
 }

@@ -10,6 +10,12 @@ pub struct Lineage(Vec<u32>);
 const MAX_GENERATIONS: usize = 4096;
 
 impl Lineage {
+    /// Whether it is that of the process itself.
+    #[must_use]
+    pub fn begins_with(&self, pid: u32) -> bool {
+        self.0.first() == Some(&pid)
+    }
+
     #[must_use]
     pub fn includes(&self, pid: u32) -> bool {
         self.0.contains(&pid)

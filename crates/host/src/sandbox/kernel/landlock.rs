@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -20,6 +20,9 @@ use crate::sandbox::policy::{Access, Grant};
 
 /// The first ABI with scopes: a confined process can then not signal what is outside.
 pub const SCOPES_SINCE: u32 = 6;
+
+/// The first ABI with rules for ports of TCP.
+pub const PORTS_SINCE: u32 = 4;
 
 /// Nobody who is confined needs a new device, and whoever can make one has all that it stands for.
 const DEVICE_NODES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeChar | MakeBlock});
@@ -57,13 +60,34 @@ impl Ruleset {
     /// A granted path that does not exist (any more), or that we cannot get at, grants nothing. One with a symlink in it is an error: the policy speaks of real
     /// paths, so somebody has changed it since.
     pub fn new(grants: &[Grant], abi: u32) -> Result<Self, LandlockError> {
-        let abi = known(abi)?;
+        let grants = Some(grants.to_vec());
+        Self::of_plan(&LandlockRules { abi, grants, listed: vec![], connect_ports: None }, &[])
+    }
+
+    /// With terminals, or directories of them, that the process may open once more.
+    pub fn of_plan(
+        rules: &LandlockRules,
+        terminals: &[BorrowedFd<'_>],
+    ) -> Result<Self, LandlockError> {
+        let abi = known(rules.abi)?;
+        let mut attributes = strict();
+        if rules.grants.is_some() {
+            attributes = attributes.handle_access(AccessFs::from_all(abi))?;
+        }
+        if rules.connect_ports.is_some() {
+            attributes = attributes.handle_access(AccessNet::ConnectTcp)?;
+        }
         let scopes = Scope::from_all(abi);
-        let mut attributes = strict().handle_access(AccessFs::from_all(abi))?;
         if !scopes.is_empty() {
             attributes = attributes.scope(scopes)?;
         }
         let mut created = attributes.create()?;
+        for port in rules.connect_ports.iter().flatten() {
+            created = created.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
+        let Some(grants) = &rules.grants else {
+            return Ok(Self(created));
+        };
         for grant in grants {
             let rights = match grant.access {
                 Access::Deny => continue,
@@ -72,24 +96,6 @@ impl Ruleset {
             };
             created = add(created, &grant.path, rights, abi)?;
         }
-        Ok(Self(created))
-    }
-
-    /// Keeps signals and abstract sockets inside, and leaves files alone. Needs [`SCOPES_SINCE`].
-    pub fn scopes_only(abi: u32) -> Result<Self, LandlockError> {
-        Ok(Self(strict().scope(Scope::from_all(known(abi)?))?.create()?))
-    }
-
-    /// With terminals, or directories of them, that the process may open once more.
-    pub fn of_plan(
-        rules: &LandlockRules,
-        terminals: &[BorrowedFd<'_>],
-    ) -> Result<Self, LandlockError> {
-        let Some(grants) = &rules.grants else {
-            return Self::scopes_only(rules.abi);
-        };
-        let Self(mut created) = Self::new(grants, rules.abi)?;
-        let abi = known(rules.abi)?;
         for directory in &rules.listed {
             created = add(created, directory, AccessFs::ReadDir.into(), abi)?;
         }
@@ -318,7 +324,9 @@ mod tests {
         let everything = [grant(Path::new("/"), Access::Write)];
         assert_eq!(confined(&everything, || test_kill_process(pid)), Some(Err(Errno::PERM)));
         let alone = std::thread::spawn(move || {
-            restrict(Ruleset::scopes_only(SCOPES_SINCE).unwrap());
+            let (abi, grants, connect_ports) = (SCOPES_SINCE, None, None);
+            let scopes_only = LandlockRules { abi, grants, listed: vec![], connect_ports };
+            restrict(Ruleset::of_plan(&scopes_only, &[]).unwrap());
             File::open("/").unwrap();
             test_kill_process(pid)
         });

@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{Cover, CoverKind, LandlockRules, Mount, Plan, Regrant, Tier};
+use super::{
+    Cover, CoverKind, GateSockets, LandlockRules, Mount, NetworkNamespace, Plan, Regrant, Tier,
+};
 use crate::sandbox::policy::{Access, Grant, Network};
 
 impl Plan {
@@ -26,25 +28,33 @@ impl Plan {
             }
         }
         to.list(&self.mounts, Encoder::mount);
-        match &self.landlock {
-            None => to.byte(0),
-            Some(LandlockRules { abi, grants: None, .. }) => {
-                to.byte(1);
-                to.number(*abi);
-            }
-            Some(LandlockRules { abi, grants: Some(grants), listed }) => {
-                to.byte(2);
-                to.number(*abi);
+        to.option(self.landlock.as_ref(), |to, rules| {
+            to.number(rules.abi);
+            to.option(rules.grants.as_ref(), |to, grants| {
                 to.list(grants, |to, grant| {
                     to.path(&grant.path);
                     to.access(grant.access);
                 });
-                to.list(listed, |to, directory| to.path(directory));
+            });
+            to.list(&rules.listed, |to, directory| to.path(directory));
+            to.option(rules.connect_ports.as_ref(), |to, ports| {
+                to.list(ports, |to, port| to.number((*port).into()));
+            });
+        });
+        to.bytes(&self.seccomp);
+        to.byte(match self.network {
+            Network::Restricted => 0,
+            Network::Managed => 1,
+            Network::Enabled => 2,
+        });
+        match &self.network_namespace {
+            NetworkNamespace::Inherited => to.byte(0),
+            NetworkNamespace::Empty => to.byte(1),
+            NetworkNamespace::Gated(sockets) => {
+                to.byte(2);
+                to.gate_sockets(sockets);
             }
         }
-        to.bytes(&self.seccomp);
-        to.flag(self.network == Network::Enabled);
-        to.flag(self.new_network_namespace);
         to.flag(self.fresh_proc);
         to.flag(self.own_terminals);
         to.0
@@ -52,34 +62,41 @@ impl Plan {
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Decoder(bytes);
-        let plan =
-            Self {
-                tier: match from.byte()? {
-                    0 => Tier::Direct,
-                    1 => Tier::Namespaces,
-                    2 => Tier::Bubblewrap(from.path()?),
-                    3 => Tier::Seatbelt(String::from_utf8(from.bytes()?.to_vec()).ok()?),
-                    _ => return None,
-                },
-                mounts: from.list(Decoder::mount)?,
-                landlock: match from.byte()? {
-                    0 => None,
-                    1 => Some(LandlockRules { abi: from.number()?, grants: None, listed: vec![] }),
-                    2 => Some(LandlockRules {
-                        abi: from.number()?,
-                        grants: Some(from.list(|from| {
-                            Some(Grant { path: from.path()?, access: from.access()? })
-                        })?),
-                        listed: from.list(Decoder::path)?,
-                    }),
-                    _ => return None,
-                },
-                seccomp: from.bytes()?.to_vec(),
-                network: if from.flag()? { Network::Enabled } else { Network::Restricted },
-                new_network_namespace: from.flag()?,
-                fresh_proc: from.flag()?,
-                own_terminals: from.flag()?,
-            };
+        let plan = Self {
+            tier: match from.byte()? {
+                0 => Tier::Direct,
+                1 => Tier::Namespaces,
+                2 => Tier::Bubblewrap(from.path()?),
+                3 => Tier::Seatbelt(String::from_utf8(from.bytes()?.to_vec()).ok()?),
+                _ => return None,
+            },
+            mounts: from.list(Decoder::mount)?,
+            landlock: from.option(|from| {
+                Some(LandlockRules {
+                    abi: from.number()?,
+                    grants: from.option(|from| {
+                        from.list(|from| Some(Grant { path: from.path()?, access: from.access()? }))
+                    })?,
+                    listed: from.list(Decoder::path)?,
+                    connect_ports: from.option(|from| from.list(Decoder::port))?,
+                })
+            })?,
+            seccomp: from.bytes()?.to_vec(),
+            network: match from.byte()? {
+                0 => Network::Restricted,
+                1 => Network::Managed,
+                2 => Network::Enabled,
+                _ => return None,
+            },
+            network_namespace: match from.byte()? {
+                0 => NetworkNamespace::Inherited,
+                1 => NetworkNamespace::Empty,
+                2 => NetworkNamespace::Gated(from.gate_sockets()?),
+                _ => return None,
+            },
+            fresh_proc: from.flag()?,
+            own_terminals: from.flag()?,
+        };
         from.0.is_empty().then_some(plan)
     }
 }
@@ -101,6 +118,22 @@ impl Encoder {
 
     fn length(&mut self, value: usize) {
         self.number(u32::try_from(value).expect("a plan is far smaller than 4 GiB"));
+    }
+
+    fn option<T>(&mut self, value: Option<&T>, encode: impl FnOnce(&mut Self, &T)) {
+        self.flag(value.is_some());
+        if let Some(value) = value {
+            encode(self, value);
+        }
+    }
+
+    fn gate_sockets(&mut self, sockets: &GateSockets) {
+        let GateSockets { dns, direct_ports, http_proxy, socks5, socks5_udp } = sockets;
+        self.flag(*dns);
+        self.list(direct_ports, |to, port| to.number((*port).into()));
+        self.flag(*http_proxy);
+        self.flag(*socks5);
+        self.flag(*socks5_udp);
     }
 
     fn bytes(&mut self, value: &[u8]) {
@@ -205,6 +238,25 @@ impl<'a> Decoder<'a> {
             items.push(decode(self)?);
         }
         Some(items)
+    }
+
+    /// `None` if it cannot be read, `Some(None)` if it was left out.
+    fn option<T>(&mut self, decode: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.flag()? { decode(self).map(Some) } else { Some(None) }
+    }
+
+    fn port(&mut self) -> Option<u16> {
+        self.number()?.try_into().ok()
+    }
+
+    fn gate_sockets(&mut self) -> Option<GateSockets> {
+        Some(GateSockets {
+            dns: self.flag()?,
+            direct_ports: self.list(Self::port)?,
+            http_proxy: self.flag()?,
+            socks5: self.flag()?,
+            socks5_udp: self.flag()?,
+        })
     }
 
     fn mount(&mut self) -> Option<Mount> {

@@ -2,20 +2,29 @@
 
 use std::path::Path;
 
-use super::{Plan, PlanError, Tier};
+use super::{GateRequest, NetworkNamespace, Plan, PlanError, Tier};
 use crate::sandbox::macos::seatbelt;
 use crate::sandbox::policy::{Names, Policy};
 use crate::sandbox::report::capabilities::Capabilities;
 
+/// What a plan depends on besides the policy.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartFacts<'a> {
+    /// Where the process starts, which it must not lose.
+    pub cwd: Option<&'a Path>,
+    /// Of a process with a managed network.
+    pub gate: Option<&'a GateRequest>,
+}
+
 impl Plan {
     /// Looks at the names that the policy protects, as they are now.
     pub fn new(policy: &Policy, has: &Capabilities, names: &impl Names) -> Result<Self, PlanError> {
-        Self::starting_in(None, policy, has, names)
+        Self::for_start(StartFacts::default(), policy, has, names)
     }
 
-    /// The same for a process that starts in this directory, which it must not lose.
-    pub fn starting_in(
-        cwd: Option<&Path>,
+    /// The same for a process of which more is known.
+    pub fn for_start(
+        start: StartFacts<'_>,
         policy: &Policy,
         has: &Capabilities,
         names: &impl Names,
@@ -25,11 +34,11 @@ impl Plan {
         }
         #[cfg(target_os = "linux")]
         {
-            super::linux::plan(cwd, policy, has, names)
+            super::linux::plan(start, policy, has, names)
         }
         #[cfg(not(target_os = "linux"))]
         {
-            let _ = (names, cwd);
+            let _ = (names, start);
             Err(PlanError::UnsupportedSystem { system: std::env::consts::OS })
         }
     }
@@ -41,7 +50,7 @@ impl Plan {
             landlock: None,
             seccomp: vec![],
             network: policy.network(),
-            new_network_namespace: false,
+            network_namespace: NetworkNamespace::Inherited,
             fresh_proc: false,
             own_terminals: false,
         }

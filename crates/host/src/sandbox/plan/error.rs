@@ -107,4 +107,10 @@ pub enum Requirement {
     CarveOut { path: PathBuf },
     #[error("Landlock of this kernel (ABI {abi}) does not keep signals inside")]
     Signals { abi: u32 },
+    #[error("managed networking has to see every connection (network.require = transparent)")]
+    EveryConnection,
+    #[error(
+        "Landlock of this kernel (ABI {abi}) does not restrict ports, so managed networking needs a namespace"
+    )]
+    Ports { abi: u32 },
 }

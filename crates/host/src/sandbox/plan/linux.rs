@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
+use super::decide::StartFacts;
 use super::error::Requirement;
+use super::network::NetworkPlan;
 use super::{LandlockRules, Mount, Plan, PlanError, Tier, devices, globs, mounts};
 use crate::sandbox::kernel::landlock::SCOPES_SINCE;
 use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
-use crate::sandbox::policy::{Access, Grant, Names, Network, Policy};
+use crate::sandbox::policy::{Access, Grant, Names, Policy};
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
 use crate::sandbox::setup::bubblewrap;
 
 pub(super) fn plan(
-    cwd: Option<&Path>,
+    start: StartFacts<'_>,
     policy: &Policy,
     has: &Capabilities,
     names: &impl Names,
@@ -20,18 +22,20 @@ pub(super) fn plan(
     if !has.seccomp {
         return Err(PlanError::missing(Requirement::SystemCalls, Mechanism::Seccomp, has));
     }
+    let network = NetworkPlan::new(policy.network(), start.gate, has)?;
     if !policy.restricts_files() {
-        return for_all_files(policy.network(), has);
+        return for_all_files(&network, has);
     }
     if has.landlock_abi == 0 {
         return Err(PlanError::missing(Requirement::Files, Mechanism::Landlock, has));
     }
-    for_restricted_files(cwd, policy, has, names)
+    for_restricted_files(start.cwd, policy, &network, has, names)
 }
 
 fn for_restricted_files(
     cwd: Option<&Path>,
     policy: &Policy,
+    network: &NetworkPlan,
     has: &Capabilities,
     names: &impl Names,
 ) -> Result<Plan, PlanError> {
@@ -51,7 +55,7 @@ fn for_restricted_files(
         (Some(_), Some(isolation)) => isolation,
         // Landlock does not know modes, owners, times and extended attributes. They have to be changed where files are written,
         // and only a read-only mount keeps that from everything else.
-        (None, Some(isolation)) if changes_files => isolation,
+        (None, Some(isolation)) if changes_files || network.gate.is_some() => isolation,
         (None, Some(isolation)) if has.fresh_proc && grants_only_own_proc(policy) => isolation,
         (None, _) => Tier::Direct,
     };
@@ -77,14 +81,16 @@ fn for_restricted_files(
         Mount::Fresh(path) => Some(Grant { path: path.clone(), access: Access::Write }),
         Mount::Cover(_) | Mount::Regrant(_) => None,
     }));
-    let without_network = policy.network() == Network::Restricted;
+    let connect_ports = network.connect_ports();
+    let landlock =
+        LandlockRules { abi: has.landlock_abi, grants: Some(grants), listed, connect_ports };
     Ok(Plan {
         tier,
         mounts,
-        landlock: Some(LandlockRules { abi: has.landlock_abi, grants: Some(grants), listed }),
-        seccomp: seccomp::program(policy.network(), attributes, neighbours(isolated)).to_vec(),
-        network: policy.network(),
-        new_network_namespace: isolated && without_network && has.network_namespace,
+        landlock: Some(landlock),
+        seccomp: seccomp::program(network.sockets, attributes, neighbours(isolated)).to_vec(),
+        network: network.network,
+        network_namespace: network.namespace(isolated, has),
         fresh_proc: isolated && has.fresh_proc,
         own_terminals,
     })
@@ -92,9 +98,9 @@ fn for_restricted_files(
 
 /// Whoever may change every file could get out anyway, so this is about the network, and about honest programs. Processes outside are
 /// out of reach all the same: what is promised of every sandbox does not depend on its files.
-fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError> {
+fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, PlanError> {
     let abi = has.landlock_abi;
-    let (tier, grants) = if abi >= SCOPES_SINCE {
+    let (tier, grants) = if abi >= SCOPES_SINCE && network.gate.is_none() {
         (Tier::Direct, None)
     } else {
         let need = Requirement::Signals { abi };
@@ -103,15 +109,16 @@ fn for_all_files(network: Network, has: &Capabilities) -> Result<Plan, PlanError
         (tier, Some(vec![Grant { path: "/".into(), access: Access::Write }]))
     };
     let isolated = tier != Tier::Direct;
-    let without_network = network == Network::Restricted;
+    let connect_ports = network.connect_ports();
+    let landlock = LandlockRules { abi, grants, listed: vec![], connect_ports };
+    let attributes = AttributeChanges::Changeable;
     Ok(Plan {
         tier,
         mounts: vec![],
-        landlock: (abi > 0).then_some(LandlockRules { abi, grants, listed: vec![] }),
-        seccomp: seccomp::program(network, AttributeChanges::Changeable, neighbours(isolated))
-            .to_vec(),
-        network,
-        new_network_namespace: isolated && without_network && has.network_namespace,
+        landlock: (abi > 0).then_some(landlock),
+        seccomp: seccomp::program(network.sockets, attributes, neighbours(isolated)).to_vec(),
+        network: network.network,
+        network_namespace: network.namespace(isolated, has),
         fresh_proc: isolated && has.fresh_proc,
         own_terminals: false,
     })
@@ -124,7 +131,7 @@ fn grants_only_own_proc(policy: &Policy) -> bool {
         && policy.access(Path::new("/")) == Access::Deny
 }
 
-fn isolation(has: &Capabilities) -> Option<Tier> {
+pub(super) fn isolation(has: &Capabilities) -> Option<Tier> {
     if has.user_namespace {
         Some(Tier::Namespaces)
     } else {

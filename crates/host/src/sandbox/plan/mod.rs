@@ -2,6 +2,7 @@
 //!
 //! A [`Plan`] is plain data: everything the keeper needs and nothing it has to decide. Whatever a host cannot enforce is a
 //! [`PlanError`]; there is no weaker plan. `decide` and `linux` choose the mechanisms, `mounts` lays out what they cover,
+//! `network` and `gate` say how its network is restricted,
 //! `devices` keeps disks and terminals out of what is granted, `globs` finds what patterns deny, `codec` carries a plan to the keeper.
 
 mod codec;
@@ -9,6 +10,7 @@ mod decide;
 #[cfg(target_os = "linux")]
 mod devices;
 mod error;
+mod gate;
 #[cfg(target_os = "linux")]
 mod globs;
 #[cfg(target_os = "linux")]
@@ -16,15 +18,19 @@ mod linux;
 #[cfg(target_os = "linux")]
 mod mounts;
 #[cfg(target_os = "linux")]
+mod network;
+#[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use decide::StartFacts;
 pub use error::{Lack, PlanError, Requirement};
+pub use gate::{GateRequest, GateSocket, GateSockets, HTTP_PROXY_PORT, SOCKS5_PORT};
 
 use super::policy::{Access, Grant, Network};
-use crate::sandbox::report::enforcement::Enforcement;
+use crate::sandbox::report::enforcement::{Enforcement, NetworkEnforcement};
 
 /// How one process is confined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +42,22 @@ pub struct Plan {
     /// A complete BPF program, as `struct sock_filter` in native order. Empty for [`Tier::Seatbelt`].
     pub seccomp: Vec<u8>,
     pub network: Network,
-    pub new_network_namespace: bool,
+    pub network_namespace: NetworkNamespace,
     /// Whether to mount a `/proc` of its own in the new PID namespace.
     pub fresh_proc: bool,
     /// Whether a program that is not given a terminal can make some, which nobody outside can see. Only with [`Tier::Namespaces`].
     pub own_terminals: bool,
+}
+
+/// The network namespace of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkNamespace {
+    /// That of the server.
+    Inherited,
+    /// One in which nothing can be reached.
+    Empty,
+    /// One of its own, where every address leads to these sockets.
+    Gated(GateSockets),
 }
 
 /// What the process is put into before its own rights are taken away.
@@ -109,6 +126,8 @@ pub struct LandlockRules {
     pub grants: Option<Vec<Grant>>,
     /// Directories where, at any depth, the names can be listed and nothing else is granted.
     pub listed: Vec<PathBuf>,
+    /// The only ports to which TCP connections can be made. `None`: TCP is not restricted.
+    pub connect_ports: Option<Vec<u16>>,
 }
 
 impl Mount {
@@ -127,9 +146,19 @@ impl Plan {
             landlock: self.landlock.as_ref().map(|rules| rules.abi),
             seccomp: !self.seccomp.is_empty(),
             pid_namespace: matches!(self.tier, Tier::Namespaces | Tier::Bubblewrap(_)),
-            network_namespace: self.new_network_namespace,
+            network_namespace: self.network_namespace != NetworkNamespace::Inherited,
+            network: self.network_enforcement(),
             bubblewrap: matches!(self.tier, Tier::Bubblewrap(_)),
             seatbelt: matches!(self.tier, Tier::Seatbelt(_)),
+        }
+    }
+
+    fn network_enforcement(&self) -> NetworkEnforcement {
+        match (self.network, &self.network_namespace) {
+            (Network::Enabled, _) => NetworkEnforcement::None,
+            (Network::Restricted, _) => NetworkEnforcement::NoNetwork,
+            (Network::Managed, NetworkNamespace::Gated(_)) => NetworkEnforcement::Transparent,
+            (Network::Managed, _) => NetworkEnforcement::ProxyOnly,
         }
     }
 }

@@ -68,6 +68,8 @@ pub enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Network {
     Restricted,
+    /// Through the gate of the process, which knows the hosts that it may reach.
+    Managed,
     Enabled,
 }
 

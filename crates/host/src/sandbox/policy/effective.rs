@@ -110,6 +110,14 @@ impl Policy {
         }
     }
 
+    /// The same for files, with another network.
+    #[must_use]
+    pub fn with_network(&self, network: Network) -> Self {
+        let Content { restricts_files, rules, globs, links, .. } = &*self.0;
+        let (globs, links) = (globs.iter().cloned().collect(), links.iter().cloned().collect());
+        Self::new(network, *restricts_files, rules.clone(), globs, links)
+    }
+
     pub fn network(&self) -> Network {
         self.0.network
     }
@@ -264,6 +272,7 @@ impl fmt::Debug for Policy {
         let mut lines = f.debug_set();
         match self.network() {
             Network::Restricted => lines.entry(&format_args!("no network")),
+            Network::Managed => lines.entry(&format_args!("managed network")),
             Network::Enabled => lines.entry(&format_args!("network")),
         };
         if !self.restricts_files() {

@@ -6,8 +6,9 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use super::finding::{Failure, WITH_NETWORK, WITH_PROC};
+use super::finding::{Failure, WITH_NETWORK, WITH_PROC, WITH_ROUTES};
 use super::trial::TIMEOUT_SECONDS;
+use super::{INSIDE_NETWORK_ARG, PROBE_ARG};
 
 /// Never from `PATH`: a request could have put its own program there, and this one runs outside of every sandbox.
 const PLACES: [&str; 4] =
@@ -16,6 +17,10 @@ const PLACES: [&str; 4] =
 /// What it may be able to do besides, and the options for that.
 const EXTRAS: [(&str, &[&str]); 2] =
     [(WITH_PROC, &["--proc", "/proc"]), (WITH_NETWORK, &["--unshare-net"])];
+
+/// With these, the process inside can lead every address to a gate.
+const WITH_CAPABILITIES: &[&str] =
+    &["--unshare-net", "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"];
 
 /// Its path, its version and the extras that work, after it has made namespaces and a read-only mount and run a program in them.
 pub(super) fn attempt() -> Result<String, Failure> {
@@ -32,14 +37,29 @@ fn use_it(place: &str) -> Result<String, String> {
     let all_work = run(place, &all).is_ok();
     let working = EXTRAS.iter().filter(|(_, options)| all_work || run(place, options).is_ok());
     let words = [place, &version].into_iter().chain(working.map(|(name, _)| *name));
+    let words = words.chain(leads_to_gate(place).then_some(WITH_ROUTES));
     Ok(words.collect::<Vec<_>>().join(" "))
 }
 
-fn run(place: &str, options: &[&str]) -> Result<String, String> {
-    run_for(TIMEOUT_SECONDS, place, options)
+/// Whether this executable can use a managed network inside.
+fn leads_to_gate(place: &str) -> bool {
+    let Ok(executable) = std::env::current_exe() else { return false };
+    let Some(executable) = executable.to_str() else { return false };
+    let program = [executable, PROBE_ARG, INSIDE_NETWORK_ARG];
+    run_for(TIMEOUT_SECONDS, place, WITH_CAPABILITIES, &program).is_ok()
 }
 
-fn run_for(timeout_seconds: u32, place: &str, options: &[&str]) -> Result<String, String> {
+fn run(place: &str, options: &[&str]) -> Result<String, String> {
+    // The one program that is certainly there.
+    run_for(TIMEOUT_SECONDS, place, options, &[place, "--version"])
+}
+
+fn run_for(
+    timeout_seconds: u32,
+    place: &str,
+    options: &[&str],
+    program: &[&str],
+) -> Result<String, String> {
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = std::process::Command::new(place);
     // SAFETY: plain system calls, which may be made between fork and exec. An alarm stays set for the new program, and whoever
@@ -58,8 +78,8 @@ fn run_for(timeout_seconds: u32, place: &str, options: &[&str]) -> Result<String
         .args(["--unshare-pid", "--unshare-ipc", "--die-with-parent"])
         .args(["--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev"])
         .args(options)
-        // The one program that is certainly there.
-        .args(["--", place, "--version"])
+        .arg("--")
+        .args(program)
         .env_clear()
         .stdin(Stdio::null())
         .output()
@@ -101,7 +121,7 @@ mod tests {
         let place = directory.path().join("bwrap");
         fs::write(&place, "#!/bin/sh\nexec sleep 1000000\n").unwrap();
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
-        let error = run_for(1, place.to_str().unwrap(), &[]).unwrap_err();
+        let error = run_for(1, place.to_str().unwrap(), &[], &["true"]).unwrap_err();
         assert!(error.ends_with("it did not end"), "{error}");
     }
 }

@@ -9,9 +9,11 @@ use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// What is said of a bubblewrap that can give its namespaces a `/proc` of their own, or no network.
+/// What is said of a bubblewrap that can give its namespaces a `/proc` of their own, no network, or
+/// one whose routes can be set.
 pub(super) const WITH_PROC: &str = "proc";
 pub(super) const WITH_NETWORK: &str = "network";
+pub(super) const WITH_ROUTES: &str = "routes";
 
 /// One for each mechanism of this operating system, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +81,7 @@ impl Findings {
             seccomp: works(Mechanism::Seccomp),
             user_namespace,
             network_namespace: of_namespaces(Mechanism::NetworkNamespace, WITH_NETWORK),
+            managed_network: of_namespaces(Mechanism::ManagedNetwork, WITH_ROUTES),
             fresh_proc: of_namespaces(Mechanism::FreshProc, WITH_PROC),
             bubblewrap: bubblewrap.first().filter(|path| !path.is_empty()).map(PathBuf::from),
             seatbelt: works(Mechanism::Seatbelt),

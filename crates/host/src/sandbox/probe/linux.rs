@@ -1,6 +1,7 @@
 //! Each mechanism of Linux, used once.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
@@ -11,13 +12,14 @@ use rustix::net::{AddressFamily, SocketType};
 use super::bubblewrap;
 use super::finding::Failure;
 use super::trial::{Failed, Step as _, try_in_child};
+use crate::network::gate::PROHIBITED_V4;
 use crate::sandbox::kernel::landlock::{self, Ruleset};
-use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
-use crate::sandbox::plan::{Plan, Tier};
+use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours, Sockets};
+use crate::sandbox::plan::{GateSockets, NetworkNamespace, Plan, Tier};
 use crate::sandbox::policy::Network;
 use crate::sandbox::report::mechanism::Mechanism;
 use crate::sandbox::setup::lockdown::Lockdown;
-use crate::sandbox::setup::{mount_call, namespaces};
+use crate::sandbox::setup::{gate_sockets, local_routes, mount_call, namespaces};
 
 /// Its version or place if it works, else why not. Only for a process with one thread.
 pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
@@ -26,6 +28,7 @@ pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
         Mechanism::Seccomp => try_seccomp,
         Mechanism::UserNamespace => try_user_namespace,
         Mechanism::NetworkNamespace => try_network_namespace,
+        Mechanism::ManagedNetwork => try_managed_network,
         Mechanism::FreshProc => try_fresh_proc,
         Mechanism::Bubblewrap => return bubblewrap::attempt(),
         Mechanism::Seatbelt => return Err(Failure::NotInstalled),
@@ -50,13 +53,15 @@ fn try_landlock() -> Result<String, Failed> {
 
 fn try_seccomp() -> Result<String, Failed> {
     let filters = [
-        (Network::Enabled, AttributeChanges::Changeable),
-        (Network::Enabled, AttributeChanges::Frozen),
-        (Network::Restricted, AttributeChanges::Changeable),
-        (Network::Restricted, AttributeChanges::Frozen),
+        (Sockets::InternetAndUnix, AttributeChanges::Changeable),
+        (Sockets::InternetAndUnix, AttributeChanges::Frozen),
+        (Sockets::TcpAndUnix, AttributeChanges::Frozen),
+        (Sockets::Internet, AttributeChanges::Frozen),
+        (Sockets::Pairs, AttributeChanges::Changeable),
+        (Sockets::Pairs, AttributeChanges::Frozen),
     ];
-    for (index, (network, attributes)) in filters.into_iter().enumerate() {
-        let lockdown = Lockdown::prepare(&filter_only(network, attributes), &[]).step("seccomp")?;
+    for (index, (sockets, attributes)) in filters.into_iter().enumerate() {
+        let lockdown = Lockdown::prepare(&filter_only(sockets, attributes), &[]).step("seccomp")?;
         if index == 0 {
             lockdown.give_up_rights().step("giving up privileges")?;
         }
@@ -69,14 +74,14 @@ fn try_seccomp() -> Result<String, Failed> {
     }
 }
 
-fn filter_only(network: Network, attributes: AttributeChanges) -> Plan {
+fn filter_only(sockets: Sockets, attributes: AttributeChanges) -> Plan {
     Plan {
         tier: Tier::Direct,
         mounts: vec![],
         landlock: None,
-        seccomp: seccomp::program(network, attributes, Neighbours::InReach).to_vec(),
-        network,
-        new_network_namespace: false,
+        seccomp: seccomp::program(sockets, attributes, Neighbours::InReach).to_vec(),
+        network: Network::Restricted,
+        network_namespace: NetworkNamespace::Inherited,
         fresh_proc: false,
         own_terminals: false,
     }
@@ -101,6 +106,34 @@ fn try_user_namespace() -> Result<String, Failed> {
 fn try_network_namespace() -> Result<String, Failed> {
     namespaces::enter(true).step("new namespaces")?;
     Ok(String::new())
+}
+
+fn try_managed_network() -> Result<String, Failed> {
+    namespaces::enter(true).step("new namespaces")?;
+    use_managed_network()
+}
+
+/// In a new network namespace. A connection to an arbitrary address reaches a listener here, which
+/// learns the address; a prohibited address is refused.
+pub(super) fn use_managed_network() -> Result<String, Failed> {
+    const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 443);
+    local_routes::route_everything_to_loopback().step("routes")?;
+    let sockets = GateSockets { direct_ports: vec![ELSEWHERE.port()], ..GateSockets::default() };
+    let bound = gate_sockets::bind_all(&sockets).step("sockets")?;
+    let listener = bound.into_iter().next().ok_or_else(|| Failed::new("sockets", "none"))?;
+    let listener = TcpListener::from(listener);
+    listener.set_nonblocking(false).step("sockets")?;
+    let _program = TcpStream::connect(ELSEWHERE).step("connect")?;
+    let (accepted, _) = listener.accept().step("accept")?;
+    let destination = accepted.local_addr().step("getsockname")?;
+    if destination.ip().to_canonical() != ELSEWHERE.ip() {
+        return Err(Failed::new("getsockname", format_args!("it says {destination}")));
+    }
+    match TcpStream::connect((PROHIBITED_V4.0, ELSEWHERE.port())) {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(String::new()),
+        Err(error) => Err(Failed::new("connect to a prohibited address", error)),
+        Ok(_) => Err(Failed::new("connect to a prohibited address", "it succeeded")),
+    }
 }
 
 fn try_fresh_proc() -> Result<String, Failed> {

@@ -57,8 +57,17 @@ impl Capabilities {
     }
 }
 
+/// The second argument of the hidden mode that makes it use a network namespace it was put into.
+#[cfg(target_os = "linux")]
+const INSIDE_NETWORK_ARG: &str = "network";
+
 /// Probes and prints. Call it first thing in `main`, before any thread exists, when the first argument is [`PROBE_ARG`].
 pub fn run_probe() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == INSIDE_NETWORK_ARG) {
+        let works = linux::use_managed_network().is_ok();
+        return if works { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let Ok(without) = Without::parse(std::env::var_os(WITHOUT_VARIABLE).as_deref()) else {
         return ExitCode::FAILURE;
     };

@@ -27,9 +27,12 @@ impl Without {
         let value = value.unwrap_or_default().to_string_lossy();
         for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             mechanisms.extend_from_slice(match name {
-                "namespaces" => {
-                    &[Mechanism::UserNamespace, Mechanism::NetworkNamespace, Mechanism::FreshProc]
-                }
+                "namespaces" => &[
+                    Mechanism::UserNamespace,
+                    Mechanism::NetworkNamespace,
+                    Mechanism::ManagedNetwork,
+                    Mechanism::FreshProc,
+                ],
                 "bubblewrap" => &[Mechanism::Bubblewrap],
                 "landlock" => &[Mechanism::Landlock],
                 "seccomp" => &[Mechanism::Seccomp],

@@ -14,6 +14,8 @@ pub struct Capabilities {
     pub user_namespace: bool,
     /// Together with those, or by bubblewrap where they are missing.
     pub network_namespace: bool,
+    /// Whether every address can be led to a gate there.
+    pub managed_network: bool,
     /// Whether the PID namespace, or that of bubblewrap, can have a `/proc` of its own. In most containers it cannot.
     pub fresh_proc: bool,
     /// In a directory of the system, never from `PATH`.

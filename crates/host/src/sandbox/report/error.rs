@@ -14,6 +14,12 @@ pub enum SandboxError {
     Probe { source: io::Error },
     #[error("this server is part of a program that does not offer the means to sandbox processes")]
     NoProbe,
+    #[error("cannot open the network gate: {source}")]
+    Gate { source: io::Error },
+    #[error(
+        "managedNetwork.loopbackPorts needs a network namespace, which this machine does not have"
+    )]
+    LoopbackPorts,
     #[error("no thread could be started to find out what this machine can enforce")]
     NoThread,
     #[error("the sandbox does not allow the working directory {} to be read", path.display())]

@@ -11,6 +11,8 @@ pub enum Mechanism {
     /// User, mount and PID namespaces.
     UserNamespace,
     NetworkNamespace,
+    /// A network namespace where every address leads to sockets of the server.
+    ManagedNetwork,
     FreshProc,
     Bubblewrap,
     Seatbelt,
@@ -24,6 +26,7 @@ impl Mechanism {
             Self::Seccomp,
             Self::UserNamespace,
             Self::NetworkNamespace,
+            Self::ManagedNetwork,
             Self::FreshProc,
             Self::Bubblewrap,
         ]
@@ -39,6 +42,7 @@ impl Mechanism {
             Self::Seccomp => "seccomp",
             Self::UserNamespace => "user-namespace",
             Self::NetworkNamespace => "network-namespace",
+            Self::ManagedNetwork => "managed-network",
             Self::FreshProc => "fresh-proc",
             Self::Bubblewrap => "bubblewrap",
             Self::Seatbelt => "seatbelt",
@@ -56,6 +60,9 @@ impl Mechanism {
                 "parts of a writable directory stay protected (.git, denied files), and processes outside are out of reach"
             }
             Self::NetworkNamespace => "a second wall when the network is restricted",
+            Self::ManagedNetwork => {
+                "a process reaches the hosts that it may, and no others, whichever program it runs"
+            }
             Self::FreshProc => "/proc shows only the processes of the sandbox",
             Self::Bubblewrap => {
                 "does the work of user namespaces where they are forbidden to all but a few programs (Ubuntu 24.04)"
@@ -74,7 +81,7 @@ impl Mechanism {
             Self::Seccomp => {
                 "a kernel with CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp"
             }
-            Self::UserNamespace | Self::NetworkNamespace => {
+            Self::UserNamespace | Self::NetworkNamespace | Self::ManagedNetwork => {
                 "let this user create user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Ubuntu 24.04 `sysctl -w \
                  kernel.apparmor_restrict_unprivileged_userns=0` or an AppArmor profile with `userns,` for exec-server; in Docker \
                  `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
@@ -95,6 +102,7 @@ impl fmt::Display for Mechanism {
             Self::Seccomp => "seccomp",
             Self::UserNamespace => "user namespaces",
             Self::NetworkNamespace => "network namespaces",
+            Self::ManagedNetwork => "a managed network",
             Self::FreshProc => "a /proc of its own",
             Self::Bubblewrap => "bubblewrap",
             Self::Seatbelt => "Seatbelt",

@@ -14,6 +14,10 @@ pub enum SandboxStep {
     },
     Namespaces,
     IdMaps,
+    /// Leading every address of a managed process to its gate.
+    Routes,
+    /// Binding the sockets of the gate.
+    GateSockets,
     Init,
     Proc,
     /// Making all mounts private.
@@ -59,6 +63,8 @@ impl SandboxStep {
             Self::Seccomp => [12, 0],
             Self::Bubblewrap => [13, 0],
             Self::BubblewrapEnded { code } => [14, code],
+            Self::Routes => [15, 0],
+            Self::GateSockets => [16, 0],
         }
     }
 
@@ -79,6 +85,8 @@ impl SandboxStep {
             12 => Self::Seccomp,
             13 => Self::Bubblewrap,
             14 => Self::BubblewrapEnded { code: detail },
+            15 => Self::Routes,
+            16 => Self::GateSockets,
             _ => return None,
         })
     }
@@ -91,6 +99,8 @@ impl fmt::Display for SandboxStep {
             Self::Placeholder { .. } => "making a placeholder at",
             Self::Namespaces => "entering new namespaces",
             Self::IdMaps => "mapping user and group into the user namespace",
+            Self::Routes => "setting the routes of the network namespace",
+            Self::GateSockets => "binding the sockets of the network gate",
             Self::Init => "starting the first process of the PID namespace",
             Self::Proc => "mounting /proc",
             Self::Mounts => "making mounts private",
@@ -154,7 +164,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 14);
+        assert_eq!(known, 16);
         let step = SandboxStep::Mount { mount: 7 };
         assert_eq!(SandboxStep::decode(step.encode()), Some(step));
         assert_eq!(from_bytes(&to_bytes(step.encode(), -5)), (step.encode(), -5));

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::mounts::{check_kind, open_place};
 use super::placeholder::Placeholders;
-use crate::sandbox::plan::{Cover, CoverKind, Mount, Plan, PlanError};
+use crate::sandbox::plan::{Cover, CoverKind, Mount, NetworkNamespace, Plan, PlanError};
 use crate::sandbox::policy::Access;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
@@ -88,8 +88,12 @@ impl Options {
         if !rustix::process::geteuid().is_root() {
             self.add(&["--unshare-user"]);
         }
-        if plan.new_network_namespace {
+        if plan.network_namespace != NetworkNamespace::Inherited {
             self.add(&["--unshare-net"]);
+        }
+        if let NetworkNamespace::Gated(_) = plan.network_namespace {
+            // For the one inside, which gives them up before it becomes the program.
+            self.add(&["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"]);
         }
         let (root, devices) = (Path::new("/"), Path::new("/dev"));
         if plan.mounts.first().is_some_and(|mount| mount.path() == root) {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
 
-use super::empty_network::EmptyNetwork;
+use super::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
 const OF_EACH: UnshareFlags =
@@ -22,8 +22,8 @@ pub(crate) fn enter(new_network: bool) -> Result<(), StepFailure> {
     enter_owned(OF_EACH | network)
 }
 
-/// The same in a network that others are in as well.
-pub(crate) fn enter_sharing(network: &EmptyNetwork) -> Result<(), StepFailure> {
+/// The same in a network namespace that exists already.
+pub(crate) fn enter_with(network: &NetworkNamespaceFds) -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Namespaces.failed(errno);
     network.join().map_err(failed)?;
     // SAFETY: the table of descriptors stays shared.

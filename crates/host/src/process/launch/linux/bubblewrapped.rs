@@ -26,14 +26,15 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::child::{self, Failure, Parent, Start};
 use super::descendants;
+use super::passing;
 use super::signals;
 use super::wire::{Request, Stage, Strings};
-use crate::sandbox::Plan;
-use crate::sandbox::report::step::{FAILURE_LEN, SandboxStep, from_bytes, to_bytes};
-use crate::sandbox::setup::bubblewrap;
+use crate::sandbox::report::step::{FAILURE_LEN, SandboxStep, StepFailure, from_bytes, to_bytes};
 use crate::sandbox::setup::lockdown::Lockdown;
 use crate::sandbox::setup::placeholder::Placeholders;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
+use crate::sandbox::setup::{bubblewrap, gate_sockets, local_routes};
+use crate::sandbox::{NetworkNamespace, Plan};
 
 /// The second argument of the hidden mode that makes it the one inside a sandbox.
 pub(super) const INSIDE_ARG: &str = "__inside";
@@ -55,6 +56,7 @@ pub(super) struct Wrapped {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
     pub(super) wrapping: Vec<Pid>,
+    pub(super) gate: Vec<OwnedFd>,
 }
 
 /// Starts `program`, which is bubblewrap. After a failure, children may be left.
@@ -98,10 +100,10 @@ pub(super) fn start(
         _ => failure,
     })?;
     drop(inherited);
-    let Some(wrapping) = hear(&line, pid, cancellation)? else {
+    let Some(Heard { wrapping, gate }) = hear(&line, pid, cancellation)? else {
         return Err(ended(&pidfd, cancellation));
     };
-    Ok(Wrapped { pid, pidfd, wrapping })
+    Ok(Wrapped { pid, pidfd, wrapping, gate })
 }
 
 /// Bubblewrap's init, and the one inside, which is to be the program.
@@ -140,24 +142,31 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-/// Returns once the program has been executed: then the line closes, and nothing but that it came inside was said. `None` if not even
-/// that was.
+/// What came from the process inside, besides failures.
+struct Heard {
+    wrapping: Vec<Pid>,
+    gate: Vec<OwnedFd>,
+}
+
+/// Returns once the program has been executed: then the line closes, and nothing but that it came
+/// inside was said, with the sockets of its gate. `None` if not even that was.
 fn hear(
     line: &OwnedFd,
     bwrap: Pid,
     cancellation: StartCancellation<'_>,
-) -> Result<Option<Vec<Pid>>, Failure> {
-    let mut wrapping = None;
+) -> Result<Option<Heard>, Failure> {
+    let mut heard = None;
     loop {
         cancellation.wait_for(line).map_err(failed)?;
         let mut message = [0; FAILURE_LEN];
-        match recv(line, &mut message, RecvFlags::empty()) {
-            Ok((1, _)) => {
-                wrapping = Some(find_wrapping(bwrap));
+        let mut gate = Vec::new();
+        match passing::receive(line, &mut message, &mut gate, RecvFlags::empty()) {
+            Ok(1) => {
+                heard = Some(Heard { wrapping: find_wrapping(bwrap), gate });
                 send(line, &GO_ON, SendFlags::NOSIGNAL).map_err(failed)?;
             }
-            Ok((FAILURE_LEN, _)) => return Err(decode(&message)),
-            Ok((0, _)) => return Ok(wrapping),
+            Ok(FAILURE_LEN) => return Err(decode(&message)),
+            Ok(0) => return Ok(heard),
             Err(Errno::INTR) => {}
             Ok(_) => return Err(failed(Errno::PROTO)),
             Err(errno) => return Err(failed(errno)),
@@ -188,35 +197,57 @@ pub(super) fn run_inside() -> ExitCode {
     signals::reset_dispositions();
     // SAFETY: the keeper passed it under this number, and nothing else in this process knows it.
     let line = unsafe { OwnedFd::from_raw_fd(LINE_FD) };
-    let _ = send(&line, &INSIDE, SendFlags::NOSIGNAL);
-    let mut answer = [0];
-    if recv(&line, &mut answer, RecvFlags::empty()).is_err() || answer != GO_ON {
+    let failure = match become_program(&line) {
         // The keeper is gone.
-        return ExitCode::from(127);
-    }
-    let failure = become_program();
+        None => return ExitCode::from(127),
+        Some(failure) => failure,
+    };
     let _ = send(&line, &encode(failure), SendFlags::NOSIGNAL);
     ExitCode::from(127)
 }
 
-fn become_program() -> Failure {
+/// Returns why it failed; `None` if the keeper is gone.
+fn become_program(line: &OwnedFd) -> Option<Failure> {
     let mut bytes = Vec::new();
     // SAFETY: as with the line.
     let mut request = unsafe { File::from_raw_fd(REQUEST_FD) };
     if let Err(error) = request.read_to_end(&mut bytes) {
-        return failed(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        return Some(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
     }
     let decoded = Request::decode(&bytes)
         .and_then(|request| Some((Plan::decode(request.sandbox?)?, request)));
     let Some((plan, request)) = decoded else {
-        return SandboxStep::Plan.failed(Errno::PROTO).into();
+        return Some(SandboxStep::Plan.failed(Errno::PROTO).into());
     };
+    let gate = match open_gate(&plan) {
+        Ok(gate) => gate,
+        Err(failure) => return Some(failure.into()),
+    };
+    let passed: Vec<_> = gate.iter().map(AsFd::as_fd).collect();
+    let _ = passing::send(line, &INSIDE, &passed);
+    drop(gate);
+    let mut answer = [0];
+    if recv(line, &mut answer, RecvFlags::empty()).is_err() || answer != GO_ON {
+        return None;
+    }
     let terminal = request.terminal.then(rustix::stdio::stdin);
     let prepared = bubblewrap::verify(&plan.mounts)
         .and_then(|()| Lockdown::prepare(&plan, terminal.as_slice()));
-    match prepared {
+    Some(match prepared {
         Ok(lockdown) => child::become_program_here(&request, &lockdown),
         Err(failure) => failure.into(),
+    })
+}
+
+/// In the network namespace that bubblewrap has made, with the capabilities that it has left for
+/// this.
+fn open_gate(plan: &Plan) -> Result<Vec<OwnedFd>, StepFailure> {
+    match &plan.network_namespace {
+        NetworkNamespace::Gated(sockets) => {
+            local_routes::route_everything_to_loopback()?;
+            gate_sockets::bind_all(sockets)
+        }
+        NetworkNamespace::Inherited | NetworkNamespace::Empty => Ok(Vec::new()),
     }
 }
 

@@ -22,7 +22,10 @@ use super::descendants;
 use super::link::KeeperLink;
 use super::passing;
 use super::spawner::SPAWNER_ARG;
-use super::wire::{self, Order, REPORT_LEN, Report, START, START_WITHOUT_NETWORK, Stage};
+use super::wire::{
+    self, Order, REPORT_LEN, Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage,
+};
+use crate::sandbox::NetworkNamespace;
 
 /// A spawner, replaced when a launch finds it dead.
 #[derive(Debug)]
@@ -50,19 +53,22 @@ impl Spawner {
         command: &Command,
         ends: ChildEnds,
         unwanted: impl Future<Output = ()>,
-    ) -> Result<(u32, Tree), LaunchError> {
+    ) -> Result<LaunchedTree, LaunchError> {
         let mut unwanted = pin!(unwanted);
-        let request = wire::encode_request(command)?;
+        let gate_len = command.gate_sockets().map_or(0, |sockets| sockets.list().len());
         let process = self.current();
-        let without_network =
-            command.sandbox.as_ref().is_some_and(|plan| plan.new_network_namespace);
-        let start = if without_network { START_WITHOUT_NETWORK } else { START };
-        let mut outcome = process.launch(start, &request, &ends, unwanted.as_mut()).await;
+        let kind = match command.sandbox.as_ref().map(|plan| &plan.network_namespace) {
+            None | Some(NetworkNamespace::Inherited) => START,
+            Some(NetworkNamespace::Empty) => START_WITHOUT_NETWORK,
+            Some(NetworkNamespace::Gated(_)) => START_WITH_GATE,
+        };
+        let start = StartMessage { kind, request: wire::encode_request(command)?, gate_len };
+        let mut outcome = process.launch(&start, &ends, unwanted.as_mut()).await;
         if let Err(Unstarted::SpawnerGone(_)) = outcome {
             let process = self.replace(&process).map_err(|error| self.unavailable(error))?;
-            outcome = process.launch(start, &request, &ends, unwanted).await;
+            outcome = process.launch(&start, &ends, unwanted).await;
         }
-        let (pid, link) = outcome.map_err(|unstarted| match unstarted {
+        let KeptProgram { pid, link, gate } = outcome.map_err(|unstarted| match unstarted {
             Unstarted::SpawnerGone(error) => self.unavailable(error),
             Unstarted::Setup(error) => LaunchError::from_setup(error),
             Unstarted::Unwanted => LaunchError::Terminated { program: command.program().into() },
@@ -74,7 +80,7 @@ impl Spawner {
                 Stage::Sandbox(step) => LaunchError::from_sandbox(command, step, error),
             },
         })?;
-        Ok((pid, Tree::kept(pid, link)))
+        Ok(LaunchedTree { pid, tree: Tree::kept(pid, link), gate })
     }
 
     fn current(&self) -> Arc<SpawnerProcess> {
@@ -94,6 +100,29 @@ impl Spawner {
     fn unavailable(&self, source: io::Error) -> LaunchError {
         LaunchError::SpawnerUnavailable { executable: self.executable.clone(), source }
     }
+}
+
+/// What the spawner and the keeper are told.
+struct StartMessage {
+    kind: [u8; 1],
+    request: Vec<u8>,
+    /// How many sockets of a gate are to come back.
+    gate_len: usize,
+}
+
+/// A program that its keeper has started.
+struct KeptProgram {
+    pid: u32,
+    link: KeeperLink,
+    gate: Vec<OwnedFd>,
+}
+
+/// The same for the launcher.
+pub(in super::super) struct LaunchedTree {
+    pub(in super::super) pid: u32,
+    pub(in super::super) tree: Tree,
+    /// The sockets of its gate, in the order of the plan.
+    pub(in super::super) gate: Vec<OwnedFd>,
 }
 
 /// Why an attempt started nothing that still runs.
@@ -138,21 +167,20 @@ impl SpawnerProcess {
 
     async fn launch(
         &self,
-        start: [u8; 1],
-        request: &[u8],
+        start: &StartMessage,
         ends: &ChildEnds,
         unwanted: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(u32, KeeperLink), Unstarted> {
+    ) -> Result<KeptProgram, Unstarted> {
         let kind = SocketType::STREAM;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
             .map_err(|errno| Unstarted::Setup(errno.into()))?;
         let socket = nonblocking(ours, Interest::READABLE).map_err(Unstarted::Setup)?;
 
         // What fits goes ahead of the descriptors, so the keeper finds it when it first looks.
-        let sent = passing::send(&socket, request, &[]).unwrap_or(0);
-        self.pass(start, theirs, ends).await?;
-        send_rest(&socket, request.get(sent..).unwrap_or_default()).await;
-        receive_outcome(socket, unwanted).await
+        let sent = passing::send(&socket, &start.request, &[]).unwrap_or(0);
+        self.pass(start.kind, theirs, ends).await?;
+        send_rest(&socket, start.request.get(sent..).unwrap_or_default()).await;
+        receive_outcome(socket, start.gate_len, unwanted).await
     }
 
     async fn pass(
@@ -210,8 +238,9 @@ async fn send_when_possible(
 
 async fn receive_outcome(
     socket: AsyncFd<OwnedFd>,
+    gate_len: usize,
     unwanted: Pin<&mut impl Future<Output = ()>>,
-) -> Result<(u32, KeeperLink), Unstarted> {
+) -> Result<KeptProgram, Unstarted> {
     let mut descriptors = Vec::new();
     let (received, is_unwanted) = receive_report(&socket, &mut descriptors, unwanted).await;
     let report = match received {
@@ -229,10 +258,15 @@ async fn receive_outcome(
     match report {
         Some(Report::Started { pid }) => {
             let mut descriptors = descriptors.into_iter();
-            match descriptors.next() {
-                Some(leader) => Ok((pid, KeeperLink::new(socket, leader, descriptors.next()))),
-                None => Err(Unstarted::Setup(Errno::MFILE.into())),
+            let Some(leader) = descriptors.next() else {
+                return Err(Unstarted::Setup(Errno::MFILE.into()));
+            };
+            let gate: Vec<_> = descriptors.by_ref().take(gate_len).collect();
+            if gate.len() < gate_len {
+                return Err(Unstarted::Setup(Errno::MFILE.into()));
             }
+            let link = KeeperLink::new(socket, leader, descriptors.next());
+            Ok(KeptProgram { pid, link, gate })
         }
         Some(Report::Failed { errno: libc::ECANCELED, .. }) if is_unwanted => {
             Err(Unstarted::Unwanted)

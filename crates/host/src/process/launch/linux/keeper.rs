@@ -18,7 +18,7 @@ use super::reaping::{self, Pause};
 use super::sandboxed::{self, Confines, Started};
 use super::signals::ChildDeaths;
 use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
-use crate::sandbox::setup::empty_network::EmptyNetwork;
+use crate::sandbox::setup::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 
 /// Most requests are smaller, and then one read takes all of it.
@@ -29,7 +29,7 @@ pub(super) fn keep(
     socket: OwnedFd,
     stdio: [OwnedFd; 3],
     deaths: &ChildDeaths,
-    empty_network: Option<&EmptyNetwork>,
+    network: Option<&NetworkNamespaceFds>,
 ) {
     let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let Some(bytes) = read_request(&socket) else {
@@ -42,20 +42,19 @@ pub(super) fn keep(
         (_, None) => Err(Failure { stage: Stage::Setup, errno: libc::EPROTO }),
         (Ok(()), Some(request)) => {
             let cancellation = StartCancellation::at(socket.as_fd());
-            sandboxed::start(&request, &stdio, empty_network, cancellation)
+            sandboxed::start(&request, &stdio, network, cancellation)
         }
     };
     drop(stdio);
     match started {
-        Ok(Started { pid, pidfd, confines }) => {
+        Ok(Started { pid, pidfd, confines, gate }) => {
             let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
             // Ours, too: a child can stop us, and then only the server can wake us up.
-            match rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
-                Ok(own) => drop(passing::send(&socket, &report, &[pidfd.as_fd(), own.as_fd()])),
-                Err(_) => drop(passing::send(&socket, &report, &[pidfd.as_fd()])),
-            }
-            drop(pidfd);
-            drop(bytes);
+            let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+            let passed = [&pidfd].into_iter().chain(&gate).chain(&own);
+            let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
+            let _ = passing::send(&socket, &report, &passed);
+            drop((pidfd, gate, own, bytes));
             let leader = Leader::Running { pid, since: Instant::now() };
             Keeper { socket: Some(socket), deaths, leader, confines, kill_on_exit, kill: None }
                 .run();

@@ -27,6 +27,6 @@ mod spawner;
 mod stage;
 mod wire;
 
-pub(super) use client::Spawner;
+pub(super) use client::{LaunchedTree, Spawner};
 pub(super) use link::KeeperLink;
 pub use spawner::{SPAWNER_ARG, run_spawner};

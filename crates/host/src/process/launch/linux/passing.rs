@@ -10,8 +10,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use crate::network::policy::MAX_DIRECT_PORTS;
+
 /// Keeper socket, stdin, stdout, stderr.
-pub(super) const MAX_DESCRIPTORS: usize = 4;
+pub(super) const START_DESCRIPTORS: usize = 4;
+
+/// Two pidfds and the sockets of a gate, of which no policy asks for more.
+const MAX_DESCRIPTORS: usize = 8 + MAX_DIRECT_PORTS;
 
 const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 

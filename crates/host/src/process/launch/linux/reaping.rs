@@ -55,6 +55,12 @@ pub(super) fn wait_for(
     Woken { by_death: woken(0), by_message: woken(1) }
 }
 
+/// Whether a message is waiting.
+pub(super) fn has_message(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+}
+
 pub(super) struct Dead {
     pub(super) pid: Pid,
     pub(super) status: i32,

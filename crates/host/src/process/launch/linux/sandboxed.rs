@@ -11,10 +11,10 @@ use super::descendants;
 use super::stage;
 use super::wire::Request;
 use crate::sandbox::report::step::SandboxStep;
-use crate::sandbox::setup::empty_network::EmptyNetwork;
 use crate::sandbox::setup::init::Init;
 use crate::sandbox::setup::lockdown::Lockdown;
 use crate::sandbox::setup::missing_roots;
+use crate::sandbox::setup::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::setup::placeholder::Placeholders;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::{Plan, Tier};
@@ -25,6 +25,8 @@ pub(super) struct Started {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
     pub(super) confines: Confines,
+    /// The sockets of its gate, in the order of the plan.
+    pub(super) gate: Vec<OwnedFd>,
 }
 
 /// What has to stay as long as anything of the tree lives.
@@ -59,7 +61,7 @@ impl Confines {
 pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
-    empty_network: Option<&EmptyNetwork>,
+    network: Option<&NetworkNamespaceFds>,
     cancellation: StartCancellation<'_>,
 ) -> Result<Started, Failure> {
     let Some(plan) = request.sandbox else {
@@ -80,21 +82,22 @@ pub(super) fn start(
                 stdio,
                 plan: &plan,
                 placeholders: &placeholders,
-                empty_network,
+                network,
                 cancellation,
             };
             let entered = stage::start(task);
-            let stage::Entered { pid, pidfd, init } = entered.inspect_err(|_| end_children())?;
+            let stage::Entered { pid, pidfd, init, gate } =
+                entered.inspect_err(|_| end_children())?;
             let confines = Confines { init: Some(init), placeholders, ..Confines::default() };
-            Ok(Started { pid, pidfd, confines })
+            Ok(Started { pid, pidfd, confines, gate })
         }
         Tier::Bubblewrap(program) => {
             let placeholders = Placeholders::hold(&plan.mounts, cancellation)?;
             let wrapped =
                 bubblewrapped::start(request, stdio, program, &plan, &placeholders, cancellation);
-            let Wrapped { pid, pidfd, wrapping } = wrapped.inspect_err(|_| end_children())?;
+            let Wrapped { pid, pidfd, wrapping, gate } = wrapped.inspect_err(|_| end_children())?;
             let confines = Confines { wrapping, placeholders, ..Confines::default() };
-            Ok(Started { pid, pidfd, confines })
+            Ok(Started { pid, pidfd, confines, gate })
         }
         Tier::Seatbelt(_) => Err(SandboxStep::Plan.failed(Errno::OPNOTSUPP).into()),
     }
@@ -114,7 +117,7 @@ fn start_here(
         ignores_signals: false,
         parent: Parent::Caller,
     })?;
-    Ok(Started { pid, pidfd, confines: Confines::default() })
+    Ok(Started { pid, pidfd, confines: Confines::default(), gate: Vec::new() })
 }
 
 /// Kills and collects whatever a failed start has left, before its placeholders go: while it lives, there may be mounts upon them.

@@ -16,11 +16,11 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 use super::bubblewrapped;
 use super::descendants;
 use super::keeper;
-use super::passing::{self, MAX_DESCRIPTORS};
+use super::passing::{self, START_DESCRIPTORS};
 use super::reaping::{self, Pause};
 use super::signals::{self, ChildDeaths};
-use super::wire::{Report, START, START_WITHOUT_NETWORK, Stage};
-use crate::sandbox::setup::empty_network::EmptyNetwork;
+use super::wire::{Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage};
+use crate::sandbox::setup::network_namespace::{NetworkNamespaceFds, NetworkNamespaces};
 
 /// The first argument that asks an executable to be the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";
@@ -54,8 +54,9 @@ struct Spawner {
     keepers: HashSet<Pid>,
     /// Set while there may be orphans.
     orphans: Option<Pause>,
-    /// Made when the first program comes that is to have no network. If that fails, keepers make their own or fail.
-    empty_network: Option<EmptyNetwork>,
+    networks: NetworkNamespaces,
+    /// Whether namespaces for managed processes are to be prepared, now that one has been taken.
+    prepares: bool,
 }
 
 impl Spawner {
@@ -73,13 +74,25 @@ impl Spawner {
             rustix::process::setrlimit(Resource::Nofile, limit)?;
         }
         let deaths = ChildDeaths::watch()?;
-        Ok(Self { server, deaths, keepers: HashSet::new(), orphans: None, empty_network: None })
+        Ok(Self {
+            server,
+            deaths,
+            keepers: HashSet::new(),
+            orphans: None,
+            networks: NetworkNamespaces::default(),
+            prepares: false,
+        })
     }
 
     fn run(mut self) {
         let mut give_up = None;
         while give_up.is_none_or(|at| self.orphans.is_some() && Instant::now() < at) {
             let server = give_up.is_none().then(|| self.server.as_fd());
+            if self.prepares && server.is_some_and(|server| !reaping::has_message(server)) {
+                // SAFETY: this process has one thread.
+                self.prepares = unsafe { self.networks.prepare() };
+                continue;
+            }
             let woken = reaping::wait_for(&self.deaths, server, self.orphans.as_mut());
             if woken.by_death {
                 self.deaths.clear();
@@ -118,7 +131,7 @@ impl Spawner {
     }
 
     fn serve(&mut self) -> Server {
-        let mut descriptors = Vec::with_capacity(MAX_DESCRIPTORS);
+        let mut descriptors = Vec::with_capacity(START_DESCRIPTORS);
         let mut message = START;
         let flags = RecvFlags::DONTWAIT;
         match passing::receive(&self.server, &mut message, &mut descriptors, flags) {
@@ -127,19 +140,28 @@ impl Spawner {
             Err(_) => return Server::Gone,
             Ok(_) => {}
         }
-        if message == START_WITHOUT_NETWORK && self.empty_network.is_none() {
+        // If there is none, keepers make their own.
+        let network = match message {
             // SAFETY: this process has one thread.
-            self.empty_network = unsafe { EmptyNetwork::make() }.ok();
-        }
+            START_WITHOUT_NETWORK => unsafe { self.networks.empty() },
+            START_WITH_GATE => self.networks.take_managed(),
+            _ => None,
+        };
         if let Ok([socket, stdin, stdout, stderr]) =
-            <[OwnedFd; MAX_DESCRIPTORS]>::try_from(descriptors)
+            <[OwnedFd; START_DESCRIPTORS]>::try_from(descriptors)
         {
-            self.fork_keeper(socket, [stdin, stdout, stderr]);
+            self.fork_keeper(socket, [stdin, stdout, stderr], network.as_ref());
         }
+        self.prepares |= message == START_WITH_GATE;
         Server::Present
     }
 
-    fn fork_keeper(&mut self, socket: OwnedFd, stdio: [OwnedFd; 3]) {
+    fn fork_keeper(
+        &mut self,
+        socket: OwnedFd,
+        stdio: [OwnedFd; 3],
+        network: Option<&NetworkNamespaceFds>,
+    ) {
         // SAFETY: this process has one thread, so the child may go on as ordinary code.
         match unsafe { libc::fork() } {
             -1 => {
@@ -151,7 +173,9 @@ impl Spawner {
                 // Invariant: only the spawner has this open, so the server notices its death.
                 // SAFETY: the child never leaves this arm, so nobody uses the descriptor again.
                 unsafe { libc::close(SERVER_FD) };
-                keeper::keep(socket, stdio, &self.deaths, self.empty_network.as_ref());
+                // A keeper may live for long, and would keep namespaces that others have left.
+                drop(std::mem::take(&mut self.networks));
+                keeper::keep(socket, stdio, &self.deaths, network);
                 // SAFETY: ends the process; nothing of it needs to be tidied up.
                 unsafe { libc::_exit(0) }
             }

@@ -19,15 +19,16 @@ use rustix::process::{Pid, Signal, WaitOptions, getppid, set_parent_process_deat
 use super::child::{self, Failure, Parent, Start};
 use super::wire::{Request, Stage};
 use crate::child_stack::ChildStack;
+use crate::sandbox::NetworkNamespace::{Empty, Gated, Inherited};
 use crate::sandbox::Plan;
 use crate::sandbox::report::step::SandboxStep;
-use crate::sandbox::setup::empty_network::EmptyNetwork;
 use crate::sandbox::setup::init::Init;
 use crate::sandbox::setup::lockdown::Lockdown;
+use crate::sandbox::setup::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::setup::placeholder::Placeholders;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::setup::terminals::OwnTerminals;
-use crate::sandbox::setup::{mounts, namespaces};
+use crate::sandbox::setup::{gate_sockets, local_routes, mounts, namespaces};
 
 /// Opening files and building rulesets takes more than a few system calls.
 const STACK_LEN: usize = 512 << 10;
@@ -37,6 +38,7 @@ pub(super) struct Entered {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
     pub(super) init: Init,
+    pub(super) gate: Vec<OwnedFd>,
 }
 
 /// What to start there.
@@ -45,8 +47,8 @@ pub(super) struct Task<'a> {
     pub(super) stdio: &'a [OwnedFd; 3],
     pub(super) plan: &'a Plan,
     pub(super) placeholders: &'a Placeholders,
-    /// For a program that is to have no network.
-    pub(super) empty_network: Option<&'a EmptyNetwork>,
+    /// As the plan wants it, if the spawner could make it.
+    pub(super) network: Option<&'a NetworkNamespaceFds>,
     pub(super) cancellation: StartCancellation<'a>,
 }
 
@@ -92,12 +94,7 @@ impl Task<'_> {
     /// Each step needs the one before: mounts must not leave the namespace, `/proc` belongs to the first process of the PID namespace,
     /// and Landlock's rules are about what is mounted in the end.
     fn perform(&self, keeper: Pid) -> Result<Entered, Failure> {
-        match self.empty_network {
-            Some(network) if self.plan.new_network_namespace => {
-                namespaces::enter_sharing(network)?;
-            }
-            _ => namespaces::enter(self.plan.new_network_namespace)?,
-        }
+        let gate = self.enter_namespaces()?;
         self.end_with(keeper).map_err(|errno| SandboxStep::Namespaces.failed(errno))?;
         mounts::isolate()?;
         let init = Init::start(self.plan.fresh_proc)?;
@@ -121,7 +118,36 @@ impl Task<'_> {
             ignores_signals: false,
             parent: Parent::ParentOfCaller,
         })?;
-        Ok(Entered { pid, pidfd, init })
+        Ok(Entered { pid, pidfd, init, gate })
+    }
+
+    /// Returns the sockets of the gate, which only this process may bind: the program has no
+    /// capabilities.
+    fn enter_namespaces(&self) -> Result<Vec<OwnedFd>, Failure> {
+        let sockets = match (&self.plan.network_namespace, self.network) {
+            (Inherited, _) => {
+                namespaces::enter(false)?;
+                return Ok(Vec::new());
+            }
+            (Empty, None) => {
+                namespaces::enter(true)?;
+                return Ok(Vec::new());
+            }
+            (Empty, Some(network)) => {
+                namespaces::enter_with(network)?;
+                return Ok(Vec::new());
+            }
+            (Gated(sockets), Some(network)) => {
+                namespaces::enter_with(network)?;
+                sockets
+            }
+            (Gated(sockets), None) => {
+                namespaces::enter(true)?;
+                local_routes::route_everything_to_loopback()?;
+                sockets
+            }
+        };
+        Ok(gate_sockets::bind_all(sockets)?)
     }
 
     /// A keeper that is killed cannot kill, and its spawner may be gone. Invariant: comes after all changes of credentials, of which

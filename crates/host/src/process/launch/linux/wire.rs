@@ -14,6 +14,8 @@ use crate::sandbox::SandboxStep;
 pub(super) const START: [u8; 1] = *b"s";
 /// The same for a program that is to have no network.
 pub(super) const START_WITHOUT_NETWORK: [u8; 1] = *b"n";
+/// The same for a program whose network leads to a gate.
+pub(super) const START_WITH_GATE: [u8; 1] = *b"g";
 
 /// Far above what `execve` takes (Linux: 6 MiB), so what is refused here would be refused there.
 const MAX_REQUEST_LEN: usize = 16 << 20;
@@ -152,7 +154,8 @@ pub(super) enum Stage {
 /// What a keeper tells the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Comes with the program's pidfd.
+    /// Comes with the program's pidfd, the sockets of its gate, and the keeper's own pidfd if there
+    /// is one.
     Started {
         pid: u32,
     },
@@ -347,7 +350,7 @@ mod tests {
             landlock: None,
             seccomp: vec![0; 16],
             network: Network::Restricted,
-            new_network_namespace: false,
+            network_namespace: crate::sandbox::NetworkNamespace::Inherited,
             fresh_proc: false,
             own_terminals: false,
         };

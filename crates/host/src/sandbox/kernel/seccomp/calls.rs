@@ -7,8 +7,7 @@ use libc::{
 };
 
 use super::assembler::{Action, Condition, Filter, Test, Verdict};
-use super::{AttributeChanges, Neighbours};
-use crate::sandbox::policy::Network;
+use super::{AttributeChanges, Neighbours, Sockets};
 
 const DENY: Action = Action::Fail(EPERM);
 /// As if the kernel were older, so that libraries do it the old way.
@@ -38,7 +37,7 @@ const SYS_FILE_SETATTR: i64 = 469;
 const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
 
 pub(super) fn filter(
-    network: Network,
+    sockets: Sockets,
     attributes: AttributeChanges,
     neighbours: Neighbours,
 ) -> Filter {
@@ -71,9 +70,12 @@ pub(super) fn filter(
         ioctls.extend(FILE_IOCTL_TYPES.map(|kind| deny_if(low_masked(1, IOCTL_TYPE, kind))));
     }
     verdicts.depends(libc::SYS_ioctl, ioctls, Action::Allow);
-    match network {
-        Network::Restricted => verdicts.without_network(),
-        Network::Enabled => verdicts.with_network(),
+    match sockets {
+        Sockets::Pairs => verdicts.without_network(),
+        Sockets::Internet => verdicts.with_internet(&[]),
+        Sockets::InternetAndUnix => verdicts.with_internet(&[AF_UNIX]),
+        Sockets::Tcp => verdicts.with_tcp(&[]),
+        Sockets::TcpAndUnix => verdicts.with_tcp(&[AF_UNIX]),
     }
     Filter {
         architecture: ARCHITECTURE,
@@ -119,20 +121,61 @@ impl Verdicts {
     /// address, which a pair of datagram sockets would not.
     fn without_network(&mut self) {
         self.deny(REACHING_OTHERS);
-        let pairs = [SOCK_STREAM, SOCK_SEQPACKET]
-            .map(|kind| allow_if([low(0, word(AF_UNIX)), low_masked(1, SOCKET_KIND, word(kind))]));
-        self.depends(libc::SYS_socketpair, pairs, DENY);
+        self.depends(libc::SYS_socketpair, connected_pairs(), DENY);
         let has_address = deny_if(Condition::IsNotZero { argument: 4 });
         self.depends(libc::SYS_sendto, [has_address], Action::Allow);
     }
 
     /// The internet, and what asks for its routes. Other families are of no use to ordinary programs, and full of surprises.
-    fn with_network(&mut self) {
-        let families = [AF_UNIX, AF_INET, AF_INET6].map(|family| allow_if([low(0, word(family))]));
-        let routes = allow_if([low(0, word(AF_NETLINK)), low(2, word(NETLINK_ROUTE))]);
-        self.depends(libc::SYS_socket, families.into_iter().chain([routes]), DENY);
-        self.depends(libc::SYS_socketpair, [allow_if([low(0, word(AF_UNIX))])], DENY);
+    fn with_internet(&mut self, others: &[i32]) {
+        let families = [AF_INET, AF_INET6];
+        let families =
+            families.iter().chain(others).map(|family| allow_if([low(0, word(*family))]));
+        self.depends(libc::SYS_socket, families.chain([route_queries()]), DENY);
+        self.pairs(others);
     }
+
+    /// TCP, the only protocol whose ports Landlock knows: not its relatives, whose sockets are
+    /// streams as well, and no connection that is made by sending.
+    fn with_tcp(&mut self, others: &[i32]) {
+        let protocols = [0, word(libc::IPPROTO_TCP)];
+        let tcp = [AF_INET, AF_INET6].into_iter().flat_map(|family| {
+            protocols.map(|protocol| {
+                let stream = low_masked(1, SOCKET_KIND, word(SOCK_STREAM));
+                allow_if([low(0, word(family)), stream, low(2, protocol)])
+            })
+        });
+        let others_allowed = others.iter().map(|family| allow_if([low(0, word(*family))]));
+        self.depends(libc::SYS_socket, tcp.chain(others_allowed).chain([route_queries()]), DENY);
+        self.pairs(others);
+        // Others could connect to it, past every rule.
+        self.always(libc::SYS_listen, DENY);
+        for (call, flags) in
+            [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
+        {
+            let connects = deny_if(has_any(flags, word(libc::MSG_FASTOPEN)));
+            self.depends(call, [connects], Action::Allow);
+        }
+    }
+
+    /// Without Unix sockets, pairs of streams only: a pair of datagram sockets can send to other
+    /// addresses.
+    fn pairs(&mut self, families: &[i32]) {
+        if families.contains(&AF_UNIX) {
+            self.depends(libc::SYS_socketpair, [allow_if([low(0, word(AF_UNIX))])], DENY);
+        } else {
+            self.depends(libc::SYS_socketpair, connected_pairs(), DENY);
+        }
+    }
+}
+
+fn connected_pairs() -> [Test; 2] {
+    [SOCK_STREAM, SOCK_SEQPACKET]
+        .map(|kind| allow_if([low(0, word(AF_UNIX)), low_masked(1, SOCKET_KIND, word(kind))]))
+}
+
+fn route_queries() -> Test {
+    allow_if([low(0, word(AF_NETLINK)), low(2, word(NETLINK_ROUTE))])
 }
 
 fn deny_if(condition: Condition) -> Test {

@@ -15,8 +15,6 @@ mod tests;
 
 use std::sync::OnceLock;
 
-use crate::sandbox::policy::Network;
-
 /// Whether modes, owners, times and extended attributes of files can be changed. Landlock does not know of these, and a filter
 /// cannot tell which file is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,18 +30,38 @@ pub enum Neighbours {
     InReach,
 }
 
+/// Which sockets can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sockets {
+    /// Pairs only, which reach nobody else.
+    Pairs,
+    /// Of the internet, in a network namespace that leads to a gate.
+    Internet,
+    /// The same, and Unix sockets.
+    InternetAndUnix,
+    /// TCP, whose ports are restricted by Landlock.
+    Tcp,
+    /// The same, and Unix sockets.
+    TcpAndUnix,
+}
+
+impl Sockets {
+    const COUNT: usize = 5;
+}
+
 /// A complete BPF program, as `struct sock_filter` in native order. Made once.
 pub fn program(
-    network: Network,
+    sockets: Sockets,
     attributes: AttributeChanges,
     neighbours: Neighbours,
 ) -> &'static [u8] {
-    static PROGRAMS: [OnceLock<Vec<u8>>; 8] = [const { OnceLock::new() }; 8];
-    let index = usize::from(network == Network::Enabled)
-        + 2 * usize::from(attributes == AttributeChanges::Frozen)
-        + 4 * usize::from(neighbours == Neighbours::InReach);
+    static PROGRAMS: [OnceLock<Vec<u8>>; 4 * Sockets::COUNT] =
+        [const { OnceLock::new() }; 4 * Sockets::COUNT];
+    let index = usize::from(attributes == AttributeChanges::Frozen)
+        + 2 * usize::from(neighbours == Neighbours::InReach)
+        + 4 * sockets as usize;
     PROGRAMS[index]
-        .get_or_init(|| to_bytes(&calls::filter(network, attributes, neighbours).assemble()))
+        .get_or_init(|| to_bytes(&calls::filter(sockets, attributes, neighbours).assemble()))
 }
 
 fn to_bytes(program: &[libc::sock_filter]) -> Vec<u8> {

@@ -1,8 +1,7 @@
 //! Every verdict, tried on the assembled programs. That the kernel takes them is shown by `probe`.
 
 use super::interpreter::{Call, run};
-use super::{AttributeChanges, Neighbours, program};
-use crate::sandbox::policy::Network;
+use super::{AttributeChanges, Neighbours, Sockets, program};
 
 const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
 const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
@@ -14,17 +13,17 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-const BOTH: [Network; 2] = [Network::Restricted, Network::Enabled];
+const BOTH: [Sockets; 2] = [Sockets::Pairs, Sockets::InternetAndUnix];
 const GARBAGE: u64 = 0xdead_beef_0000_0000;
 
-fn outcome(network: Network, attributes: AttributeChanges, number: i64, arguments: &[u64]) -> u32 {
+fn outcome(sockets: Sockets, attributes: AttributeChanges, number: i64, arguments: &[u64]) -> u32 {
     let mut call = Call {
         number: u32::try_from(number).unwrap(),
         architecture: ARCHITECTURE,
         arguments: [0; 6],
     };
     call.arguments[..arguments.len()].copy_from_slice(arguments);
-    run(program(network, attributes, Neighbours::Absent), call).0
+    run(program(sockets, attributes, Neighbours::Absent), call).0
 }
 
 /// Outcomes without and with processes that share namespaces.
@@ -33,12 +32,12 @@ fn alone_and_among_others(number: i64, arguments: &[u64]) -> [u32; 2] {
         let number = u32::try_from(number).unwrap();
         let mut call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
         call.arguments[..arguments.len()].copy_from_slice(arguments);
-        run(program(Network::Enabled, AttributeChanges::Changeable, neighbours), call).0
+        run(program(Sockets::InternetAndUnix, AttributeChanges::Changeable, neighbours), call).0
     })
 }
 
-fn ordinary(network: Network, number: i64, arguments: &[u64]) -> u32 {
-    outcome(network, AttributeChanges::Changeable, number, arguments)
+fn ordinary(sockets: Sockets, number: i64, arguments: &[u64]) -> u32 {
+    outcome(sockets, AttributeChanges::Changeable, number, arguments)
 }
 
 #[test]
@@ -99,9 +98,9 @@ fn dangerous_calls_are_denied_with_and_without_network() {
         libc::SYS_open_by_handle_at,
         libc::SYS_syslog,
     ];
-    for network in BOTH {
+    for sockets in BOTH {
         for number in denied {
-            assert_eq!(ordinary(network, number, &[]), DENIED, "{network:?}, call {number}");
+            assert_eq!(ordinary(sockets, number, &[]), DENIED, "{sockets:?}, call {number}");
         }
     }
 }
@@ -143,9 +142,9 @@ fn their_neighbours_are_allowed() {
         libc::SYS_mseal,
         0,
     ];
-    for network in BOTH {
+    for sockets in BOTH {
         for number in allowed {
-            assert_eq!(ordinary(network, number, &[]), ALLOWED, "{network:?}, call {number}");
+            assert_eq!(ordinary(sockets, number, &[]), ALLOWED, "{sockets:?}, call {number}");
         }
     }
 }
@@ -156,9 +155,9 @@ fn another_architecture_is_death() {
     for architecture in [0x4000_0003, 0x4000_0028, 0, ARCHITECTURE ^ 0xff] {
         for number in [0, 1, 4, u32::MAX] {
             let call = Call { number, architecture, arguments: [0; 6] };
-            for network in BOTH {
+            for sockets in BOTH {
                 assert_eq!(
-                    run(program(network, AttributeChanges::Changeable, Neighbours::InReach), call)
+                    run(program(sockets, AttributeChanges::Changeable, Neighbours::InReach), call)
                         .0,
                     KILLED
                 );
@@ -171,16 +170,20 @@ fn another_architecture_is_death() {
 #[test]
 fn x32_is_death() {
     for number in [0, 1, 41, 101, 512, 547, 0x3fff_ffff] {
-        assert_eq!(ordinary(Network::Enabled, 0x4000_0000 + number, &[]), KILLED, "{number}");
+        assert_eq!(
+            ordinary(Sockets::InternetAndUnix, 0x4000_0000 + number, &[]),
+            KILLED,
+            "{number}"
+        );
     }
 }
 
 #[test]
 fn calls_of_a_younger_kernel_seem_to_be_missing() {
-    assert_eq!(ordinary(Network::Enabled, 468, &[]), ALLOWED);
-    assert_eq!(ordinary(Network::Enabled, 469, &[]), ALLOWED);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, 468, &[]), ALLOWED);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, 469, &[]), ALLOWED);
     for number in [470, 471, 600, 0x3fff_ffff] {
-        assert_eq!(ordinary(Network::Enabled, number, &[]), AS_IF_MISSING, "{number}");
+        assert_eq!(ordinary(Sockets::InternetAndUnix, number, &[]), AS_IF_MISSING, "{number}");
     }
 }
 
@@ -189,7 +192,7 @@ fn a_clone_makes_threads_and_processes_but_no_namespaces() {
     let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_THREAD;
     let process = libc::SIGCHLD | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::CLONE_CHILD_SETTID;
     for flags in [thread, process, libc::SIGCHLD] {
-        assert_eq!(ordinary(Network::Restricted, libc::SYS_clone, &[flag(flags)]), ALLOWED);
+        assert_eq!(ordinary(Sockets::Pairs, libc::SYS_clone, &[flag(flags)]), ALLOWED);
     }
     for namespace in [
         libc::CLONE_NEWNS,
@@ -201,10 +204,14 @@ fn a_clone_makes_threads_and_processes_but_no_namespaces() {
         libc::CLONE_NEWNET,
     ] {
         for flags in [flag(namespace), flag(namespace | process), flag(namespace) | GARBAGE] {
-            assert_eq!(ordinary(Network::Enabled, libc::SYS_clone, &[flags]), DENIED, "{flags:#x}");
+            assert_eq!(
+                ordinary(Sockets::InternetAndUnix, libc::SYS_clone, &[flags]),
+                DENIED,
+                "{flags:#x}"
+            );
         }
     }
-    assert_eq!(ordinary(Network::Enabled, libc::SYS_clone3, &[]), AS_IF_MISSING);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_clone3, &[]), AS_IF_MISSING);
 }
 
 fn flag(value: i32) -> u64 {
@@ -216,24 +223,24 @@ fn nobody_types_into_the_terminal_whatever_is_in_the_upper_half() {
     for request in [0x5412, 0x541c] {
         for upper in [0, GARBAGE, 1 << 32] {
             let arguments = [GARBAGE, request | upper];
-            assert_eq!(ordinary(Network::Enabled, libc::SYS_ioctl, &arguments), DENIED);
+            assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_ioctl, &arguments), DENIED);
         }
     }
     // TCGETS, TIOCSCTTY, TIOCGWINSZ, FIONREAD
     for request in [0x5401, 0x540e, 0x5413, 0x541b] {
-        assert_eq!(ordinary(Network::Restricted, libc::SYS_ioctl, &[0, request]), ALLOWED);
+        assert_eq!(ordinary(Sockets::Pairs, libc::SYS_ioctl, &[0, request]), ALLOWED);
     }
     let of_another_argument = [0x5412, 0x5413, 0x5412];
-    assert_eq!(ordinary(Network::Restricted, libc::SYS_ioctl, &of_another_argument), ALLOWED);
+    assert_eq!(ordinary(Sockets::Pairs, libc::SYS_ioctl, &of_another_argument), ALLOWED);
 }
 
 #[test]
 fn limits_can_be_set_for_oneself_only() {
-    for network in BOTH {
-        assert_eq!(ordinary(network, libc::SYS_prlimit64, &[0, 7]), ALLOWED);
-        assert_eq!(ordinary(network, libc::SYS_prlimit64, &[GARBAGE, 7]), ALLOWED);
+    for sockets in BOTH {
+        assert_eq!(ordinary(sockets, libc::SYS_prlimit64, &[0, 7]), ALLOWED);
+        assert_eq!(ordinary(sockets, libc::SYS_prlimit64, &[GARBAGE, 7]), ALLOWED);
         for other in [1, 4321, GARBAGE | 1] {
-            assert_eq!(ordinary(network, libc::SYS_prlimit64, &[other, 7]), DENIED);
+            assert_eq!(ordinary(sockets, libc::SYS_prlimit64, &[other, 7]), DENIED);
         }
     }
 }
@@ -241,16 +248,16 @@ fn limits_can_be_set_for_oneself_only() {
 #[test]
 fn personalities_that_weaken_a_program_are_denied() {
     for value in [0, 0x8, 0xffff_ffff, GARBAGE | 0xffff_ffff] {
-        assert_eq!(ordinary(Network::Enabled, libc::SYS_personality, &[value]), ALLOWED);
+        assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_personality, &[value]), ALLOWED);
     }
     for value in [0x0040_0000, 0x0004_0000, GARBAGE | 0x0040_0000] {
-        assert_eq!(ordinary(Network::Enabled, libc::SYS_personality, &[value]), DENIED);
+        assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_personality, &[value]), DENIED);
     }
 }
 
 #[test]
 fn without_network_no_socket_reaches_anybody() {
-    let outcome = |number, arguments: &[u64]| ordinary(Network::Restricted, number, arguments);
+    let outcome = |number, arguments: &[u64]| ordinary(Sockets::Pairs, number, arguments);
     for family in 0..64 {
         for upper in [0, GARBAGE] {
             assert_eq!(outcome(libc::SYS_socket, &[family | upper, 1]), DENIED, "{family}");
@@ -276,7 +283,7 @@ fn without_network_no_socket_reaches_anybody() {
 #[test]
 fn without_network_pairs_are_connected_for_good() {
     let pair = |family: u64, kind: i32| {
-        ordinary(Network::Restricted, libc::SYS_socketpair, &[family, flag(kind)])
+        ordinary(Sockets::Pairs, libc::SYS_socketpair, &[family, flag(kind)])
     };
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let unix = flag(libc::AF_UNIX);
@@ -296,7 +303,7 @@ fn without_network_pairs_are_connected_for_good() {
 fn with_network_there_are_ordinary_sockets_and_no_others() {
     let socket = |family: i32, protocol: i32, upper: u64| {
         let arguments = [flag(family) | upper, flag(libc::SOCK_DGRAM), flag(protocol) | upper];
-        ordinary(Network::Enabled, libc::SYS_socket, &arguments)
+        ordinary(Sockets::InternetAndUnix, libc::SYS_socket, &arguments)
     };
     for upper in [0, GARBAGE] {
         for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
@@ -313,12 +320,72 @@ fn with_network_there_are_ordinary_sockets_and_no_others() {
         }
     }
     for number in [libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmmsg] {
-        assert_eq!(ordinary(Network::Enabled, number, &[3]), ALLOWED);
+        assert_eq!(ordinary(Sockets::InternetAndUnix, number, &[3]), ALLOWED);
     }
     let datagrams = [flag(libc::AF_UNIX), flag(libc::SOCK_DGRAM)];
-    assert_eq!(ordinary(Network::Enabled, libc::SYS_socketpair, &datagrams), ALLOWED);
-    assert_eq!(ordinary(Network::Enabled, libc::SYS_socketpair, &[30, 1]), DENIED);
-    assert_eq!(ordinary(Network::Enabled, libc::SYS_sendto, &[3, 1, 1, 0, 99]), ALLOWED);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_socketpair, &datagrams), ALLOWED);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_socketpair, &[30, 1]), DENIED);
+    assert_eq!(ordinary(Sockets::InternetAndUnix, libc::SYS_sendto, &[3, 1, 1, 0, 99]), ALLOWED);
+}
+
+#[test]
+fn behind_a_gate_there_are_sockets_of_the_internet_and_none_of_unix() {
+    let unix = flag(libc::AF_UNIX);
+    for (sockets, has_unix) in [
+        (Sockets::Internet, false),
+        (Sockets::InternetAndUnix, true),
+        (Sockets::Tcp, false),
+        (Sockets::TcpAndUnix, true),
+    ] {
+        let expected = if has_unix { ALLOWED } else { DENIED };
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+            assert_eq!(ordinary(sockets, libc::SYS_socket, &[unix, flag(kind)]), expected);
+        }
+        let pair = |kind| ordinary(sockets, libc::SYS_socketpair, &[unix, flag(kind)]);
+        assert_eq!(pair(libc::SOCK_STREAM), ALLOWED);
+        assert_eq!(pair(libc::SOCK_DGRAM), expected);
+        let routes = [flag(libc::AF_NETLINK), flag(libc::SOCK_RAW), flag(libc::NETLINK_ROUTE)];
+        assert_eq!(ordinary(sockets, libc::SYS_socket, &routes), ALLOWED);
+        for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_TIPC, libc::AF_BLUETOOTH] {
+            assert_eq!(ordinary(sockets, libc::SYS_socket, &[flag(family), 1]), DENIED);
+        }
+    }
+    let datagram = [flag(libc::AF_INET), flag(libc::SOCK_DGRAM), 0];
+    assert_eq!(ordinary(Sockets::Internet, libc::SYS_socket, &datagram), ALLOWED);
+}
+
+#[test]
+fn where_landlock_knows_the_ports_there_is_only_tcp() {
+    let socket = |kind: i32, protocol: i32| {
+        let families = [libc::AF_INET, libc::AF_INET6].map(|family| {
+            ordinary(Sockets::Tcp, libc::SYS_socket, &[flag(family), flag(kind), flag(protocol)])
+        });
+        assert_eq!(families[0], families[1]);
+        families[0]
+    };
+    let (stream, flags) = (libc::SOCK_STREAM, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    for (kind, protocol) in [(stream, 0), (stream, libc::IPPROTO_TCP), (stream | flags, 0)] {
+        assert_eq!(socket(kind, protocol), ALLOWED);
+    }
+    for (kind, protocol) in [
+        (stream, libc::IPPROTO_MPTCP),
+        (stream, libc::IPPROTO_SCTP),
+        (libc::SOCK_DGRAM, 0),
+        (libc::SOCK_RAW, libc::IPPROTO_ICMP),
+        (libc::SOCK_SEQPACKET, libc::IPPROTO_SCTP),
+        (libc::SOCK_DCCP, 0),
+    ] {
+        assert_eq!(socket(kind, protocol), DENIED, "{kind} {protocol}");
+    }
+    assert_eq!(ordinary(Sockets::Tcp, libc::SYS_listen, &[3, 1]), DENIED);
+    let fast_open = flag(libc::MSG_FASTOPEN);
+    for (call, place) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+        let mut arguments = [3, 1, 1, 1];
+        arguments[place] = fast_open | flag(libc::MSG_NOSIGNAL);
+        assert_eq!(ordinary(Sockets::Tcp, call, &arguments), DENIED);
+        arguments[place] = flag(libc::MSG_NOSIGNAL);
+        assert_eq!(ordinary(Sockets::Tcp, call, &arguments), ALLOWED);
+    }
 }
 
 #[test]
@@ -349,10 +416,10 @@ fn frozen_attributes_stay_as_they_are() {
         libc::SYS_utimes,
         libc::SYS_futimesat,
     ]);
-    for network in BOTH {
+    for sockets in BOTH {
         for &number in &numbers {
-            assert_eq!(outcome(network, AttributeChanges::Frozen, number, &[]), DENIED, "{number}");
-            assert_eq!(ordinary(network, number, &[]), ALLOWED, "{number}");
+            assert_eq!(outcome(sockets, AttributeChanges::Frozen, number, &[]), DENIED, "{number}");
+            assert_eq!(ordinary(sockets, number, &[]), ALLOWED, "{number}");
         }
         let file_ioctls = [
             libc::FS_IOC_SETFLAGS,
@@ -365,28 +432,28 @@ fn frozen_attributes_stay_as_they_are() {
         for request in file_ioctls {
             let arguments = [3, request | GARBAGE];
             assert_eq!(
-                outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
+                outcome(sockets, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
                 DENIED
             );
-            assert_eq!(ordinary(network, libc::SYS_ioctl, &arguments), ALLOWED);
+            assert_eq!(ordinary(sockets, libc::SYS_ioctl, &arguments), ALLOWED);
         }
         // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then flags, extents and versions that are only asked for.
         let others = [0x5401, 0x541b, 0x5451, 0x8004_5430, libc::FS_IOC_GETFLAGS, 0xc020_660b];
         for request in others {
             let arguments = [3, request];
             assert_eq!(
-                outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
+                outcome(sockets, AttributeChanges::Frozen, libc::SYS_ioctl, &arguments),
                 ALLOWED
             );
         }
         assert_eq!(
-            outcome(network, AttributeChanges::Frozen, libc::SYS_ioctl, &[0, 0x5412]),
+            outcome(sockets, AttributeChanges::Frozen, libc::SYS_ioctl, &[0, 0x5412]),
             DENIED
         );
         // Reading them is another matter.
         for number in [libc::SYS_getxattr, libc::SYS_statx, libc::SYS_faccessat2, 464, 465, 468] {
             assert_eq!(
-                outcome(network, AttributeChanges::Frozen, number, &[]),
+                outcome(sockets, AttributeChanges::Frozen, number, &[]),
                 ALLOWED,
                 "{number}"
             );
@@ -396,9 +463,9 @@ fn frozen_attributes_stay_as_they_are() {
 
 #[test]
 fn every_number_is_decided_in_a_few_steps() {
-    for network in BOTH {
+    for sockets in BOTH {
         for attributes in [AttributeChanges::Changeable, AttributeChanges::Frozen] {
-            let program = program(network, attributes, Neighbours::InReach);
+            let program = program(sockets, attributes, Neighbours::InReach);
             assert!(program.len() / 8 <= 4096, "the kernel takes no more");
             let steps = (0..1024).map(|number| {
                 let call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
@@ -412,14 +479,14 @@ fn every_number_is_decided_in_a_few_steps() {
 
 #[test]
 fn nobody_takes_a_lease() {
-    for network in BOTH {
+    for sockets in BOTH {
         // F_SETLEASE and F_SETDELEG
         for command in [1024, 1040, GARBAGE | 1024] {
-            assert_eq!(ordinary(network, libc::SYS_fcntl, &[3, command, 1]), DENIED);
+            assert_eq!(ordinary(sockets, libc::SYS_fcntl, &[3, command, 1]), DENIED);
         }
         // F_DUPFD, F_SETFL, F_SETLK, F_GETLEASE, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_ADD_SEALS
         for command in [0, 4, 6, 1025, 1030, 1031, 1033] {
-            assert_eq!(ordinary(network, libc::SYS_fcntl, &[1024, command, 1024]), ALLOWED);
+            assert_eq!(ordinary(sockets, libc::SYS_fcntl, &[1024, command, 1024]), ALLOWED);
         }
     }
 }
@@ -460,10 +527,10 @@ fn priorities_of_many_are_denied_where_others_are_among_them() {
 
 #[test]
 fn a_program_is_made_once() {
-    let alone = |network, attributes| program(network, attributes, Neighbours::Absent);
-    let first = alone(Network::Restricted, AttributeChanges::Frozen);
-    assert!(std::ptr::eq(first, alone(Network::Restricted, AttributeChanges::Frozen)));
-    assert_ne!(first, alone(Network::Restricted, AttributeChanges::Changeable));
-    assert_ne!(first, alone(Network::Enabled, AttributeChanges::Frozen));
-    assert_ne!(first, program(Network::Restricted, AttributeChanges::Frozen, Neighbours::InReach));
+    let alone = |sockets, attributes| program(sockets, attributes, Neighbours::Absent);
+    let first = alone(Sockets::Pairs, AttributeChanges::Frozen);
+    assert!(std::ptr::eq(first, alone(Sockets::Pairs, AttributeChanges::Frozen)));
+    assert_ne!(first, alone(Sockets::Pairs, AttributeChanges::Changeable));
+    assert_ne!(first, alone(Sockets::InternetAndUnix, AttributeChanges::Frozen));
+    assert_ne!(first, program(Sockets::Pairs, AttributeChanges::Frozen, Neighbours::InReach));
 }

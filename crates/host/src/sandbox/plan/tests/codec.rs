@@ -39,8 +39,12 @@ fn a_plan_arrives_as_it_was_sent() {
     let mut odd = varied_plans().remove(0);
     let name = OsString::from_vec(vec![b'/', 0xff, 0, b'\n']);
     let grants = vec![Grant { path: name.into(), access: Access::Read }];
-    odd.landlock =
-        Some(LandlockRules { abi: u32::MAX, grants: Some(grants), listed: vec!["/".into()] });
+    odd.landlock = Some(LandlockRules {
+        abi: u32::MAX,
+        grants: Some(grants),
+        listed: vec!["/".into()],
+        connect_ports: Some(vec![1, u16::MAX]),
+    });
     assert_eq!(Plan::decode(&odd.encode()), Some(odd));
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 
 use super::*;
-use crate::sandbox::plan::Tier;
+use crate::sandbox::plan::{StartFacts, Tier};
 use crate::sandbox::policy::{Hold, NameKind, Names, TooMuch};
 
 /// Names of which one directory has an unusual listing.
@@ -137,8 +137,14 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
     }
     let names = names().directory("/home/ann/other").symlink("/home/ann/app/a.pem", "../other");
     let policy = policy_of(&names, Network::Restricted, &absolute);
-    let starting_in =
-        |cwd: &str| Plan::starting_in(Some(Path::new(cwd)), &policy, &without_namespaces(), &names);
+    let starting_in = |cwd: &str| {
+        Plan::for_start(
+            StartFacts { cwd: Some(Path::new(cwd)), gate: None },
+            &policy,
+            &without_namespaces(),
+            &names,
+        )
+    };
     assert!(matches!(starting_in("/home/ann/other"), Err(PlanError::NeededTarget { .. })));
     starting_in("/home/ann").unwrap();
     let text = planned("..", &writable, &without_namespaces()).unwrap_err().to_string();

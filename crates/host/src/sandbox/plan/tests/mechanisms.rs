@@ -1,8 +1,8 @@
 //! Which mechanisms a policy takes, and which refusals there are.
 
 use super::*;
-use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours};
-use crate::sandbox::plan::Tier;
+use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours, Sockets};
+use crate::sandbox::plan::{NetworkNamespace, Tier};
 use crate::sandbox::policy::Grant;
 use crate::sandbox::report::mechanism::Mechanism;
 
@@ -128,17 +128,19 @@ fn what_is_enforced_is_what_is_claimed() {
 fn a_network_namespace_is_only_for_the_network() {
     let online = policy_of(&names(), Network::Enabled, &[READ_ALL, WORKSPACE]);
     let plan = plan(&online, &everything()).unwrap();
-    assert!(!plan.new_network_namespace);
-    let expected =
-        seccomp::program(Network::Enabled, AttributeChanges::Changeable, Neighbours::Absent);
+    assert_eq!(plan.network_namespace, NetworkNamespace::Inherited);
+    let expected = seccomp::program(
+        Sockets::InternetAndUnix,
+        AttributeChanges::Changeable,
+        Neighbours::Absent,
+    );
     assert_eq!(plan.seccomp, expected);
 }
 
 #[test]
 fn attributes_are_frozen_where_nothing_else_protects_them() {
     let filter = |policy: &Policy, has: &Capabilities| plan(policy, has).unwrap().seccomp;
-    let program =
-        |attributes, neighbours| seccomp::program(Network::Restricted, attributes, neighbours);
+    let program = |attributes, neighbours| seccomp::program(Sockets::Pairs, attributes, neighbours);
     let frozen = program(AttributeChanges::Frozen, Neighbours::InReach);
     let changeable = program(AttributeChanges::Changeable, Neighbours::InReach);
     let isolated = program(AttributeChanges::Changeable, Neighbours::Absent);
@@ -152,10 +154,16 @@ fn attributes_are_frozen_where_nothing_else_protects_them() {
 #[test]
 fn signals_stay_inside_even_if_files_are_not_restricted() {
     let rules = |abi| plan(&all_files(), &with_abi(abi, everything())).unwrap().landlock;
-    assert_eq!(rules(7), Some(LandlockRules { abi: 7, grants: None, listed: vec![] }));
+    assert_eq!(
+        rules(7),
+        Some(LandlockRules { abi: 7, grants: None, listed: vec![], connect_ports: None })
+    );
     // Without scopes it takes a PID namespace, and a domain for what that does not keep apart.
     let grants = Some(vec![Grant { path: "/".into(), access: Access::Write }]);
-    assert_eq!(rules(5), Some(LandlockRules { abi: 5, grants, listed: vec![] }));
+    assert_eq!(
+        rules(5),
+        Some(LandlockRules { abi: 5, grants, listed: vec![], connect_ports: None })
+    );
     assert_eq!(rules(0), None);
 }
 

@@ -5,6 +5,7 @@ mod devices;
 mod globs;
 mod mechanisms;
 mod mounts;
+mod network;
 
 use std::path::{Path, PathBuf};
 
@@ -81,6 +82,7 @@ fn everything() -> Capabilities {
         seccomp: true,
         user_namespace: true,
         network_namespace: true,
+        managed_network: true,
         fresh_proc: true,
         bubblewrap: Some("/usr/bin/bwrap".into()),
         seatbelt: false,

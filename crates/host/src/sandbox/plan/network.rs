@@ -1,0 +1,71 @@
+//! How the network of a policy is restricted on this machine.
+
+use super::error::Requirement;
+use super::linux::isolation;
+use super::{GateRequest, GateSockets, NetworkNamespace, PlanError};
+use crate::sandbox::kernel::landlock::PORTS_SINCE;
+use crate::sandbox::kernel::seccomp::Sockets;
+use crate::sandbox::policy::Network;
+use crate::sandbox::report::capabilities::Capabilities;
+use crate::sandbox::report::mechanism::Mechanism;
+
+/// How the network of a process is restricted, before it is known in which namespaces the process
+/// will be.
+pub(super) struct NetworkPlan {
+    pub(super) network: Network,
+    pub(super) sockets: Sockets,
+    /// The sockets of a gate that takes a network namespace.
+    pub(super) gate: Option<GateSockets>,
+    /// Ports are Landlock's business.
+    restricts_ports: bool,
+}
+
+impl NetworkPlan {
+    pub(super) fn new(
+        network: Network,
+        gate: Option<&GateRequest>,
+        has: &Capabilities,
+    ) -> Result<Self, PlanError> {
+        let plan =
+            |network, sockets| Ok(Self { network, sockets, gate: None, restricts_ports: false });
+        let gate = match (network, gate) {
+            (Network::Enabled, _) => return plan(network, Sockets::InternetAndUnix),
+            (Network::Managed, Some(gate)) => gate,
+            // Without a gate there is no way out.
+            _ => return plan(Network::Restricted, Sockets::Pairs),
+        };
+        let (internet, tcp) = if gate.unix_sockets {
+            (Sockets::InternetAndUnix, Sockets::TcpAndUnix)
+        } else {
+            (Sockets::Internet, Sockets::Tcp)
+        };
+        if has.managed_network && isolation(has).is_some() {
+            let gate = Some(gate.sockets.clone());
+            return Ok(Self { network, sockets: internet, gate, restricts_ports: false });
+        }
+        if gate.require_transparent {
+            let need = Requirement::EveryConnection;
+            return Err(PlanError::missing(need, Mechanism::ManagedNetwork, has));
+        }
+        if has.landlock_abi < PORTS_SINCE {
+            let need = Requirement::Ports { abi: has.landlock_abi };
+            return Err(PlanError::missing(need, Mechanism::ManagedNetwork, has));
+        }
+        Ok(Self { network, sockets: tcp, gate: None, restricts_ports: true })
+    }
+
+    pub(super) fn namespace(&self, isolated: bool, has: &Capabilities) -> NetworkNamespace {
+        match &self.gate {
+            Some(sockets) => NetworkNamespace::Gated(sockets.clone()),
+            None if isolated && self.network == Network::Restricted && has.network_namespace => {
+                NetworkNamespace::Empty
+            }
+            None => NetworkNamespace::Inherited,
+        }
+    }
+
+    /// Filled in once the proxies are bound.
+    pub(super) fn connect_ports(&self) -> Option<Vec<u16>> {
+        self.restricts_ports.then(Vec::new)
+    }
+}

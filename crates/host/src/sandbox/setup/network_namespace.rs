@@ -1,0 +1,158 @@
+//! Network namespaces of sandboxes, made by the spawner and kept by descriptors.
+//!
+//! A network namespace takes as long to make as everything else about a sandbox. So processes
+//! without a network share one with nothing in it, and each managed process gets one of its own
+//! from a small pool, where every address leads to the sockets of its gate. All of them belong to
+//! one user namespace, unless the server is root. Sandboxes gain nothing by that over each other:
+//! none of their programs has a capability there, or may enter a namespace.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{local_routes, namespaces};
+use crate::sandbox::report::step::{SandboxStep, StepFailure};
+
+/// Namespaces that wait for a managed process. More than one, since several may start at once.
+const PREPARED: usize = 4;
+
+/// The network namespaces of one spawner.
+#[derive(Debug, Default)]
+pub(crate) struct NetworkNamespaces {
+    /// Owns all of them; `None` before the first one, and for root, who needs no other.
+    user: Option<Rc<OwnedFd>>,
+    empty: Option<NetworkNamespaceFds>,
+    prepared: Vec<NetworkNamespaceFds>,
+}
+
+/// Descriptors of one network namespace, and of the user namespace that owns it.
+#[derive(Debug, Clone)]
+pub(crate) struct NetworkNamespaceFds {
+    user: Option<Rc<OwnedFd>>,
+    network: Rc<OwnedFd>,
+}
+
+/// What a namespace is made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Not even loopback is up.
+    Empty,
+    /// Every address is local.
+    Managed,
+}
+
+impl NetworkNamespaces {
+    /// The one that all processes without a network share. `None` if it cannot be made.
+    ///
+    /// # Safety
+    /// Only for a process with one thread.
+    pub(crate) unsafe fn empty(&mut self) -> Option<NetworkNamespaceFds> {
+        if self.empty.is_none() {
+            // SAFETY: as the caller says.
+            self.empty = unsafe { self.make(Purpose::Empty) }.ok();
+        }
+        self.empty.clone()
+    }
+
+    /// One for a managed process alone. `None` if none is prepared: the process then makes its own,
+    /// while the next ones start.
+    pub(crate) fn take_managed(&mut self) -> Option<NetworkNamespaceFds> {
+        self.prepared.pop()
+    }
+
+    /// Makes one of those that a managed start will take. Says whether there is more to prepare.
+    ///
+    /// # Safety
+    /// Only for a process with one thread.
+    pub(crate) unsafe fn prepare(&mut self) -> bool {
+        // SAFETY: as the caller says.
+        match unsafe { self.make(Purpose::Managed) } {
+            Ok(namespace) => self.prepared.push(namespace),
+            Err(_) => return false,
+        }
+        self.prepared.len() < PREPARED
+    }
+
+    /// Has a child enter a new namespace, and keeps that by a descriptor when the child is gone.
+    ///
+    /// # Safety
+    /// Only for a process with one thread.
+    unsafe fn make(&mut self, purpose: Purpose) -> io::Result<NetworkNamespaceFds> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // SAFETY: this process has one thread, so the child may go on as ordinary code.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(ours);
+                let _ = stay_inside(&theirs, self.user.as_deref(), purpose);
+                // SAFETY: ends the process; nothing of it needs to be tidied up.
+                unsafe { libc::_exit(0) }
+            }
+            pid => {
+                drop(theirs);
+                let namespace = self.open_of_child(pid, &ours);
+                drop(ours);
+                let _ = waitpid(Pid::from_raw(pid), WaitOptions::empty());
+                Ok(namespace?)
+            }
+        }
+    }
+
+    fn open_of_child(
+        &mut self,
+        pid: libc::pid_t,
+        line: &OwnedFd,
+    ) -> Result<NetworkNamespaceFds, Errno> {
+        let mut message = [0];
+        if recv(line, &mut message, RecvFlags::empty())?.1 != message.len() {
+            return Err(Errno::PERM);
+        }
+        let open = |kind: &str| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, format!("/proc/{pid}/ns/{kind}"), flags, Mode::empty())
+        };
+        if self.user.is_none() && !namespaces::administers_mounts()? {
+            self.user = Some(Rc::new(open("user")?));
+        }
+        Ok(NetworkNamespaceFds { user: self.user.clone(), network: Rc::new(open("net")?) })
+    }
+}
+
+impl NetworkNamespaceFds {
+    /// Moves the calling process there.
+    pub(crate) fn join(&self) -> Result<(), Errno> {
+        if let Some(user) = &self.user {
+            move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+        }
+        move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
+    }
+}
+
+/// Until the parent has what it needs.
+fn stay_inside(
+    line: &OwnedFd,
+    user: Option<&OwnedFd>,
+    purpose: Purpose,
+) -> Result<(), StepFailure> {
+    let failed = |errno| SandboxStep::Namespaces.failed(errno);
+    if let Some(user) = user {
+        move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)).map_err(failed)?;
+    }
+    namespaces::enter_new_network()?;
+    if purpose == Purpose::Managed {
+        local_routes::route_everything_to_loopback()?;
+    }
+    // Without this the parent could not look into /proc for the namespaces.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed)?;
+    send(line, b"i", SendFlags::NOSIGNAL).map_err(failed)?;
+    recv(line, &mut [0], RecvFlags::empty()).map(drop).map_err(failed)
+}
