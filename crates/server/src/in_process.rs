@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_protocol::{Call, EventSink, Respond, RpcError, ServerLink};
+use exec_server_protocol::{Call, EventSink, Respond, RpcError, ServerLink, ServerRequestHandler};
 use tokio::time::Instant;
 
 use crate::connection::ClientConnection;
@@ -49,6 +49,10 @@ impl ServerLink for InProcessLink {
             Ok(()) => self.dispatcher.call(&self.session, call, reply),
             Err(error) => reply.fail(error),
         }
+    }
+
+    fn handle_requests(&self, handler: Arc<dyn ServerRequestHandler>) {
+        self.dispatcher.connection().set_handler(handler);
     }
 }
 

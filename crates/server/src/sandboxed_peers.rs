@@ -1,8 +1,12 @@
 //! Sandboxed processes of this server that have a network, and so a way to its listener.
 //!
-//! What such a process asked for here would run outside of its sandbox, so its connections are refused, whatever it knows or
-//! proves. A process is registered before its program runs: it may connect in its first moment. One that is gone may have left a
-//! connection with requests in it, so for a while nobody is believed who cannot be found.
+//! What such a process asked for here would run outside of its sandbox, so its connections are
+//! refused, whatever it knows or proves. A process is registered before its program runs: it may
+//! connect in its first moment. One that is gone may have left a connection with requests in it, so
+//! for a while nobody is believed who cannot be found.
+//!
+//! A managed process has the same way through its gate. There the connection comes from this
+//! server, which has no other reason to connect to itself.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -29,6 +33,8 @@ struct Known {
     sandboxed: Vec<ProcessLocation>,
     /// When one with a network was last seen alive, or missed.
     last: Option<Instant>,
+    /// The same of one with a gate.
+    last_gate: Option<Instant>,
 }
 
 impl SandboxedPeers {
@@ -41,13 +47,16 @@ impl SandboxedPeers {
 
     /// Whether a peer may be one of them; `None` is one that has hung up.
     pub(crate) async fn may_include(&self, peer: Option<Peer>, pool: &FilePool) -> bool {
-        let sandboxed = {
+        let (sandboxed, has_gates) = {
             let mut known = self.lock();
             known.look();
-            if known.last.is_none_or(|last| last.elapsed() > MEMORY) {
+            let is_recent =
+                |last: Option<Instant>| last.is_some_and(|last| last.elapsed() <= MEMORY);
+            let has_gates = is_recent(known.last_gate);
+            if !has_gates && !is_recent(known.last) {
                 return false;
             }
-            known.sandboxed.clone()
+            (known.sandboxed.clone(), has_gates)
         };
         let peer = match peer {
             None => return true,
@@ -56,7 +65,11 @@ impl SandboxedPeers {
         };
         match pool.compute(move || trace(peer)).await {
             Some(Origin::Elsewhere) => false,
-            Some(Origin::Here(lineages)) => is_any_below(&lineages, &sandboxed).await,
+            Some(Origin::Here(lineages)) => {
+                let this_server = std::process::id();
+                (has_gates && lineages.iter().any(|peer| peer.begins_with(this_server)))
+                    || is_any_below(&lineages, &sandboxed).await
+            }
             Some(Origin::Unknown) | None => true,
         }
     }
@@ -70,6 +83,9 @@ impl Known {
     fn look(&mut self) {
         if self.sandboxed.iter().any(ProcessLocation::has_network) {
             self.last = Some(Instant::now());
+        }
+        if self.sandboxed.iter().any(ProcessLocation::has_gate) {
+            self.last_gate = Some(Instant::now());
         }
         self.sandboxed.retain(|process| !process.is_gone());
     }

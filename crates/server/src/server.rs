@@ -17,7 +17,9 @@ use tokio::time::Instant;
 
 use crate::ServerConfig;
 use crate::active_requests::ActiveRequests;
-use crate::adapter::{FilePool, ManagedProcess, SandboxResolver, StartContext, Started};
+use crate::adapter::{
+    FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started,
+};
 use crate::connection::{self, ClientConnection, ConnectionId, FLUSH_TIMEOUT};
 use crate::connections::Connections;
 use crate::in_process::InProcessLink;
@@ -132,6 +134,11 @@ impl Server {
         InProcessLink::open(&self.state, client_name)
     }
 
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &Arc<ServerState> {
+        &self.state
+    }
+
     /// What connections hold of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) now.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
@@ -186,13 +193,18 @@ impl Server {
 }
 
 impl ServerState {
-    pub(crate) fn start_context<'a>(&'a self, session: &'a Session) -> StartContext<'a> {
+    pub(crate) fn start_context<'a>(
+        &'a self,
+        session: &'a Session,
+        network_client: &'a Arc<dyn NetworkClient>,
+    ) -> StartContext<'a> {
         StartContext {
             launcher: &self.launcher,
             config: &self.config,
             sandboxes: session.sandboxes(),
             sandboxed_peers: &self.sandboxed_peers,
             pool: &self.files,
+            network_client,
         }
     }
 
@@ -226,8 +238,14 @@ impl ServerState {
     /// Requests of the server itself count as the client's.
     pub(crate) fn check_http(&self, session: &Session) -> Result<(), RpcError> {
         self.sessions.check_draining()?;
-        if session.sandboxes().allows_network() {
+        let sandboxes = session.sandboxes();
+        if sandboxes.allows_network() && sandboxes.hosts().is_empty() {
             return Ok(());
+        }
+        if sandboxes.allows_network() {
+            let message = "the hosts that this client may reach are restricted, so http/request is off; \
+                           run a program instead";
+            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied));
         }
         let message = match self.sandboxes.allows_network() {
             true => "the token of this client allows no network",

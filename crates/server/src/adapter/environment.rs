@@ -10,7 +10,10 @@ use exec_server_protocol::{
 use super::files::can_confine;
 use super::sandbox::own_tmpdir;
 
-pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, RpcError> {
+pub(crate) fn environment_info(
+    launcher: &Launcher,
+    manages_network: bool,
+) -> Result<EnvironmentInfo, RpcError> {
     let shell = default_shell();
     let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let cwd = std::env::current_dir()
@@ -24,6 +27,7 @@ pub(crate) fn environment_info(launcher: &Launcher) -> Result<EnvironmentInfo, R
         temporary_directories: tmpdir.into_iter().collect(),
         temp_dir,
         capabilities: Capabilities {
+            network_proxy_launch: manages_network,
             http_header_env_vars: true,
             // Reads and writes in blocks are kept to a policy like all other work on files.
             sandboxed_file_streaming: can_confine(),

@@ -5,6 +5,7 @@ mod files;
 mod http;
 mod list;
 mod names;
+mod network;
 mod process;
 mod sandbox;
 mod start;
@@ -17,6 +18,7 @@ pub(crate) use files::{
 pub(crate) use http::{MAX_BODY_BYTES, head, host_request, to_rpc_error as http_rpc_error};
 pub(crate) use list::Counted;
 pub(crate) use names::check_name;
+pub(crate) use network::NetworkClient;
 pub(crate) use process::{
     ManagedProcess, NotificationDialect, Started, Written, event_notification, wire_stream,
 };

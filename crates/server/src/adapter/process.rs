@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use exec_server_host::process::launch::{Command, EndedBy, ExitRecord, PtySize, Signal};
 use exec_server_host::process::{
-    Budget, Cursor, Entry, Event, Log, LogLimits, OfferError, Process, SandboxPlan, StartOutcome,
-    StdinClosed, Stream, Terminate, Ticket,
+    Budget, ConfinementFuture, Cursor, Entry, Event, Log, LogLimits, OfferError, Process,
+    StartOutcome, StdinClosed, Stream, Terminate, Ticket,
 };
-use exec_server_host::sandbox::Plan;
+use exec_server_host::sandbox::{NetworkEnforcement as HostEnforcement, Plan};
 use exec_server_protocol::{
     Base64Bytes, ClosedNotification, Denial, Enforcement, ErrorKind, ErrorSubject, ExitDetails,
-    ExitedNotification, OutputChunk, OutputNotification, OutputStream, ReadParams, ReadResponse,
-    RpcError, ServerNotification, SignalName, SnapshotResponse, TerminalSize, TerminateMode,
-    WaitParams, WaitResponse, WriteParams, WriteStatus,
+    ExitedNotification, NetworkEnforcement, NetworkUse, OutputChunk, OutputNotification,
+    OutputStream, ReadParams, ReadResponse, RefusedHost, RpcError, ServerNotification, SignalName,
+    SnapshotResponse, TerminalSize, TerminateMode, WaitParams, WaitResponse, WriteParams,
+    WriteStatus,
 };
 use tokio::sync::oneshot;
 
 use super::names::check_name;
-use super::sandbox::RequestedSandbox;
-use super::start::{StartContext, planned};
+use super::start::{RequestedConfinement, StartContext, planned};
 
 /// The names by which a process's notifications go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,26 +68,27 @@ impl ManagedProcess {
     pub(super) fn spawn(
         context: StartContext<'_>,
         command: Command,
-        asked: Option<RequestedSandbox>,
+        asked: Option<RequestedConfinement>,
         limits: LogLimits,
         timeout_ms: Option<u64>,
         (id, argv, dialect): (String, Vec<String>, NotificationDialect),
     ) -> Started {
         let sandbox = Arc::new(OnceLock::new());
         let (registered, is_registered) = oneshot::channel::<()>();
-        let plan = asked.map(|asked| {
-            let planned = planned(context, asked, command.cwd.clone(), Arc::clone(&sandbox));
-            let plan = async {
-                let plan = planned.await;
+        let confining = asked.map(|asked| {
+            let (cwd, sandbox) = (command.cwd.clone(), Arc::clone(&sandbox));
+            let planned = planned(context, asked, id.clone(), cwd, sandbox);
+            let confining = async {
+                let confinement = planned.await;
                 let _ = is_registered.await;
-                plan
+                confinement
             };
-            Box::pin(plan) as SandboxPlan
+            Box::pin(confining) as ConfinementFuture
         });
-        let is_sandboxed = plan.is_some();
+        let is_sandboxed = confining.is_some();
         let timeout = timeout_ms.map(Duration::from_millis);
         let launcher = context.launcher.clone();
-        let (process, outcome) = Process::start(launcher, command, plan, limits, timeout);
+        let (process, outcome) = Process::start(launcher, command, confining, limits, timeout);
         if is_sandboxed {
             context.sandboxed_peers.register(process.location());
         }
@@ -128,13 +129,20 @@ impl ManagedProcess {
             pid_namespace: active.pid_namespace,
             network_namespace: active.network_namespace,
             bubblewrap: active.bubblewrap,
+            network: match active.network {
+                HostEnforcement::None => None,
+                HostEnforcement::NoNetwork => Some(NetworkEnforcement::None),
+                HostEnforcement::Transparent => Some(NetworkEnforcement::Transparent),
+                HostEnforcement::ProxyOnly => Some(NetworkEnforcement::Proxy),
+            },
         })
     }
 
     /// What the sandbox seems to have denied; known from the exit on.
     pub(crate) fn denial(&self) -> Option<Denial> {
         let denial = self.process.denial()?.clone();
-        Some(Denial { path: denial.path, call: denial.call })
+        let host = denial.host.map(|host| refused_host(&host).to_string());
+        Some(Denial { path: denial.path, call: denial.call, host })
     }
 
     /// The client has everything up to `seq`. A number that the log has not reached says nothing.
@@ -222,7 +230,7 @@ impl ManagedProcess {
             sandbox_denied: denied.is_some(),
             denied,
             dropped_bytes: page.dropped,
-            exit: exit.map(|exit| exit_details(&exit)),
+            exit: exit.map(|exit| self.exit_details(&exit)),
         }
     }
 
@@ -321,6 +329,25 @@ impl ManagedProcess {
         }
     }
 
+    fn exit_details(&self, exit: &ExitRecord) -> ExitDetails {
+        ExitDetails {
+            signal: exit.signal,
+            duration_ms: millis(exit.duration),
+            cpu_ms: millis(exit.cpu),
+            max_rss_bytes: exit.max_rss_bytes,
+            timed_out: timed_out(*exit),
+            server_stopped: server_stopped(*exit),
+            network: self.process.network_use().map(|network| {
+                Box::new(NetworkUse {
+                    bytes_up: network.bytes_up,
+                    bytes_down: network.bytes_down,
+                    refused: network.refused.iter().map(refused_host).collect(),
+                    refused_more: network.refused_more,
+                })
+            }),
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> SnapshotResponse {
         let snapshot = self.log().snapshot();
         SnapshotResponse {
@@ -387,7 +414,7 @@ pub(crate) fn event_notification(
                 sandbox_denied: denied.is_some(),
                 denied,
                 dropped_bytes,
-                exit: Some(exit_details(exit)),
+                exit: Some(process.exit_details(exit)),
             };
             exited.into()
         }
@@ -395,15 +422,8 @@ pub(crate) fn event_notification(
     }
 }
 
-fn exit_details(exit: &ExitRecord) -> ExitDetails {
-    ExitDetails {
-        signal: exit.signal,
-        duration_ms: millis(exit.duration),
-        cpu_ms: millis(exit.cpu),
-        max_rss_bytes: exit.max_rss_bytes,
-        timed_out: timed_out(*exit),
-        server_stopped: server_stopped(*exit),
-    }
+fn refused_host(host: &exec_server_host::network::gate::RefusedHost) -> RefusedHost {
+    RefusedHost { host: host.host.clone(), port: host.port }
 }
 
 pub(super) fn timed_out(exit: ExitRecord) -> bool {

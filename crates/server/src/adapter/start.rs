@@ -8,15 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
-use exec_server_host::process::{EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError};
-use exec_server_host::sandbox::{Access, HostNames, Plan, Policy, SandboxError};
+use exec_server_host::process::{
+    Confinement, EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError,
+};
+use exec_server_host::sandbox::{
+    Access, HostNames, Network, Plan, Policy, SandboxError, StartFacts,
+};
 use exec_server_protocol::{
-    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ErrorSubject, ExecMode, ExecParams, RpcError,
-    StartParams,
+    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ErrorSubject, ExecMode, ExecParams, PathUri,
+    RpcError, StartParams, is_proxy_variable,
 };
 
 use super::files::FilePool;
 use super::names::check_name;
+use super::network::{NetworkClient, RequestedNetwork};
 use super::process::{ManagedProcess, NotificationDialect, Started, pty_size};
 use super::sandbox::{RequestedSandbox, SandboxResolver, to_rpc_error as sandbox_refusal};
 use crate::ServerConfig;
@@ -33,6 +38,8 @@ pub(crate) struct StartContext<'a> {
     pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
     /// For what blocks.
     pub(crate) pool: &'a FilePool,
+    /// The client that is asked about hosts.
+    pub(crate) network_client: &'a Arc<dyn NetworkClient>,
 }
 
 impl ManagedProcess {
@@ -47,11 +54,18 @@ impl ManagedProcess {
             .sandboxes
             .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
             .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
+        let network = RequestedNetwork::read(&params, context.sandboxes.hosts())
+            .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
+        let asked = confinement(asked, network, &params.cwd);
         let env = match &params.env_policy {
-            Some(policy) => environment(policy, &params.env).map_err(|error| {
-                let subject = ErrorSubject::Process(params.process_id.clone());
-                RpcError::invalid_params(error.to_string()).about(subject)
-            })?,
+            Some(policy) => {
+                let env = environment(policy, &params.env).map_err(|error| {
+                    let subject = ErrorSubject::Process(params.process_id.clone());
+                    RpcError::invalid_params(error.to_string()).about(subject)
+                })?;
+                let is_managed = asked.as_ref().is_some_and(|asked| asked.network.is_some());
+                if is_managed { without_inherited_proxies(env, policy, &params.env) } else { env }
+            }
             None => pairs(&params.env),
         };
         let on_full = match params.on_full {
@@ -85,7 +99,9 @@ impl ManagedProcess {
         let sandboxes = Arc::new(SandboxResolver::new(config, None));
         let (launcher, pool) = (&Launcher::plain(), &FilePool::default());
         let (sandboxes, sandboxed_peers) = (&sandboxes, &Arc::default());
-        let context = StartContext { launcher, config, sandboxes, sandboxed_peers, pool };
+        let network_client = &(Arc::new(super::network::NoClient) as Arc<dyn NetworkClient>);
+        let context =
+            StartContext { launcher, config, sandboxes, sandboxed_peers, pool, network_client };
         Self::start(context, params).unwrap()
     }
 
@@ -102,7 +118,7 @@ impl ManagedProcess {
         let command = Command {
             argv: params.argv.iter().map(OsString::from).collect(),
             arg0: params.arg0.map(OsString::from),
-            cwd: params.cwd.into_path(),
+            cwd: params.cwd.as_path().to_owned(),
             env: pairs(&params.env),
             io: if params.tty { Io::Pty(DEFAULT_SIZE) } else { Io::Pipes { stdin: false } },
             kill_on_exit: false,
@@ -114,8 +130,10 @@ impl ManagedProcess {
             on_full: OnFull::Block,
         };
         let identity = (params.process_id, params.argv, NotificationDialect::Legacy);
-        // It cannot ask for a sandbox, and has the ceiling all the same.
-        let asked = context.sandboxes.read(None, None)?;
+        // It cannot ask for a sandbox, and has the ceilings all the same.
+        let start = StartParams::new(&identity.0, [""; 0], params.cwd);
+        let network = RequestedNetwork::read(&start, context.sandboxes.hosts())?;
+        let asked = confinement(context.sandboxes.read(None, None)?, network, &start.cwd);
         Ok(Self::spawn(context, command, asked, limits, None, identity))
     }
 }
@@ -171,29 +189,54 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
     if params.timeout_ms == Some(0) {
         return Err(RpcError::invalid_params("timeoutMs must be at least 1").about(subject()));
     }
-    if params.asks_for_managed_network() {
-        let message = "this server has no managed networking and does not start without it";
-        return Err(RpcError::invalid_request(message)
-            .with_kind(ErrorKind::ManagedNetworkUnavailable)
-            .about(subject()));
-    }
     Ok(())
+}
+
+/// What a process may reach, as it was asked for: files, and the network if that is managed.
+#[derive(Debug, Clone)]
+pub(super) struct RequestedConfinement {
+    sandbox: RequestedSandbox,
+    network: Option<RequestedNetwork>,
+}
+
+/// `None` if the process may have all that the server has.
+fn confinement(
+    sandbox: Option<RequestedSandbox>,
+    network: Option<RequestedNetwork>,
+    cwd: &PathUri,
+) -> Option<RequestedConfinement> {
+    let sandbox = match (sandbox, &network) {
+        (None, Some(_)) => Some(RequestedSandbox::unrestricted(cwd.as_path())),
+        (sandbox, _) => sandbox,
+    };
+    sandbox.map(|sandbox| RequestedConfinement { sandbox, network })
 }
 
 /// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
 pub(super) fn planned(
     context: StartContext<'_>,
-    asked: RequestedSandbox,
+    asked: RequestedConfinement,
+    process_id: String,
     cwd: PathBuf,
     sandbox: Arc<OnceLock<Arc<Plan>>>,
-) -> impl Future<Output = Result<Arc<Plan>, Arc<SandboxError>>> + Send + use<> {
+) -> impl Future<Output = Result<Confinement, Arc<SandboxError>>> + Send + use<> {
     let sandboxes = Arc::clone(context.sandboxes);
+    let client = Arc::clone(context.network_client);
     let planned = context.pool.compute(move || {
-        let policy = sandboxes.policy(&asked)?;
+        let mut policy = sandboxes.policy(&asked.sandbox)?;
+        if let Some(network) = &asked.network {
+            policy = sandboxes.with_managed_network(&policy, network.is_requested);
+        }
         check_cwd(&policy, &cwd)?;
-        let plan = Arc::new(sandboxes.plan(&policy, Some(&cwd))?);
+        let gate = asked.network.as_ref().map(|network| &network.gate);
+        let mut plan = sandboxes.plan(&policy, StartFacts { cwd: Some(&cwd), gate })?;
+        let gate = match asked.network.filter(|_| plan.network == Network::Managed) {
+            Some(network) => Some(network.plan_gate(&mut plan, &process_id, client)?),
+            None => None,
+        };
+        let plan = Arc::new(plan);
         let _ = sandbox.set(Arc::clone(&plan));
-        Ok(plan)
+        Ok(Confinement { plan, gate })
     });
     // Only a pool that cannot start a thread gives a job up.
     async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
@@ -248,6 +291,20 @@ fn environment(
     let mut environment = policy.apply(std::env::vars_os())?;
     environment.extend(pairs(on_top));
     Ok(environment.into_iter().collect())
+}
+
+/// The proxies of the server are not those of the gate.
+fn without_inherited_proxies(
+    env: Vec<(OsString, OsString)>,
+    policy: &EnvPolicy,
+    on_top: &BTreeMap<String, String>,
+) -> Vec<(OsString, OsString)> {
+    let is_set = |name: &str| on_top.contains_key(name) || policy.set.contains_key(name);
+    let is_kept = |name: &OsString| match name.to_str() {
+        Some(name) => !is_proxy_variable(name) || is_set(name),
+        None => true,
+    };
+    env.into_iter().filter(|(name, _)| is_kept(name)).collect()
 }
 
 fn pairs(env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {

@@ -1,13 +1,14 @@
 //! A client's link to this server as sessions and processes see it: a socket, or the same program.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use exec_server_protocol::{ErrorKind, Principal, RpcError};
+use exec_server_protocol::{ErrorKind, Principal, RpcError, ServerRequestHandler};
 use exec_server_transport::{Holding, MemoryShare, Prober};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::outbox::Outbox;
+use super::server_requests::ServerRequests;
 use crate::adapter::ManagedProcess;
 use crate::dispatch::Resources;
 use crate::feed::{FeedReader, SocketFeed};
@@ -49,6 +50,10 @@ pub(crate) struct ClientConnection {
     principal: Principal,
     /// `None` for a client in this program, whose calls need no flow control.
     socket: Option<Socket>,
+    /// Takes requests and notifications for a client in this program, if that wants any.
+    handler: OnceLock<Arc<dyn ServerRequestHandler>>,
+    /// What the server asks the client.
+    requests: Arc<ServerRequests>,
     pub(crate) resources: Resources,
 }
 
@@ -90,12 +95,25 @@ impl ClientConnection {
             names: Arc::new(Semaphore::new(names_kib)),
             names_kib,
         };
-        Self { id, principal, socket: Some(socket), resources: Resources::limited() }
+        Self {
+            id,
+            principal,
+            socket: Some(socket),
+            handler: OnceLock::new(),
+            requests: Arc::new(ServerRequests::new(false)),
+            resources: Resources::limited(),
+        }
     }
 
     pub(crate) fn in_process(id: ConnectionId) -> Self {
-        let principal = Principal::local();
-        Self { id, principal, socket: None, resources: Resources::unlimited() }
+        Self {
+            id,
+            principal: Principal::local(),
+            socket: None,
+            handler: OnceLock::new(),
+            requests: Arc::new(ServerRequests::new(true)),
+            resources: Resources::unlimited(),
+        }
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
@@ -109,6 +127,19 @@ impl ClientConnection {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.socket.as_ref()
+    }
+
+    pub(crate) fn requests(&self) -> &Arc<ServerRequests> {
+        &self.requests
+    }
+
+    pub(super) fn handler(&self) -> Option<&Arc<dyn ServerRequestHandler>> {
+        self.handler.get()
+    }
+
+    /// The first handler stays.
+    pub(crate) fn set_handler(&self, handler: Arc<dyn ServerRequestHandler>) {
+        let _ = self.handler.set(handler);
     }
 
     /// Whether the peer shows a sign of life. A client in this program always does.

@@ -8,6 +8,7 @@ mod outgoing_queue;
 mod reader;
 mod request_rate;
 mod scheduler;
+mod server_requests;
 mod writer;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 pub(crate) use client_connection::{ClientConnection, ConnectionId, Reservation};
 pub(crate) use outbox::Outbox;
 pub(crate) use scheduler::RequestPermit;
+pub(crate) use server_requests::RequestFailure;
 
 use crate::dispatch::Dispatcher;
 use crate::server::ServerState;

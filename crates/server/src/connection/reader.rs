@@ -176,8 +176,8 @@ impl Reader {
         match decode(text) {
             Ok(Message::Request(request)) => self.request(request, text.len()).await,
             Ok(Message::Notification(notification)) => self.notification(&notification),
-            Ok(Message::Response { id, .. }) => {
-                tracing::debug!(%id, "ignoring an answer to a question that was never asked");
+            Ok(Message::Response { id, result, error }) => {
+                self.dispatcher.connection().requests().handle_response(&id, result, error);
             }
             Err(error) => self.refuse(&error.to_string()),
         }
@@ -293,7 +293,10 @@ impl Reader {
         match std::mem::replace(&mut self.phase, Phase::Fresh) {
             Phase::Fresh => self.refuse("initialized was sent before initialize"),
             // Sent twice: harmless, and old clients may.
-            Phase::Greeted(session) | Phase::Ready(session) => self.phase = Phase::Ready(session),
+            Phase::Greeted(session) | Phase::Ready(session) => {
+                self.phase = Phase::Ready(session);
+                self.dispatcher.connection().requests().set_ready();
+            }
         }
     }
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{
-    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentInfo, EnvironmentStatus, ErrorKind,
-    ErrorSubject, ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams,
-    Principal, ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams,
-    SessionInfo, SessionListResponse, SignalParams, StartParams, StartResponse, Status,
-    TerminalSize, TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse,
-    WriteStatus, rpc,
+    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentStatus, ErrorKind, ErrorSubject,
+    ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams, Principal, ReadParams,
+    ResizeParams, Role, RpcError, SandboxType, SessionCloseParams, SessionInfo,
+    SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
+    TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
 
 mod events;
@@ -111,7 +110,7 @@ impl Dispatcher {
             Call::Initialize(_) => to.fail(initialized_before()),
             Call::SessionClose(params) => self.session_close(session, &params, to),
             Call::SessionList(_) => to.send::<rpc::SessionList>(Ok(self.session_list())),
-            Call::EnvironmentInfo(_) => to.send::<rpc::EnvironmentInfo>(self.environment_info()),
+            Call::EnvironmentInfo(_) => self.environment_info(to),
             Call::EnvironmentStatus(_) => to.send::<rpc::EnvironmentStatus>(Ok(READY)),
             Call::ProcessStart(params) => self.start(session, params, to),
             Call::ProcessRead(params) => self.read(session, params, to),
@@ -175,8 +174,18 @@ impl Dispatcher {
         }
     }
 
-    fn environment_info(&self) -> Result<EnvironmentInfo, RpcError> {
-        environment_info(&self.state.launcher)
+    fn environment_info(&self, reply: Reply) {
+        let state = Arc::clone(&self.state);
+        let info = move |state: &ServerState| {
+            environment_info(&state.launcher, state.sandboxes.can_manage_network())
+        };
+        if self.state.sandboxes.is_machine_probed() {
+            return reply.send::<rpc::EnvironmentInfo>(info(&state));
+        }
+        // Probing blocks.
+        self.state.files.run_or_tell(move |thread| {
+            reply.send::<rpc::EnvironmentInfo>(thread.and_then(|()| info(&state)));
+        });
     }
 
     fn session_list(&self) -> SessionListResponse {
@@ -217,7 +226,8 @@ impl Dispatcher {
         let (id, claim_name) = (params.process_id.clone(), params.claim_name);
         let timeout_ms = params.timeout_ms;
         let state = Arc::clone(&self.state);
-        let start = || ManagedProcess::start(state.start_context(session), params);
+        let client = session.network_client();
+        let start = || ManagedProcess::start(state.start_context(session, &client), params);
         self.start_with(session, (id, claim_name), start, reply, move |process, reply| {
             let enforcement = process.enforcement();
             let response = StartResponse {
@@ -233,7 +243,8 @@ impl Dispatcher {
     fn start_legacy(&self, session: &Arc<Session>, params: ExecParams, reply: Reply) {
         let id = params.process_id.clone();
         let state = Arc::clone(&self.state);
-        let start = || ManagedProcess::start_legacy(state.start_context(session), params);
+        let client = session.network_client();
+        let start = || ManagedProcess::start_legacy(state.start_context(session, &client), params);
         self.start_with(session, (id, false), start, reply, |process, reply| {
             let process_id = process.id().to_owned();
             let (exit_code, stdout, stderr) = (None, None, None);

@@ -1,7 +1,10 @@
 //! Sessions: who owns processes, and whose they are now.
 
+mod attachment;
+mod client_requests;
 mod registry;
 mod session;
 
+pub(crate) use attachment::Resume;
 pub(crate) use registry::SessionRegistry;
-pub(crate) use session::{Resume, Session, SessionSettings};
+pub(crate) use session::{Session, SessionSettings};

@@ -8,7 +8,8 @@ use exec_server_protocol::{ErrorCode, ErrorKind, Principal, RpcError, Subject};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::session::{AttachError, Resume, Session, SessionSettings};
+use super::attachment::{AttachError, Resume};
+use super::session::{Session, SessionSettings};
 use crate::adapter::{ManagedProcess, SandboxResolver, check_name};
 use crate::connection::ClientConnection;
 

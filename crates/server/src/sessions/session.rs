@@ -5,14 +5,17 @@
 //! to the sink that came with the start.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use exec_server_host::process::StartOutcome;
 use exec_server_protocol::{ErrorKind, ErrorSubject, Principal, RpcError, SessionInfo};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::attachment::{AttachError, Attachment, Resume};
 use crate::adapter::{ManagedProcess, NotificationDialect, SandboxResolver, Started};
 use crate::connection::{ClientConnection, ConnectionId};
 use crate::feed::{ConfirmedBy, FeedReader};
@@ -27,6 +30,10 @@ pub(crate) struct Session {
     /// not be more than the owner may type into.
     sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
+    /// Told of every change of the attachment, after it.
+    attachment_changed: watch::Sender<()>,
+    /// Notifications that the client did not get because it was away or did not read.
+    pub(super) dropped_notifications: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -49,35 +56,6 @@ pub(crate) struct SessionSettings {
     pub(crate) confirmed_by: ConfirmedBy,
 }
 
-/// What a client that comes back asks for.
-#[derive(Debug)]
-pub(crate) struct Resume {
-    pub(crate) confirmed_by: ConfirmedBy,
-    /// `None`: as before.
-    pub(crate) detached_ttl: Option<Duration>,
-    /// The last event that the client has of some of its processes.
-    pub(crate) positions: BTreeMap<String, u64>,
-}
-
-#[derive(Debug)]
-enum Attachment {
-    Attached(Arc<ClientConnection>),
-    Detached {
-        since: Instant,
-        until: Instant,
-    },
-    /// Closed, expired or shut down; nothing brings it back.
-    Ended,
-}
-
-/// Why a session could not be attached.
-#[derive(Debug)]
-pub(crate) enum AttachError {
-    /// Another has it.
-    Attached(Arc<ClientConnection>),
-    Ended,
-}
-
 impl Session {
     /// A new session, attached to whoever asked for it.
     pub(crate) fn new(
@@ -96,7 +74,15 @@ impl Session {
             running: 0,
             finished: VecDeque::new(),
         };
-        Self { id, client_name, owner, sandboxes, state: Mutex::new(state) }
+        Self {
+            id,
+            client_name,
+            owner,
+            sandboxes,
+            state: Mutex::new(state),
+            attachment_changed: watch::Sender::new(()),
+            dropped_notifications: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -143,6 +129,7 @@ impl Session {
             Attachment::Detached { .. } => {}
         }
         state.attachment = Attachment::Attached(Arc::clone(connection));
+        self.attachment_changed.send_replace(());
         state.stop_expiry();
         state.settings.confirmed_by = confirmed_by;
         if let Some(ttl) = detached_ttl {
@@ -172,6 +159,7 @@ impl Session {
         }
         let until = now.checked_add(state.settings.detached_ttl).unwrap_or(now + FAR_FUTURE);
         state.attachment = Attachment::Detached { since: now, until };
+        self.attachment_changed.send_replace(());
         Some(until)
     }
 
@@ -192,6 +180,7 @@ impl Session {
         let expired = matches!(state.attachment, Attachment::Detached { until, .. } if until == at);
         if expired {
             state.attachment = Attachment::Ended;
+            self.attachment_changed.send_replace(());
             // The caller is that task.
             state.expiry = None;
         }
@@ -205,6 +194,7 @@ impl Session {
             connection.lose_session();
         }
         state.attachment = Attachment::Ended;
+        self.attachment_changed.send_replace(());
         state.stop_expiry();
     }
 
@@ -223,6 +213,11 @@ impl Session {
             Attachment::Attached(connection) => Some(Arc::clone(connection)),
             Attachment::Detached { .. } | Attachment::Ended => None,
         }
+    }
+
+    /// Sees each change of the connection, and the end of the session.
+    pub(super) fn subscribe_attachment(&self) -> watch::Receiver<()> {
+        self.attachment_changed.subscribe()
     }
 
     /// Fails when the session is not attached to this connection any more.

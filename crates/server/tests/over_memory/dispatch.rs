@@ -202,7 +202,9 @@ async fn what_cannot_be_enforced_is_refused() {
     for (extra, kind) in [
         (json!({ "sandbox": { "type": "read-only" } }), "sandboxUnavailable"),
         (json!({ "enforceManagedNetwork": true }), "managedNetworkUnavailable"),
-        (json!({ "networkProxy": { "port": 1 } }), "managedNetworkUnavailable"),
+        (json!({ "managedNetwork": { "loopbackPorts": [1] } }), "sandboxUnavailable"),
+        (json!({ "networkProxy": { "proxy": {} } }), "sandboxUnavailable"),
+        (json!({ "network": {} }), "sandboxUnavailable"),
     ] {
         let mut start = json!({ "processId": "p", "argv": ["/bin/true"], "cwd": "/" });
         start.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());

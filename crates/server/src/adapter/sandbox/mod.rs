@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
 
 use exec_server_host::sandbox::{
-    Capabilities, DeclaredPolicy, HostNames, LinkTrust, Network, Plan, Policy, PolicyContext,
-    SandboxError, WriteHistory, WrittenRoots,
+    Capabilities, DeclaredPolicy, GateRequest, HostNames, LinkTrust, Network, Plan, Policy,
+    PolicyContext, SandboxError, StartFacts, WriteHistory, WrittenRoots,
 };
 use exec_server_protocol::{
-    ErrorCode, ErrorKind, Principal, Role, RpcError, SandboxCeiling, SandboxLevel, SandboxRequest,
+    ErrorCode, ErrorKind, HostRules, Principal, Role, RpcError, SandboxCeiling, SandboxLevel,
+    SandboxRequest,
 };
 
 use crate::ServerConfig;
@@ -31,6 +32,8 @@ pub(crate) struct SandboxResolver {
     machine: Arc<Machine>,
     /// Of the operator and of a token. All of them hold.
     ceilings: Vec<Arc<Ceiling>>,
+    /// The rules about hosts of operator and token, which all hold.
+    hosts: Vec<Arc<HostRules>>,
     recent: Recent,
 }
 
@@ -60,6 +63,13 @@ pub(crate) struct RequestedSandbox {
     cwd: Option<PathBuf>,
 }
 
+impl RequestedSandbox {
+    /// For a process that is confined for other reasons.
+    pub(crate) fn unrestricted(cwd: &Path) -> Self {
+        Self { requested: None, cwd: Some(cwd.to_owned()) }
+    }
+}
+
 impl SandboxResolver {
     /// Under the ceiling of the operator.
     pub(crate) fn new(config: &ServerConfig, executable: Option<PathBuf>) -> Self {
@@ -74,7 +84,8 @@ impl SandboxResolver {
             capabilities: OnceLock::new(),
         };
         let ceilings = Ceiling::new(&config.sandbox).map(Arc::new).into_iter().collect();
-        Self { machine: Arc::new(machine), ceilings, recent: Recent::default() }
+        let hosts = config.sandbox.hosts.iter().cloned().map(Arc::new).collect();
+        Self { machine: Arc::new(machine), ceilings, hosts, recent: Recent::default() }
     }
 
     /// Also under those of a principal. The file methods of an observer only read, and still they must
@@ -85,11 +96,14 @@ impl SandboxResolver {
         let of_role = (principal.role == Role::Observer).then_some(&read_only);
         let added = [Some(&principal.ceiling), of_role].into_iter().flatten();
         let added: Vec<_> = added.filter_map(Ceiling::new).map(Arc::new).collect();
-        if added.is_empty() {
+        if added.is_empty() && principal.ceiling.hosts.is_none() {
             return Arc::clone(self);
         }
         let ceilings = self.ceilings.iter().cloned().chain(added).collect();
-        Arc::new(Self { machine: Arc::clone(&self.machine), ceilings, recent: Recent::default() })
+        let added = principal.ceiling.hosts.iter().cloned().map(Arc::new);
+        let hosts = self.hosts.iter().cloned().chain(added).collect();
+        let machine = Arc::clone(&self.machine);
+        Arc::new(Self { machine, ceilings, hosts, recent: Recent::default() })
     }
 
     /// Reads a sandbox object. `None` when the request may have all that the server has.
@@ -181,21 +195,45 @@ impl SandboxResolver {
     pub(crate) fn plan(
         &self,
         policy: &Policy,
-        cwd: Option<&Path>,
+        start: StartFacts<'_>,
     ) -> Result<Plan, Arc<SandboxError>> {
-        let plan = Plan::starting_in(cwd, policy, self.machine.capabilities()?, &HostNames);
+        let plan = Plan::for_start(start, policy, self.machine.capabilities()?, &HostNames);
         plan.map_err(|error| Arc::new(error.into()))
     }
 
     /// Whether the ceilings can be enforced. Blocks.
     pub(crate) fn check_ceilings(&self) -> Result<(), Arc<SandboxError>> {
         for ceiling in &self.ceilings {
-            self.plan(ceiling.policy(&self.machine)?, None)?;
+            self.plan(ceiling.policy(&self.machine)?, StartFacts::default())?;
         }
         Ok(())
     }
 
-    /// Whether requests that the server itself carries out may use the network.
+    /// If so, nothing here blocks for long.
+    pub(crate) fn is_machine_probed(&self) -> bool {
+        self.machine.capabilities.get().is_some() || self.machine.executable.is_none()
+    }
+
+    /// Whether a process with a managed network can be started here. Blocks when first called.
+    pub(crate) fn can_manage_network(&self) -> bool {
+        let gate = GateRequest::default();
+        let start = StartFacts { cwd: None, gate: Some(&gate) };
+        self.plan(&Policy::unrestricted(Network::Managed), start).is_ok()
+    }
+
+    pub(crate) fn hosts(&self) -> &[Arc<HostRules>] {
+        &self.hosts
+    }
+
+    /// The same files with a managed network, if there may be one. A start that names hosts has it
+    /// even if its sandbox says that there is no network besides.
+    pub(crate) fn with_managed_network(&self, policy: &Policy, is_requested: bool) -> Policy {
+        let allowed = if self.allows_network() { Network::Managed } else { Network::Restricted };
+        let asked = if is_requested { Network::Managed } else { policy.network() };
+        policy.with_network(allowed.min(asked))
+    }
+
+    /// Whether the ceilings leave a network.
     pub(crate) fn allows_network(&self) -> bool {
         self.ceilings.iter().all(|ceiling| ceiling.allows_network())
     }
@@ -329,6 +367,7 @@ mod tests {
             ..SandboxCeiling::default()
         });
         let writable = under(SandboxCeiling {
+            hosts: None,
             require: Some(SandboxLevel::WorkspaceWrite),
             writable_roots: vec![inside.clone()],
             network: false,
@@ -369,6 +408,7 @@ mod tests {
             require: Some(SandboxLevel::WorkspaceWrite),
             writable_roots: vec![both.clone(), root.clone()],
             network,
+            hosts: None,
         };
         let operator = Arc::new(under(ceiling(&operators, true)));
         let principal = Principal { ceiling: ceiling(&tokens, false), ..Principal::local() };

@@ -1,0 +1,39 @@
+//! Whom a session is attached to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::connection::ClientConnection;
+use crate::feed::ConfirmedBy;
+
+#[derive(Debug)]
+pub(super) enum Attachment {
+    Attached(Arc<ClientConnection>),
+    Detached {
+        since: Instant,
+        until: Instant,
+    },
+    /// Closed, expired or shut down; nothing brings it back.
+    Ended,
+}
+
+/// Why a session could not be attached.
+#[derive(Debug)]
+pub(crate) enum AttachError {
+    /// Another has it.
+    Attached(Arc<ClientConnection>),
+    Ended,
+}
+
+/// What a client that comes back asks for.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    pub(crate) confirmed_by: ConfirmedBy,
+    /// `None`: as before.
+    pub(crate) detached_ttl: Option<Duration>,
+    /// The last event that the client has of some of its processes.
+    pub(crate) positions: BTreeMap<String, u64>,
+}
