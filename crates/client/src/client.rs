@@ -21,6 +21,7 @@ use crate::in_process::InProcess;
 use crate::launch::ChildServerConnector;
 use crate::leases::{Lease, LeaseId, LeaseWakeups};
 use crate::mirror::{GapPolicy, ProcessMirror};
+use crate::network::NetworkHandlers;
 use crate::process::ExecServerProcess;
 use crate::process_state::ProcessState;
 use crate::{
@@ -177,7 +178,16 @@ impl ExecServerClient {
     /// within a runtime.
     #[must_use]
     pub fn connect_in_process(server: Arc<dyn ServerLink>) -> Self {
-        let link = InProcess::new(server);
+        Self::connect_in_process_with(server, &ExecServerClientConnectOptions::default())
+    }
+
+    /// The same with the handlers of the options. Their other fields are about connections.
+    #[must_use]
+    pub fn connect_in_process_with(
+        server: Arc<dyn ServerLink>,
+        options: &ExecServerClientConnectOptions,
+    ) -> Self {
+        let link = InProcess::new(server, NetworkHandlers::of(options));
         let session_id = link.session_id().to_owned();
         let session = GrantedSession { session_id, detached_ttl: None };
         Self::new(session, Link::InProcess(link))
@@ -219,11 +229,11 @@ impl ExecServerClient {
         let process_state = ProcessState::started(key.clone(), mirror.clone());
         let unclaimed = UnclaimedProcess::started(&mirror);
         let started = self.open::<rpc::ProcessStart>(params.clone(), process_state).await?;
-        if lacks_sandbox(&params, &started) {
+        if let Err(error) = check_enforced(&params, &started) {
             self.end_unconfined(&params.process_id).await?;
             unclaimed.claim();
             mirror.lose_handle();
-            return Err(ExecServerError::NotSandboxed { process_id: params.process_id });
+            return Err(error);
         }
         unclaimed.claim();
         let has_deadline = started.timeout_ms.is_some();
@@ -235,9 +245,9 @@ impl ExecServerClient {
     /// run; closing the session ends it.
     pub async fn start_unread(&self, params: StartParams) -> Result<(), ExecServerError> {
         let started = self.call::<rpc::ProcessStart>(params.clone()).await?;
-        if lacks_sandbox(&params, &started) {
+        if let Err(error) = check_enforced(&params, &started) {
             self.end_unconfined(&params.process_id).await?;
-            return Err(ExecServerError::NotSandboxed { process_id: params.process_id });
+            return Err(error);
         }
         Ok(())
     }
@@ -407,10 +417,18 @@ impl ExecServerClient {
     }
 }
 
-/// A sandbox was asked for, and the server enforces none.
-fn lacks_sandbox(params: &StartParams, started: &StartResponse) -> bool {
+/// A server that does not know a sandbox or rules about hosts passes over them.
+fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), ExecServerError> {
     let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
-    started.sandbox_type == SandboxType::None && params.sandbox.as_ref().is_some_and(is_wanted)
+    let process_id = || params.process_id.clone();
+    if started.sandbox_type == SandboxType::None && params.sandbox.as_ref().is_some_and(is_wanted) {
+        return Err(ExecServerError::NotSandboxed { process_id: process_id() });
+    }
+    let network = started.enforcement.and_then(|enforcement| enforcement.network);
+    if params.network.is_some() && network.is_none() {
+        return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
+    }
+    Ok(())
 }
 
 /// A process whose handle is being made. The answer may be there already when the future that waits for it is dropped,

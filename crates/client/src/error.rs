@@ -46,6 +46,13 @@ pub enum ExecServerError {
         "the server does not enforce sandboxes: it started the process without one, and had to end it again"
     )]
     NotSandboxed { process_id: String },
+    /// The server started the process without the rules about hosts that were asked for. It has
+    /// ended it.
+    #[error(
+        "the server does not enforce rules about hosts: it started the process without them, and \
+         had to end it again"
+    )]
+    NetworkNotManaged { process_id: String },
     /// This handle only watches a process that belongs to another session.
     #[error("process {process_id:?} belongs to another session and is only observed")]
     ReadOnly { process_id: String },

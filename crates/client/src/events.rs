@@ -48,13 +48,13 @@ impl ProcessExit {
     /// The server ended it because `timeoutMs` of its start had passed.
     #[must_use]
     pub fn timed_out(&self) -> bool {
-        self.details.is_some_and(|details| details.timed_out)
+        self.details.as_ref().is_some_and(|details| details.timed_out)
     }
 
     /// The server ended it because the server shut down.
     #[must_use]
     pub fn server_stopped(&self) -> bool {
-        self.details.is_some_and(|details| details.server_stopped)
+        self.details.as_ref().is_some_and(|details| details.server_stopped)
     }
 }
 

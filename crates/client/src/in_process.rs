@@ -5,16 +5,18 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use exec_server_protocol::{
-    Call, CallResponse, ErrorKind, EventSink, Offered, Rpc, RpcError, ServerLink,
-    ServerNotification, SinkFuture,
+    Call, CallResponse, ErrorKind, EventSink, MAX_SERVER_REQUESTS, Offered, RespondToServer, Rpc,
+    RpcError, ServerCall, ServerLink, ServerNotification, ServerRequestHandler, SinkFuture,
 };
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 use crate::calls::ProcessKey;
 use crate::driver::OpenedResource;
 use crate::leases::{Lease, LeaseId, LeaseMessage, Leases, Target, wait_until};
 use crate::mirror::{Offer, ProcessMirror, WeakMirror};
+use crate::network::NetworkHandlers;
 use crate::notified::read_event;
 use crate::process_state::ProcessState;
 use crate::{ConnectionState, ExecServerError};
@@ -30,16 +32,21 @@ pub(crate) struct InProcess {
     /// The processes whose events still come.
     mirrors: Mutex<HashMap<ProcessKey, WeakMirror>>,
     leases: Mutex<Leases>,
+    answers: Arc<Answers>,
     /// For calls that follow a response: that may come on a thread that is kept to a sandbox.
     runtime: runtime::Handle,
 }
 
 impl InProcess {
     /// Must be called within a runtime.
-    pub(crate) fn new(server: Arc<dyn ServerLink>) -> Arc<Self> {
+    pub(crate) fn new(server: Arc<dyn ServerLink>, network: NetworkHandlers) -> Arc<Self> {
         let (state, _) = watch::channel(ConnectionState::Connected);
         let (mirrors, leases) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { server, state, mirrors, leases, runtime: runtime::Handle::current() })
+        let runtime = runtime::Handle::current();
+        let (tasks, on_runtime) = (Mutex::default(), runtime.clone());
+        let answers = Arc::new(Answers { network, tasks, runtime: on_runtime });
+        server.handle_requests(Arc::clone(&answers) as Arc<dyn ServerRequestHandler>);
+        Arc::new(Self { server, state, mirrors, leases, answers, runtime })
     }
 
     pub(crate) fn session_id(&self) -> &str {
@@ -58,6 +65,7 @@ impl InProcess {
     /// after it.
     pub(crate) fn hang_up(&self) {
         self.state.send_replace(ConnectionState::Closed);
+        self.answers.lock_tasks().abort_all();
         self.lock_leases().fail_all(&ExecServerError::Closed);
         let mirrors: Vec<_> = self.lock_mirrors().drain().collect();
         for mirror in mirrors.iter().filter_map(|(_, mirror)| mirror.upgrade()) {
@@ -284,5 +292,39 @@ impl EventSink for LeaseSink {
         if !matches!(self.0, Target::Search(_)) {
             self.0.inbox().end(Err(ExecServerError::Closed));
         }
+    }
+}
+
+/// Answers the requests of the server. Its tasks end when the client hangs up.
+#[derive(Debug)]
+struct Answers {
+    network: NetworkHandlers,
+    tasks: Mutex<JoinSet<()>>,
+    runtime: runtime::Handle,
+}
+
+impl ServerRequestHandler for Answers {
+    fn request(&self, call: ServerCall, respond: RespondToServer) {
+        let mut tasks = self.lock_tasks();
+        while tasks.try_join_next().is_some() {}
+        if tasks.len() >= MAX_SERVER_REQUESTS {
+            drop(tasks);
+            let error = RpcError::internal("too many requests of the server are unanswered");
+            return respond(Err(error.with_kind(ErrorKind::Overloaded)));
+        }
+        let answer = self.network.clone().answer(call);
+        tasks.spawn_on(async move { respond(Ok(answer.await)) }, &self.runtime);
+    }
+
+    fn notify(&self, notification: ServerNotification) {
+        if let ServerNotification::NetworkPolicyDecision(decision) = notification {
+            self.network.notify(decision);
+        }
+    }
+}
+
+impl Answers {
+    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -52,6 +52,7 @@ mod in_process;
 mod launch;
 mod leases;
 mod mirror;
+mod network;
 mod notified;
 mod options;
 mod process;
@@ -76,6 +77,7 @@ pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
 pub use leases::Changes;
 pub use mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
+pub use network::{NetworkDecisionHandler, NetworkRequestHandler};
 pub use options::{
     ExecServerClientConnectOptions, ExecServerLaunchCommand, NoiseRendezvousConnectArgs,
     RemoteExecServerConnectArgs,

@@ -1,6 +1,6 @@
 //! From a notification to the process or the lease that it belongs to.
 
-use exec_server_protocol::{Notification, ServerNotification};
+use exec_server_protocol::{NetworkPolicyDecisionNotification, Notification, ServerNotification};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -23,6 +23,7 @@ pub(crate) enum RoutedNotification {
         id: String,
         notification: ServerNotification,
     },
+    Network(NetworkPolicyDecisionNotification),
     /// Of a v0 process, which this client never starts.
     Legacy,
 }
@@ -43,6 +44,7 @@ impl From<ServerNotification> for RoutedNotification {
             ServerNotification::HttpBodyDelta(ref params) => {
                 return Self::Lease { id: params.request_id.clone(), notification };
             }
+            ServerNotification::NetworkPolicyDecision(params) => return Self::Network(params),
             ServerNotification::CommandExecOutputDelta(_)
             | ServerNotification::CommandExecExited(_) => return Self::Legacy,
         };
@@ -68,7 +70,7 @@ pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, Mirr
                 exit_code: params.exit_code,
                 sandbox_denied: params.sandbox_denied,
                 denied: params.denied.clone(),
-                details: params.exit,
+                details: params.exit.clone(),
             };
             (params.seq, event, params.dropped_bytes)
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use exec_server_relay::harness::NoiseRendezvousConnectProvider;
 use exec_server_transport::{DialUrl, KeepAlive, TlsOptions};
 
-use crate::RecoveryPolicy;
+use crate::{NetworkDecisionHandler, NetworkRequestHandler, RecoveryPolicy};
 
 const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +26,10 @@ pub struct ExecServerClientConnectOptions {
     /// How long the session is to survive without a connection. The server's own choice (30 s) when left out.
     pub detached_ttl: Option<Duration>,
     pub recovery: RecoveryPolicy,
+    /// Decides about hosts that no rule of a process names. Without a handler they are denied.
+    pub on_network_request: Option<NetworkRequestHandler>,
+    /// Told of each decision about a host that a process tried to reach.
+    pub on_network_decision: Option<NetworkDecisionHandler>,
 }
 
 impl Default for ExecServerClientConnectOptions {
@@ -36,6 +40,8 @@ impl Default for ExecServerClientConnectOptions {
             resume_session_id: None,
             detached_ttl: None,
             recovery: RecoveryPolicy::default(),
+            on_network_request: None,
+            on_network_decision: None,
         }
     }
 }

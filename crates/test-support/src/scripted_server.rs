@@ -37,6 +37,10 @@ impl ScriptedServer {
         self.send(&json!({"id": id, "error": {"code": -32602, "message": message}})).await;
     }
 
+    pub async fn ask(&mut self, id: &Value, method: &str, params: &Value) {
+        self.send(&json!({"id": id, "method": method, "params": params})).await;
+    }
+
     pub async fn notify(&mut self, method: &str, params: &Value) {
         self.send(&json!({"method": method, "params": params})).await;
     }

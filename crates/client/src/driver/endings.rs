@@ -37,6 +37,7 @@ impl Driver {
         if self.link.take_if(|link| link.generation == generation).is_none() {
             return;
         }
+        self.requests.abandon();
         self.processes.connection_lost();
         for call in self.calls.lose() {
             if let ReplyTo::Opening(key, _) = &call.reply_to {
@@ -105,6 +106,7 @@ impl Driver {
         for call in self.calls.take_all() {
             call.reply_to.tell(Err(error.clone()));
         }
+        self.requests.abandon();
         self.processes.fail_all(error);
         self.leases.fail_all(error);
     }

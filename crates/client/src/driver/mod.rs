@@ -3,6 +3,7 @@
 
 mod endings;
 mod handshake;
+mod server_requests;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use crate::calls::{Answer, Call, PendingCalls, ReplyTo, read_error};
 use crate::connector::{Connector, Dialing};
 use crate::leases::{Lease, LeaseMessage, LeaseWakeups, Leases};
+use crate::network::NetworkHandlers;
 use crate::notified::{RoutedNotification, read_key, read_lease_id};
 use crate::process_state::ProcessState;
 use crate::processes::{OutboundMessage, Processes};
@@ -28,6 +30,7 @@ use crate::recovery::{Action, Generation, Recovery};
 use crate::{
     ConnectError, ConnectionState, ExecServerClientConnectOptions, ExecServerError, Violation,
 };
+use server_requests::{Answered, ServerRequests};
 
 /// Bytes that may wait for the socket before further calls have to.
 const MAX_BUFFERED: usize = 1 << 20;
@@ -86,6 +89,8 @@ pub(crate) struct Driver {
     calls: PendingCalls,
     processes: Processes,
     leases: Leases,
+    network: NetworkHandlers,
+    requests: ServerRequests,
     /// Why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
     /// Whether everybody has been told that it is over.
@@ -127,6 +132,8 @@ enum Event {
     /// The connection ended.
     Ended,
     Written(std::io::Result<()>),
+    /// A request of the server has its answer.
+    Answered(Answered),
     Room,
     LeaseWoken,
     Timeout,
@@ -148,6 +155,7 @@ impl Driver {
             shared,
             connector,
             session_id: options.resume_session_id.clone(),
+            network: NetworkHandlers::of(&options),
             options,
             commands,
             opened: Some(opened),
@@ -158,6 +166,7 @@ impl Driver {
             calls: PendingCalls::default(),
             processes: Processes::default(),
             leases: Leases::default(),
+            requests: ServerRequests::default(),
             last_failure: None,
             settled: false,
         }
@@ -207,6 +216,7 @@ impl Driver {
             written = waiting::write(outgoing) => Event::Written(written),
             Some(command) = self.commands.recv(), if accepts_calls => Event::Command(command),
             (generation, dialled) = waiting::dialled(&mut self.dialing) => Event::Dialled(generation, Box::new(dialled)),
+            answered = self.requests.answered() => Event::Answered(answered),
             () = self.shared.room.notified() => Event::Room,
             () = self.shared.lease_wakeups.woken() => Event::LeaseWoken,
             () = waiting::sleep_until(timeout) => Event::Timeout,
@@ -223,6 +233,7 @@ impl Driver {
             }
             Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
             Event::Written(Ok(())) => {}
+            Event::Answered(answered) => self.answer(answered),
             Event::Room => self.processes.collect_outbound(),
             Event::LeaseWoken => {
                 for id in self.shared.lease_wakeups.take_woken() {
@@ -311,9 +322,7 @@ impl Driver {
                     self.break_off(violation.into());
                 }
             }
-            Ok(Message::Request(request)) => {
-                tracing::debug!(method = %request.method, "a request from the server is ignored");
-            }
+            Ok(Message::Request(request)) => self.requested(request),
             Err(source) => self.break_off(Violation::message(message, source).into()),
         }
     }
@@ -330,6 +339,7 @@ impl Driver {
                     let text_len = notification.params.map_or(0, |params| params.get().len());
                     self.leases.notified(&id, decoded, text_len);
                 }
+                RoutedNotification::Network(decision) => self.network.notify(decision),
                 RoutedNotification::Legacy => {}
             },
             Ok(None) => {
@@ -356,7 +366,9 @@ impl Driver {
                 Some(id) => self.leases.fail(&id, violation),
                 None => return Err(violation),
             },
-            Some(NotificationTopic::Legacy) | None => {}
+            Some(NotificationTopic::Network | NotificationTopic::Legacy) | None => {
+                tracing::debug!(%violation, "ignoring a notification");
+            }
         }
         Ok(())
     }

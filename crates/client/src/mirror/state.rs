@@ -109,7 +109,7 @@ impl State {
                     exit_code: *exit_code,
                     sandbox_denied: *sandbox_denied,
                     denied: denied.clone(),
-                    details: *details,
+                    details: details.clone(),
                 });
             }
             MirrorEvent::Closed => self.closed = true,
@@ -204,7 +204,7 @@ impl State {
             sandbox_denied: self.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
             denied: self.exit.as_ref().and_then(|exit| exit.denied.clone()),
             dropped_bytes,
-            exit: self.exit.as_ref().and_then(|exit| exit.details),
+            exit: self.exit.as_ref().and_then(|exit| exit.details.clone()),
         }
     }
 

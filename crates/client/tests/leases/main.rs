@@ -1,5 +1,5 @@
 //! What lasts as long as a connection, against a server that says what the test wants: watches, searches, bodies and
-//! file handles. And what a server may leave unsaid.
+//! file handles, and the server's own requests. And what a server may leave unsaid.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -8,4 +8,5 @@ mod files;
 mod peer;
 mod plain_server;
 mod searches;
+mod server_requests;
 mod watches;

@@ -37,14 +37,18 @@ pub(crate) async fn connected() -> (ExecServerClient, Listening, ScriptedServer)
 
 /// The same with a server that knows acknowledgements or does not.
 pub(crate) async fn connected_to(acks: bool) -> (ExecServerClient, Listening, ScriptedServer) {
+    connected_with(ExecServerClientConnectOptions::default(), acks).await
+}
+
+/// The same with options of the client. It reconnects at once.
+pub(crate) async fn connected_with(
+    options: ExecServerClientConnectOptions,
+    acks: bool,
+) -> (ExecServerClient, Listening, ScriptedServer) {
     let (sender, connections) = mpsc::channel(1);
-    let options = ExecServerClientConnectOptions {
-        recovery: RecoveryPolicy {
-            first_pause: Duration::from_millis(1),
-            ..RecoveryPolicy::default()
-        },
-        ..ExecServerClientConnectOptions::default()
-    };
+    let first_pause = Duration::from_millis(1);
+    let recovery = RecoveryPolicy { first_pause, ..RecoveryPolicy::default() };
+    let options = ExecServerClientConnectOptions { recovery, ..options };
     let mut listening = Listening { connections, acks };
     let connecting = ExecServerClient::connect_by(ToTest(sender), options);
     let (client, peer) = tokio::join!(connecting, listening.accept());

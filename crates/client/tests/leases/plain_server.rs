@@ -2,7 +2,7 @@
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
-    Empty, FsReadDirectoryParams, ListParams, PathUri, ProcessTeardown, SandboxMode,
+    Empty, FsReadDirectoryParams, ListParams, NetworkRules, PathUri, ProcessTeardown, SandboxMode,
     SandboxRequest, StartParams,
 };
 use serde_json::{Value, json};
@@ -84,5 +84,28 @@ async fn a_process_without_the_sandbox_that_was_asked_for_is_ended() {
             }
             other => assert!(!is_refused, "{answer}: {other:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_rules_about_hosts_is_not_believed() {
+    let managed = json!({"processId": "p", "sandboxType": "none", "enforcement": {
+        "seccomp": false, "pidNamespace": false, "bubblewrap": false, "network": "transparent",
+    }});
+    for (answer, is_refused) in [(json!({"processId": "p"}), true), (managed, false)] {
+        let (client, _listening, mut peer) = connected_to(false).await;
+        let network = NetworkRules { allow: vec!["a.example".to_owned()], ..Default::default() };
+        let params = StartParams::new("p", ["true"], uri("/"));
+        let params = StartParams { network: Some(Box::new(network)), ..params };
+        let (started, ()) = tokio::join!(client.start(params), async {
+            let (id, _) = peer.expect("process/start").await;
+            peer.answer(&id, &answer).await;
+            if is_refused {
+                let (id, _) = peer.expect("process/terminate").await;
+                peer.answer(&id, &json!({"running": true})).await;
+            }
+        });
+        let error = started.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(error.contains("does not enforce rules about hosts"), is_refused, "{error}");
     }
 }

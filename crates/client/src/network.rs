@@ -1,0 +1,89 @@
+//! Managed networking in the client: handlers for the server's questions and reports.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use exec_server_protocol::{
+    NetworkDecision, NetworkPolicyDecisionNotification, NetworkPolicyRequestParams,
+    NetworkPolicyResponse, ServerCall, ServerCallResponse,
+};
+
+use crate::ExecServerClientConnectOptions;
+
+/// A decision that is being made.
+type Deciding = Pin<Box<dyn Future<Output = NetworkDecision> + Send>>;
+
+/// Decides about hosts that no rule of a process names, while the process waits.
+///
+/// Each question runs as a task of the client, so it may wait for a person. If the connection is
+/// lost meanwhile, the future is dropped and the server asks again on the next connection. A
+/// question that the server has given up on is not withdrawn: its answer is ignored.
+#[derive(Clone)]
+pub struct NetworkRequestHandler(Arc<dyn Fn(NetworkPolicyRequestParams) -> Deciding + Send + Sync>);
+
+impl NetworkRequestHandler {
+    #[must_use]
+    pub fn new<F, D>(decide: F) -> Self
+    where
+        F: Fn(NetworkPolicyRequestParams) -> D + Send + Sync + 'static,
+        D: Future<Output = NetworkDecision> + Send + 'static,
+    {
+        Self(Arc::new(move |params| Box::pin(decide(params))))
+    }
+}
+
+impl fmt::Debug for NetworkRequestHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NetworkRequestHandler")
+    }
+}
+
+/// Takes each decision that the server made about a host. It must not block.
+#[derive(Clone)]
+pub struct NetworkDecisionHandler(Arc<dyn Fn(NetworkPolicyDecisionNotification) + Send + Sync>);
+
+impl NetworkDecisionHandler {
+    #[must_use]
+    pub fn new(take: impl Fn(NetworkPolicyDecisionNotification) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take))
+    }
+}
+
+impl fmt::Debug for NetworkDecisionHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NetworkDecisionHandler")
+    }
+}
+
+/// Both handlers of a client.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NetworkHandlers {
+    on_request: Option<NetworkRequestHandler>,
+    on_decision: Option<NetworkDecisionHandler>,
+}
+
+impl NetworkHandlers {
+    pub(crate) fn of(options: &ExecServerClientConnectOptions) -> Self {
+        Self {
+            on_request: options.on_network_request.clone(),
+            on_decision: options.on_network_decision.clone(),
+        }
+    }
+
+    /// Answers a request of the server.
+    pub(crate) async fn answer(self, call: ServerCall) -> ServerCallResponse {
+        let ServerCall::NetworkPolicyRequest(params) = call;
+        let decision = match self.on_request {
+            Some(NetworkRequestHandler(decide)) => decide(params).await,
+            None => NetworkDecision::deny("this client answers no questions about the network"),
+        };
+        ServerCallResponse::NetworkPolicyRequest(NetworkPolicyResponse { decision })
+    }
+
+    pub(crate) fn notify(&self, decision: NetworkPolicyDecisionNotification) {
+        if let Some(NetworkDecisionHandler(take)) = &self.on_decision {
+            take(decision);
+        }
+    }
+}
