@@ -17,6 +17,7 @@ mod target;
 mod terminal;
 pub mod unified_exec;
 
+pub use environment::host_options::HostOptions;
 pub use environment::runtime_paths::{ExecServerRuntimePaths, run_spawner_if_asked};
 pub use environment::sandbox_options::{DenyPatternError, SandboxOptions};
 pub use environment::{
@@ -26,10 +27,11 @@ pub use environment::{
 pub use exec_server_client::{
     Changes, ClientIdentity, ConnectError, ConnectionState, Connector, DisconnectReason,
     ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
-    ExecServerLaunchCommand, ExecServerProcess, Fingerprint, HttpBody, KeepAlive, NewFile,
-    NoiseRendezvousConnectArgs, NoiseRendezvousConnectBundle, NoiseRendezvousConnectProvider,
-    OpenFile, ProcessEvents, ProcessExit, ProviderError, RecoveryPolicy, RegistryProvider,
-    RemoteExecServerConnectArgs, SearchResults, ServerTrust, TlsOptions, WatchEvents,
+    ExecServerLaunchCommand, ExecServerProcess, Fingerprint, HttpBody, KeepAlive,
+    NetworkDecisionHandler, NetworkRequestHandler, NewFile, NoiseRendezvousConnectArgs,
+    NoiseRendezvousConnectBundle, NoiseRendezvousConnectProvider, OpenFile, ProcessEvents,
+    ProcessExit, ProviderError, RecoveryPolicy, RegistryProvider, RemoteExecServerConnectArgs,
+    SearchResults, ServerTrust, TlsOptions, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_relay::environment::RemoteEnvironmentConfig;

@@ -49,7 +49,14 @@ impl ClientCommand {
     /// The rules that clap cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
-            Self::Run(Run { sandbox, .. }) | Self::Shell(Shell { sandbox, .. }) => sandbox.check(),
+            Self::Run(Run { sandbox, terminal, detach, .. }) => {
+                sandbox.check()?;
+                sandbox.hosts.check_asking(*terminal, *detach)
+            }
+            Self::Shell(Shell { sandbox, .. }) => {
+                sandbox.check()?;
+                sandbox.hosts.check_asking(true, false)
+            }
             Self::Http(http) => http.method_and_url().map(drop),
             Self::Files(FileCommand::Cp(cp)) if cp.paths.len() < 2 => {
                 Err("a path is missing: SOURCE or DESTINATION".to_owned())
@@ -136,7 +143,8 @@ pub(crate) struct Run {
     /// With --detach, keep standard input open for attach
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// Report what the sandbox seems to have denied, even if standard error is not a terminal
+    /// Report what the sandbox seems to have denied, even if standard error is not a terminal, and
+    /// what a managed network carried and refused
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Run in this directory on the server's machine

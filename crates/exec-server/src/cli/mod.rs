@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod files;
+pub(crate) mod hosts;
 pub(crate) mod http;
 pub(crate) mod remote;
 pub(crate) mod rendezvous;

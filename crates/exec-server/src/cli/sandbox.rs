@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::hosts::HostFlags;
 use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 
 #[derive(Debug, PartialEq, Eq, Args)]
@@ -30,6 +31,8 @@ pub(crate) struct SandboxFlags {
     /// Allow it to use the network
     #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
+    #[command(flatten)]
+    pub(crate) hosts: HostFlags,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,6 +44,9 @@ pub(crate) enum SandboxMode {
 
 impl SandboxFlags {
     pub(super) fn check(&self) -> Result<(), String> {
+        if let (true, Some(flag)) = (self.network, self.hosts.first_given()) {
+            return Err(format!("--network allows every host; leave it out, or leave out {flag}"));
+        }
         let given = [
             ("--writable", !self.writable.is_empty()),
             ("--deny", !self.deny.is_empty()),
@@ -94,6 +100,7 @@ mod tests {
             writable: vec!["a".into(), "/b".into()],
             deny: vec!["**/*.pem".to_owned()],
             network: true,
+            hosts: HostFlags::default(),
         };
         for command in ["run", "run --detach", "shell"] {
             let found = parsed(&format!("{command} {line}")).unwrap();

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exec_server_protocol::{Role, SandboxLevel};
 use exec_server_rendezvous::{EnvironmentId, InvalidEnvironmentId};
 
+use super::hosts::parse_pattern;
 use super::values::parse_duration;
 
 #[derive(Debug, Subcommand)]
@@ -127,6 +128,16 @@ pub(crate) struct Sign {
     /// With --sandbox, let it use the network
     #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
+    /// With --network, let it reach this host and no others: HOST, *.HOST or **.HOST, with an
+    /// optional :PORT (may be repeated)
+    #[arg(long, value_name = "PATTERN", requires = "network", value_parser = parse_pattern)]
+    pub(crate) allow_host: Vec<String>,
+    /// With --network, except this host; alone, all others are allowed (may be repeated)
+    #[arg(long, value_name = "PATTERN", requires = "network", value_parser = parse_pattern)]
+    pub(crate) deny_host: Vec<String>,
+    /// With --network, let the client decide about hosts that are not named
+    #[arg(long, requires = "network")]
+    pub(crate) ask_network: bool,
     /// The issuer, if the server asks for one
     #[arg(long, value_name = "TEXT")]
     pub(crate) issuer: Option<String>,

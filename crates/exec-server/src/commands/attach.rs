@@ -9,7 +9,9 @@ use exec_server_protocol::ErrorKind;
 use super::listing::{self, Listed};
 use super::run::{input_failed, options};
 use crate::cli::client::Attach;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
+use crate::foreground::{
+    self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Report, Signals, Source,
+};
 use crate::program::exit_code::ExitStatus;
 use crate::program::{say, tell};
 use crate::target::{Target, TargetError};
@@ -62,7 +64,11 @@ async fn stay(
         terminal: listed.process.tty,
         on_signal: if listed.process.tty { OnSignal::Leave } else { OnSignal::ForwardButHangup },
         on_gap: OnGap::Warn,
-        report_denials: io::stderr().is_terminal(),
+        report: Report {
+            denials: io::stderr().is_terminal(),
+            network_use: false,
+            names_hosts: true,
+        },
         timeout: None,
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;

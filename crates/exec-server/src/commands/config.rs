@@ -20,13 +20,15 @@ pub(crate) fn run(
     super::print(text.as_bytes(), out)
 }
 
-/// One line per setting, so that a comment can say where its value came from.
+/// One line per setting, so that a comment can say where its value came from. A setting that is not
+/// the same when it is empty is a comment as a whole.
 fn toml_text(configuration: &Configuration) -> String {
     /// Comments stand in one column, unless a long value would push it off the screen.
     const WIDEST_COLUMN: usize = 60;
     let assignment = |setting: &Setting| {
         let value = setting.show(&configuration.settings);
-        format!("{} = {value}", setting.place_in_file().1)
+        let comment = if setting.is_given(&configuration.settings) { "" } else { "# " };
+        format!("{comment}{} = {value}", setting.place_in_file().1)
     };
     let widths = SETTINGS.iter().map(|setting| assignment(setting).chars().count());
     let column = widths.filter(|width| *width <= WIDEST_COLUMN).max().unwrap_or(0);

@@ -1,5 +1,6 @@
 //! What the binary can do besides serving, one file per command.
 
+mod ask_network;
 mod attach;
 mod cat;
 pub(crate) mod client;
@@ -25,6 +26,7 @@ mod rm;
 mod run;
 mod servers;
 mod shell;
+mod start_network;
 mod starting;
 pub(crate) mod token;
 mod wait;

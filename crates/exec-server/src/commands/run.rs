@@ -10,15 +10,17 @@ use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions, ExecS
 use exec_server_protocol::{ErrorKind, OnFull, TerminalSize};
 use serde_json::json;
 
-use super::listing;
 use super::starting::{StartSpec, generated_name, not_started, words};
+use super::{listing, start_network};
 use crate::cli::client::Run;
 use crate::cli::values::limit;
-use crate::foreground::{self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
+use crate::foreground::{
+    self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Report, Signals, Source,
+};
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::{Target, TargetSession};
-use crate::terminal::json_line;
+use crate::terminal::{is_stdin_a_terminal, json_line};
 
 /// For a terminal that nobody sits at.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
@@ -31,28 +33,43 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
         return run_detached(run).await;
     }
     let target = Target::find(&run.server)?;
+    let argv = words(&run.command)?;
+    let mut hosts = start_network::hosts(&run.sandbox, &target)?;
+    hosts.ask &= !run.terminal;
+    let on_network_request =
+        start_network::asking(&mut hosts, run.sandbox.hosts.ask_network, &argv)?;
+    // The keys of the person answer questions then.
+    let no_stdin = run.no_stdin || (on_network_request.is_some() && is_stdin_a_terminal());
     let mut signals = Signals::new().context("cannot listen for signals")?;
-    let connecting = target.connect(options("exec-server run"));
+    let options =
+        ExecServerClientConnectOptions { on_network_request, ..options("exec-server run") };
+    let connecting = target.connect(options);
     let session = match signals.until_asked_to_end(connecting).await {
         Ok(session) => session?,
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
     let spec = StartSpec {
         process_id: run.name.clone().unwrap_or_else(generated_name),
-        argv: words(&run.command)?,
+        argv,
         arg0: None,
         cwd: run.cwd.as_deref(),
         variables: &run.env,
         server_env: run.server_env,
-        stdin: !run.no_stdin,
+        stdin: !no_stdin,
         terminal: run.terminal.then(size),
         on_full: OnFull::Block,
         sandbox: &run.sandbox,
+        hosts: hosts.clone(),
         timeout: limit(run.timeout),
         claim_name: false,
     };
+    let report = Report {
+        denials: run.verbose || io::stderr().is_terminal(),
+        network_use: run.verbose,
+        names_hosts: hosts.has_rules(),
+    };
     let foreground = Foreground {
-        stdin: match (run.no_stdin, run.terminal) {
+        stdin: match (no_stdin, run.terminal) {
             (true, _) => None,
             (false, true) => Some(Source::with_escapes(OnStreamEnd::CloseStdin)),
             (false, false) => Some(Source::Stream(OnStreamEnd::CloseStdin)),
@@ -60,7 +77,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
         terminal: run.terminal,
         on_signal: OnSignal::Forward,
         on_gap: OnGap::Fail,
-        report_denials: run.verbose || io::stderr().is_terminal(),
+        report,
         timeout: limit(run.timeout),
     };
     in_foreground(&target, session, spec, foreground, signals).await
@@ -197,6 +214,8 @@ async fn start_detached(
     if listed.iter().any(|listed| listed.name() == name) {
         return Err(name_taken(name));
     }
+    let mut hosts = start_network::hosts(&run.sandbox, target)?;
+    hosts.ask = false;
     let argv = words(&run.command)?;
     let program = argv.first().cloned().unwrap_or_default();
     let spec = StartSpec {
@@ -210,6 +229,7 @@ async fn start_detached(
         terminal: run.terminal.then(size),
         on_full: OnFull::Discard,
         sandbox: &run.sandbox,
+        hosts,
         timeout: limit(run.timeout),
         claim_name: true,
     };

@@ -7,14 +7,17 @@ use exec_server_client::ExecServerClient;
 use exec_server_protocol::{Empty, OnFull};
 
 use super::run::{in_foreground, options, size};
+use super::start_network;
 use super::starting::{StartSpec, generated_name, words};
 use crate::cli::client::Shell;
-use crate::foreground::{Foreground, OnGap, OnSignal, OnStreamEnd, Signals, Source};
+use crate::foreground::{Foreground, OnGap, OnSignal, OnStreamEnd, Report, Signals, Source};
 use crate::program::exit_code::ExitStatus;
 use crate::target::Target;
 
 pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
     let target = Target::find(&shell.server)?;
+    let mut hosts = start_network::hosts(&shell.sandbox, &target)?;
+    hosts.ask = false;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let prepared = signals.until_asked_to_end(async {
         let session = target.connect(options("exec-server shell")).await?;
@@ -26,6 +29,7 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
         // Nothing runs yet.
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
+    let names_hosts = hosts.has_rules();
     let spec = StartSpec {
         process_id: generated_name(),
         argv,
@@ -37,15 +41,17 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
         terminal: Some(size()),
         on_full: OnFull::Block,
         sandbox: &shell.sandbox,
+        hosts,
         timeout: None,
         claim_name: false,
     };
+    let report = Report { denials: true, network_use: false, names_hosts };
     let foreground = Foreground {
         stdin: Some(Source::with_escapes(OnStreamEnd::CloseStdin)),
         terminal: true,
         on_signal: OnSignal::Leave,
         on_gap: OnGap::Fail,
-        report_denials: true,
+        report,
         timeout: None,
     };
     in_foreground(&target, session, spec, foreground, signals).await

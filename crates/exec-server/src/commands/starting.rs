@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
     EnvPolicy, ErrorKind, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri,
-    SandboxRequest, StartParams, TerminalSize,
+    SandboxRequest, StartParams, TerminalSize, is_proxy_variable,
 };
 use exec_server_server::SandboxLevel;
 use uuid::Uuid;
@@ -18,6 +18,7 @@ use super::servers::absolute;
 use super::wording::{without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxFlags, SandboxMode};
+use crate::environment::host_options::HostOptions;
 use crate::environment::sandbox_options::SandboxOptions;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
@@ -37,6 +38,7 @@ pub(crate) struct StartSpec<'a> {
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) on_full: OnFull,
     pub(crate) sandbox: &'a SandboxFlags,
+    pub(crate) hosts: HostOptions,
     pub(crate) timeout: Option<Duration>,
     /// No other process of the server may have the name.
     pub(crate) claim_name: bool,
@@ -53,6 +55,10 @@ impl StartSpec<'_> {
         // own, and gets no secrets of this machine.
         let passes_ours = target.shares_files() && !self.server_env;
         let mut env = if passes_ours { our_environment() } else { BTreeMap::new() };
+        if self.hosts.has_rules() {
+            // Its own proxies are found by the same variables.
+            env.retain(|name, _| !is_proxy_variable(name));
+        }
         let env_policy = (!passes_ours).then(EnvPolicy::default);
         if self.terminal.is_some() {
             copy_variable(&mut env, "TERM");
@@ -63,7 +69,8 @@ impl StartSpec<'_> {
                 Variable::Copied { name } => copy_variable(&mut env, name),
             }
         }
-        let (cwd, sandbox) = sandboxed(self.sandbox, cwd, target, client).await?;
+        let (cwd, sandbox) = sandboxed(self.sandbox, &self.hosts, cwd, target, client).await?;
+        let network = self.hosts.rules().map(Box::new);
         Ok(StartParams {
             env,
             sandbox,
@@ -75,6 +82,9 @@ impl StartSpec<'_> {
             on_full: self.on_full,
             timeout_ms: self.timeout.map(milliseconds),
             claim_name: self.claim_name,
+            // A server that does not know `network` refuses the start because of this.
+            enforce_managed_network: network.is_some().then_some(true),
+            network,
             ..StartParams::new(self.process_id, self.argv, cwd)
         })
     }
@@ -83,6 +93,7 @@ impl StartSpec<'_> {
 /// The working directory, under which name it is part of the sandbox, and that.
 async fn sandboxed(
     flags: &SandboxFlags,
+    hosts: &HostOptions,
     cwd: PathUri,
     target: &Target,
     client: &ExecServerClient,
@@ -97,7 +108,8 @@ async fn sandboxed(
         (None, Some(_)) => None,
         (None, None) => target.default_sandbox().cloned(),
     };
-    let Some(options) = options else { return Ok((cwd, None)) };
+    let Some(mut options) = options else { return Ok((cwd, None)) };
+    options.network &= !hosts.has_rules();
     let cwd = without_parents(cwd, client).await?;
     let request = options.request(&cwd);
     Ok((cwd, Some(request)))
@@ -120,7 +132,13 @@ async fn sandbox_options(
         }
         directories.push(directory);
     }
-    Ok(SandboxOptions { level, writable: directories, deny: deny.clone(), network: *network })
+    Ok(SandboxOptions {
+        level,
+        writable: directories,
+        deny: deny.clone(),
+        network: *network,
+        hosts: HostOptions::default(),
+    })
 }
 
 /// Where nothing can be made, what is missing would be granted in vain, and without a word. Below the working directory it is

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use exec_server_protocol::{Role, SandboxLevel};
+use exec_server_protocol::{HostRules, Role, SandboxLevel};
 use exec_server_rendezvous::CredentialKind;
 use exec_server_transport::{
     Claims, SandboxClaim, SigningSecret, TokenError, inspect, new_token, read_token_file, sha256,
@@ -43,6 +43,7 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
     let now = since_1970(now);
     let expires = now.checked_add(options.ttl).context("--ttl is too long")?;
     let sandbox = options.sandbox.map(|level| SandboxClaim {
+        hosts: host_rules(options),
         mode: level.into(),
         writable_roots: options.writable.clone(),
         network: options.network,
@@ -61,6 +62,13 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
     // The server would refuse what cannot be read back.
     inspect(&token).context("cannot sign this")?;
     Ok(token)
+}
+
+/// `None` if the token does not restrict the hosts.
+fn host_rules(options: &Sign) -> Option<HostRules> {
+    let Sign { allow_host, deny_host, ask_network, .. } = options;
+    let rules = HostRules { allow: allow_host.clone(), deny: deny_host.clone(), ask: *ask_network };
+    (rules != HostRules::default()).then_some(rules)
 }
 
 fn read(file: Option<&Path>) -> anyhow::Result<String> {
@@ -125,7 +133,11 @@ fn explain_capability(token: &str) -> String {
 }
 
 fn ceiling(sandbox: &SandboxClaim) -> String {
-    let network = if sandbox.network { "network" } else { "no network" };
+    let network = match (sandbox.network, &sandbox.hosts) {
+        (false, _) => "no network".to_owned(),
+        (true, None) => "network".to_owned(),
+        (true, Some(rules)) => reachable(rules),
+    };
     match sandbox.mode {
         SandboxLevel::ReadOnly => format!("read-only, {network}"),
         SandboxLevel::WorkspaceWrite => {
@@ -133,6 +145,22 @@ fn ceiling(sandbox: &SandboxClaim) -> String {
             let roots = roots.collect::<Vec<_>>().join(", ");
             format!("workspace-write below {roots}, {network}")
         }
+    }
+}
+
+/// The same meaning as the server gives these rules.
+fn reachable(HostRules { allow, deny, ask }: &HostRules) -> String {
+    let allowed = allow.join(", ");
+    let hosts = match (allow.is_empty(), ask) {
+        (false, false) => format!("network to {allowed}"),
+        (false, true) => format!("network to {allowed} and hosts that the client allows"),
+        (true, true) => "network to hosts that the client allows".to_owned(),
+        (true, false) if deny.is_empty() => "network to no host".to_owned(),
+        (true, false) => "network".to_owned(),
+    };
+    match deny.is_empty() {
+        true => hosts,
+        false => format!("{hosts}, except {}", deny.join(", ")),
     }
 }
 
@@ -173,6 +201,9 @@ mod tests {
             sandbox: Some(LevelName::WorkspaceWrite),
             writable: vec!["/srv/a".into(), "/srv/b".into()],
             network: false,
+            allow_host: Vec::new(),
+            deny_host: Vec::new(),
+            ask_network: false,
             issuer: None,
             audience: Some("box".to_owned()),
         }
@@ -199,6 +230,36 @@ mod tests {
         assert_eq!((&json["sub"], &json["aud"]), (&"agent".into(), &"box".into()));
         let later = now + Duration::from_secs(7200);
         assert!(explain(&token, false, later).unwrap().contains("(1h ago)"));
+    }
+
+    #[test]
+    fn a_token_can_name_the_hosts_that_it_may_reach() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, new_token()).unwrap();
+        let mut options = options(&secret);
+        options.network = true;
+        options.allow_host = vec!["*.a.example".to_owned()];
+        options.deny_host = vec!["x.a.example".to_owned()];
+        let token = sign(&options, SystemTime::now()).unwrap();
+        let claims = inspect(&token).unwrap().sandbox.unwrap().hosts.unwrap();
+        assert_eq!((&claims.allow, claims.ask), (&options.allow_host, false));
+        let text = explain(&token, false, SystemTime::now()).unwrap();
+        assert!(text.contains("network to *.a.example, except x.a.example\n"), "{text}");
+    }
+
+    #[test]
+    fn the_hosts_of_a_token_are_explained() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        for (allow, deny, ask, expected) in [
+            (&["a"][..], &[][..], true, "network to a and hosts that the client allows"),
+            (&[], &["b"], false, "network, except b"),
+            (&[], &[], true, "network to hosts that the client allows"),
+            (&[], &[], false, "network to no host"),
+        ] {
+            let rules = HostRules { allow: texts(allow), deny: texts(deny), ask };
+            assert_eq!(reachable(&rules), expected);
+        }
     }
 
     #[test]

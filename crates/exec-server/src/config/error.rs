@@ -31,6 +31,8 @@ pub(crate) enum ConfigError {
         "{origin}: {key} means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
     )]
     NoCeiling { key: &'static str, origin: Source },
+    #[error("{origin}: {key} means nothing without a network; set sandbox.network to true")]
+    NoNetwork { key: &'static str, origin: Source },
     #[error(transparent)]
     Exposure(#[from] ExposureError),
     #[error(transparent)]

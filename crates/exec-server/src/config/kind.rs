@@ -44,6 +44,13 @@ pub(super) enum Kind {
         field: Field<Vec<PathBuf>>,
         example: &'static str,
     },
+    /// A list that means something else when it is empty than when it is not given.
+    OptionalList {
+        field: Field<Option<Vec<String>>>,
+        example: &'static str,
+        /// Of each item.
+        check: fn(&str) -> Result<(), String>,
+    },
     Count(Field<usize>),
     /// A count of at least one.
     Positive(Field<usize>),
@@ -93,7 +100,7 @@ impl Kind {
     /// What stands between the items of a list in a text; of paths it is what `PATH` has.
     pub(super) fn separator(&self) -> Option<char> {
         match self {
-            Self::List { .. } | Self::OneOrMore { .. } => Some(','),
+            Self::List { .. } | Self::OptionalList { .. } | Self::OneOrMore { .. } => Some(','),
             Self::Paths { .. } => Some(':'),
             _ => None,
         }
@@ -108,12 +115,9 @@ impl Kind {
                 }
                 field.put(settings, raw.text().map(str::to_owned))
             }
-            Self::List { field, check, .. } => {
-                let items = raw.list();
-                for item in items.iter().flatten() {
-                    check(item).map_err(Mismatch::Refused)?;
-                }
-                field.put(settings, items)
+            Self::List { field, check, .. } => field.put(settings, raw.checked_list(*check)?),
+            Self::OptionalList { field, check, .. } => {
+                field.put(settings, raw.checked_list(*check)?.map(Some))
             }
             Self::OneOrMore { field, check, .. } => {
                 let one = raw.text().filter(|_| matches!(raw, Raw::Toml(_)));
@@ -159,11 +163,19 @@ impl Kind {
         }
     }
 
-    /// Invariant: assigning what is shown changes nothing.
+    /// Whether [`Self::show`] can be assigned again without a change.
+    pub(super) fn is_given(&self, settings: &Settings) -> bool {
+        !matches!(self, Self::OptionalList { field, .. } if field.of(settings).is_none())
+    }
+
+    /// Invariant: assigning what is shown changes nothing, if it [is given](Self::is_given).
     pub(super) fn show(&self, settings: &Settings) -> toml::Value {
         match self {
             Self::Text { field, .. } => field.of(settings).as_str().into(),
             Self::List { field, .. } => field.of(settings).clone().into(),
+            Self::OptionalList { field, .. } => {
+                field.of(settings).clone().unwrap_or_default().into()
+            }
             Self::OneOrMore { field, .. } => match &field.of(settings)[..] {
                 [one] => one.as_str().into(),
                 many => many.to_vec().into(),
@@ -194,7 +206,9 @@ impl Kind {
             Self::Text { expected, .. } | Self::OneOrMore { expected, .. } => {
                 (*expected).to_owned()
             }
-            Self::List { example, .. } => format!("a list of strings such as [{example:?}]"),
+            Self::List { example, .. } | Self::OptionalList { example, .. } => {
+                format!("a list of strings such as [{example:?}]")
+            }
             Self::Count(_) | Self::Rate(_) => "a whole number".to_owned(),
             Self::Seconds(_) => {
                 format!("a whole number of seconds, at most {}", LONGEST.as_secs())
@@ -241,6 +255,17 @@ impl<'a> Raw<'a> {
             Self::Text(text) => Some(text),
             Self::Toml(value) => value.as_str(),
         }
+    }
+
+    fn checked_list(
+        self,
+        check: fn(&str) -> Result<(), String>,
+    ) -> Result<Option<Vec<String>>, Mismatch> {
+        let items = self.list();
+        for item in items.iter().flatten() {
+            check(item).map_err(Mismatch::Refused)?;
+        }
+        Ok(items)
     }
 
     fn list(self) -> Option<Vec<String>> {

@@ -62,6 +62,11 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_subject: usize,
     pub(crate) server: ServerConfig,
+    /// [`resolve`] makes the rules about hosts of [`Self::server`] from these. An empty list is not
+    /// `None`: it allows no host.
+    pub(crate) network_allow: Option<Vec<String>>,
+    pub(crate) network_deny: Vec<String>,
+    pub(crate) network_ask: bool,
     /// A filter that [`crate::program::logging::parse_filter`] accepts.
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -98,6 +103,9 @@ impl Default for Settings {
             max_connections: 4096,
             max_connections_per_subject: 1024,
             server: ServerConfig::default(),
+            network_allow: None,
+            network_deny: Vec::new(),
+            network_ask: false,
             log: "info".to_owned(),
             log_format: LogFormat::Human,
         }

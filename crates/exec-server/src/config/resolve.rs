@@ -8,6 +8,7 @@ use std::mem;
 use std::path::PathBuf;
 
 use exec_server_host::sandbox::WITHOUT_VARIABLE;
+use exec_server_protocol::HostRules;
 use exec_server_transport::{DialUrlParseError, ListenUrl};
 
 use super::Settings;
@@ -15,16 +16,17 @@ use super::error::{ConfigError, ConfigWarning, Position, most_similar};
 use super::file::{CONFIG_VARIABLE, ConfigFile};
 use super::kind::{Mismatch, Raw};
 use super::table::{
-    self, LISTEN_KEY, SANDBOX_REQUIRE_KEY, SANDBOX_TRUSTED_LINKS_KEY, SECTIONS, SERVER_URL_KEY,
-    SERVER_URL_VARIABLE, SETTINGS, Setting, VARIABLE_PREFIX, variable_of,
+    self, LISTEN_KEY, NETWORK_ALLOW_KEY, NETWORK_ASK_KEY, SANDBOX_REQUIRE_KEY,
+    SANDBOX_TRUSTED_LINKS_KEY, SECTIONS, SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting,
+    VARIABLE_PREFIX, variable_of,
 };
 use crate::environment::ENVIRONMENTS_VARIABLE;
 use crate::program::write_history_files::HISTORY_VARIABLE;
 use crate::registry_credentials::{ACCESS_TOKEN_VARIABLES, API_KEY_VARIABLES};
 use crate::target::server_url::ServerUrl;
 
-/// What variables about sandboxes have after our prefix.
-const SANDBOX_VARIABLES: &str = "SANDBOX";
+/// After the common prefix: the start of variables that restrict what clients may do.
+const RESTRICTING_VARIABLES: [&str; 2] = ["SANDBOX", "NETWORK"];
 /// Ours, and of no concern here.
 const READ_ELSEWHERE: [&str; 5] = [
     ENVIRONMENTS_VARIABLE,
@@ -105,6 +107,7 @@ fn resolve(
 ) -> Result<Configuration, ConfigError> {
     let mut configuration = lay_over(flags, variables, file)?;
     configuration.check_ceiling()?;
+    configuration.set_host_rules()?;
     // A server behind a relay listens only if it is asked to.
     if !configuration.settings.remote.is_empty() && !configuration.sources.contains_key(LISTEN_KEY)
     {
@@ -172,8 +175,8 @@ impl Configuration {
                 self.assign_server_url(raw, source)?;
             } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
                 let (name, similar) = (name.clone(), similar_variable(suffix));
-                // The operator who wrote it believes that there is a sandbox.
-                if suffix.starts_with(SANDBOX_VARIABLES) {
+                // The operator who wrote it believes that it restricts clients.
+                if RESTRICTING_VARIABLES.iter().any(|prefix| suffix.starts_with(prefix)) {
                     return Err(ConfigError::UnknownVariable { variable: name, similar });
                 }
                 self.warnings.push(ConfigWarning::UnknownVariable { name, similar });
@@ -223,6 +226,32 @@ impl Configuration {
             Some((key, origin)) => Err(ConfigError::NoCeiling { key, origin: origin.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Rules about hosts hold as soon as there is one; `ask = false` and `deny = []` are none.
+    fn set_host_rules(&mut self) -> Result<(), ConfigError> {
+        let Settings { network_allow, network_deny, network_ask, .. } = &self.settings;
+        if network_allow.is_none() && network_deny.is_empty() && !network_ask {
+            return Ok(());
+        }
+        let allow = network_allow.clone().unwrap_or_default();
+        let needs_network = match (allow.is_empty(), network_ask) {
+            (false, _) => Some(NETWORK_ALLOW_KEY),
+            (true, true) => Some(NETWORK_ASK_KEY),
+            (true, false) => None,
+        };
+        let ceiling = &self.settings.server.sandbox;
+        if let (Some(key), true, false) =
+            (needs_network, ceiling.require.is_some(), ceiling.network)
+            && let Some(origin) = self.sources.get(key)
+        {
+            return Err(ConfigError::NoNetwork { key, origin: origin.clone() });
+        }
+        // Rules that only deny allow all other hosts. An empty `allow` is stricter.
+        let allows_none = network_allow.as_ref().is_some_and(Vec::is_empty) && !network_ask;
+        let deny = if allows_none { Vec::new() } else { network_deny.clone() };
+        self.settings.server.sandbox.hosts = Some(HostRules { allow, deny, ask: *network_ask });
+        Ok(())
     }
 
     /// An empty URL is none: so a variable can be unset where only its value can be changed.

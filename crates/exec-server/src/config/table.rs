@@ -6,6 +6,7 @@ use super::kind::{Field, Kind};
 use exec_server_host::http::ProtectedVariables;
 use exec_server_transport::{ListenUrl, parse_sha256};
 
+use crate::environment::host_options::HostOptions;
 use crate::program::logging::parse_filter;
 
 /// The prefix of every variable of ours.
@@ -68,6 +69,11 @@ impl Setting {
     /// The value in these settings, as the file would have it.
     pub(crate) fn show(&self, settings: &Settings) -> toml::Value {
         self.kind.show(settings)
+    }
+
+    /// Whether the file would have a line for it; otherwise the line would change its meaning.
+    pub(crate) fn is_given(&self, settings: &Settings) -> bool {
+        self.kind.is_given(settings)
     }
 
     pub(super) fn kind(&self) -> &Kind {
@@ -136,9 +142,11 @@ pub(super) const CLIENT_SECTION: &str = "exec_server";
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// The tables of the file. A key in them is written with a dot.
-pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "sandbox"];
+pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "network", "sandbox"];
 pub(super) const LISTEN_KEY: &str = "listen";
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
+pub(super) const NETWORK_ALLOW_KEY: &str = "network.allow";
+pub(super) const NETWORK_ASK_KEY: &str = "network.ask";
 /// The one setting of a sandbox that has a meaning without a required level.
 pub(super) const SANDBOX_TRUSTED_LINKS_KEY: &str = "sandbox.trusted_links";
 
@@ -162,6 +170,10 @@ const fn text(field: Field<String>) -> Kind {
 /// Of lists whose items are only compared with something.
 fn any(_: &str) -> Result<(), String> {
     Ok(())
+}
+
+fn host_pattern(text: &str) -> Result<(), String> {
+    HostOptions::check_pattern(text).map_err(|error| error.to_string())
 }
 
 /// In the order in which they are shown. Rows of one group stand together, and those in tables of the file come last.
@@ -449,6 +461,31 @@ pub(crate) static SETTINGS: &[Setting] = &[
     )
     .help("Let clients' HTTP requests use this variable, though it is protected by default")
     .each_by_flag("http.allowed_variable"),
+    Setting::new(
+        "Network",
+        NETWORK_ALLOW_KEY,
+        "PATTERN",
+        Kind::OptionalList {
+            field: field!(network_allow),
+            example: "*.example.org:443",
+            check: host_pattern,
+        },
+    )
+    .help(
+        "Processes may reach this host and no others: HOST, *.HOST or **.HOST, with an optional \
+         :PORT; an empty list allows none",
+    ),
+    Setting::new(
+        "Network",
+        "network.deny",
+        "PATTERN",
+        Kind::List { field: field!(network_deny), example: "*.example.org", check: host_pattern },
+    )
+    .help(
+        "Processes must not reach this host, even if it is allowed; alone, all others are allowed",
+    ),
+    Setting::new("Network", NETWORK_ASK_KEY, "BOOL", Kind::Switch(field!(network_ask)))
+        .help("Whether a client may decide about hosts that neither list names"),
     Setting::new(
         "Sandbox",
         SANDBOX_REQUIRE_KEY,

@@ -436,6 +436,7 @@ mod tests {
     use exec_server_server::SandboxLevel;
 
     use super::*;
+    use crate::environment::host_options::HostOptions;
     use crate::environment::sandbox_options::SandboxOptions;
 
     fn read(text: &str) -> Result<EnvironmentsFile, String> {
@@ -502,6 +503,7 @@ mod tests {
                 writable: vec![PathUri::from_path("/srv").unwrap()],
                 deny: vec!["**/*.pem".to_owned()],
                 network: true,
+                hosts: HostOptions::default(),
             })
         );
     }
@@ -601,10 +603,51 @@ mod tests {
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"**.pem\"]"),
                 "6: environment \"a\": sandbox: deny: \"**.pem\": ** stands for directories",
             ),
+            (
+                &format!("{boxed}mode = \"read-only\"\nallow_hosts = [\n\"a.example\",\n\"*\"]"),
+                "8: environment \"a\": sandbox: allow_hosts: \"*\" allows every host",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny_hosts = [\"a/b\"]"),
+                "6: environment \"a\": sandbox: deny_hosts: \"a/b\" contains a slash",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\nnetwork = true\nallow_hosts = [\"a\"]"),
+                "7: environment \"a\": sandbox: network = true allows every host; leave it out, or \
+                 leave out allow_hosts",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\ndeny_hosts = [\"a\"]"),
+                "6: environment \"a\": sandbox: deny_hosts needs allow_hosts or ask_network = true",
+            ),
+            (
+                &format!("{boxed}mode = \"read-only\"\nask_network = 1"),
+                "6: invalid type: integer `1`, expected a boolean",
+            ),
         ] {
             let found = error(text);
             assert!(found.starts_with(expected), "{text}\nexpected {expected}\n   found {found}");
         }
+    }
+
+    #[test]
+    fn a_sandbox_names_the_hosts_that_may_be_reached() {
+        let text = r#"
+            [[environments]]
+            id = "a"
+            url = "ws://a"
+            [environments.sandbox]
+            mode = "read-only"
+            allow_hosts = ["**.example.org", "[::1]:8080"]
+            deny_hosts = ["x.example.org"]
+            ask_network = true
+            require_transparent = true
+            "#;
+        let file = read(text).unwrap();
+        let hosts = file.environments[0].1.sandbox.as_ref().unwrap().hosts.clone();
+        assert_eq!(hosts.allow, ["**.example.org", "[::1]:8080"]);
+        assert_eq!(hosts.deny, ["x.example.org"]);
+        assert!(hosts.ask && hosts.require_transparent);
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod file;
 mod file_reader;
 mod file_system;
 mod file_writer;
+pub(crate) mod host_options;
 mod http;
 mod lazy;
 mod manager;

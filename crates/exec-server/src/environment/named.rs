@@ -12,6 +12,7 @@ use exec_server_server::ServerConfig;
 
 use super::backend::{ExecBackend, ExecProcess};
 use super::file_system::ExecutorFileSystem;
+use super::host_options::HostOptions;
 use super::http::HttpClient;
 use super::lazy::Lazy;
 use super::remote::RemoteServer;
@@ -131,9 +132,15 @@ impl ExecBackend for Environment {
         &self,
         mut params: StartParams,
     ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
-        if params.sandbox.is_none() {
-            let options = self.server().and_then(|server| server.sandbox.as_ref());
-            params.sandbox = options.map(|options| options.request(&params.cwd));
+        if params.sandbox.is_none()
+            && let Some(options) = self.server().and_then(|server| server.sandbox.as_ref())
+        {
+            params.sandbox = Some(options.request(&params.cwd));
+            if !params.asks_for_managed_network() {
+                // There is no handler that could be asked.
+                let hosts = HostOptions { ask: false, ..options.hosts.clone() };
+                params.network = hosts.rules().map(Box::new);
+            }
         }
         ExecBackend::start(&self.client().await?, params).await
     }

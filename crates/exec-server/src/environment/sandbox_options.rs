@@ -7,6 +7,8 @@ use exec_server_protocol::{
 };
 use exec_server_server::SandboxLevel;
 
+use super::host_options::HostOptions;
+
 /// What a process may do: read everything that is not denied, and write where it is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
@@ -16,7 +18,10 @@ pub struct SandboxOptions {
     /// Can neither be read nor written. A path, below the working directory if it is relative; or a pattern, below
     /// the working directory and every writable one if it is relative.
     pub deny: Vec<String>,
+    /// Whether every host can be reached.
     pub network: bool,
+    /// Rules about hosts, which replace [`Self::network`].
+    pub hosts: HostOptions,
 }
 
 /// Why a denial would deny less than its writer has in mind, which is worse than none: nobody looks again.
@@ -155,7 +160,13 @@ mod tests {
     }
 
     fn options(level: SandboxLevel) -> SandboxOptions {
-        SandboxOptions { level, writable: Vec::new(), deny: Vec::new(), network: false }
+        SandboxOptions {
+            level,
+            writable: Vec::new(),
+            deny: Vec::new(),
+            network: false,
+            hosts: HostOptions::default(),
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The table `sandbox` of an environment in `environments.toml`.
 
+use exec_server_host::network::policy::PatternError;
 use exec_server_protocol::PathUri;
 use exec_server_server::SandboxLevel;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::environment::host_options::HostOptions;
 use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 
 #[derive(Deserialize)]
@@ -17,6 +19,12 @@ pub(super) struct SandboxTable {
     deny: Vec<Spanned<String>>,
     #[serde(default)]
     network: bool,
+    #[serde(default)]
+    allow_hosts: Vec<Spanned<String>>,
+    #[serde(default)]
+    deny_hosts: Vec<Spanned<String>>,
+    ask_network: Option<Spanned<bool>>,
+    require_transparent: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +43,12 @@ pub enum SandboxTableMistake {
     NothingWritable,
     #[error("deny: {pattern:?}: {source}")]
     Denial { pattern: String, source: DenyPatternError },
+    #[error("{key}: {source}")]
+    Host { key: &'static str, source: PatternError },
+    #[error("network = true allows every host; leave it out, or leave out {key}")]
+    HostsAndNetwork { key: &'static str },
+    #[error("{key} needs allow_hosts or ask_network = true")]
+    NoHosts { key: &'static str },
 }
 
 impl SandboxTable {
@@ -66,6 +80,50 @@ impl SandboxTable {
             writable: writable.collect::<Result<_, _>>()?,
             deny: deny.collect::<Result<_, _>>()?,
             network: self.network,
+            hosts: self.check_hosts()?,
         })
+    }
+
+    fn check_hosts(&self) -> Result<HostOptions, (usize, SandboxTableMistake)> {
+        let patterns = |key: &'static str, patterns: &[Spanned<String>]| {
+            let checked = patterns.iter().map(|pattern| {
+                let text = pattern.get_ref();
+                HostOptions::check_pattern(text).map(|()| text.clone()).map_err(|source| {
+                    (pattern.span().start, SandboxTableMistake::Host { key, source })
+                })
+            });
+            checked.collect::<Result<Vec<_>, _>>()
+        };
+        let is_on =
+            |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| *flag.get_ref());
+        let hosts = HostOptions {
+            allow: patterns("allow_hosts", &self.allow_hosts)?,
+            deny: patterns("deny_hosts", &self.deny_hosts)?,
+            ask: is_on(&self.ask_network),
+            require_transparent: is_on(&self.require_transparent),
+        };
+        match self.first_host_key() {
+            Some((key, at)) if self.network => {
+                Err((at, SandboxTableMistake::HostsAndNetwork { key }))
+            }
+            Some((key, at)) if !hosts.can_reach_any() => {
+                Err((at, SandboxTableMistake::NoHosts { key }))
+            }
+            _ => Ok(hosts),
+        }
+    }
+
+    /// The first key that makes a rule about hosts, and its place in the text.
+    fn first_host_key(&self) -> Option<(&'static str, usize)> {
+        let of_list = |key, patterns: &[Spanned<String>]| {
+            patterns.first().map(|pattern| (key, pattern.span().start))
+        };
+        let of_flag = |key, flag: &Option<Spanned<bool>>| {
+            flag.as_ref().filter(|flag| *flag.get_ref()).map(|flag| (key, flag.span().start))
+        };
+        of_list("allow_hosts", &self.allow_hosts)
+            .or_else(|| of_list("deny_hosts", &self.deny_hosts))
+            .or_else(|| of_flag("ask_network", &self.ask_network))
+            .or_else(|| of_flag("require_transparent", &self.require_transparent))
     }
 }

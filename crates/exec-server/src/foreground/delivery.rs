@@ -3,18 +3,17 @@
 use std::cell::Cell;
 
 use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
-use exec_server_protocol::Denial;
 
 use super::output::Outputs;
+use super::report::Report;
 use super::{Ending, OnGap, TimedOut, show};
-use crate::terminal::printable;
 
 /// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
 pub(super) async fn deliver(
     process_id: &str,
     mut events: ProcessEvents,
     on_gap: OnGap,
-    report_denials: bool,
+    report: Report,
     is_blocked: &Cell<bool>,
 ) -> Ending {
     let mut outputs = Outputs::open();
@@ -55,9 +54,8 @@ pub(super) async fn deliver(
             if exit.server_stopped() {
                 show("exec-server: the server stopped; the command was ended\n");
             }
-            if exit.sandbox_denied && report_denials {
-                let denied = denied(exit.denied.unwrap_or_default());
-                show(&format!("exec-server: the sandbox seems to have denied {denied}\n"));
+            for line in report.lines(&exit) {
+                show(&format!("exec-server: {line}\n"));
             }
             match timed_out {
                 true => Ending::TimedOut(TimedOut::Ended),
@@ -65,20 +63,5 @@ pub(super) async fn deliver(
             }
         }
         (Ok(()), None) => Ending::Lost(ExecServerError::Closed),
-    }
-}
-
-/// What `--network` would allow.
-const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
-
-/// The program's own words, which must not move the cursor.
-fn denied(denial: Denial) -> String {
-    match (denial.path, denial.call) {
-        (Some(path), _) => printable(&path),
-        (None, Some(call)) if NETWORK_CALLS.contains(&&*call) => {
-            format!("the network (system call {call}); run --network allows it")
-        }
-        (None, Some(call)) => format!("the system call {}", printable(&call)),
-        (None, None) => "something".to_owned(),
     }
 }

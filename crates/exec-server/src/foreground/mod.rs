@@ -5,11 +5,13 @@ mod delivery;
 mod input;
 mod orders;
 mod output;
+mod report;
 mod signals;
 mod stdin;
 
 pub(crate) use input::{OnStreamEnd, Source};
 pub(crate) use output::{OutputError, Outputs};
+pub(crate) use report::Report;
 pub(crate) use signals::Signals;
 
 use std::cell::Cell;
@@ -45,8 +47,7 @@ pub(crate) struct Foreground {
     pub(crate) terminal: bool,
     pub(crate) on_signal: OnSignal,
     pub(crate) on_gap: OnGap,
-    /// Whether to say what a sandbox seems to have denied.
-    pub(crate) report_denials: bool,
+    pub(crate) report: Report,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -132,8 +133,7 @@ impl Foreground {
         let is_away = || outage::is_away(&state.borrow());
         let (orders, queue) = mpsc::channel(ORDERS);
         let is_blocked = Cell::new(false);
-        let output =
-            deliver(process.process_id(), events, self.on_gap, self.report_denials, &is_blocked);
+        let output = deliver(process.process_id(), events, self.on_gap, self.report, &is_blocked);
         let input = async {
             match self.stdin {
                 Some(source) => {

@@ -230,7 +230,8 @@ impl Target {
                 let paths = ExecServerRuntimePaths::this_program();
                 let server = serve::start(&ServerConfig::default(), &paths)?;
                 let link = server.connect_in_process(&options.client_name);
-                let client = link.map(ExecServerClient::connect_in_process);
+                let client =
+                    link.map(|link| ExecServerClient::connect_in_process_with(link, &options));
                 (client.map_err(ExecServerError::Server), origin, Some(server))
             }
         };

@@ -5,12 +5,14 @@ mod colour;
 mod escape;
 mod names;
 pub(crate) mod outage;
+mod question;
 mod raw_mode;
 mod untrusted;
 
 pub(crate) use colour::{Colour, Paint};
 pub(crate) use escape::{EscapeMachine, HELP, TypedInput};
 pub(crate) use names::{Names, escaped};
+pub(crate) use question::Questions;
 pub(crate) use raw_mode::RawModeGuard;
 pub(crate) use untrusted::{is_harmful, json_line, printable, printable_lines};
 

@@ -1,6 +1,7 @@
 //! `exec-server doctor`: what this machine offers, found out by using it.
 
 mod checks;
+mod network;
 mod sandbox;
 mod table;
 

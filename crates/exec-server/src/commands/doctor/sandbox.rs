@@ -11,6 +11,7 @@ use exec_server_host::sandbox::{
 use serde::Serialize;
 
 use super::checks::{Check, check, confined};
+use super::network::{NetworkReport, NetworkTier};
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
 #[derive(Debug, Serialize)]
@@ -20,6 +21,8 @@ pub(super) struct SandboxReport {
     pub(super) mechanisms: Vec<MechanismReport>,
     /// A sandbox of each kind, tried.
     pub(super) sandboxes: Vec<Check>,
+    /// How rules about hosts are enforced.
+    pub(super) network: NetworkReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,7 +74,7 @@ pub(super) async fn examine() -> SandboxReport {
         Err(error) => {
             let detail = format!("cannot find out what this machine can enforce: {error}");
             let probe = Check { name: "probe", works: false, detail };
-            return SandboxReport::new(Tier::None, Vec::new(), vec![probe]);
+            return SandboxReport::new(Tier::None, NetworkTier::None, Vec::new(), vec![probe]);
         }
     };
     let capabilities = findings.capabilities();
@@ -88,12 +91,18 @@ pub(super) async fn examine() -> SandboxReport {
     let tier = Tier::of(&capabilities, sandboxes[0].works, sandboxes[1].works);
     let findings = findings.list().into_iter();
     let mechanisms = findings.map(|finding| MechanismReport::new(finding, &capabilities));
-    SandboxReport::new(tier, mechanisms.collect(), sandboxes)
+    SandboxReport::new(tier, NetworkTier::of(&capabilities), mechanisms.collect(), sandboxes)
 }
 
 impl SandboxReport {
-    fn new(tier: Tier, mechanisms: Vec<MechanismReport>, sandboxes: Vec<Check>) -> Self {
-        Self { tier, summary: tier.summary(), mechanisms, sandboxes }
+    fn new(
+        tier: Tier,
+        network: NetworkTier,
+        mechanisms: Vec<MechanismReport>,
+        sandboxes: Vec<Check>,
+    ) -> Self {
+        let network = NetworkReport::new(network);
+        Self { tier, summary: tier.summary(), mechanisms, sandboxes, network }
     }
 }
 
@@ -118,7 +127,9 @@ impl Verdict {
                 Self::Partial
             }
             _ if works => Self::Works,
-            Mechanism::NetworkNamespace | Mechanism::FreshProc => Self::Missing,
+            Mechanism::NetworkNamespace | Mechanism::ManagedNetwork | Mechanism::FreshProc => {
+                Self::Missing
+            }
             // It only does what namespaces do.
             Mechanism::Bubblewrap => Self::Missing,
             _ => Self::Needed,
@@ -258,6 +269,7 @@ mod tests {
         assert_eq!(verdict(Mechanism::Seccomp, false), Verdict::Needed);
         assert_eq!(verdict(Mechanism::UserNamespace, false), Verdict::Needed);
         assert_eq!(verdict(Mechanism::FreshProc, false), Verdict::Missing);
+        assert_eq!(verdict(Mechanism::ManagedNetwork, false), Verdict::Missing);
         assert_eq!(verdict(Mechanism::Bubblewrap, false), Verdict::Missing);
         assert_eq!(verdict(Mechanism::Bubblewrap, true), Verdict::Works);
     }

@@ -32,8 +32,10 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
         table.check(check);
     }
     table.line("");
-    for line in wrapped(report.sandbox.summary, WIDTH) {
-        table.line(&line);
+    for summary in [report.sandbox.summary, report.sandbox.network.summary] {
+        for line in wrapped(summary, WIDTH) {
+            table.line(&line);
+        }
     }
     table.text
 }
@@ -116,6 +118,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::network::{NetworkReport, NetworkTier};
     use super::super::sandbox::{SandboxReport, Tier};
     use super::*;
 
@@ -158,6 +161,7 @@ mod tests {
                     works: false,
                     detail: "it wrote\nall the same".to_owned(),
                 }],
+                network: NetworkReport::new(NetworkTier::None),
             },
         };
         let expected = "\
@@ -183,6 +187,8 @@ Sandboxes
 FAIL read-only          it wrote all the same
 
 Nothing works.
+Rules about hosts (--allow-host) cannot be enforced here: commands that have
+some are refused.
 ";
         let text = text(&report, Paint::for_stream(&std::fs::File::open("/dev/null").unwrap()));
         assert_eq!(text, expected);

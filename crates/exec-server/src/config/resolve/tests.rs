@@ -1,3 +1,4 @@
+use exec_server_protocol::HostRules;
 use exec_server_server::{SandboxCeiling, SandboxLevel};
 
 use super::*;
@@ -14,8 +15,9 @@ fn resolved(
     variables: &[(&str, &str)],
     text: &str,
 ) -> Result<Configuration, String> {
-    let configuration = laid_over(arguments, variables, text)?;
+    let mut configuration = laid_over(arguments, variables, text)?;
     configuration.check_ceiling().map_err(|error| error.to_string())?;
+    configuration.set_host_rules().map_err(|error| error.to_string())?;
     Ok(configuration)
 }
 
@@ -53,6 +55,7 @@ fn sample(setting: &Setting) -> (String, String) {
         ("sandbox.writable_roots" | "sandbox.trusted_links", _) => {
             return ("/a:/b".to_owned(), "[\"/a\", \"/b\"]".to_owned());
         }
+        ("network.allow", _) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
         (_, toml::Value::String(_)) => "2m".to_owned(),
         (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
         (_, toml::Value::Boolean(value)) => (!value).to_string(),
@@ -185,6 +188,7 @@ fn a_ceiling_is_a_table_of_the_file() {
     assert_eq!(
         ceiling,
         SandboxCeiling {
+            hosts: None,
             require: Some(SandboxLevel::WorkspaceWrite),
             writable_roots: vec!["/srv/a".into(), "/srv/b".into()],
             network: true,
@@ -246,6 +250,66 @@ fn mistakes_about_the_ceiling_are_named_with_their_place() {
     assert_eq!(
         resolved(&["--sandbox-writable-root", ""], &[], "").unwrap_err(),
         "--sandbox-writable-root: \"\" is not an absolute path"
+    );
+}
+
+#[test]
+fn rules_about_hosts_are_a_table_of_the_file() {
+    let hosts = |arguments: &[&str], variables: &[(&str, &str)], text: &str| {
+        resolved(arguments, variables, text).unwrap().settings.server.sandbox.hosts
+    };
+    let rules = |allow: &[&str], deny: &[&str], ask| {
+        let texts = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect();
+        Some(HostRules { allow: texts(allow), deny: texts(deny), ask })
+    };
+    assert_eq!(hosts(&[], &[], ""), None);
+    assert_eq!(hosts(&[], &[], "[network]\nask = false\ndeny = []"), None);
+    let text =
+        "[network]\nallow = [\"*.a.example\", \"b:1\"]\ndeny = [\"x.a.example\"]\nask = true";
+    assert_eq!(hosts(&[], &[], text), rules(&["*.a.example", "b:1"], &["x.a.example"], true));
+    assert_eq!(hosts(&[], &[], "[network]\nallow = []"), rules(&[], &[], false));
+    assert_eq!(hosts(&[], &[], "[network]\ndeny = [\"a\"]"), rules(&[], &["a"], false));
+    // Without this, an empty `allow` beside a `deny` would allow all other hosts.
+    let none = "[network]\nallow = []\ndeny = [\"a\"]";
+    assert_eq!(hosts(&[], &[], none), rules(&[], &[], false));
+    let variables = [("EXEC_SERVER_NETWORK_ALLOW", "c, d:2")];
+    assert_eq!(hosts(&[], &variables, "[network]\nask = true"), rules(&["c", "d:2"], &[], true));
+    let flags =
+        ["--network-allow", "e", "--network-allow=f", "--network-deny", "g", "--network-ask"];
+    assert_eq!(hosts(&flags, &variables, ""), rules(&["e", "f"], &["g"], true));
+}
+
+#[test]
+fn mistakes_about_hosts_are_named_with_their_place() {
+    for (text, expected) in [
+        ("network = true", "1: network: expected a table such as [network], found true"),
+        (
+            "[network]\nallow = [\"*\"]",
+            "2: network.allow: \"*\" allows every host; name the hosts, such as example.org or \
+             *.example.org",
+        ),
+        (
+            "[network]\n\ndeny = [\"a:0\"]",
+            "3: network.deny: \"a:0\" has an invalid port; write a number from 1 to 65535 after \
+             the colon",
+        ),
+        (
+            "[network]\nallow = \"a\"",
+            "2: network.allow: expected a list of strings such as [\"*.example.org:443\"], \
+             found \"a\"",
+        ),
+        (
+            "[network]\nallow = [\"a\"]\n[sandbox]\nrequire = \"read-only\"",
+            "2: network.allow means nothing without a network; set sandbox.network to true",
+        ),
+    ] {
+        assert_eq!(error(text), format!("config.toml:{expected}"));
+    }
+    let variables = [("EXEC_SERVER_NETWORK_ALOW", "a")];
+    assert_eq!(
+        resolved(&[], &variables, "").unwrap_err(),
+        "unknown environment variable \"EXEC_SERVER_NETWORK_ALOW\" \
+         (did you mean \"EXEC_SERVER_NETWORK_ALLOW\"?)"
     );
 }
 

@@ -1,0 +1,41 @@
+//! The hosts that a command may reach: its own flags, and the sandbox of its environment.
+
+use exec_server_client::NetworkRequestHandler;
+
+use super::ask_network;
+use super::wording::UsageError;
+use crate::cli::sandbox::SandboxFlags;
+use crate::environment::host_options::HostOptions;
+use crate::target::Target;
+
+/// As for the rest of a sandbox, `--sandbox` leaves the environment's aside. Without it, flags add
+/// to the hosts of the environment.
+pub(super) fn hosts(flags: &SandboxFlags, target: &Target) -> anyhow::Result<HostOptions> {
+    let default = target.default_sandbox().filter(|_| flags.sandbox.is_none());
+    let mut hosts = default.map(|sandbox| sandbox.hosts.clone()).unwrap_or_default();
+    hosts.extend(&flags.hosts.options());
+    if hosts.has_rules() && !hosts.can_reach_any() {
+        let text = "no host would be allowed; name one with --allow-host, or give --ask-network";
+        return Err(UsageError(text.to_owned()).into());
+    }
+    Ok(hosts)
+}
+
+/// Prepares to ask, if that is wanted. An environment that asks does so where it can; a flag must.
+pub(super) fn asking(
+    hosts: &mut HostOptions,
+    is_required: bool,
+    argv: &[String],
+) -> anyhow::Result<Option<NetworkRequestHandler>> {
+    if !hosts.ask {
+        return Ok(None);
+    }
+    match ask_network::handler(argv) {
+        Ok(handler) => Ok(Some(handler)),
+        Err(error) if is_required => Err(error),
+        Err(_) => {
+            hosts.ask = false;
+            Ok(None)
+        }
+    }
+}

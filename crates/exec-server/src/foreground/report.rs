@@ -1,0 +1,137 @@
+//! The messages about a process that has ended: denials of its sandbox, and use of the network.
+
+use exec_server_client::ProcessExit;
+use exec_server_protocol::{Denial, NetworkUse};
+
+use crate::terminal::printable;
+
+/// The system calls that `--network` would allow.
+const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
+
+/// What to report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Report {
+    /// What the sandbox seems to have denied.
+    pub(crate) denials: bool,
+    /// Bytes and refused hosts of a managed network.
+    pub(crate) network_use: bool,
+    /// The start named hosts. Otherwise only the server has rules, and no flag adds a host.
+    pub(crate) names_hosts: bool,
+}
+
+impl Report {
+    /// One message each.
+    pub(super) fn lines(self, exit: &ProcessExit) -> Vec<String> {
+        let network = exit.details.as_ref().and_then(|details| details.network.as_ref());
+        let network = network.filter(|_| self.network_use);
+        let mut lines = network.map(|network| self.network_lines(network)).unwrap_or_default();
+        if exit.sandbox_denied && self.denials {
+            let denial = exit.denied.clone().unwrap_or_default();
+            match &denial.host {
+                // The list of refused hosts has it already.
+                Some(_) if network.is_some_and(|network| !network.refused.is_empty()) => {}
+                Some(host) => lines.push(self.refused(host)),
+                None => {
+                    lines.push(format!("the sandbox seems to have denied {}", denied(denial)));
+                }
+            }
+        }
+        lines
+    }
+
+    fn network_lines(self, network: &NetworkUse) -> Vec<String> {
+        let NetworkUse { bytes_up, bytes_down, refused, refused_more } = network;
+        let mut lines = vec![format!("network: {bytes_up} bytes up, {bytes_down} bytes down")];
+        lines.extend(refused.iter().map(|host| self.refused(&host.to_string())));
+        if *refused_more {
+            lines.push("network: further hosts were refused".to_owned());
+        }
+        lines
+    }
+
+    /// The program chose the name of the host.
+    fn refused(self, host: &str) -> String {
+        let host = printable(host);
+        match self.names_hosts {
+            true => format!("network: {host} is not allowed; allow it with --allow-host {host}"),
+            false => format!("network: {host} is not allowed by the rules of the server"),
+        }
+    }
+}
+
+/// The program's own words, which must not move the cursor.
+fn denied(denial: Denial) -> String {
+    match (denial.path, denial.call) {
+        (Some(path), _) => printable(&path),
+        (None, Some(call)) if NETWORK_CALLS.contains(&&*call) => {
+            format!("the network (system call {call}); run --network allows it")
+        }
+        (None, Some(call)) => format!("the system call {}", printable(&call)),
+        (None, None) => "something".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_protocol::{ExitDetails, RefusedHost};
+
+    use super::*;
+
+    const EVERYTHING: Report = Report { denials: true, network_use: true, names_hosts: true };
+
+    fn exit(denied: Option<Denial>, network: Option<NetworkUse>) -> ProcessExit {
+        let details = ExitDetails {
+            signal: None,
+            duration_ms: 0,
+            cpu_ms: 0,
+            max_rss_bytes: 0,
+            timed_out: false,
+            server_stopped: false,
+            network: network.map(Box::new),
+        };
+        let sandbox_denied = denied.is_some();
+        ProcessExit { seq: 1, exit_code: 1, sandbox_denied, denied, details: Some(details) }
+    }
+
+    #[test]
+    fn a_refused_host_comes_with_its_remedy() {
+        let denial = Denial { host: Some("a\x1b.example:443".to_owned()), ..Denial::default() };
+        let exit = exit(Some(denial), None);
+        let host = "a\u{fffd}.example:443";
+        assert_eq!(
+            EVERYTHING.lines(&exit),
+            [format!("network: {host} is not allowed; allow it with --allow-host {host}")]
+        );
+        let plain = Report { names_hosts: false, ..EVERYTHING };
+        assert_eq!(
+            plain.lines(&exit),
+            [format!("network: {host} is not allowed by the rules of the server")]
+        );
+        let silent = Report { denials: false, ..EVERYTHING };
+        assert!(silent.lines(&exit).is_empty());
+    }
+
+    #[test]
+    fn each_refused_host_is_listed_once() {
+        let refused = |host: &str, port| RefusedHost { host: host.to_owned(), port };
+        let network = NetworkUse {
+            bytes_up: 3,
+            bytes_down: 70_000,
+            refused: vec![refused("::1", Some(22)), refused("b.example", None)],
+            refused_more: true,
+        };
+        let denial = Denial { host: Some("[::1]:22".to_owned()), ..Denial::default() };
+        let exit = exit(Some(denial), Some(network));
+        assert_eq!(
+            EVERYTHING.lines(&exit),
+            [
+                "network: 3 bytes up, 70000 bytes down",
+                "network: [::1]:22 is not allowed; allow it with --allow-host [::1]:22",
+                "network: b.example is not allowed; allow it with --allow-host b.example",
+                "network: further hosts were refused",
+            ]
+        );
+        let brief = Report { network_use: false, ..EVERYTHING };
+        assert_eq!(brief.lines(&exit).len(), 1);
+    }
+}
