@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_protocol::{
-    Base64Bytes, Empty, FsReadFileParams, InitializeParams, PathUri, Rpc, SandboxRequest,
-    StartParams, WriteParams, rpc,
+    Base64Bytes, Empty, FsReadFileParams, InitializeParams, NetworkRules, PathUri, Rpc,
+    SandboxRequest, StartParams, WriteParams, rpc,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,6 +28,14 @@ pub(super) struct Client {
 pub(super) enum Stdio {
     Pipes,
     Terminal,
+}
+
+/// Where a process runs, and what holds it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) cwd: &'a PathUri,
+    pub(super) sandbox: Option<&'a SandboxRequest>,
+    pub(super) network: Option<&'a NetworkRules>,
 }
 
 #[derive(Debug)]
@@ -65,22 +73,27 @@ impl Client {
 
     /// Runs a program from its start to its close, and returns how much it wrote.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
-        self.run_in(program, &root()?, None)
+        self.run_in(program, Surroundings { cwd: &root()?, sandbox: None, network: None })
     }
 
-    /// The same in a directory, and in a sandbox.
+    /// The same in a directory, in a sandbox, and with a managed network.
     pub(super) fn run_in(
         &mut self,
         program: &Program,
-        cwd: &PathUri,
-        sandbox: Option<&SandboxRequest>,
+        surroundings: Surroundings<'_>,
     ) -> anyhow::Result<u64> {
-        self.start_in(program, Stdio::Pipes, cwd, sandbox)?;
+        self.start_in(program, surroundings)?;
         let mut written = 0;
+        self.until_closed(|bytes| written += bytes.len() as u64)?;
+        Ok(written)
+    }
+
+    /// Takes the output of the process that runs, until it is closed.
+    pub(super) fn until_closed(&mut self, mut output: impl FnMut(&[u8])) -> anyhow::Result<()> {
         loop {
             match self.next_event()? {
-                Event::Output(bytes) => written += bytes.len() as u64,
-                Event::Closed => return Ok(written),
+                Event::Output(bytes) => output(bytes),
+                Event::Closed => return Ok(()),
                 Event::Other => {}
             }
         }
@@ -88,24 +101,47 @@ impl Client {
 
     /// Asks for a start without waiting for the answer. Returns the process's id.
     pub(super) fn start(&mut self, program: &Program, stdio: Stdio) -> anyhow::Result<String> {
-        self.start_in(program, stdio, &root()?, None)
+        let tty = stdio == Stdio::Terminal;
+        let params = StartParams { tty, ..self.start_params(program, &root()?) };
+        self.request::<rpc::ProcessStart>(&params)?;
+        Ok(params.process_id)
     }
 
-    fn start_in(
+    /// The same in a directory, in a sandbox, and with a managed network.
+    pub(super) fn start_in(
         &mut self,
         program: &Program,
-        stdio: Stdio,
-        cwd: &PathUri,
-        sandbox: Option<&SandboxRequest>,
-    ) -> anyhow::Result<String> {
-        self.last_process += 1;
-        let process_id = self.last_process.to_string();
-        self.request::<rpc::ProcessStart>(&StartParams {
-            tty: stdio == Stdio::Terminal,
+        surroundings: Surroundings<'_>,
+    ) -> anyhow::Result<()> {
+        let params = self.start_params_in(program, surroundings);
+        self.request::<rpc::ProcessStart>(&params)
+    }
+
+    /// The same, and waits until the process runs.
+    pub(super) fn start_and_wait(
+        &mut self,
+        program: &Program,
+        surroundings: Surroundings<'_>,
+    ) -> anyhow::Result<()> {
+        let params = self.start_params_in(program, surroundings);
+        self.call::<rpc::ProcessStart>(&params)
+    }
+
+    fn start_params_in(
+        &mut self,
+        program: &Program,
+        Surroundings { cwd, sandbox, network }: Surroundings<'_>,
+    ) -> StartParams {
+        StartParams {
             sandbox: sandbox.cloned(),
-            ..StartParams::new(process_id.clone(), program.argv().to_vec(), cwd.clone())
-        })?;
-        Ok(process_id)
+            network: network.cloned().map(Box::new),
+            ..self.start_params(program, cwd)
+        }
+    }
+
+    fn start_params(&mut self, program: &Program, cwd: &PathUri) -> StartParams {
+        self.last_process += 1;
+        StartParams::new(self.last_process.to_string(), program.argv().to_vec(), cwd.clone())
     }
 
     /// Reads so many files, with `depth` requests under way, and checks that each has `bytes`.

@@ -1,10 +1,11 @@
 //! `exec-server bench`: what this server costs, against what this machine can do at all.
 //!
-//! Every measurement does the same work twice, in turn within the same rounds: through a server of its
-//! own over a real WebSocket, and bare, with nothing in between or no more than a minimal server. TLS, sandboxes and
-//! relays are compared with the same work without them. Ratios travel
-//! between machines; seconds do not. Only the wire and what the kernel tells about a process are known here, nothing
-//! of the server's insides. A missed target is a result, not a failure.
+//! Every measurement does the same work twice, in turn within the same rounds: through a server of
+//! its own over a real WebSocket, and bare, with nothing in between or no more than a minimal
+//! server. TLS, sandboxes, managed networks and relays are compared with the same work without
+//! them. Ratios travel between machines; seconds do not. Only the wire and what the kernel tells
+//! about a process are known here, nothing of the server's insides. A missed target is a result,
+//! not a failure.
 
 mod bare;
 mod client;
@@ -15,6 +16,7 @@ mod footprint;
 mod keystroke;
 mod latency;
 mod listening;
+mod network;
 mod output;
 mod pair;
 mod program;
@@ -55,6 +57,8 @@ struct Scale {
     /// How often a tree is walked and searched.
     trees: usize,
     stream_bytes: u64,
+    connects: usize,
+    managed_processes: usize,
 }
 
 impl Scale {
@@ -71,6 +75,8 @@ impl Scale {
         large_files: 20,
         trees: 20,
         stream_bytes: 1 << 30,
+        connects: 2000,
+        managed_processes: 500,
     };
 
     const QUICK: Self = Self {
@@ -86,6 +92,8 @@ impl Scale {
         large_files: 5,
         trees: 5,
         stream_bytes: 64 << 20,
+        connects: 400,
+        managed_processes: 100,
     };
 }
 
@@ -94,7 +102,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 19] = [
+const MEASUREMENTS: [(&str, Measure); 23] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -110,6 +118,10 @@ const MEASUREMENTS: [(&str, Measure); 19] = [
     ("a search through files", files::measure_search),
     ("sandboxed starts", sandbox::measure_starts),
     ("sandboxed files", sandbox::measure_files),
+    ("starts with a managed network", network::measure_starts),
+    ("streams of a managed network", network::measure_streams),
+    ("connections of a managed network", network::measure_connections),
+    ("memory of a managed network", network::measure_memory),
     ("TLS and authentication", secured::measure),
     ("processes through a relay", relay::measure_processes),
     ("handshakes of a relay", relay::measure_handshakes),
@@ -119,7 +131,10 @@ const MEASUREMENTS: [(&str, Measure); 19] = [
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it
 /// does and returns how that ended.
 pub fn take_part_if_asked() -> Option<ExitCode> {
-    writer::write_blocks_if_asked().or_else(files::serve_files_if_asked)
+    writer::write_blocks_if_asked()
+        .or_else(files::serve_files_if_asked)
+        .or_else(network::connect_if_asked)
+        .or_else(network::copy_if_asked)
 }
 
 /// Measures everything, or only what has `only` in its name, and prints a table or JSON.

@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use anyhow::Context as _;
+
 /// What to run: always with an empty environment, so that both ways run exactly the same.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
@@ -18,6 +20,13 @@ impl Program {
     /// Does nothing, successfully: the cheapest program there is.
     pub(super) fn nothing() -> Self {
         Self::new("/bin/true")
+    }
+
+    /// This executable, in a hidden mode that its first argument names.
+    pub(super) fn this(mode: &str) -> anyhow::Result<Self> {
+        let executable = std::env::current_exe()?;
+        let executable = executable.to_str().context("the path of this program is not UTF-8")?;
+        Ok(Self::new(executable).args([mode.to_owned()]))
     }
 
     pub(super) fn args(mut self, arguments: impl IntoIterator<Item = String>) -> Self {

@@ -17,6 +17,11 @@ impl Samples {
         Ok(outcome)
     }
 
+    /// Notes a duration that was measured elsewhere.
+    pub(super) fn add(&mut self, duration: Duration) {
+        self.0.push(duration);
+    }
+
     /// In seconds.
     pub(super) fn median(&self) -> f64 {
         self.percentile(50)

@@ -7,7 +7,7 @@ use serde_json::value::to_raw_value;
 use tempfile::TempDir;
 
 use super::Scale;
-use super::client::Client;
+use super::client::{Client, Surroundings};
 use super::endpoint::Nagle;
 use super::program::Program;
 use super::report::{Limit, Row, Target, Unit};
@@ -36,7 +36,9 @@ pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
     // Nothing is writable, so nothing in it has to be protected: Landlock and seccomp suffice.
     let simple = sandbox(&json!({"type": "read-only"}))?;
     let ordinary = sandbox(&json!({"type": "workspace-write"}))?;
-    let mut run = |sandbox: Option<&SandboxRequest>| client.run_in(&program, &cwd, sandbox);
+    let mut run = |sandbox: Option<&SandboxRequest>| {
+        client.run_in(&program, Surroundings { cwd: &cwd, sandbox, network: None })
+    };
     for _ in 0..WARM_UP {
         for sandbox in [None, Some(&simple), Some(&ordinary)] {
             run(sandbox)?;
@@ -105,11 +107,11 @@ pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Not in the directory for temporary files: every workspace may write that, so it would be granted twice over.
-fn workspace() -> anyhow::Result<TempDir> {
+pub(super) fn workspace() -> anyhow::Result<TempDir> {
     let parent = "/var/tmp";
     tempfile::tempdir_in(parent).with_context(|| format!("cannot create a directory in {parent}"))
 }
 
-fn sandbox(object: &serde_json::Value) -> anyhow::Result<SandboxRequest> {
+pub(super) fn sandbox(object: &serde_json::Value) -> anyhow::Result<SandboxRequest> {
     Ok(SandboxRequest(to_raw_value(object)?))
 }

@@ -45,6 +45,13 @@ pub(super) fn children(parent: u32) -> anyhow::Result<Vec<u32>> {
     Ok(children)
 }
 
+/// Memory of the kernel that it cannot give back: slabs, and its areas for each processor.
+pub(super) fn kernel_bytes() -> anyhow::Result<u64> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    parse_kernel(&text).with_context(|| format!("{path} does not tell the kernel's memory"))
+}
+
 /// Processes of the whole machine that wanted to run during the last minute, on average.
 pub(super) fn load() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
@@ -64,8 +71,16 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { parent: number(1)?.try_into().ok()?, cpu_ticks: number(11)? + number(12)? })
 }
 
+fn parse_kernel(text: &str) -> Option<u64> {
+    Some(parse_bytes(text, "SUnreclaim:")? + parse_bytes(text, "Percpu:")?)
+}
+
 fn parse_resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    parse_bytes(status, "VmRSS:")
+}
+
+fn parse_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
 }
@@ -86,5 +101,12 @@ mod tests {
     fn resident_memory_is_in_bytes() {
         assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12 << 10));
         assert_eq!(parse_resident("Name:\tkernel thread\n"), None);
+    }
+
+    #[test]
+    fn memory_of_the_kernel_is_what_it_cannot_give_back() {
+        let text = "Slab:  7 kB\nSUnreclaim:   4 kB\nPercpu:  2 kB\n";
+        assert_eq!(parse_kernel(text), Some(6 << 10));
+        assert_eq!(parse_kernel("SUnreclaim: 9 kB\n"), None);
     }
 }

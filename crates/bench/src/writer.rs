@@ -12,12 +12,7 @@ const WRITER_ARG: &str = "__bench-writer";
 
 /// The command line of a writer.
 pub(super) fn writer(block_bytes: usize, blocks: u64) -> anyhow::Result<Program> {
-    let executable = std::env::current_exe()?;
-    let executable = executable
-        .to_str()
-        .ok_or_else(|| anyhow::anyhow!("the path of this program is not UTF-8"))?;
-    let arguments = [WRITER_ARG.to_owned(), block_bytes.to_string(), blocks.to_string()];
-    Ok(Program::new(executable).args(arguments))
+    Ok(Program::this(WRITER_ARG)?.args([block_bytes.to_string(), blocks.to_string()]))
 }
 
 /// Returns `None` unless this process was started to be a writer; then it writes and returns how that ended.

@@ -1,0 +1,95 @@
+//! The program that reaches a host: this executable in a hidden mode. The same program runs with a
+//! managed network and bare.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::program::Program;
+
+/// The first argument that asks this executable to be the program.
+const PEER_ARG: &str = "__bench-network-peer";
+const SEND: &str = "send";
+const RECEIVE: &str = "receive";
+const CONNECT: &str = "connect";
+
+/// Bytes of one write, and at most of one read.
+pub(super) const BLOCK: usize = 256 << 10;
+
+/// Connects and sends so many bytes, then waits for the end of the other direction.
+pub(super) fn sender(host: SocketAddr, bytes: u64) -> anyhow::Result<Program> {
+    peer(SEND, host, bytes)
+}
+
+/// Connects and receives to the end.
+pub(super) fn receiver(host: SocketAddr) -> anyhow::Result<Program> {
+    peer(RECEIVE, host, 0)
+}
+
+/// Connects so often and receives one byte each time. Prints a line for each connection: the
+/// nanoseconds until that byte had arrived.
+pub(super) fn connector(host: SocketAddr, count: usize) -> anyhow::Result<Program> {
+    peer(CONNECT, host, count as u64)
+}
+
+fn peer(mode: &str, host: SocketAddr, count: u64) -> anyhow::Result<Program> {
+    Ok(Program::this(PEER_ARG)?.args([mode.to_owned(), host.to_string(), count.to_string()]))
+}
+
+/// Returns `None` unless this process was started to reach a host; then it does and returns how
+/// that ended.
+pub(crate) fn connect_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    arguments.next().filter(|argument| argument == PEER_ARG)?;
+    let arguments: Vec<String> = arguments.collect();
+    Some(if run(&arguments).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run(arguments: &[String]) -> io::Result<()> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let [mode, host, count] = arguments else { return Err(invalid()) };
+    let host = host.parse().map_err(|_| invalid())?;
+    let count = count.parse().map_err(|_| invalid())?;
+    match mode.as_str() {
+        SEND => send(&TcpStream::connect(host)?, count),
+        RECEIVE => receive(&TcpStream::connect(host)?).map(drop),
+        CONNECT => connect(host, count),
+        _ => Err(invalid()),
+    }
+}
+
+/// Sends so many bytes, and waits until the other end has taken all of them and closed.
+pub(super) fn send(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
+    let block = vec![b'x'; BLOCK];
+    for _ in 0..bytes / BLOCK as u64 {
+        stream.write_all(&block)?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    receive(stream).map(drop)
+}
+
+/// Receives to the end, and returns how many bytes that were.
+pub(super) fn receive(mut stream: &TcpStream) -> io::Result<u64> {
+    let mut buffer = vec![0; BLOCK];
+    let mut received = 0;
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(received),
+            bytes => received += bytes as u64,
+        }
+    }
+}
+
+fn connect(host: SocketAddr, count: u64) -> io::Result<()> {
+    let mut lines = String::new();
+    for _ in 0..count {
+        let begin = Instant::now();
+        let mut stream = TcpStream::connect(host)?;
+        stream.read_exact(&mut [0])?;
+        lines += &format!("{}\n", begin.elapsed().as_nanos());
+        // The host closes first, so that ports are free again at once on this side.
+        receive(&stream)?;
+    }
+    io::stdout().write_all(lines.as_bytes())
+}

@@ -1,0 +1,79 @@
+//! The limit of a gate: this executable in a hidden mode copies between two TCP connections, with
+//! one buffer and one thread for each direction, and knows nothing of rules or names.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use super::peer::BLOCK;
+use crate::program::KilledOnDrop;
+use crate::server::{listen, this_program};
+
+/// The first argument that asks this executable to copy.
+const COPY_ARG: &str = "__bench-tcp-copy";
+const SCHEME: &str = "tcp://";
+
+/// A process that copies to a host and back; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct PlainCopy {
+    address: SocketAddr,
+    _process: KilledOnDrop,
+}
+
+impl PlainCopy {
+    pub(super) fn to(host: SocketAddr) -> anyhow::Result<Self> {
+        let mut command = this_program()?;
+        command.args([COPY_ARG, &host.to_string()]);
+        let (process, address) = listen(command, SCHEME)?;
+        Ok(Self { address, _process: process })
+    }
+
+    /// Connections to this address reach the host.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Returns `None` unless this process was started to copy; then it does until it is killed.
+pub(crate) fn copy_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    arguments.next().filter(|argument| argument == COPY_ARG)?;
+    let host = arguments.next()?.parse().ok()?;
+    Some(if serve(host).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One connection after another. Both threads stay, so that a connection does not wait for a new
+/// one.
+fn serve(host: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    writeln!(io::stdout(), "{SCHEME}{}", listener.local_addr()?)?;
+    let (upward, connections) = sync_channel::<(TcpStream, TcpStream)>(1);
+    thread::spawn(move || {
+        for (inside, outside) in connections {
+            // A connection that fails ends, and both of its ends say so.
+            let _ = copy(&inside, &outside);
+        }
+    });
+    for inside in listener.incoming() {
+        let inside = inside?;
+        inside.set_nodelay(true)?;
+        let outside = TcpStream::connect(host)?;
+        outside.set_nodelay(true)?;
+        let both = (inside.try_clone()?, outside.try_clone()?);
+        upward.send(both).map_err(io::Error::other)?;
+        let _ = copy(&outside, &inside);
+    }
+    Ok(())
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BLOCK];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return to.shutdown(Shutdown::Write),
+            bytes => to.write_all(&buffer[..bytes])?,
+        }
+    }
+}
