@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-fn doctor(without: &str) -> (Option<i32>, Value) {
+pub(crate) fn doctor(without: &str) -> (Option<i32>, Value) {
     let mut doctor = command(PROGRAM);
     doctor.args(["doctor", "--json"]).env("EXEC_SERVER_SANDBOX_WITHOUT", without);
     let outcome = run_command(doctor);
@@ -505,10 +505,22 @@ fn doctor_says_what_works_and_its_exit_code_whether_all_of_it_does() {
     let names = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
     };
-    let mechanisms =
-        ["landlock", "seccomp", "user-namespace", "network-namespace", "fresh-proc", "bubblewrap"];
+    let mechanisms = [
+        "landlock",
+        "seccomp",
+        "user-namespace",
+        "network-namespace",
+        "managed-network",
+        "fresh-proc",
+        "bubblewrap",
+    ];
     assert_eq!(names(&sandbox["mechanisms"]), mechanisms);
     assert_eq!(names(&sandbox["sandboxes"]), ["read-only", "workspace-write"]);
+    let managed = sandbox["mechanisms"].as_array().unwrap();
+    let managed = managed.iter().find(|one| one["name"] == "managed-network").unwrap();
+    if managed["verdict"] == "works" {
+        assert_eq!(sandbox["network"]["tier"], "transparent", "{report:#}");
+    }
 }
 
 #[test]
@@ -557,6 +569,7 @@ fn config_shows_the_ceiling() {
     config.args(["config", "--sandbox-require", "workspace-write"]);
     config.args(["--sandbox-writable-root", "/srv"]);
     let outcome = run_command(config);
+    assert!(outcome.stdout.contains("\n[network]\n# allow = []"), "{}", outcome.stdout);
     let (_, table) = outcome.stdout.split_once("\n[sandbox]\n").unwrap();
     let value = |line: &str| line.split("  #").next().unwrap().trim().to_owned();
     let values: Vec<_> = table.lines().map(value).collect();

@@ -29,6 +29,10 @@ impl Running {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn say(&mut self, text: &str) {
         self.stdin.as_mut().expect("stdin is open").write_all(text.as_bytes()).unwrap();
     }

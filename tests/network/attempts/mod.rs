@@ -1,0 +1,134 @@
+//! Ways around a network policy. Each is a small program that reaches something without a policy,
+//! and nothing with one.
+
+mod addresses;
+mod kernel;
+mod names;
+mod proxy;
+mod requests;
+mod socks;
+
+use serde_json::{Value, json};
+
+pub(super) use addresses::ADDRESSES;
+pub(super) use kernel::KERNEL;
+pub(super) use names::NAMES;
+pub(super) use proxy::PROXY;
+pub(super) use requests::REQUESTS;
+pub(super) use socks::SOCKS;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    pub(super) name: &'static str,
+    /// In Python, after `prelude.py`; for the shell, if it starts with `#!`.
+    pub(super) code: &'static str,
+    pub(super) policy: Policy,
+    pub(super) proof: Proof,
+    /// Servers that the policy lets it reach. All others must not hear of it.
+    pub(super) may_reach: &'static [&'static str],
+    /// It succeeds where there are no namespaces, as `enforcement` says: Landlock knows ports and
+    /// no addresses, and root without a sandbox for files writes every file, also those of the
+    /// kernel.
+    pub(super) needs_namespaces: bool,
+}
+
+/// How a run without a policy shows that the attempt is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// The program got an answer of a server, and that server knows.
+    Answer,
+    /// A server knows, whatever the program got.
+    Contact,
+    /// The program says so.
+    Word,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// `allowed.test`
+    Allowed,
+    /// Names whose addresses are not to be reached.
+    Misleading,
+    /// The subdomains of `allowed.test`
+    Subdomains,
+    /// All of `allowed.test` but for one subdomain and an address.
+    Denied,
+    /// One port of `allowed.test`
+    OnePort,
+    /// `allowed.test` by methods that change nothing.
+    Limited,
+    /// `allowed.test`, with datagrams by SOCKS5.
+    Datagrams,
+    Nothing,
+    /// Only a port of the client's own proxy.
+    LoopbackPort,
+}
+
+impl Policy {
+    /// The fields of a start.
+    pub(super) fn fields(self) -> Value {
+        let rules =
+            |allow: &[&str], deny: &[&str]| json!({"network": {"allow": allow, "deny": deny}});
+        let proxy = |mode: &str, udp: bool| {
+            json!({"networkProxy": {"proxy": {
+                "enabled": true, "enableSocks5": true, "enableSocks5Udp": udp, "mode": mode,
+                "domains": {"allowed.test": "allow"},
+            }}})
+        };
+        match self {
+            Self::Allowed => rules(&["allowed.test"], &[]),
+            Self::Misleading => rules(
+                &[
+                    "internal.test",
+                    "internal6.test",
+                    "metadata.test",
+                    "loopback.test",
+                    "mixed.test",
+                    "mapped.test",
+                    "nat64.test",
+                    "zero.test",
+                    "rebind.test",
+                    "**.allowed.test",
+                    "**.localhost",
+                ],
+                &[],
+            ),
+            Self::Subdomains => rules(&["*.allowed.test"], &[]),
+            Self::Denied => rules(
+                &["**.allowed.test", "mixed.test", "93.184.216.35"],
+                &["sub.allowed.test", "10.0.0.5", "93.184.216.35", "93.184.216.34:8080"],
+            ),
+            Self::OnePort => rules(&["allowed.test:8080"], &[]),
+            Self::Limited => proxy("limited", false),
+            Self::Datagrams => proxy("full", true),
+            Self::Nothing => rules(&[], &[]),
+            Self::LoopbackPort => json!({
+                "enforceManagedNetwork": true,
+                "managedNetwork": {"loopbackPorts": [8000], "allowLocalBinding": false},
+            }),
+        }
+    }
+}
+
+const fn attempt(name: &'static str, code: &'static str) -> Attempt {
+    let (policy, proof) = (Policy::Allowed, Proof::Answer);
+    Attempt { name, code, policy, proof, may_reach: &[], needs_namespaces: false }
+}
+
+impl Attempt {
+    const fn under(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    const fn held_by_namespaces_only(self) -> Self {
+        Self { needs_namespaces: true, ..self }
+    }
+
+    const fn proved_by(self, proof: Proof) -> Self {
+        Self { proof, ..self }
+    }
+
+    const fn may_reach(self, may_reach: &'static [&'static str]) -> Self {
+        Self { may_reach, ..self }
+    }
+}
