@@ -35,7 +35,7 @@ fn tokens_are_managed_whether_the_service_runs_or_not() {
         let (status, answer) = service.post(REGISTER, token, &registration());
         assert_eq!(status, 200, "{answer}");
         assert_eq!(answer["environment_id"], "box");
-        let ticket = service.url.replace("http", "ws") + "/relay/environment?ticket=";
+        let ticket = service.url.replace("http", "ws") + "/relay/environment?id=box&ticket=";
         assert!(answer["url"].as_str().unwrap().starts_with(&ticket));
     }
     let listed = list(data.path());
@@ -81,7 +81,7 @@ fn no_secret_is_in_the_log() {
     let url = answer["url"].as_str().unwrap();
     let ticket = url.split_once("ticket=").unwrap().1;
     let upgrade = format!(
-        "GET /relay/environment?ticket={ticket} HTTP/1.1\r\nhost: localhost\r\n\
+        "GET /relay/environment?id=box&ticket={ticket} HTTP/1.1\r\nhost: localhost\r\n\
          upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
          sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
@@ -92,7 +92,7 @@ fn no_secret_is_in_the_log() {
     assert_eq!(&head, b"HTTP/1.1 101");
     let wrong = "esr_wrong-secret";
     assert_eq!(service.post(REGISTER, wrong, &registration()).0, 401);
-    assert_eq!(service.get("/relay/environment?ticket=other-secret").0, 404);
+    assert_eq!(service.get("/relay/environment?id=box&ticket=other-secret").0, 404);
     drop(socket);
     let log = service.stop();
     assert!(log.contains("environment registered"), "{log}");

@@ -21,3 +21,10 @@ mod socket;
 pub use socket::SocketError;
 #[cfg(feature = "noise")]
 mod stream;
+
+/// An error and what caused it, on one line, for a log.
+#[must_use]
+pub fn with_sources(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}

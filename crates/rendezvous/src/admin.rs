@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::credential::{Credential, CredentialId, CredentialOptions, Proof, Role, since_1970};
-use crate::directory::{Directory, DirectoryError, RedbDirectory};
+use crate::directory::{Directory, DirectoryError, NatsDirectory, NatsOptions, RedbDirectory};
 use crate::environment_id::EnvironmentId;
 
 /// The file name of the socket in the data directory.
@@ -119,6 +119,19 @@ pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResp
             Err(error) => return Err(error.into()),
         }
     };
+    accepted(response)
+}
+
+/// The same for the credentials of a cluster, which all its nodes learn of by themselves.
+pub async fn administer_cluster(
+    options: &NatsOptions,
+    request: AdminRequest,
+) -> Result<AdminResponse, AdminError> {
+    let directory = NatsDirectory::connect(options).await?;
+    accepted(respond(&directory, request, SystemTime::now()).await)
+}
+
+fn accepted(response: AdminResponse) -> Result<AdminResponse, AdminError> {
     match response {
         AdminResponse::Failed { message } => Err(AdminError::Refused(message)),
         response => Ok(response),

@@ -10,8 +10,11 @@ use exec_server_transport::{KeepAlive, SignOfLife, TlsServer};
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
     pub listen: SocketAddr,
-    /// Where peers find this node, as `http://` or `https://`; by default where it listens.
+    /// Where peers find the registry, as `http://` or `https://`; by default where it listens. All nodes of
+    /// a cluster have the same.
     pub public_url: Option<String>,
+    /// Where peers find this node of a cluster and no other, in the same form.
+    pub advertised_url: Option<String>,
     pub tls: Option<Arc<TlsServer>>,
     /// Whether an address beyond loopback may be listened on without TLS.
     pub insecure: bool,
@@ -26,9 +29,8 @@ pub struct RendezvousConfig {
     pub stream_grace: Duration,
     /// How long harness sockets wait for an environment whose socket is lost.
     pub environment_grace: Duration,
-    /// How long other nodes believe that an environment is connected here. Said again three times as
-    /// often.
-    pub lease_lifetime: Duration,
+    /// How often the directory is told that an environment is connected here.
+    pub renew_interval: Duration,
     /// How long peers have to take the close frame when the service ends.
     pub drain_timeout: Duration,
     pub quotas: Quotas,
@@ -40,6 +42,7 @@ impl RendezvousConfig {
         Self {
             listen,
             public_url: None,
+            advertised_url: None,
             tls: None,
             insecure: false,
             admin_socket: None,
@@ -54,7 +57,7 @@ impl RendezvousConfig {
             ticket_lifetime: Duration::from_secs(60),
             stream_grace: Duration::from_secs(45),
             environment_grace: Duration::from_secs(45),
-            lease_lifetime: Duration::from_secs(30),
+            renew_interval: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(3),
             quotas: Quotas::default(),
         }

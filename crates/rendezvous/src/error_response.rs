@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use exec_server_relay::registry::{ENVIRONMENT_OFFLINE, ErrorBody, ErrorResponse};
+use exec_server_relay::with_sources;
 use exec_server_transport::HttpReply;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -99,7 +100,7 @@ impl From<DirectoryError> for Refusal {
             }
             // Clients try again after this.
             error => {
-                tracing::error!(%error, "the directory failed");
+                tracing::error!(error = with_sources(&error), "the directory failed");
                 let message = "the service cannot use its store";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }

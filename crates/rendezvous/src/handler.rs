@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use exec_server_transport::{HttpHandler, HttpReply};
@@ -39,7 +39,6 @@ pub(crate) struct Handler {
     pub(crate) registry: Registry,
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
-    pub(crate) lease_lifetime: Duration,
     pub(crate) is_draining: AtomicBool,
 }
 
@@ -126,13 +125,16 @@ impl Handler {
     }
 
     async fn admit(&self, request: &Request<Incoming>) -> Result<SocketGrant, Refusal> {
-        let ticket = || ticket_of(request.uri().query()).ok_or_else(Refusal::bad_ticket);
+        let value = |name| value_of(request.uri().query(), name).ok_or_else(Refusal::bad_ticket);
         let now = SystemTime::now();
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/relay/environment") => {
-                self.registry.admit_environment(ticket()?, now).await
+                let environment = value("id")?.parse().map_err(|_| Refusal::bad_ticket())?;
+                self.registry.admit_environment(environment, value("ticket")?, now).await
             }
-            (&Method::GET, "/relay/harness") => self.registry.admit_harness(ticket()?, now).await,
+            (&Method::GET, "/relay/harness") => {
+                self.registry.admit_harness(value("ticket")?, now).await
+            }
             _ => Err(Refusal::not_found()),
         }
     }
@@ -166,8 +168,9 @@ fn decoded(segment: &str) -> Result<String, Refusal> {
     text.map(String::from).ok_or_else(|| Refusal::invalid("the id in the path is invalid"))
 }
 
-fn ticket_of(query: Option<&str>) -> Option<&str> {
-    query?.split('&').find_map(|pair| pair.strip_prefix("ticket="))
+/// The values in URLs of the registry have no characters that would be encoded.
+fn value_of<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Reads the whole body before any answer, also of a refusal: a socket that is closed over unread bytes is
@@ -204,8 +207,9 @@ mod tests {
 
     #[test]
     fn a_ticket_is_found_in_a_query() {
+        let ticket_of = |query| value_of(query, "ticket");
         assert_eq!(ticket_of(Some("ticket=abc")), Some("abc"));
-        assert_eq!(ticket_of(Some("a=b&ticket=abc&c=d")), Some("abc"));
+        assert_eq!(ticket_of(Some("id=a:b@c&ticket=abc&c=d")), Some("abc"));
         assert_eq!(ticket_of(Some("tickets=abc")), None);
         assert_eq!(ticket_of(None), None);
     }

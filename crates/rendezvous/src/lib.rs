@@ -25,13 +25,13 @@ mod status;
 
 pub use admin::{
     ADMIN_SOCKET_FILE, AdminError, AdminRequest, AdminResponse, CredentialKind, CredentialSummary,
-    NewCredential, Secret, administer,
+    NewCredential, Secret, administer, administer_cluster,
 };
 pub use config::{Quotas, RendezvousConfig};
 pub use credential::{Credential, CredentialId, Proof, Role};
 pub use directory::{
-    Authorization, Directory, DirectoryError, Lease, RedbDirectory, Registration, Revocation,
-    SecretHash, Ticket,
+    Authorization, Directory, DirectoryError, Lease, NatsDirectory, NatsOptions, RedbDirectory,
+    Registration, Revocation, SecretHash, Ticket,
 };
 pub use environment_id::{EnvironmentId, InvalidEnvironmentId};
 pub use public_key::PublicKey;

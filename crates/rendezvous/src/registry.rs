@@ -74,7 +74,7 @@ impl Registry {
         tracing::info!(%environment, credential = %caller.id, "environment registered");
         Ok(RegisterResponse {
             environment_id: environment.to_string(),
-            url: format!("{}/relay/environment?ticket={ticket}", self.node_url),
+            url: format!("{}/relay/environment?id={environment}&ticket={ticket}", self.node_url),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: lease.registration.registration_id,
         })
@@ -108,7 +108,7 @@ impl Registry {
         authorize(caller, Role::Harness, environment)?;
         self.count_connect(environment)?;
         let lease = self.directory.lookup(environment).await?.ok_or_else(Refusal::offline)?;
-        let node_url = self.node_of(environment, &lease, now).ok_or_else(Refusal::offline)?;
+        let node_url = self.node_of(environment, &lease).ok_or_else(Refusal::offline)?;
         let Registration { registration_id, public_key, .. } = lease.registration;
         let (ticket, authorization) = (new_token(), new_token());
         let expires = now + self.ticket_lifetime;
@@ -139,16 +139,10 @@ impl Registry {
     }
 
     /// The node that holds the socket of an environment.
-    fn node_of(
-        &self,
-        environment: &EnvironmentId,
-        lease: &Lease,
-        now: SystemTime,
-    ) -> Option<String> {
+    fn node_of(&self, environment: &EnvironmentId, lease: &Lease) -> Option<String> {
         let node_url = &lease.registration.node_url;
         let is_here = self.router.online_generation(environment) == Some(lease.generation);
-        let is_elsewhere =
-            *node_url != self.node_url && lease.online_until.is_some_and(|until| until > now);
+        let is_elsewhere = *node_url != self.node_url && lease.is_online;
         match (is_here, is_elsewhere) {
             (true, _) => Some(self.node_url.clone()),
             (false, true) => Some(node_url.clone()),
@@ -193,12 +187,14 @@ impl Registry {
     /// The socket of an environment, by the ticket of its registration.
     pub(crate) async fn admit_environment(
         &self,
+        environment: EnvironmentId,
         ticket: &str,
         now: SystemTime,
     ) -> Result<SocketGrant, Refusal> {
-        let found = self.directory.environment_by_ticket(sha256(ticket.as_bytes())).await?;
-        let (environment, lease) = found.ok_or_else(Refusal::bad_ticket)?;
-        let Lease { generation, registration, .. } = lease;
+        let hash = sha256(ticket.as_bytes());
+        let lease = self.directory.lookup(&environment).await?;
+        let lease = lease.filter(|lease| lease.registration.ticket == hash);
+        let Lease { generation, registration, .. } = lease.ok_or_else(Refusal::bad_ticket)?;
         let credential = self.valid_credential(&registration.credential, now).await?;
         let permit = self.router.permit(&credential.id, None).ok_or_else(too_many_sockets)?;
         let end = RelayEnd::Environment { generation };

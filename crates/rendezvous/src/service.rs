@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use exec_server_relay::with_sources;
 use exec_server_transport::{BindError, CloseCode, Connection, HttpListener, HttpListenerOptions};
 use hyper::Uri;
 use tokio::sync::broadcast;
@@ -41,13 +42,13 @@ pub enum BindRendezvousError {
     #[error("peers cannot reach {address}; say where they find the service with --public-url URL")]
     NeedsPublicUrl { address: SocketAddr },
     #[error(
-        "the public URL must be http://HOST[:PORT][/PATH] or https://…, without user, query and \
-         fragment"
+        "the public and the advertised URL must be http://HOST[:PORT][/PATH] or https://…, without \
+         user, query and fragment"
     )]
     PublicUrl,
     #[error(
-        "refusing a public URL without TLS, since tokens would pass in clear; use https://, or add \
-         --insecure"
+        "refusing a public or advertised URL without TLS, since tokens would pass in clear; use \
+         https://, or add --insecure"
     )]
     PlainPublicUrl,
     #[error(transparent)]
@@ -63,6 +64,7 @@ pub struct Rendezvous {
     listener: HttpListener<SocketGrant>,
     url: String,
     sweep_interval: Duration,
+    renew_interval: Duration,
     drain_timeout: Duration,
     _admin: Option<AdminSocket>,
 }
@@ -80,7 +82,9 @@ impl Rendezvous {
             return Err(BindRendezvousError::NeedsTls { address });
         }
         let public = config.public_url.as_deref().map(read_public_url).transpose()?;
-        if public.as_ref().is_some_and(|public| !public.is_safe) && !config.insecure {
+        let advertised = config.advertised_url.as_deref().map(read_public_url).transpose()?;
+        let urls = || public.iter().chain(&advertised);
+        if urls().any(|url| !url.is_safe) && !config.insecure {
             return Err(BindRendezvousError::PlainPublicUrl);
         }
         if public.is_none() && address.ip().is_unspecified() {
@@ -89,7 +93,7 @@ impl Rendezvous {
         let options = HttpListenerOptions {
             // Beyond loopback any name will do: a page of another site has no token.
             allowed_hosts: match address.ip().is_loopback() {
-                true => public.iter().map(|public| public.host.clone()).collect(),
+                true => urls().map(|url| url.host.clone()).collect(),
                 false => Vec::new(),
             },
             tls: config.tls.clone(),
@@ -101,7 +105,8 @@ impl Rendezvous {
         let mut made = None;
         let listener = HttpListener::bind(address, options, |bound| {
             let url = public.map_or_else(|| local_url(bound, is_tls), |public| public.url);
-            let handler = Arc::new(new_handler(&config, Arc::clone(&directory), &url));
+            let node_url = advertised.map_or_else(|| url.clone(), |advertised| advertised.url);
+            let handler = Arc::new(new_handler(&config, Arc::clone(&directory), &node_url));
             made = Some((url, Arc::clone(&handler)));
             SharedHandler(handler)
         })
@@ -117,6 +122,7 @@ impl Rendezvous {
             listener,
             url,
             sweep_interval: shortest.clamp(Duration::from_millis(5), LONGEST_SWEEP_INTERVAL),
+            renew_interval: config.renew_interval,
             drain_timeout: config.drain_timeout,
             _admin: admin.transpose()?,
         })
@@ -141,7 +147,7 @@ impl Rendezvous {
         let mut missed_revocations = false;
         let mut revocations = self.handler.directory.watch_revocations();
         let mut sweep = every(self.sweep_interval);
-        let mut renew = every(self.handler.lease_lifetime / 3);
+        let mut renew = every(self.renew_interval);
         tokio::pin!(shutdown);
         loop {
             let handler = Arc::clone(&self.handler);
@@ -239,8 +245,7 @@ impl Handler {
     /// Says that the environment is here, or closes its socket if a newer registration has taken over.
     /// Returns whether the directory answered.
     async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
-        let until = SystemTime::now() + self.lease_lifetime;
-        match self.directory.renew(environment, generation, until).await {
+        match self.directory.renew(environment, generation).await {
             Ok(()) => true,
             Err(DirectoryError::Conflict) => {
                 self.router.close_older_than(environment, generation + 1);
@@ -280,7 +285,7 @@ impl Handler {
 
     fn report(&self, outcome: Result<(), DirectoryError>) {
         if let Err(error) = outcome {
-            tracing::error!(%error, "the directory failed");
+            tracing::error!(error = with_sources(&error), "the directory failed");
         }
     }
 }
@@ -294,9 +299,14 @@ async fn next_revocation(revocations: &mut broadcast::Receiver<Revocation>) -> R
     }
 }
 
-fn new_handler(config: &RendezvousConfig, directory: Arc<dyn Directory>, url: &str) -> Handler {
+/// `node_url`: as `http://` or `https://`.
+fn new_handler(
+    config: &RendezvousConfig,
+    directory: Arc<dyn Directory>,
+    node_url: &str,
+) -> Handler {
     let router = Arc::new(Router::new(config));
-    let node_url = format!("ws{}", url.strip_prefix("http").expect("the URL was checked"));
+    let node_url = format!("ws{}", node_url.strip_prefix("http").expect("the URL was checked"));
     let registry = Registry::new(config, Arc::clone(&directory), Arc::clone(&router), node_url);
     let is_open = config.listen.ip().is_loopback() && config.public_url.is_none();
     Handler {
@@ -305,7 +315,6 @@ fn new_handler(config: &RendezvousConfig, directory: Arc<dyn Directory>, url: &s
         registry,
         router,
         status: StatusPage::new(is_open),
-        lease_lifetime: config.lease_lifetime,
         is_draining: AtomicBool::new(false),
     }
 }

@@ -6,10 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use exec_server_relay::with_sources;
 use exec_server_rendezvous::{
-    Authorization, Credential, CredentialId, Directory, DirectoryError, EnvironmentId, Proof,
-    PublicKey, RedbDirectory, Registration, Revocation, Role, Ticket,
+    Authorization, Credential, CredentialId, Directory, DirectoryError, EnvironmentId, Lease,
+    NatsDirectory, NatsOptions, Proof, PublicKey, RedbDirectory, Registration, Revocation, Role,
+    Ticket,
 };
+use exec_server_test_support::{NatsServers, NatsVersion, skipped};
 use tokio::task::JoinSet;
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
@@ -38,7 +41,7 @@ async fn redb_remembers_what_it_must() {
     let directory = RedbDirectory::open(scratch.path()).unwrap();
     let box_id = environment("box");
     let lease = directory.register(&box_id, registration(1), None).await.unwrap();
-    directory.renew(&box_id, lease.generation, NOW + SOON).await.unwrap();
+    directory.renew(&box_id, lease.generation).await.unwrap();
     directory.put_credential(credential("kept", 1)).await.unwrap();
     directory.put_credential(credential("revoked", 2)).await.unwrap();
     directory.revoke_credential(&"revoked".into()).await.unwrap();
@@ -51,12 +54,165 @@ async fn redb_remembers_what_it_must() {
     let directory = RedbDirectory::open(scratch.path()).unwrap();
     let found = directory.lookup(&box_id).await.unwrap().unwrap();
     assert_eq!(found.registration, lease.registration);
-    assert_eq!(found.online_until, None, "the sockets are gone");
-    assert!(directory.environment_by_ticket([1; 32]).await.unwrap().is_some());
+    assert!(!found.is_online, "the sockets are gone");
     assert!(directory.token_by_hash([1; 32]).await.unwrap().is_some());
     assert!(directory.token_by_hash([2; 32]).await.unwrap().is_none());
     assert!(!directory.remember_assertion([5; 32], NOW + SOON, NOW).await.unwrap());
     assert_eq!(directory.signing_secret().await.unwrap(), secret);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_of_debian_keeps_the_contract() {
+    let Some((_servers, nodes)) = cluster(NatsVersion::Debian, 1).await else { return };
+    keeps_the_contract(nodes[0].clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_replicas_of_nats_keep_the_contract() {
+    let Some((_servers, nodes)) = cluster(NatsVersion::Current, 3).await else { return };
+    keeps_the_contract(nodes[0].clone()).await;
+    one_of_a_thousand_takers_wins(&nodes).await;
+    one_of_a_thousand_registrations_is_current(&nodes).await;
+    revocations_are_seen_by_all(&nodes).await;
+    // What one node made, a later one finds.
+    let directory = &nodes[2];
+    assert_eq!(directory.signing_secret().await.unwrap(), nodes[0].signing_secret().await.unwrap());
+}
+
+#[tokio::test]
+async fn replicas_are_refused_on_servers_that_lose_updates() {
+    let Some((servers, _)) = cluster(NatsVersion::Debian, 1).await else { return };
+    let options = NatsOptions { replicas: Some(3), ..NatsOptions::new(servers.urls()) };
+    let error = NatsDirectory::connect(&options).await.unwrap_err();
+    let error = with_sources(&error);
+    assert!(error.contains("2.15.1 or newer"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_during_an_outage_is_written_again() {
+    let Some((mut servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
+    let directory = &nodes[0];
+    let id = environment("kept");
+    let lease = directory.register(&id, registration(1), None).await.unwrap();
+    directory.renew(&id, lease.generation).await.unwrap();
+    servers.kill(0);
+    let away = directory.renew(&id, lease.generation).await;
+    assert!(matches!(away, Err(DirectoryError::Store(_))), "{away:?}");
+    assert!(!directory.is_reachable());
+    servers.restart(0);
+    until_reachable(directory).await;
+    purge(&servers, "KV_exec-server-leases").await;
+    assert_eq!(directory.lookup(&id).await.unwrap(), None);
+    directory.renew(&id, lease.generation).await.unwrap();
+    let found = directory.lookup(&id).await.unwrap();
+    assert_eq!(found, Some(Lease { is_online: true, ..lease.clone() }));
+    // Another node has nothing to write it with, and none that was released comes back.
+    directory.release(&id, lease.generation).await.unwrap();
+    purge(&servers, "KV_exec-server-leases").await;
+    let gone = directory.renew(&id, lease.generation).await;
+    assert!(matches!(gone, Err(DirectoryError::Conflict)), "{gone:?}");
+}
+
+type Nodes = Vec<Arc<dyn Directory>>;
+
+/// One directory for each of so many servers. `None` if there are no such servers here.
+async fn cluster(version: NatsVersion, replicas: usize) -> Option<(NatsServers, Nodes)> {
+    let servers = match NatsServers::start(version, replicas) {
+        Ok(servers) => servers,
+        Err(why) => {
+            skipped(format_args!("a cluster on NATS: {why}"));
+            return None;
+        }
+    };
+    let mut nodes: Nodes = Vec::new();
+    for url in servers.urls() {
+        nodes.push(Arc::new(connect_when_ready(url, replicas).await));
+    }
+    Some((servers, nodes))
+}
+
+/// Servers that have just been started need a moment to agree on a leader.
+async fn connect_when_ready(url: String, replicas: usize) -> NatsDirectory {
+    let options = NatsOptions { replicas: Some(replicas), ..NatsOptions::new(vec![url]) };
+    let mut attempts = 0;
+    loop {
+        match NatsDirectory::connect(&options).await {
+            Ok(directory) => return directory,
+            Err(error) => {
+                attempts += 1;
+                assert!(attempts < 300, "{error:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn until_reachable(directory: &Arc<dyn Directory>) {
+    while directory.lookup(&environment("any")).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(directory.is_reachable());
+}
+
+/// As if all entries had expired.
+async fn purge(servers: &NatsServers, stream: &str) {
+    let client = async_nats::connect(servers.url(0)).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    context.get_stream(stream).await.unwrap().purge().await.unwrap();
+}
+
+async fn one_of_a_thousand_takers_wins(nodes: &Nodes) {
+    for number in 0..10 {
+        let hash = [100 + number; 32];
+        nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
+        let mut takers = JoinSet::new();
+        for taker in 0..100 {
+            let directory = Arc::clone(&nodes[taker % nodes.len()]);
+            takers.spawn(async move { directory.take_authorization(hash, NOW).await.unwrap() });
+        }
+        assert_eq!(takers.join_all().await.into_iter().flatten().count(), 1);
+    }
+}
+
+async fn one_of_a_thousand_registrations_is_current(nodes: &Nodes) {
+    let id = environment("contested");
+    let mut attempts = JoinSet::new();
+    for number in 0..1000 {
+        let directory = Arc::clone(&nodes[number % nodes.len()]);
+        let id = id.clone();
+        attempts.spawn(async move {
+            let before = directory.lookup(&id).await.unwrap().map(|lease| lease.generation);
+            let lease = directory.register(&id, registration(1), before).await.ok()?;
+            // Invariant: a generation has one predecessor, and a predecessor one successor.
+            Some((before, lease.generation))
+        });
+    }
+    let mut won: Vec<_> = attempts.join_all().await.into_iter().flatten().collect();
+    won.sort_unstable();
+    let current = nodes[0].lookup(&id).await.unwrap().unwrap().generation;
+    let expected = won.iter().skip(1).map(|(before, _)| before.unwrap()).chain([current]);
+    let generations: Vec<_> = won.iter().map(|(_, generation)| *generation).collect();
+    assert_eq!(generations, expected.collect::<Vec<_>>());
+    for generation in &generations {
+        let is_current = nodes[1].renew(&id, *generation).await.is_ok();
+        assert_eq!(is_current, *generation == current);
+    }
+}
+
+async fn revocations_are_seen_by_all(nodes: &Nodes) {
+    let credential = credential("shared", 90);
+    nodes[0].put_credential(credential.clone()).await.unwrap();
+    for node in nodes {
+        while node.token_by_hash([90; 32]).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let mut watches: Vec<_> = nodes.iter().map(|node| node.watch_revocations()).collect();
+    assert!(nodes[1].revoke_credential(&credential.id).await.unwrap());
+    for (node, watch) in nodes.iter().zip(&mut watches) {
+        assert_eq!(watch.recv().await.unwrap(), Revocation::Revoked(credential.id.clone()));
+        assert_eq!(node.token_by_hash([90; 32]).await.unwrap(), None);
+    }
 }
 
 async fn registrations_are_compared_and_set(directory: &dyn Directory) {
@@ -70,8 +226,7 @@ async fn registrations_are_compared_and_set(directory: &dyn Directory) {
     assert!(matches!(outrun, Err(DirectoryError::Conflict)));
     let second = directory.register(&id, registration(2), Some(first.generation)).await.unwrap();
     assert!(second.generation > first.generation);
-    assert_eq!(directory.environment_by_ticket([1; 32]).await.unwrap(), None, "replaced");
-    assert_eq!(directory.environment_by_ticket([2; 32]).await.unwrap(), Some((id, second)));
+    assert_eq!(directory.lookup(&id).await.unwrap(), Some(second));
 }
 
 async fn one_of_many_registrations_wins(directory: &Arc<dyn Directory>) {
@@ -88,30 +243,27 @@ async fn one_of_many_registrations_wins(directory: &Arc<dyn Directory>) {
 
 async fn presence_follows_the_generation(directory: &dyn Directory) {
     let id = environment("present");
-    let until = NOW + SOON;
+    let is_online = async || directory.lookup(&id).await.unwrap().unwrap().is_online;
     let first = directory.register(&id, registration(40), None).await.unwrap();
-    assert_eq!(first.online_until, None);
-    directory.renew(&id, first.generation, until).await.unwrap();
-    assert_eq!(directory.lookup(&id).await.unwrap().unwrap().online_until, Some(until));
+    assert!(!first.is_online);
+    directory.renew(&id, first.generation).await.unwrap();
+    directory.renew(&id, first.generation).await.unwrap();
+    assert!(is_online().await);
     let second = directory.register(&id, registration(41), Some(first.generation)).await.unwrap();
-    assert_eq!(directory.lookup(&id).await.unwrap().unwrap().online_until, None);
-    let late = directory.renew(&id, first.generation, until).await;
+    assert!(!is_online().await);
+    let late = directory.renew(&id, first.generation).await;
     assert!(matches!(late, Err(DirectoryError::Conflict)));
-    directory.renew(&id, second.generation, until).await.unwrap();
+    directory.renew(&id, second.generation).await.unwrap();
     directory.release(&id, first.generation).await.unwrap();
-    assert_eq!(directory.lookup(&id).await.unwrap().unwrap().online_until, Some(until));
+    assert!(is_online().await);
     directory.release(&id, second.generation).await.unwrap();
-    assert_eq!(directory.lookup(&id).await.unwrap().unwrap().online_until, None);
+    assert!(!is_online().await);
+    directory.renew(&id, second.generation).await.unwrap();
+    assert!(is_online().await, "it came back");
 }
 
 async fn single_use_material_has_one_taker(directory: &Arc<dyn Directory>) {
-    let authorization = Authorization {
-        environment: environment("box"),
-        registration_id: "r".to_owned(),
-        harness_public_key: public_key(),
-        credential: "c".into(),
-        expires: NOW + SOON,
-    };
+    let authorization = authorization();
     directory.put_authorization([7; 32], authorization.clone(), NOW).await.unwrap();
     directory.put_authorization([8; 32], authorization.clone(), NOW).await.unwrap();
     let mut takers = JoinSet::new();
@@ -169,6 +321,16 @@ fn registration(number: u8) -> Registration {
         node_url: "ws://node".to_owned(),
         credential: CredentialId::from("c"),
         ticket: [number; 32],
+    }
+}
+
+fn authorization() -> Authorization {
+    Authorization {
+        environment: environment("box"),
+        registration_id: "r".to_owned(),
+        harness_public_key: public_key(),
+        credential: "c".into(),
+        expires: NOW + SOON,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: commands, their options, and rules that clap cannot express.
 
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod files;
 pub(crate) mod hosts;
 pub(crate) mod http;

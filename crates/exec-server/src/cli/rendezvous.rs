@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
+use super::cluster::{CLUSTER, StoreOptions};
+
 /// Run a rendezvous, through which clients reach servers that dial out
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -17,9 +19,6 @@ pub(crate) struct RendezvousOptions {
     /// Where to listen: http://IP:PORT or https://IP:PORT
     #[arg(long, value_name = "URL", value_parser = parse_listen_url)]
     pub(crate) listen: HttpListenUrl,
-    /// Where to keep tokens and registrations; made if it does not exist
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) data: PathBuf,
     /// Where peers find it, if that is not the address that it listens on
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
@@ -30,11 +29,16 @@ pub(crate) struct RendezvousOptions {
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
     /// Use a certificate of its own, made once and kept in the data directory
-    #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
+    #[arg(long, requires = "data", conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(crate) tls_self_signed: bool,
     /// Allow http:// beyond loopback, for a TLS proxy in front
     #[arg(long)]
     pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreOptions,
+    /// Where peers find this node of a cluster and no other: wss://HOST[:PORT]
+    #[arg(long, value_name = "URL", help_heading = CLUSTER, requires = "servers", value_parser = parse_advertised_url)]
+    pub(crate) advertise: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,14 @@ fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
     address.map(|address| HttpListenUrl { address, is_tls }).map_err(|_| {
         "expected http://IP:PORT or https://IP:PORT, with port 0 to have one chosen".to_owned()
     })
+}
+
+/// As `http://` or `https://`.
+fn parse_advertised_url(text: &str) -> Result<String, String> {
+    match (text.strip_prefix("ws"), text.strip_prefix("http")) {
+        (Some(rest), _) | (None, Some(rest)) => Ok(format!("http{rest}")),
+        (None, None) => Err("expected wss://HOST[:PORT]".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exec_server_protocol::{Role, SandboxLevel};
 use exec_server_rendezvous::{EnvironmentId, InvalidEnvironmentId};
 
+use super::cluster::StoreOptions;
 use super::hosts::parse_pattern;
 use super::values::parse_duration;
 
@@ -23,7 +24,7 @@ pub(crate) enum TokenCommand {
     /// List the tokens and agent identities of a rendezvous
     List {
         #[command(flatten)]
-        data: DataDirectory,
+        store: StoreOptions,
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
@@ -31,24 +32,16 @@ pub(crate) enum TokenCommand {
     /// Revoke a token or an agent identity of a rendezvous; its open sockets are closed
     Revoke {
         #[command(flatten)]
-        data: DataDirectory,
+        store: StoreOptions,
         /// The id, as token list shows it
         id: String,
     },
 }
 
-/// Where a rendezvous keeps its store
-#[derive(Debug, Args)]
-pub(crate) struct DataDirectory {
-    /// The data directory of the rendezvous; it may be running
-    #[arg(long = "data", value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) path: PathBuf,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct NewCredentialOptions {
     #[command(flatten)]
-    pub(crate) data: DataDirectory,
+    pub(crate) store: StoreOptions,
     /// Its role
     #[arg(long, value_enum)]
     pub(crate) role: RelayRole,

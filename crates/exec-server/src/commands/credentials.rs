@@ -2,15 +2,15 @@
 //! store or through the running service.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use exec_server_rendezvous::{
     AdminRequest, AdminResponse, CredentialKind, CredentialSummary, EnvironmentId, NewCredential,
-    RedbDirectory, Role, administer,
+    RedbDirectory, Role, administer, administer_cluster,
 };
 
+use crate::cli::cluster::Store;
 use crate::cli::token::NewCredentialOptions;
 use crate::program::say;
 use crate::terminal::{json_line, printable};
@@ -27,11 +27,14 @@ pub(super) fn create(
         lifetime: options.ttl,
         name: options.name.clone(),
     };
-    let data = &options.data.path;
-    let is_new_store = !RedbDirectory::exists(data);
-    match ask(data, &AdminRequest::Create(new))? {
+    let store = options.store.store();
+    let new_directory = match &store {
+        Store::Directory(data) if !RedbDirectory::exists(data) => Some(data),
+        Store::Directory(_) | Store::Cluster(_) => None,
+    };
+    match ask(&store, AdminRequest::Create(new))? {
         AdminResponse::Created { secret, .. } => {
-            if is_new_store {
+            if let Some(data) = new_directory {
                 // A mistyped directory would otherwise make a token that is refused everywhere.
                 say(&format!("made a new store in {}", data.display()));
             }
@@ -41,8 +44,8 @@ pub(super) fn create(
     }
 }
 
-pub(super) fn list(data: &Path, json: bool) -> anyhow::Result<String> {
-    let AdminResponse::Listed { credentials } = ask(data, &AdminRequest::List)? else {
+pub(super) fn list(store: &Store, json: bool) -> anyhow::Result<String> {
+    let AdminResponse::Listed { credentials } = ask(store, AdminRequest::List)? else {
         bail!("the service answered something else");
     };
     Ok(match json {
@@ -51,8 +54,8 @@ pub(super) fn list(data: &Path, json: bool) -> anyhow::Result<String> {
     })
 }
 
-pub(super) fn revoke(data: &Path, id: &str) -> anyhow::Result<String> {
-    match ask(data, &AdminRequest::Revoke { id: id.to_owned() })? {
+pub(super) fn revoke(store: &Store, id: &str) -> anyhow::Result<String> {
+    match ask(store, AdminRequest::Revoke { id: id.to_owned() })? {
         AdminResponse::Revoked { existed: true } => Ok(String::new()),
         AdminResponse::Revoked { existed: false } => {
             bail!("no token or agent has the id {id:?}; see exec-server token list")
@@ -61,13 +64,19 @@ pub(super) fn revoke(data: &Path, id: &str) -> anyhow::Result<String> {
     }
 }
 
-fn ask(data: &Path, request: &AdminRequest) -> anyhow::Result<AdminResponse> {
+fn ask(store: &Store, request: AdminRequest) -> anyhow::Result<AdminResponse> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let response = runtime.block_on(administer(data, request));
-    response.with_context(|| format!("cannot manage the tokens in {}", data.display()))
+    match store {
+        Store::Directory(data) => runtime
+            .block_on(administer(data, &request))
+            .with_context(|| format!("cannot manage the tokens in {}", data.display())),
+        Store::Cluster(options) => runtime
+            .block_on(administer_cluster(options, request))
+            .context("cannot manage the tokens of the cluster"),
+    }
 }
 
 fn table(credentials: &[CredentialSummary], now: SystemTime) -> String {

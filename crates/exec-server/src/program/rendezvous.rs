@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_rendezvous::{
-    ADMIN_SOCKET_FILE, DirectoryError, RedbDirectory, Rendezvous, RendezvousConfig,
+    ADMIN_SOCKET_FILE, Directory, DirectoryError, NatsDirectory, RedbDirectory, Rendezvous,
+    RendezvousConfig,
 };
 use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
 use tokio::time::{Instant, sleep};
 
 use super::door::{certificate_names, keep_certificate_current};
 use super::serve::Signals;
+use crate::cli::cluster::Store;
 use crate::cli::rendezvous::RendezvousOptions;
 
 /// How long a command that manages tokens may have the store open.
@@ -35,16 +37,21 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
-    let directory = open(&options.data).await?;
+    let store = options.store.store();
+    let directory = open(&store).await?;
     let tls = certificate(options)?.map(Arc::new);
     let config = RendezvousConfig {
         public_url: options.public_url.clone(),
         tls: tls.clone(),
         insecure: options.insecure,
-        admin_socket: Some(options.data.join(ADMIN_SOCKET_FILE)),
+        advertised_url: options.advertise.clone(),
+        admin_socket: match &store {
+            Store::Directory(data) => Some(data.join(ADMIN_SOCKET_FILE)),
+            Store::Cluster(_) => None,
+        },
         ..RendezvousConfig::new(options.listen.address)
     };
-    let service = Rendezvous::bind(config, Arc::new(directory)).await?;
+    let service = Rendezvous::bind(config, directory).await?;
     let _reloading = keep_certificate_current(tls.clone()).context("cannot handle signals")?;
     announce(service.url()).context("cannot write the URL to standard output")?;
     if let Some(tls) = tls.filter(|_| options.tls_self_signed) {
@@ -60,7 +67,17 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(data: &Path) -> anyhow::Result<RedbDirectory> {
+async fn open(store: &Store) -> anyhow::Result<Arc<dyn Directory>> {
+    match store {
+        Store::Directory(data) => Ok(Arc::new(open_embedded(data).await?)),
+        Store::Cluster(options) => {
+            let directory = NatsDirectory::connect(options).await;
+            Ok(Arc::new(directory.context("cannot use the state of the cluster")?))
+        }
+    }
+}
+
+async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match RedbDirectory::open(data) {
@@ -85,7 +102,8 @@ fn certificate(options: &RendezvousOptions) -> anyhow::Result<Option<TlsServer>>
             let address = options.listen.address.ip();
             let host = options.public_url.as_deref().and_then(host_of);
             let names = certificate_names([address].into_iter(), host);
-            let SelfSigned { certificate, key } = self_signed(&options.data.join("tls"), names)?;
+            let data = options.store.data.as_ref().expect("the command line requires it");
+            let SelfSigned { certificate, key } = self_signed(&data.join("tls"), names)?;
             Some((certificate, key))
         }
         _ => None,

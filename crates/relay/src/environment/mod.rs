@@ -19,6 +19,7 @@ use crate::frame::Frame;
 use crate::noise::Identity;
 use crate::registry::{RegisterResponse, RegistryClient, RegistryCredentials, RegistryError};
 use crate::socket::{self, write_frames};
+use crate::with_sources;
 use backoff::Backoff;
 use streams::{Streams, Verdict};
 
@@ -279,10 +280,4 @@ impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Environment").field("registry", &self.registry).finish_non_exhaustive()
     }
-}
-
-/// An error with what caused it, on one line.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(error.source(), |error| error.source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }

@@ -214,7 +214,7 @@ impl Streams {
             }
             Err(refusal) => {
                 self.slots.remove(&stream_id);
-                return self.refuse(stream_id, &super::with_sources(&refusal));
+                return self.refuse(stream_id, &crate::with_sources(&refusal));
             }
         };
         let answer = loose_frame(stream_id, Body::Handshake { payload: answer });

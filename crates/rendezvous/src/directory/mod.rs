@@ -5,6 +5,7 @@
 //! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never pass
 //! through it.
 
+mod nats;
 mod redb_directory;
 mod single_use;
 mod store;
@@ -19,6 +20,7 @@ use tokio::sync::broadcast;
 use crate::credential::{Credential, CredentialId};
 use crate::environment_id::EnvironmentId;
 use crate::public_key::PublicKey;
+pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
 
 /// The SHA-256 of a secret. Secrets themselves are not kept.
@@ -33,7 +35,7 @@ pub enum DirectoryError {
     Full,
     #[error("the store {path} is in use by another process")]
     InUse { path: String },
-    #[error("cannot use the store: {0}")]
+    #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -49,18 +51,20 @@ pub struct Registration {
     pub ticket: SecretHash,
 }
 
-/// The registration of an environment, and until when a node holds its socket.
+/// The registration of an environment, and whether a node holds its socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Grows with every registration of the environment.
     pub generation: u64,
     pub registration: Registration,
-    /// A node says that the environment is connected; in the past otherwise.
-    pub online_until: Option<SystemTime>,
+    /// Since the last [`Directory::renew`]. A directory that several nodes share forgets it, or the
+    /// whole lease, when it is not renewed for a while.
+    #[serde(default)]
+    pub is_online: bool,
 }
 
 /// Lets one harness open one socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     pub environment: EnvironmentId,
     pub registration_id: String,
@@ -69,7 +73,7 @@ pub struct Ticket {
 }
 
 /// Lets the owner of a key open streams at one registration, once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authorization {
     pub environment: EnvironmentId,
     pub registration_id: String,
@@ -98,13 +102,12 @@ pub trait Directory: Debug + Send + Sync + 'static {
         expected: Option<u64>,
     ) -> Result<Lease, DirectoryError>;
 
-    /// Says that the environment is connected until then. Fails with [`DirectoryError::Conflict`] if the
-    /// generation is another one.
+    /// Says that the environment is connected; repeated for as long as that is so. Fails with
+    /// [`DirectoryError::Conflict`] if the generation is another one.
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
-        online_until: SystemTime,
     ) -> Result<(), DirectoryError>;
 
     /// Says that the environment is not connected any more. Nothing happens if the generation is another
@@ -116,12 +119,6 @@ pub trait Directory: Debug + Send + Sync + 'static {
     ) -> Result<(), DirectoryError>;
 
     async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError>;
-
-    /// The environment whose current registration has this ticket.
-    async fn environment_by_ticket(
-        &self,
-        ticket: SecretHash,
-    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError>;
 
     async fn put_ticket(
         &self,
@@ -177,4 +174,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
 
     /// Signs agent identities and their tasks. Made when it is first asked for, and durable.
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
+
+    /// Whether calls can be answered now, as far as is known without one.
+    fn is_reachable(&self) -> bool;
 }

@@ -31,7 +31,8 @@ const REVOCATIONS: usize = 256;
 #[derive(Debug)]
 pub struct RedbDirectory {
     database: Arc<Database>,
-    online: Mutex<HashMap<EnvironmentId, (u64, SystemTime)>>,
+    /// The generations that are connected.
+    online: Mutex<HashMap<EnvironmentId, u64>>,
     tickets: SingleUse<Ticket>,
     authorizations: SingleUse<Authorization>,
     revocations: broadcast::Sender<Revocation>,
@@ -87,13 +88,11 @@ impl RedbDirectory {
     }
 
     fn with_presence(&self, environment: &EnvironmentId, lease: Lease) -> Lease {
-        let online = self.online();
-        let until = online.get(environment);
-        let until = until.filter(|(generation, _)| *generation == lease.generation);
-        Lease { online_until: until.map(|(_, until)| *until), ..lease }
+        let is_online = self.online().get(environment) == Some(&lease.generation);
+        Lease { is_online, ..lease }
     }
 
-    fn online(&self) -> MutexGuard<'_, HashMap<EnvironmentId, (u64, SystemTime)>> {
+    fn online(&self) -> MutexGuard<'_, HashMap<EnvironmentId, u64>> {
         self.online.lock().expect("no code panics while it holds the map")
     }
 }
@@ -117,18 +116,15 @@ impl Directory for RedbDirectory {
         &self,
         environment: &EnvironmentId,
         generation: u64,
-        online_until: SystemTime,
     ) -> Result<(), DirectoryError> {
         let current = self.lookup(environment).await?;
         if current.is_none_or(|lease| lease.generation != generation) {
             return Err(DirectoryError::Conflict);
         }
         let mut online = self.online();
-        let current = online.entry(environment.clone()).or_insert((generation, online_until));
+        let current = online.entry(environment.clone()).or_insert(generation);
         // A newer registration may have been faster.
-        if current.0 <= generation {
-            *current = (generation, online_until);
-        }
+        *current = generation.max(*current);
         Ok(())
     }
 
@@ -138,7 +134,7 @@ impl Directory for RedbDirectory {
         generation: u64,
     ) -> Result<(), DirectoryError> {
         let mut online = self.online();
-        if online.get(environment).is_some_and(|(current, _)| *current == generation) {
+        if online.get(environment) == Some(&generation) {
             online.remove(environment);
         }
         Ok(())
@@ -148,17 +144,6 @@ impl Directory for RedbDirectory {
         let id = environment.clone();
         let lease = self.run(move |database| store::read_lease(database, id.as_str())).await?;
         Ok(lease.map(|lease| self.with_presence(environment, lease)))
-    }
-
-    async fn environment_by_ticket(
-        &self,
-        ticket: SecretHash,
-    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError> {
-        let found = self.run(move |database| store::environment_by_ticket(database, ticket));
-        Ok(found.await?.map(|(environment, lease)| {
-            let lease = self.with_presence(&environment, lease);
-            (environment, lease)
-        }))
     }
 
     async fn put_ticket(
@@ -241,5 +226,9 @@ impl Directory for RedbDirectory {
 
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
         self.run(store::signing_secret).await
+    }
+
+    fn is_reachable(&self) -> bool {
+        true
     }
 }

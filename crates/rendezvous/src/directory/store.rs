@@ -11,8 +11,6 @@ use crate::environment_id::EnvironmentId;
 
 /// Environment to [`Lease`], as JSON.
 const REGISTRATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("registrations");
-/// Hash of the ticket to environment.
-const TICKETS: TableDefinition<'_, SecretHash, &str> = TableDefinition::new("tickets");
 /// Id to [`Credential`], as JSON.
 const CREDENTIALS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("credentials");
 /// Hash of the token to id of the credential.
@@ -28,7 +26,6 @@ const SECRETS: TableDefinition<'_, &str, SecretHash> = TableDefinition::new("sec
 pub(super) fn make_tables(database: &Database) -> Result<(), DirectoryError> {
     let write = database.begin_write().map_err(failed)?;
     write.open_table(REGISTRATIONS).map_err(failed)?;
-    write.open_table(TICKETS).map_err(failed)?;
     write.open_table(CREDENTIALS).map_err(failed)?;
     write.open_table(TOKENS).map_err(failed)?;
     write.open_table(ASSERTIONS).map_err(failed)?;
@@ -45,20 +42,15 @@ pub(super) fn replace_registration(
     let write = database.begin_write().map_err(failed)?;
     let lease = {
         let mut registrations = write.open_table(REGISTRATIONS).map_err(failed)?;
-        let mut tickets = write.open_table(TICKETS).map_err(failed)?;
         let before: Option<Lease> = match registrations.get(environment.as_str()).map_err(failed)? {
             Some(json) => Some(from_json(json.value())?),
             None => None,
         };
-        if before.as_ref().map(|lease| lease.generation) != expected {
+        if before.map(|lease| lease.generation) != expected {
             return Err(DirectoryError::Conflict);
         }
-        if let Some(before) = before {
-            tickets.remove(before.registration.ticket).map_err(failed)?;
-        }
-        tickets.insert(registration.ticket, environment.as_str()).map_err(failed)?;
         let generation = expected.map_or(1, |generation| generation + 1);
-        let lease = Lease { generation, registration, online_until: None };
+        let lease = Lease { generation, registration, is_online: false };
         registrations.insert(environment.as_str(), &*to_json(&lease)?).map_err(failed)?;
         lease
     };
@@ -99,19 +91,6 @@ pub(super) fn read_credential(
     let credentials = read.open_table(CREDENTIALS).map_err(failed)?;
     let credential = credentials.get(id).map_err(failed)?;
     credential.map(|json| from_json(json.value())).transpose()
-}
-
-pub(super) fn environment_by_ticket(
-    database: &Database,
-    ticket: SecretHash,
-) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError> {
-    let read = database.begin_read().map_err(failed)?;
-    let tickets = read.open_table(TICKETS).map_err(failed)?;
-    let Some(environment) = tickets.get(ticket).map_err(failed)? else { return Ok(None) };
-    let environment: EnvironmentId = environment.value().parse().map_err(failed)?;
-    let lease = read_lease(database, environment.as_str())?;
-    let lease = lease.filter(|lease| lease.registration.ticket == ticket);
-    Ok(lease.map(|lease| (environment, lease)))
 }
 
 pub(super) fn put_credential(

@@ -185,7 +185,7 @@ async fn sockets_are_served_over_tls() {
     .await;
     assert!(service.url.starts_with("https://127.0.0.1:"));
     // The ticket is wrong, so the refusal came through TLS.
-    let url = service.url.replace("https", "wss") + "/relay/environment?ticket=wrong";
+    let url = service.url.replace("https", "wss") + "/relay/environment?id=box&ticket=wrong";
     let trust = ServerTrust::Fingerprint(fingerprint);
     let tls = TlsOptions { trust, ..TlsOptions::default() };
     let refused = dial(&url, &DialOptions { tls, ..DialOptions::default() }).await;
@@ -226,7 +226,7 @@ async fn nodes_share_a_directory_and_no_data_path() {
         let data = scratch.path().join(name);
         std::fs::create_dir(&data).unwrap();
         Service::start_on(Arc::clone(&directory), &data, "127.0.0.1:0", |config| {
-            config.lease_lifetime = Duration::from_millis(300);
+            config.renew_interval = Duration::from_millis(100);
         })
         .await
     };

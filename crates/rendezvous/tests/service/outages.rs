@@ -68,9 +68,8 @@ impl Directory for UnreliableDirectory {
         &self,
         environment: &EnvironmentId,
         generation: u64,
-        online_until: SystemTime,
     ) -> Result<(), DirectoryError> {
-        self.reach()?.renew(environment, generation, online_until).await
+        self.reach()?.renew(environment, generation).await
     }
 
     async fn release(
@@ -83,13 +82,6 @@ impl Directory for UnreliableDirectory {
 
     async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {
         self.reach()?.lookup(environment).await
-    }
-
-    async fn environment_by_ticket(
-        &self,
-        ticket: SecretHash,
-    ) -> Result<Option<(EnvironmentId, Lease)>, DirectoryError> {
-        self.reach()?.environment_by_ticket(ticket).await
     }
 
     async fn put_ticket(
@@ -162,6 +154,10 @@ impl Directory for UnreliableDirectory {
 
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
         self.reach()?.signing_secret().await
+    }
+
+    fn is_reachable(&self) -> bool {
+        !self.is_down.load(Ordering::SeqCst)
     }
 }
 

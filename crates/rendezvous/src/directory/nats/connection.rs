@@ -1,0 +1,132 @@
+//! The connection of a node to its NATS servers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectOptions, ServerAddr};
+
+use super::super::DirectoryError;
+
+/// One answer of a server. Peers of a rendezvous try again after it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that hangs is noticed after the second of these.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// The first version on which compare-and-set in a replicated bucket was seen to have one winner. On
+/// 2.9 it has several.
+const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
+
+/// Where the state of a cluster is kept.
+#[derive(Debug, Clone)]
+pub struct NatsOptions {
+    /// `nats://HOST[:PORT]` or `tls://HOST[:PORT]`, at least one.
+    pub servers: Vec<String>,
+    /// A file with a JWT and an NKey seed.
+    pub credentials: Option<PathBuf>,
+    /// The authorities that vouch for the servers, as PEM; by default those of the system.
+    pub tls_ca: Option<PathBuf>,
+    /// How many servers keep each bucket: 1, 3 or 5. By default as many as do, or one if it is new.
+    pub replicas: Option<usize>,
+}
+
+impl NatsOptions {
+    #[must_use]
+    pub fn new(servers: Vec<String>) -> Self {
+        Self { servers, credentials: None, tls_ca: None, replicas: None }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NatsError {
+    #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
+    Url { url: String, source: std::io::Error },
+    #[error("cannot read the credentials {}", path.display())]
+    Credentials { path: PathBuf, source: std::io::Error },
+    #[error("cannot connect to a NATS server")]
+    Connect(#[from] async_nats::ConnectError),
+    #[error(
+        "NATS {version} loses updates of replicated buckets; use {FIRST_WITH_ATOMIC_REPLICAS} or \
+         newer, or one replica"
+    )]
+    TooOldForReplicas { version: String },
+}
+
+/// Connects, and goes on doing so for as long as the client lives. Fails if no server answers now.
+pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), DirectoryError> {
+    let client =
+        connect_client(options).await.map_err(|error| DirectoryError::Store(error.into()))?;
+    let mut context = jetstream::new(client.clone());
+    context.set_timeout(REQUEST_TIMEOUT);
+    Ok((client, context))
+}
+
+async fn connect_client(options: &NatsOptions) -> Result<Client, NatsError> {
+    let servers = options
+        .servers
+        .iter()
+        .map(|url| url.parse().map_err(|source| NatsError::Url { url: url.clone(), source }));
+    let servers: Vec<ServerAddr> = servers.collect::<Result<_, _>>()?;
+    let mut connecting = ConnectOptions::new()
+        .name("exec-server rendezvous")
+        .connection_timeout(CONNECT_TIMEOUT)
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .ping_interval(PING_INTERVAL)
+        .reconnect_delay_callback(|attempts| {
+            let exponent = u32::try_from(attempts).unwrap_or(u32::MAX).min(10);
+            (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
+        });
+    if let Some(path) = &options.credentials {
+        let failed = |source| NatsError::Credentials { path: path.clone(), source };
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        connecting = connecting.credentials(&text).map_err(failed)?;
+    }
+    if let Some(path) = &options.tls_ca {
+        connecting = connecting.add_root_certificates(path.clone()).require_tls(true);
+    }
+    let client = connecting.connect(servers).await?;
+    let version = client.server_info().version;
+    let is_new_enough =
+        Version::parse(&version).is_some_and(|version| version >= FIRST_WITH_ATOMIC_REPLICAS);
+    if options.replicas.is_some_and(|replicas| replicas > 1) && !is_new_enough {
+        return Err(NatsError::TooOldForReplicas { version });
+    }
+    Ok(client)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+impl Version {
+    /// `2.15.1`, and what may follow, as in `2.15.1-RC.1`.
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.split(['-', '+']).next()?;
+        let mut parts = text.split('.').map(|part| part.parse().ok());
+        Some(Self(parts.next()??, parts.next()??, parts.next()??))
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(major, minor, patch) = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        let parse = |text| Version::parse(text).unwrap();
+        assert!(parse("2.9.10") < FIRST_WITH_ATOMIC_REPLICAS);
+        assert!(parse("2.15.1-RC.2") >= FIRST_WITH_ATOMIC_REPLICAS);
+        assert!(parse("2.100.0") > FIRST_WITH_ATOMIC_REPLICAS);
+        assert_eq!(Version::parse("2.15"), None);
+        assert_eq!(Version::parse("dev"), None);
+    }
+}

@@ -1,0 +1,321 @@
+//! The directory of a cluster: buckets of NATS JetStream, which all nodes share.
+//!
+//! A lease is changed by compare-and-set on the revision of its key. Revisions only grow, so the one
+//! that a registration got is its generation. Leases, tickets and authorizations expire in the
+//! servers, by age: a node that dies needs to take nothing back, and no clock of a node matters.
+
+mod bucket;
+mod connection;
+mod credentials;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use async_nats::Client;
+use async_nats::connection::State;
+use async_trait::async_trait;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinSet;
+
+use self::bucket::{Bucket, Entry, key};
+use self::credentials::Credentials;
+use super::store::failed;
+use super::{
+    Authorization, Directory, DirectoryError, Lease, Registration, Revocation, SecretHash, Ticket,
+};
+use crate::credential::{Credential, CredentialId};
+use crate::environment_id::EnvironmentId;
+pub use connection::NatsOptions;
+
+/// A lease that no node renews is gone after this time.
+const LEASE_AGE: Duration = Duration::from_secs(45);
+/// Tickets and authorizations are good for less.
+const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
+/// Assertions are accepted for a shorter time.
+const ASSERTION_AGE: Duration = Duration::from_secs(180);
+const SIGNING_SECRET: &str = "secret.signing";
+/// A change that others outrun is tried again so often.
+const ATTEMPTS: usize = 4;
+
+#[derive(Debug)]
+pub struct NatsDirectory {
+    client: Client,
+    leases: Bucket,
+    tickets: Bucket,
+    authorizations: Bucket,
+    assertions: Bucket,
+    credentials: Arc<Credentials>,
+    signing_secret: [u8; 32],
+    /// The leases that this node has written last. With them a renewal is one round trip, and a lease
+    /// that expired while no server was reachable can be written again.
+    held: Mutex<HashMap<EnvironmentId, Held>>,
+    _watch: JoinSet<()>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    generation: u64,
+    registration: Registration,
+    revision: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredLease {
+    /// `None` in the first revision, which is the generation itself.
+    generation: Option<u64>,
+    registration: Registration,
+    is_online: bool,
+}
+
+impl NatsDirectory {
+    /// Connects, makes the buckets that do not exist, and reads the credentials.
+    pub async fn connect(options: &NatsOptions) -> Result<Self, DirectoryError> {
+        let (client, context) = Box::pin(connection::connect(options)).await?;
+        let open = |name, age| Box::pin(Bucket::open(&context, name, age, options.replicas));
+        let durable = open("exec-server-credentials", None).await?;
+        let signing_secret = shared_secret(&durable).await?;
+        let credentials = Credentials::new(durable);
+        let (is_current, mut current) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&credentials).follow(is_current));
+        current.wait_for(|is_current| *is_current).await.map_err(failed)?;
+        Ok(Self {
+            leases: open("exec-server-leases", Some(LEASE_AGE)).await?,
+            tickets: open("exec-server-tickets", Some(SINGLE_USE_AGE)).await?,
+            authorizations: open("exec-server-authorizations", Some(SINGLE_USE_AGE)).await?,
+            assertions: open("exec-server-assertions", Some(ASSERTION_AGE)).await?,
+            client,
+            credentials,
+            signing_secret,
+            held: Mutex::default(),
+            _watch: tasks,
+        })
+    }
+
+    async fn read_lease(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Entry<StoredLease>, DirectoryError> {
+        self.leases.get(&key(environment.as_str())).await
+    }
+
+    /// Says whether the environment is connected here, if its generation is still this one.
+    async fn set_presence(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        is_online: bool,
+    ) -> Result<(), DirectoryError> {
+        let written = self.held().get(environment).cloned();
+        let written = written.filter(|held| held.generation == generation);
+        let mut next = written.clone();
+        for _ in 0..ATTEMPTS {
+            let held = match next.take() {
+                Some(held) => held,
+                None => self.read_held(environment, generation, written.as_ref()).await?,
+            };
+            let Held { ref registration, revision, .. } = held;
+            let lease = StoredLease {
+                generation: Some(generation),
+                registration: registration.clone(),
+                is_online,
+            };
+            match self.leases.update(&key(environment.as_str()), &lease, revision).await {
+                Err(DirectoryError::Conflict) => {}
+                Err(error) => return Err(error),
+                Ok(revision) => {
+                    self.held().insert(environment.clone(), Held { revision, ..held });
+                    return Ok(());
+                }
+            }
+        }
+        Err(DirectoryError::Conflict)
+    }
+
+    /// The lease as it is stored now. One that has expired since this node wrote it can be written
+    /// again: no other has taken its place.
+    async fn read_held(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        written: Option<&Held>,
+    ) -> Result<Held, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        let found = match value {
+            Some(lease) if lease.generation.unwrap_or(revision) == generation => {
+                Some(Held { generation, registration: lease.registration, revision })
+            }
+            Some(_) => None,
+            None => written.map(|held| Held { revision, ..held.clone() }),
+        };
+        found.ok_or_else(|| {
+            self.forget_held(environment, generation);
+            DirectoryError::Conflict
+        })
+    }
+
+    fn forget_held(&self, environment: &EnvironmentId, generation: u64) {
+        let mut held = self.held();
+        if held.get(environment).is_some_and(|held| held.generation == generation) {
+            held.remove(environment);
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Held>> {
+        self.held.lock().expect("no code panics while it holds the map")
+    }
+}
+
+#[async_trait]
+impl Directory for NatsDirectory {
+    async fn register(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+        expected: Option<u64>,
+    ) -> Result<Lease, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        if value.map(|lease| lease.generation.unwrap_or(revision)) != expected {
+            return Err(DirectoryError::Conflict);
+        }
+        let lease = StoredLease { generation: None, registration, is_online: false };
+        let generation = self.leases.update(&key(environment.as_str()), &lease, revision).await?;
+        Ok(Lease { generation, registration: lease.registration, is_online: false })
+    }
+
+    async fn renew(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+    ) -> Result<(), DirectoryError> {
+        self.set_presence(environment, generation, true).await
+    }
+
+    async fn release(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+    ) -> Result<(), DirectoryError> {
+        let released = self.set_presence(environment, generation, false).await;
+        self.forget_held(environment, generation);
+        match released {
+            Err(DirectoryError::Conflict) => Ok(()),
+            released => released,
+        }
+    }
+
+    async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        Ok(value.map(|lease| Lease {
+            generation: lease.generation.unwrap_or(revision),
+            registration: lease.registration,
+            is_online: lease.is_online,
+        }))
+    }
+
+    async fn put_ticket(
+        &self,
+        hash: SecretHash,
+        ticket: Ticket,
+        _now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        self.tickets.put(&key(hash), &ticket).await.map(drop)
+    }
+
+    async fn take_ticket(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Ticket>, DirectoryError> {
+        let ticket: Option<Ticket> = self.tickets.take(&key(hash)).await?;
+        Ok(ticket.filter(|ticket| ticket.expires > now))
+    }
+
+    async fn put_authorization(
+        &self,
+        hash: SecretHash,
+        authorization: Authorization,
+        _now: SystemTime,
+    ) -> Result<(), DirectoryError> {
+        self.authorizations.put(&key(hash), &authorization).await.map(drop)
+    }
+
+    async fn take_authorization(
+        &self,
+        hash: SecretHash,
+        now: SystemTime,
+    ) -> Result<Option<Authorization>, DirectoryError> {
+        let authorization: Option<Authorization> = self.authorizations.take(&key(hash)).await?;
+        Ok(authorization.filter(|authorization| authorization.expires > now))
+    }
+
+    async fn put_credential(&self, credential: Credential) -> Result<(), DirectoryError> {
+        self.credentials.put(credential).await
+    }
+
+    async fn token_by_hash(&self, hash: SecretHash) -> Result<Option<Credential>, DirectoryError> {
+        Ok(self.credentials.by_token(hash))
+    }
+
+    async fn credential(&self, id: &CredentialId) -> Result<Option<Credential>, DirectoryError> {
+        Ok(self.credentials.by_id(id))
+    }
+
+    async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError> {
+        Ok(self.credentials.list())
+    }
+
+    async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError> {
+        self.credentials.revoke(id).await
+    }
+
+    fn watch_revocations(&self) -> broadcast::Receiver<Revocation> {
+        self.credentials.watch_revocations()
+    }
+
+    async fn remember_assertion(
+        &self,
+        hash: SecretHash,
+        expires: SystemTime,
+        now: SystemTime,
+    ) -> Result<bool, DirectoryError> {
+        let key = key(hash);
+        let Entry { value, revision } = self.assertions.get::<SystemTime>(&key).await?;
+        if value.is_some_and(|expires| expires >= now) {
+            return Ok(false);
+        }
+        match self.assertions.update(&key, &expires, revision).await {
+            Ok(_) => Ok(true),
+            Err(DirectoryError::Conflict) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
+        Ok(self.signing_secret)
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+}
+
+/// Made by the first node of the cluster.
+async fn shared_secret(bucket: &Bucket) -> Result<[u8; 32], DirectoryError> {
+    loop {
+        let Entry { value, revision } = bucket.get(SIGNING_SECRET).await?;
+        if let Some(secret) = value {
+            return Ok(secret);
+        }
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).expect("the system has randomness");
+        match bucket.update(SIGNING_SECRET, &secret, revision).await {
+            Ok(_) => return Ok(secret),
+            Err(DirectoryError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
