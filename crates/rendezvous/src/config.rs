@@ -31,6 +31,9 @@ pub struct RendezvousConfig {
     pub environment_grace: Duration,
     /// How often the directory is told that an environment is connected here.
     pub renew_interval: Duration,
+    /// When the service ends, environments are sent to other nodes one by one over this time. Zero where
+    /// there are no others.
+    pub drain_spread: Duration,
     /// How long peers have to take the close frame when the service ends.
     pub drain_timeout: Duration,
     pub quotas: Quotas,
@@ -58,6 +61,7 @@ impl RendezvousConfig {
             stream_grace: Duration::from_secs(45),
             environment_grace: Duration::from_secs(45),
             renew_interval: Duration::from_secs(10),
+            drain_spread: Duration::ZERO,
             drain_timeout: Duration::from_secs(3),
             quotas: Quotas::default(),
         }

@@ -5,7 +5,7 @@ use exec_server_relay::registry::{ENVIRONMENT_OFFLINE, ErrorBody, ErrorResponse}
 use exec_server_relay::with_sources;
 use exec_server_transport::HttpReply;
 use http_body_util::Full;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
@@ -86,6 +86,10 @@ impl Refusal {
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
                 HttpReply::Unauthorized(response)
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                HttpReply::Answer(response)
             }
             _ => HttpReply::Answer(response),
         }

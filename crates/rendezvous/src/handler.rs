@@ -39,6 +39,9 @@ pub(crate) struct Handler {
     pub(crate) registry: Registry,
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
+    /// No environment may come here any more.
+    pub(crate) is_leaving: AtomicBool,
+    /// No call is answered any more.
     pub(crate) is_draining: AtomicBool,
 }
 
@@ -92,7 +95,11 @@ impl Handler {
         body: Incoming,
     ) -> Result<HttpReply, Refusal> {
         let body = read(body).await;
-        if self.is_draining.load(Ordering::Relaxed) {
+        let is_refused = match call {
+            "register" => self.is_leaving.load(Ordering::Relaxed),
+            _ => self.is_draining.load(Ordering::Relaxed),
+        };
+        if is_refused {
             return Err(Refusal::draining());
         }
         let now = SystemTime::now();
@@ -129,6 +136,9 @@ impl Handler {
         let now = SystemTime::now();
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/relay/environment") => {
+                if self.is_leaving.load(Ordering::Relaxed) {
+                    return Err(Refusal::draining());
+                }
                 let environment = value("id")?.parse().map_err(|_| Refusal::bad_ticket())?;
                 self.registry.admit_environment(environment, value("ticket")?, now).await
             }

@@ -150,6 +150,16 @@ impl Registry {
         }
     }
 
+    /// Whether another node holds the socket of an environment.
+    pub(crate) async fn is_elsewhere(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<bool, DirectoryError> {
+        let lease = self.directory.lookup(environment).await?;
+        let node = lease.and_then(|lease| self.node_of(environment, &lease));
+        Ok(node.is_some_and(|node| node != self.node_url))
+    }
+
     /// Says once whether an authorization holds for a key at a registration.
     pub(crate) async fn validate(
         &self,

@@ -65,6 +65,7 @@ pub struct Rendezvous {
     url: String,
     sweep_interval: Duration,
     renew_interval: Duration,
+    drain_spread: Duration,
     drain_timeout: Duration,
     _admin: Option<AdminSocket>,
 }
@@ -123,6 +124,7 @@ impl Rendezvous {
             url,
             sweep_interval: shortest.clamp(Duration::from_millis(5), LONGEST_SWEEP_INTERVAL),
             renew_interval: config.renew_interval,
+            drain_spread: config.drain_spread,
             drain_timeout: config.drain_timeout,
             _admin: admin.transpose()?,
         })
@@ -143,6 +145,7 @@ impl Rendezvous {
     pub async fn serve_until(mut self, shutdown: impl Future<Output = ()>) {
         let mut sockets = JoinSet::new();
         let mut renewals = JoinSet::new();
+        let mut moves = JoinSet::new();
         let mut rechecks = JoinSet::new();
         let mut missed_revocations = false;
         let mut revocations = self.handler.directory.watch_revocations();
@@ -165,7 +168,12 @@ impl Rendezvous {
                     handler.router.sweep(Instant::now(), SystemTime::now());
                     handler.registry.forget_idle(Instant::now());
                     handler.authentication.forget_idle(Instant::now());
+                    self.listener.readiness().set_degraded(!handler.directory.is_reachable());
+                    if moves.is_empty() {
+                        moves.spawn(async move { handler.follow_moved().await });
+                    }
                 }
+                Some(_) = moves.join_next() => {}
                 _ = renew.tick(), if renewals.is_empty() => {
                     renewals.spawn(async move { handler.renew_all().await });
                 }
@@ -178,7 +186,34 @@ impl Rendezvous {
                 () = &mut shutdown => break,
             }
         }
+        self.leave(&mut sockets).await;
         self.drain(sockets).await;
+    }
+
+    /// Sends environments to other nodes, one after the other: all at once would be a burst of
+    /// registrations there. Harnesses of those that are still here are let in.
+    async fn leave(&mut self, sockets: &mut JoinSet<()>) {
+        self.handler.is_leaving.store(true, Ordering::Relaxed);
+        self.listener.readiness().set_degraded(true);
+        let environments = self.handler.router.online();
+        let count = u32::try_from(environments.len()).unwrap_or(u32::MAX);
+        let Some(pause) = self.drain_spread.checked_div(count).filter(|it| !it.is_zero()) else {
+            return;
+        };
+        for (environment, _) in environments {
+            self.handler.router.close_environment(&environment);
+            let mut paused = std::pin::pin!(sleep(pause));
+            loop {
+                let handler = Arc::clone(&self.handler);
+                tokio::select! {
+                    (connection, grant) = self.listener.accept() => {
+                        sockets.spawn(async move { handler.serve(connection, grant).await });
+                    }
+                    Some(_) = sockets.join_next() => {}
+                    () = &mut paused => break,
+                }
+            }
+        }
     }
 
     /// The listener stays: health answers until the end, readiness says no.
@@ -264,6 +299,18 @@ impl Handler {
         }
     }
 
+    /// An environment that was lost here may be at another node by now. Its harnesses connect again and
+    /// are led there.
+    async fn follow_moved(&self) {
+        for environment in self.router.awaited() {
+            match self.registry.is_elsewhere(&environment).await {
+                Ok(true) => self.router.close_environment(&environment),
+                Ok(false) => {}
+                Err(error) => return self.report(Err(error)),
+            }
+        }
+    }
+
     /// For a watch that missed some.
     async fn close_all_revoked(&self) {
         for credential in self.router.credentials() {
@@ -315,6 +362,7 @@ fn new_handler(
         registry,
         router,
         status: StatusPage::new(is_open),
+        is_leaving: AtomicBool::new(false),
         is_draining: AtomicBool::new(false),
     }
 }

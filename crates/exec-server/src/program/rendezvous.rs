@@ -24,6 +24,9 @@ use crate::cli::rendezvous::RendezvousOptions;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How long the environments of a node have to move when it ends.
+const CLUSTER_DRAIN_SPREAD: Duration = Duration::from_secs(10);
+
 pub(super) fn run(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -48,6 +51,10 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
         admin_socket: match &store {
             Store::Directory(data) => Some(data.join(ADMIN_SOCKET_FILE)),
             Store::Cluster(_) => None,
+        },
+        drain_spread: match &store {
+            Store::Directory(_) => Duration::ZERO,
+            Store::Cluster(_) => CLUSTER_DRAIN_SPREAD,
         },
         ..RendezvousConfig::new(options.listen.address)
     };

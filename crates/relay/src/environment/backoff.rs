@@ -5,8 +5,6 @@ use std::time::Duration;
 use rand::RngExt as _;
 
 const FIRST: Duration = Duration::from_secs(1);
-/// Attempts after which the rendezvous may have moved.
-const MANY_FAILURES: u32 = 5;
 const LONGEST: Duration = Duration::from_secs(30);
 /// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
 /// environment in and throws it out.
@@ -27,11 +25,6 @@ impl Backoff {
         let pause = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(rand::rng().random_range(0.5..=1.0))
-    }
-
-    /// Whether so many attempts have failed that the address may be wrong.
-    pub(super) fn is_long(&self) -> bool {
-        self.failures >= MANY_FAILURES
     }
 
     /// A socket that worked is replaced at once.

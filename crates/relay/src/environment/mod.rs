@@ -157,7 +157,7 @@ impl Environment {
             )
     }
 
-    /// Uses one registration until the rendezvous refuses it; `Ok` on shutdown.
+    /// Uses one registration until its URL leads nowhere; `Ok` on shutdown.
     async fn serve(
         &mut self,
         registration: &RegisterResponse,
@@ -183,27 +183,23 @@ impl Environment {
                         SocketEnd::TooManyFailures => self.backoff.after_failure(),
                     }
                 }
-                Err(error) if error.is_refusal() || self.backoff.is_long() => {
-                    // Two environments with one id would otherwise replace each other as fast as they
-                    // can.
+                Err(error) => {
+                    // The rendezvous refuses the URL, or the node is gone and the registry knows
+                    // another one. Two environments with one id would otherwise replace each other
+                    // as fast as they can.
                     let pause = self.backoff.after_failure();
                     let error = with_sources(&error);
                     tracing::warn!(
                         error,
                         ?pause,
-                        "registering again; another server may have registered as this environment"
+                        "registering again: the rendezvous is away or has another environment of \
+                         this name"
                     );
                     tokio::select! {
                         () = self.streams.reap_during(sleep(pause)) => {}
                         () = &mut shutdown => return Ok(()),
                     }
                     return Err(NeedsRegistration);
-                }
-                Err(error) => {
-                    let error = with_sources(&error);
-                    let pause = self.backoff.after_failure();
-                    tracing::warn!(error, ?pause, "cannot reach the rendezvous; trying again");
-                    pause
                 }
             };
             tokio::select! {
@@ -273,7 +269,7 @@ impl Environment {
     }
 }
 
-/// The rendezvous refuses the URL of the registration.
+/// The URL of the registration leads nowhere.
 struct NeedsRegistration;
 
 impl std::fmt::Debug for Environment {

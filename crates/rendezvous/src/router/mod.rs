@@ -256,6 +256,24 @@ impl Router {
         credentials
     }
 
+    /// Sends the peers of an environment to another node.
+    pub(crate) fn close_environment(&self, environment: &EnvironmentId) {
+        if let Some(environment) = self.lock().get(environment) {
+            environment.close_all(RESTARTING);
+        }
+    }
+
+    /// Environments that harnesses wait for here.
+    pub(crate) fn awaited(&self) -> Vec<EnvironmentId> {
+        let environments = self.lock();
+        let is_awaited = |environment: &Environment| {
+            let status = environment.status();
+            !status.is_online && status.harnesses > 0
+        };
+        let awaited = environments.iter().filter(|(_, environment)| is_awaited(environment));
+        awaited.map(|(id, _)| id.clone()).collect()
+    }
+
     /// The service ends; peers come back at once.
     pub(crate) fn close_all(&self) {
         let environments = self.lock();

@@ -100,7 +100,8 @@ impl Gate {
         };
         Err(match *request.method() {
             Method::GET | Method::HEAD if is_ready => answer(StatusCode::OK, "ok"),
-            Method::GET | Method::HEAD => draining(),
+            Method::GET | Method::HEAD if self.readiness.is_draining() => draining(),
+            Method::GET | Method::HEAD => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready"),
             _ => only_get(),
         })
     }
@@ -134,7 +135,7 @@ impl Gate {
                 "Sec-WebSocket-Key must be 16 bytes in base64",
             ));
         };
-        if !self.readiness.is_ready() {
+        if self.readiness.is_draining() {
             return Err(draining());
         }
         Ok(key.clone())
@@ -373,6 +374,11 @@ mod tests {
     #[test]
     fn a_draining_server_is_healthy_and_not_ready() {
         let (gate, host) = (gate(), [("host", "localhost")]);
+        assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 200);
+        gate.readiness.set_degraded(true);
+        assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 503);
+        assert_eq!(status(&gate, &upgrade(&[])), 101);
+        gate.readiness.set_degraded(false);
         assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 200);
         gate.readiness.drain();
         assert_eq!(status(&gate, &request("GET", "/readyz", &host)), 503);

@@ -250,16 +250,32 @@ async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Bin
 /// Whether new clients are welcome: yes, until [`drain`](Self::drain).
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
-    draining: Arc<AtomicBool>,
+    flags: Arc<Flags>,
+}
+
+#[derive(Debug, Default)]
+struct Flags {
+    is_draining: AtomicBool,
+    is_degraded: AtomicBool,
 }
 
 impl Readiness {
     /// From now on `/readyz` answers 503 and upgrades are refused.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.flags.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// While it is set `/readyz` answers 503, so that load balancers prefer others. Clients are served
+    /// as before.
+    pub fn set_degraded(&self, is_degraded: bool) {
+        self.flags.is_degraded.store(is_degraded, Ordering::Relaxed);
     }
 
     pub fn is_ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        !self.is_draining() && !self.flags.is_degraded.load(Ordering::Relaxed)
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.flags.is_draining.load(Ordering::Relaxed)
     }
 }
