@@ -23,6 +23,7 @@ mod cli_sandbox;
 mod cli_server;
 mod cli_shell;
 mod client_stdio;
+mod cluster;
 mod environments;
 mod example_sessions;
 mod exits;

@@ -1,17 +1,14 @@
 //! Streams over links that are cut and lose packets, through a rendezvous that is killed: nothing is lost
 //! and nothing comes twice.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::process::Command;
 
 use exec_server_test_support::skipped;
 use rustix::process::Signal;
 
 use super::networks::{ADDRESS, Host, Networks, PORT};
+use crate::support::numbered_lines::{Echoing, Printing, numbered_lines_until};
 use crate::support::relay::{ENVIRONMENT_ID, wait_until_online};
 use crate::support::rendezvous::create_token;
 use crate::support::{Choices, PROGRAM, Running, eventually};
@@ -20,8 +17,6 @@ use crate::support::{Choices, PROGRAM, Running, eventually};
 const CUTS: u32 = 5;
 /// The rendezvous is killed and started again after each so many rounds.
 const ROUNDS_PER_RESTART: u32 = 4;
-/// How far the writer of the echo is ahead of its reader.
-const AHEAD: u64 = 200;
 
 #[test]
 fn cuts_of_every_link_lose_and_double_nothing() {
@@ -42,10 +37,7 @@ fn run(cuts: u32) {
     let scratch = tempfile::tempdir().unwrap();
     let mut site = Site::start(&networks, scratch.path());
     let stop = scratch.path().join("stop");
-    let script = format!(
-        "i=0; while [ ! -e {} ]; do echo $i; i=$((i + 1)); sleep 0.002; done; echo end $i",
-        stop.display()
-    );
+    let script = numbered_lines_until(&stop);
     let printing = Printing::start(site.client(Host::FirstClient, &["sh", "-c", &script]));
     let echoing = Echoing::start(site.client(Host::SecondClient, &["cat"]));
     // Both have their streams; a first contact may fail for good.
@@ -150,98 +142,4 @@ fn start_rendezvous(networks: &Networks, data: &Path) -> Running {
     let mut rendezvous = Running::start(program);
     assert!(rendezvous.line().starts_with("https://"), "the rendezvous is up");
     rendezvous
-}
-
-/// A client whose process prints numbered lines.
-struct Printing {
-    child: Child,
-    seen: Arc<AtomicU64>,
-    /// The number that the process says it would have printed next.
-    end: JoinHandle<u64>,
-}
-
-impl Printing {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let seen = Arc::<AtomicU64>::default();
-        let counter = Arc::clone(&seen);
-        let end = thread::spawn(move || {
-            for (expected, line) in (0_u64..).zip(lines) {
-                let line = line.unwrap();
-                match line.strip_prefix("end ") {
-                    Some(end) => return end.parse().unwrap(),
-                    None => assert_eq!(line, expected.to_string(), "lost or doubled"),
-                }
-                counter.store(expected, Ordering::Relaxed);
-            }
-            panic!("the client ended before its process");
-        });
-        Self { child, seen, end }
-    }
-
-    fn seen(&self) -> u64 {
-        assert!(!self.end.is_finished(), "the client has ended");
-        self.seen.load(Ordering::Relaxed)
-    }
-
-    fn finish(mut self) {
-        let end = self.end.join().unwrap();
-        assert_eq!(end, self.seen.load(Ordering::Relaxed) + 1, "all lines came");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-/// A client whose process sends back the numbered lines that it gets.
-struct Echoing {
-    child: Child,
-    seen: Arc<AtomicU64>,
-    stop: Arc<AtomicU64>,
-    writer: JoinHandle<u64>,
-    reader: JoinHandle<u64>,
-}
-
-impl Echoing {
-    fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (seen, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (echoed, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
-        let writer = thread::spawn(move || {
-            for number in 0_u64.. {
-                while number > echoed.load(Ordering::Relaxed) + AHEAD {
-                    thread::yield_now();
-                }
-                if stopped.load(Ordering::Relaxed) != 0 {
-                    return number;
-                }
-                writeln!(input, "{number}").unwrap();
-            }
-            unreachable!("numbers do not end");
-        });
-        let counter = Arc::clone(&seen);
-        let reader = thread::spawn(move || {
-            let mut count = 0;
-            for line in BufReader::new(output).lines() {
-                assert_eq!(line.unwrap(), count.to_string(), "lost or doubled");
-                counter.store(count, Ordering::Relaxed);
-                count += 1;
-            }
-            count
-        });
-        Self { child, seen, stop, writer, reader }
-    }
-
-    fn seen(&self) -> u64 {
-        assert!(!self.reader.is_finished(), "the client has ended");
-        self.seen.load(Ordering::Relaxed)
-    }
-
-    fn finish(mut self) {
-        self.stop.store(1, Ordering::Relaxed);
-        let written = self.writer.join().unwrap();
-        assert_eq!(self.reader.join().unwrap(), written, "all lines came back");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
 }

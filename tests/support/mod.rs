@@ -5,6 +5,7 @@ pub(crate) mod daemons;
 mod files;
 mod inbox;
 pub(crate) mod machine;
+pub(crate) mod numbered_lines;
 mod program;
 mod recorder;
 pub(crate) mod relay;

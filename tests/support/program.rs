@@ -8,7 +8,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 
 /// How a run ended that was waited for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,

@@ -14,16 +14,16 @@ use crate::registry::is_loopback;
 use crate::stream::TransmitQueue;
 
 /// From the first packet to the end of the upgrade.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Frames are collected up to this size before they are written.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// A node of a cluster that hangs is left for another one within 45 s: 20 s of silence, and up to 10 s
-/// for a new socket that its kernel still accepts.
+/// A node of a cluster that hangs is left for another one within 45 s. Its kernel still accepts
+/// connections, so each end may dial it once or twice more in vain.
 const KEEP_ALIVE: KeepAlive = KeepAlive {
-    ping_interval: Duration::from_secs(10),
-    silence_limit: Duration::from_secs(20),
+    ping_interval: Duration::from_secs(7),
+    silence_limit: Duration::from_secs(15),
     stall_limit: Duration::from_secs(30),
     sign_of_life: SignOfLife::Bytes,
     close_timeout: Duration::from_secs(2),
