@@ -59,6 +59,9 @@ struct Scale {
     stream_bytes: u64,
     connects: usize,
     managed_processes: usize,
+    /// Environments of a cluster.
+    environments: usize,
+    active_streams: usize,
 }
 
 impl Scale {
@@ -77,6 +80,8 @@ impl Scale {
         stream_bytes: 1 << 30,
         connects: 2000,
         managed_processes: 500,
+        environments: 2000,
+        active_streams: 500,
     };
 
     const QUICK: Self = Self {
@@ -94,6 +99,8 @@ impl Scale {
         stream_bytes: 64 << 20,
         connects: 400,
         managed_processes: 100,
+        environments: 200,
+        active_streams: 50,
     };
 }
 
@@ -102,7 +109,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 23] = [
+const MEASUREMENTS: [(&str, Measure); 24] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -126,6 +133,7 @@ const MEASUREMENTS: [(&str, Measure); 23] = [
     ("processes through a relay", relay::measure_processes),
     ("handshakes of a relay", relay::measure_handshakes),
     ("the rendezvous of a relay", relay::measure_rendezvous),
+    ("a cluster of rendezvous nodes", relay::measure_cluster),
 ];
 
 /// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it

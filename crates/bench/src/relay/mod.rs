@@ -1,6 +1,7 @@
 //! Remote mode: the same server through a relay and over its own WebSocket; what opening a stream
 //! costs; and what the rendezvous in the middle takes for it.
 
+mod cluster;
 mod handshake;
 mod rendezvous;
 mod router;
@@ -13,6 +14,7 @@ use super::pair::Pair;
 use super::report::{Row, Target, Unit};
 use super::server::BenchServer;
 use super::socket::Socket;
+pub(super) use cluster::measure as measure_cluster;
 pub(super) use handshake::measure as measure_handshakes;
 use rendezvous::BenchRendezvous;
 pub(super) use router::measure as measure_rendezvous;

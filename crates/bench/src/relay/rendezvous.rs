@@ -1,5 +1,6 @@
 //! A rendezvous to measure: this same executable, with a data directory and tokens of its own.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ impl BenchRendezvous {
         let mut command = this_program()?;
         command.args(["rendezvous", "--listen", "http://127.0.0.1:0", "--data"]).arg(data.path());
         let (child, address) = listen(command, "http://")?;
-        let token = |role| create_token(&data, role, environments);
+        let path = data.path().to_str().context("the temporary directory is not UTF-8")?;
+        let token = |role| create_token(&["--data", path], role, environments);
         Ok(Self {
             child,
             url: format!("http://{address}"),
@@ -70,11 +72,16 @@ impl BenchRendezvous {
     }
 }
 
-fn create_token(data: &TempDir, role: &str, environments: &[&str]) -> anyhow::Result<String> {
+/// A token for these environments, in the store that these flags name.
+pub(super) fn create_token<S: AsRef<OsStr>>(
+    store: &[S],
+    role: &str,
+    environments: &[S],
+) -> anyhow::Result<String> {
     let mut command = this_program()?;
-    command.args(["token", "create", "--role", role, "--data"]).arg(data.path());
+    command.args(["token", "create", "--role", role]).args(store);
     for environment in environments {
-        command.args(["--environment", environment]);
+        command.arg("--environment").arg(environment);
     }
     let output = command.stdout(Stdio::piped()).output().context("cannot create a token")?;
     ensure!(output.status.success(), "creating a token ended with {}", output.status);

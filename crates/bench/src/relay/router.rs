@@ -90,7 +90,7 @@ async fn open_harness(registry: &RegistryClient) -> anyhow::Result<Connection> {
     open(&connect_when_online(registry, identity.public_key()).await?.url).await
 }
 
-async fn open(url: &str) -> anyhow::Result<Connection> {
+pub(super) async fn open(url: &str) -> anyhow::Result<Connection> {
     let dialled = dial(url, &DialOptions::default()).await;
     let mut connection = dialled.context("cannot connect to the rendezvous")?;
     connection.outgoing.send_binary();
@@ -98,7 +98,7 @@ async fn open(url: &str) -> anyhow::Result<Connection> {
 }
 
 /// Sends so many equal frames, never more than a window ahead of their receiver.
-async fn exchange(
+pub(super) async fn exchange(
     from: &mut Connection,
     to: &mut Connection,
     frame: &Bytes,
@@ -125,14 +125,14 @@ async fn exchange(
     Ok(())
 }
 
-fn frame(stream_id: StreamId, payload_len: usize) -> Bytes {
+pub(super) fn frame(stream_id: StreamId, payload_len: usize) -> Bytes {
     let payload = vec![7; payload_len].into();
     let body = Body::Data { seq: 0, segment_index: 0, segment_count: 1, payload };
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
 /// Sockets beside those that this process has for other reasons.
-fn allow_descriptors(sockets: usize) -> anyhow::Result<()> {
+pub(super) fn allow_descriptors(sockets: usize) -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let needed = sockets as u64 + 64;
     ensure!(

@@ -103,6 +103,12 @@ impl RegistryClient {
         Ok(Self { http, base, environment_id: environment_id.to_owned(), credentials })
     }
 
+    /// Another registry, or another environment, with the same credentials and connections.
+    pub fn at(&self, base: &str, environment_id: &str) -> Result<Self, RegistryError> {
+        let base = Self::check_address(base, environment_id)?;
+        Ok(Self { base, environment_id: environment_id.to_owned(), ..self.clone() })
+    }
+
     /// Whether these can be a registry and one of its environments. Returns the URL without the parts that
     /// mean nothing.
     pub fn check_address(base: &str, environment_id: &str) -> Result<Url, RegistryError> {
