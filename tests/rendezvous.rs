@@ -67,7 +67,15 @@ fn the_operator_sees_health_and_a_status_page() {
     let (status, page) = service.get("/");
     assert_eq!(status, 200);
     assert!(page.contains("Environments online"), "{page}");
+    let data = data.path().to_str().unwrap();
+    let told = run_program(&["rendezvous", "status", "--json", "--data", data]);
+    let node: Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(node["url"], service.url.replace("http", "ws"));
+    assert_eq!(node["environments"], 0);
     service.stop();
+    let told = run_program(&["rendezvous", "status", "--data", data]);
+    assert_eq!(told.code, Some(1));
+    assert!(told.stderr.contains("no rendezvous runs there"), "{}", told.stderr);
 }
 
 #[test]

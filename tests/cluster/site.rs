@@ -6,6 +6,7 @@ use std::process::Command;
 
 use exec_server_test_support::{NatsServers, NatsVersion};
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::load_balancer::LoadBalancer;
@@ -73,6 +74,22 @@ impl Site {
     /// Until the load balancer leads to all nodes.
     pub(super) fn wait_for_nodes(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
+    }
+
+    /// A node that holds an environment, as the nodes have told last.
+    pub(super) fn busy_node(&self) -> usize {
+        let [flag, servers] = self.cluster();
+        let mut found = None;
+        eventually("the nodes tell which has an environment", || {
+            let told = run_program(&["rendezvous", "status", "--json", &flag, &servers]);
+            let nodes = told.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
+            let busy = nodes.into_iter().find(|node: &Value| node["environments"] != 0);
+            let url = busy.map(|node| node["url"].as_str().unwrap().to_owned());
+            found =
+                self.nodes.iter().position(|node| Some(format!("ws://{}", node.address)) == url);
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     /// A command that runs a program in an environment.

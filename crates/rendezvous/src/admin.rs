@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use exec_server_relay::with_sources;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -18,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::credential::{Credential, CredentialId, CredentialOptions, Proof, Role, since_1970};
 use crate::directory::{Directory, DirectoryError, NatsDirectory, NatsOptions, RedbDirectory};
 use crate::environment_id::EnvironmentId;
+use crate::node_status::NodeStatus;
 
 /// The file name of the socket in the data directory.
 pub const ADMIN_SOCKET_FILE: &str = "admin.sock";
@@ -38,6 +40,7 @@ pub enum AdminRequest {
     Create(NewCredential),
     List,
     Revoke { id: String },
+    Nodes,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,6 +65,7 @@ pub enum AdminResponse {
     Created { id: CredentialId, secret: Secret },
     Listed { credentials: Vec<CredentialSummary> },
     Revoked { existed: bool },
+    Nodes { nodes: Vec<NodeStatus> },
     Failed { message: String },
 }
 
@@ -163,8 +167,9 @@ async fn respond(
             let revoked = directory.revoke_credential(&CredentialId::from(id)).await;
             revoked.map(|existed| AdminResponse::Revoked { existed })
         }
+        AdminRequest::Nodes => directory.nodes().await.map(|nodes| AdminResponse::Nodes { nodes }),
     };
-    outcome.unwrap_or_else(|error| AdminResponse::Failed { message: error.to_string() })
+    outcome.unwrap_or_else(|error| AdminResponse::Failed { message: with_sources(&error) })
 }
 
 async fn create(

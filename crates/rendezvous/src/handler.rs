@@ -73,7 +73,8 @@ impl Handler {
         match segments[..] {
             [""] => {
                 needs(&parts, &[&Method::GET, &Method::HEAD])?;
-                self.status.answer(&parts.headers, &self.authentication, &self.router).await
+                let Self { status, authentication, router, directory, .. } = self;
+                status.answer(&parts.headers, authentication, router, &**directory).await
             }
             ["cloud", "environment", id, call @ ("register" | "connect" | "validate")] => {
                 needs(&parts, &[&Method::POST])?;

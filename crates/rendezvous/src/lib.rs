@@ -16,6 +16,7 @@ mod directory;
 mod environment_id;
 mod error_response;
 mod handler;
+mod node_status;
 mod public_key;
 mod quota;
 mod registry;
@@ -34,5 +35,6 @@ pub use directory::{
     Registration, Revocation, SecretHash, Ticket,
 };
 pub use environment_id::{EnvironmentId, InvalidEnvironmentId};
+pub use node_status::NodeStatus;
 pub use public_key::PublicKey;
 pub use service::{BindRendezvousError, Rendezvous};

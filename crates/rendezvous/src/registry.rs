@@ -50,6 +50,10 @@ impl Registry {
         }
     }
 
+    pub(crate) fn node_url(&self) -> &str {
+        &self.node_url
+    }
+
     /// Makes the caller the environment. Any earlier registration of it ends.
     pub(crate) async fn register(
         &self,

@@ -19,10 +19,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use crate::admin::AdminSocket;
 use crate::authentication::Authentication;
 use crate::config::RendezvousConfig;
-use crate::credential::CredentialId;
+use crate::credential::{CredentialId, since_1970};
 use crate::directory::{Directory, DirectoryError, Revocation};
 use crate::environment_id::EnvironmentId;
 use crate::handler::{Handler, SharedHandler, local_url};
+use crate::node_status::NodeStatus;
 use crate::registry::Registry;
 use crate::router::{RelayEnd, Router, SocketGrant};
 use crate::status::StatusPage;
@@ -294,8 +295,24 @@ impl Handler {
     }
 
     async fn renew_all(&self) {
+        self.report(self.directory.put_node(self.node_status()).await);
         for (environment, generation) in self.router.online() {
             self.renew(&environment, generation).await;
+        }
+    }
+
+    fn node_status(&self) -> NodeStatus {
+        let environments = self.router.status();
+        let counters = &self.router.counters;
+        NodeStatus {
+            url: self.registry.node_url().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: since_1970(self.status.started()),
+            environments: environments.iter().filter(|(_, status)| status.is_online).count(),
+            streams: environments.iter().map(|(_, status)| status.streams).sum(),
+            frames: counters.frames.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
+            is_leaving: self.is_leaving.load(Ordering::Relaxed),
         }
     }
 

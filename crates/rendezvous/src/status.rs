@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use exec_server_transport::HttpReply;
@@ -16,12 +16,13 @@ use hyper::header::{
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
-use tokio::time::Instant;
 
 use crate::authentication::{Authentication, AuthenticationError};
 use crate::credential::Role;
+use crate::directory::Directory;
 use crate::environment_id::EnvironmentId;
 use crate::error_response::Refusal;
+use crate::node_status::NodeStatus;
 use crate::router::{Counters, EnvironmentStatus, Router};
 
 const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}\
@@ -30,14 +31,18 @@ const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-wid
 
 #[derive(Debug)]
 pub(crate) struct StatusPage {
-    started: Instant,
+    started: SystemTime,
     is_open: bool,
 }
 
 impl StatusPage {
     /// `is_open`: shown to all who can reach it.
     pub(crate) fn new(is_open: bool) -> Self {
-        Self { started: Instant::now(), is_open }
+        Self { started: SystemTime::now(), is_open }
+    }
+
+    pub(crate) fn started(&self) -> SystemTime {
+        self.started
     }
 
     pub(crate) async fn answer(
@@ -45,6 +50,7 @@ impl StatusPage {
         headers: &HeaderMap,
         authentication: &Authentication,
         router: &Router,
+        directory: &dyn Directory,
     ) -> Result<HttpReply, Refusal> {
         let mut environments = router.status();
         let mut counters = Some(&router.counters);
@@ -61,7 +67,12 @@ impl StatusPage {
                 Err(_) => return Ok(unauthorized()),
             }
         }
-        Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters))))
+        // Like the counters: nodes tell of all environments.
+        let nodes = match counters {
+            Some(_) => directory.nodes().await?,
+            None => Vec::new(),
+        };
+        Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters, &nodes))))
     }
 
     /// `counters`: of the whole service. They tell what other environments do.
@@ -69,6 +80,7 @@ impl StatusPage {
         &self,
         environments: &[(EnvironmentId, EnvironmentStatus)],
         counters: Option<&Counters>,
+        nodes: &[NodeStatus],
     ) -> String {
         let online = environments.iter().filter(|(_, status)| status.is_online).count();
         let streams: usize = environments.iter().map(|(_, status)| status.streams).sum();
@@ -76,7 +88,7 @@ impl StatusPage {
         let mut row = |name: &str, value: &str| {
             let _ = write!(rows, "<tr><td>{name}</td><td>{value}</td></tr>");
         };
-        row("Uptime", &uptime(self.started.elapsed().as_secs()));
+        row("Uptime", &uptime(self.started.elapsed().unwrap_or_default()));
         row("Environments online", &online.to_string());
         row("Streams", &streams.to_string());
         if let Some(counters) = counters {
@@ -107,11 +119,37 @@ impl StatusPage {
         format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
              <title>Rendezvous</title><style>{STYLE}</style></head><body><h1>Rendezvous</h1>\
-             <table>{rows}</table><h2>Environments</h2><table><tr><th>Environment</th>\
+             <table>{rows}</table>{}<h2>Environments</h2><table><tr><th>Environment</th>\
              <th>State</th><th>Harnesses</th><th>Streams</th><th>Frames</th><th>Bytes</th></tr>\
-             {list}</table></body></html>\n"
+             {list}</table></body></html>\n",
+            node_table(nodes)
         )
     }
+}
+
+/// Nothing for a single node, whose page this is.
+fn node_table(nodes: &[NodeStatus]) -> String {
+    if nodes.len() < 2 {
+        return String::new();
+    }
+    let now = SystemTime::now();
+    let mut rows = String::new();
+    for node in nodes {
+        let state = if node.is_leaving { "leaving" } else { "up" };
+        let _ = write!(
+            rows,
+            "<tr><td>{}</td><td>{state}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&node.url),
+            uptime(node.uptime(now)),
+            node.environments,
+            node.streams,
+            bytes(node.bytes),
+        );
+    }
+    format!(
+        "<h2>Nodes</h2><table><tr><th>Node</th><th>State</th><th>Uptime</th><th>Environments</th>\
+         <th>Streams</th><th>Bytes</th></tr>{rows}</table>"
+    )
 }
 
 fn unauthorized() -> HttpReply {
@@ -153,8 +191,8 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-fn uptime(seconds: u64) -> String {
-    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+fn uptime(uptime: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(uptime.as_secs())).to_string()
 }
 
 fn bytes(count: u64) -> String {

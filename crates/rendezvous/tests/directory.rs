@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use exec_server_relay::with_sources;
 use exec_server_rendezvous::{
     Authorization, Credential, CredentialId, Directory, DirectoryError, EnvironmentId, Lease,
-    NatsDirectory, NatsOptions, Proof, PublicKey, RedbDirectory, Registration, Revocation, Role,
-    Ticket,
+    NatsDirectory, NatsOptions, NodeStatus, Proof, PublicKey, RedbDirectory, Registration,
+    Revocation, Role, Ticket,
 };
 use exec_server_test_support::{NatsServers, NatsVersion, skipped};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ async fn keeps_the_contract(directory: Arc<dyn Directory>) {
     single_use_material_has_one_taker(&directory).await;
     credentials_are_found_until_they_are_revoked(&*directory).await;
     assertions_are_new_once(&*directory).await;
+    nodes_are_listed(&*directory).await;
     let secret = directory.signing_secret().await.unwrap();
     assert_eq!(directory.signing_secret().await.unwrap(), secret);
 }
@@ -308,6 +309,24 @@ async fn assertions_are_new_once(directory: &dyn Directory) {
     assert!(remember(NOW).await.unwrap());
     assert!(!remember(NOW).await.unwrap());
     assert!(remember(NOW + 2 * SOON).await.unwrap(), "forgotten after it expired");
+}
+
+async fn nodes_are_listed(directory: &dyn Directory) {
+    assert_eq!(directory.nodes().await.unwrap(), []);
+    let node = |url: &str, streams| NodeStatus {
+        url: url.to_owned(),
+        version: "1".to_owned(),
+        started: 7,
+        environments: 1,
+        streams,
+        frames: 2,
+        bytes: 3,
+        is_leaving: false,
+    };
+    for status in [node("wss://b", 1), node("wss://a", 1), node("wss://b", 2)] {
+        directory.put_node(status).await.unwrap();
+    }
+    assert_eq!(directory.nodes().await.unwrap(), [node("wss://a", 1), node("wss://b", 2)]);
 }
 
 fn environment(id: &str) -> EnvironmentId {

@@ -23,7 +23,7 @@ use clap_complete::Shell;
 
 use client::ClientCommand;
 use remote::{Forward, Login, Logout};
-use rendezvous::RendezvousOptions;
+use rendezvous::RendezvousArguments;
 use token::TokenCommand;
 
 use crate::config::Flags;
@@ -91,7 +91,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    Rendezvous(Box<RendezvousOptions>),
+    Rendezvous(Box<RendezvousArguments>),
     /// Make tokens for clients of a server or peers of a rendezvous, explain and revoke them
     #[command(subcommand)]
     Token(TokenCommand),

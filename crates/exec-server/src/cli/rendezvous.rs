@@ -3,11 +3,32 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
 
 use super::cluster::{CLUSTER, StoreOptions};
 
 /// Run a rendezvous, through which clients reach servers that dial out
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct RendezvousArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<RendezvousCommand>,
+    #[command(flatten)]
+    pub(crate) options: RendezvousOptions,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RendezvousCommand {
+    /// Show the nodes of a rendezvous that runs
+    Status {
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreOptions,
+    },
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first line on standard output is its URL. Peers need a token each:
@@ -17,8 +38,9 @@ The URL itself shows a status page. On loopback it is open; otherwise it asks fo
   exec-server token create --data DIR --role operator")]
 pub(crate) struct RendezvousOptions {
     /// Where to listen: http://IP:PORT or https://IP:PORT
-    #[arg(long, value_name = "URL", value_parser = parse_listen_url)]
-    pub(crate) listen: HttpListenUrl,
+    // `None` only beside a subcommand.
+    #[arg(long, value_name = "URL", required = true, value_parser = parse_listen_url)]
+    pub(crate) listen: Option<HttpListenUrl>,
     /// Where peers find it, if that is not the address that it listens on
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,

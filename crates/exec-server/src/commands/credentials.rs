@@ -64,7 +64,7 @@ pub(super) fn revoke(store: &Store, id: &str) -> anyhow::Result<String> {
     }
 }
 
-fn ask(store: &Store, request: AdminRequest) -> anyhow::Result<AdminResponse> {
+pub(super) fn ask(store: &Store, request: AdminRequest) -> anyhow::Result<AdminResponse> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -72,10 +72,10 @@ fn ask(store: &Store, request: AdminRequest) -> anyhow::Result<AdminResponse> {
     match store {
         Store::Directory(data) => runtime
             .block_on(administer(data, &request))
-            .with_context(|| format!("cannot manage the tokens in {}", data.display())),
-        Store::Cluster(options) => runtime
-            .block_on(administer_cluster(options, request))
-            .context("cannot manage the tokens of the cluster"),
+            .with_context(|| format!("cannot use the rendezvous in {}", data.display())),
+        Store::Cluster(options) => {
+            runtime.block_on(administer_cluster(options, request)).context("cannot use the cluster")
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod ls;
 pub(crate) mod man;
 mod mkdir;
 mod ps;
+pub(crate) mod rendezvous;
 mod rm;
 mod run;
 mod servers;

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use exec_server_bench as bench;
 
+use crate::cli::rendezvous::RendezvousArguments;
 use crate::cli::{self, Command, CommandLine};
 use crate::commands;
 use crate::config::{self, Configuration, Flags};
@@ -62,11 +63,19 @@ pub fn main() -> ExitCode {
         }
         Some(Command::Bench { quick, json, only }) => report(bench::run(quick, json, &only)),
         Some(Command::Client(command)) => commands::client::main(&command),
-        Some(Command::Rendezvous(options)) => with_configuration(&flags, |configuration| {
-            let settings = &configuration.settings;
-            let _logging = logging::init(&settings.log, settings.log_format)?;
-            rendezvous::run(&options)
-        }),
+        Some(Command::Rendezvous(arguments)) => match *arguments {
+            RendezvousArguments { command: Some(command), .. } => {
+                let printed = commands::rendezvous::run(&command, &mut io::stdout().lock());
+                report(printed.map(|()| ExitCode::SUCCESS))
+            }
+            RendezvousArguments { options, command: None } => {
+                with_configuration(&flags, |configuration| {
+                    let settings = &configuration.settings;
+                    let _logging = logging::init(&settings.log, settings.log_format)?;
+                    rendezvous::run(&options)
+                })
+            }
+        },
         Some(Command::Token(command)) => {
             let printed = commands::token::run(&command, &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS))

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::door::{certificate_names, keep_certificate_current};
 use super::serve::Signals;
 use crate::cli::cluster::Store;
-use crate::cli::rendezvous::RendezvousOptions;
+use crate::cli::rendezvous::{HttpListenUrl, RendezvousOptions};
 
 /// How long a command that manages tokens may have the store open.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,7 +42,8 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new().context("cannot handle signals")?;
     let store = options.store.store();
     let directory = open(&store).await?;
-    let tls = certificate(options)?.map(Arc::new);
+    let listen = options.listen.context("--listen says where to listen")?;
+    let tls = certificate(options, listen)?.map(Arc::new);
     let config = RendezvousConfig {
         public_url: options.public_url.clone(),
         tls: tls.clone(),
@@ -56,7 +57,7 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
             Store::Directory(_) => Duration::ZERO,
             Store::Cluster(_) => CLUSTER_DRAIN_SPREAD,
         },
-        ..RendezvousConfig::new(options.listen.address)
+        ..RendezvousConfig::new(listen.address)
     };
     let service = Rendezvous::bind(config, directory).await?;
     let _reloading = keep_certificate_current(tls.clone()).context("cannot handle signals")?;
@@ -102,11 +103,14 @@ async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
     }
 }
 
-fn certificate(options: &RendezvousOptions) -> anyhow::Result<Option<TlsServer>> {
+fn certificate(
+    options: &RendezvousOptions,
+    listen: HttpListenUrl,
+) -> anyhow::Result<Option<TlsServer>> {
     let files = match (&options.tls_cert, &options.tls_key) {
         (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
         _ if options.tls_self_signed => {
-            let address = options.listen.address.ip();
+            let address = listen.address.ip();
             let host = options.public_url.as_deref().and_then(host_of);
             let names = certificate_names([address].into_iter(), host);
             let data = options.store.data.as_ref().expect("the command line requires it");
@@ -115,7 +119,7 @@ fn certificate(options: &RendezvousOptions) -> anyhow::Result<Option<TlsServer>>
         }
         _ => None,
     };
-    let is_tls = options.listen.is_tls;
+    let is_tls = listen.is_tls;
     ensure!(
         is_tls || files.is_none(),
         "a certificate needs --listen https://IP:PORT; http:// has no TLS"

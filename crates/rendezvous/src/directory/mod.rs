@@ -19,6 +19,7 @@ use tokio::sync::broadcast;
 
 use crate::credential::{Credential, CredentialId};
 use crate::environment_id::EnvironmentId;
+use crate::node_status::NodeStatus;
 use crate::public_key::PublicKey;
 pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
@@ -174,6 +175,12 @@ pub trait Directory: Debug + Send + Sync + 'static {
 
     /// Signs agent identities and their tasks. Made when it is first asked for, and durable.
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
+
+    /// The state of a node. Repeated while it lives, and forgotten when it is not.
+    async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError>;
+
+    /// The nodes that live, in the order of their URLs.
+    async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError>;
 
     /// Whether calls can be answered now, as far as is known without one.
     fn is_reachable(&self) -> bool;

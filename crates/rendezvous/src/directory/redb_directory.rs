@@ -3,7 +3,7 @@
 //! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations and the
 //! information which environments are connected are in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::credential::{Credential, CredentialId, since_1970};
 use crate::environment_id::EnvironmentId;
+use crate::node_status::NodeStatus;
 
 const FILE: &str = "rendezvous.redb";
 /// Tickets, and authorizations, of one credential that were not used yet.
@@ -36,6 +37,7 @@ pub struct RedbDirectory {
     tickets: SingleUse<Ticket>,
     authorizations: SingleUse<Authorization>,
     revocations: broadcast::Sender<Revocation>,
+    nodes: Mutex<BTreeMap<String, NodeStatus>>,
 }
 
 impl RedbDirectory {
@@ -69,6 +71,7 @@ impl RedbDirectory {
             tickets: SingleUse::new(MAX_UNUSED),
             authorizations: SingleUse::new(MAX_UNUSED),
             revocations: broadcast::Sender::new(REVOCATIONS),
+            nodes: Mutex::default(),
         })
     }
 
@@ -226,6 +229,19 @@ impl Directory for RedbDirectory {
 
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
         self.run(store::signing_secret).await
+    }
+
+    async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError> {
+        self.nodes
+            .lock()
+            .expect("no code panics while it holds the map")
+            .insert(status.url.clone(), status);
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
+        let nodes = self.nodes.lock().expect("no code panics while it holds the map");
+        Ok(nodes.values().cloned().collect())
     }
 
     fn is_reachable(&self) -> bool {

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use exec_server_relay::frame::StreamId;
 use exec_server_rendezvous::{
     Authorization, Credential, CredentialId, CredentialKind, Directory, DirectoryError,
-    EnvironmentId, Lease, RedbDirectory, Registration, Revocation, Role, SecretHash, Ticket,
+    EnvironmentId, Lease, NodeStatus, RedbDirectory, Registration, Revocation, Role, SecretHash,
+    Ticket,
 };
 use serde_json::json;
 use tokio::sync::{Notify, broadcast};
@@ -154,6 +155,14 @@ impl Directory for UnreliableDirectory {
 
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
         self.reach()?.signing_secret().await
+    }
+
+    async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError> {
+        self.reach()?.put_node(status).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
+        self.reach()?.nodes().await
     }
 
     fn is_reachable(&self) -> bool {

@@ -6,6 +6,7 @@ use async_nats::jetstream::kv::{Operation, Store, UpdateError};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use base64_simd::URL_SAFE_NO_PAD;
+use futures_util::StreamExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -114,6 +115,16 @@ impl Bucket {
     pub(super) async fn remove(&self, key: &str, expected: u64) -> Result<(), DirectoryError> {
         let removed = self.store.delete_expect_revision(key, Some(expected)).await;
         removed.map_err(conflict_or_failed)
+    }
+
+    /// The values of all keys.
+    pub(super) async fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, DirectoryError> {
+        let mut keys = self.store.keys().await.map_err(failed)?;
+        let mut values = Vec::new();
+        while let Some(key) = keys.next().await {
+            values.extend(self.get(&key.map_err(failed)?).await?.value);
+        }
+        Ok(values)
     }
 
     /// Removes a value and returns it; of several callers one gets it.

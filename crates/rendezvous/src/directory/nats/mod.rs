@@ -28,6 +28,7 @@ use super::{
 };
 use crate::credential::{Credential, CredentialId};
 use crate::environment_id::EnvironmentId;
+use crate::node_status::NodeStatus;
 pub use connection::NatsOptions;
 
 /// A lease that no node renews is gone after this time.
@@ -36,6 +37,8 @@ const LEASE_AGE: Duration = Duration::from_secs(45);
 const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
 /// Assertions are accepted for a shorter time.
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
+/// A node says three times in this time that it lives.
+const NODE_AGE: Duration = Duration::from_secs(30);
 const SIGNING_SECRET: &str = "secret.signing";
 /// A change that others outrun is tried again so often.
 const ATTEMPTS: usize = 4;
@@ -47,6 +50,7 @@ pub struct NatsDirectory {
     tickets: Bucket,
     authorizations: Bucket,
     assertions: Bucket,
+    nodes: Bucket,
     credentials: Arc<Credentials>,
     signing_secret: [u8; 32],
     /// The leases that this node has written last. With them a renewal is one round trip, and a lease
@@ -73,8 +77,13 @@ struct StoredLease {
 impl NatsDirectory {
     /// Connects, makes the buckets that do not exist, and reads the credentials.
     pub async fn connect(options: &NatsOptions) -> Result<Self, DirectoryError> {
-        let (client, context) = Box::pin(connection::connect(options)).await?;
-        let open = |name, age| Box::pin(Bucket::open(&context, name, age, options.replicas));
+        // Its callers should not have to carry a future of this size.
+        Box::pin(Self::open(options)).await
+    }
+
+    async fn open(options: &NatsOptions) -> Result<Self, DirectoryError> {
+        let (client, context) = connection::connect(options).await?;
+        let open = async |name, age| Bucket::open(&context, name, age, options.replicas).await;
         let durable = open("exec-server-credentials", None).await?;
         let signing_secret = shared_secret(&durable).await?;
         let credentials = Credentials::new(durable);
@@ -87,6 +96,7 @@ impl NatsDirectory {
             tickets: open("exec-server-tickets", Some(SINGLE_USE_AGE)).await?,
             authorizations: open("exec-server-authorizations", Some(SINGLE_USE_AGE)).await?,
             assertions: open("exec-server-assertions", Some(ASSERTION_AGE)).await?,
+            nodes: open("exec-server-nodes", Some(NODE_AGE)).await?,
             client,
             credentials,
             signing_secret,
@@ -296,6 +306,16 @@ impl Directory for NatsDirectory {
 
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError> {
         Ok(self.signing_secret)
+    }
+
+    async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError> {
+        self.nodes.put(&key(&status.url), &status).await.map(drop)
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
+        let mut nodes: Vec<NodeStatus> = self.nodes.values().await?;
+        nodes.sort_unstable_by(|one, other| one.url.cmp(&other.url));
+        Ok(nodes)
     }
 
     fn is_reachable(&self) -> bool {

@@ -1,0 +1,47 @@
+//! `exec-server rendezvous status`: the nodes of a rendezvous that runs.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{bail, ensure};
+use exec_server_rendezvous::{AdminRequest, AdminResponse, NodeStatus};
+
+use super::{credentials, print};
+use crate::cli::rendezvous::RendezvousCommand;
+use crate::terminal::{json_line, printable};
+
+pub(crate) fn run(command: &RendezvousCommand, out: &mut impl io::Write) -> anyhow::Result<()> {
+    let RendezvousCommand::Status { json, store } = command;
+    let AdminResponse::Nodes { nodes } = credentials::ask(&store.store(), AdminRequest::Nodes)?
+    else {
+        bail!("the service answered something else");
+    };
+    ensure!(!nodes.is_empty(), "no rendezvous runs there, or it has just been started");
+    let text = match json {
+        true => nodes.iter().map(json_line).collect(),
+        false => table(&nodes, SystemTime::now()),
+    };
+    Ok(print(text.as_bytes(), out)?)
+}
+
+fn table(nodes: &[NodeStatus], now: SystemTime) -> String {
+    let mut text = String::new();
+    for node in nodes {
+        let uptime = Duration::from_secs(node.uptime(now).as_secs());
+        writeln!(
+            text,
+            "{}  {}  up {}  {} environments  {} streams  {} frames  {} bytes{}",
+            printable(&node.url),
+            printable(&node.version),
+            humantime::format_duration(uptime),
+            node.environments,
+            node.streams,
+            node.frames,
+            node.bytes,
+            if node.is_leaving { "  leaving" } else { "" },
+        )
+        .expect("a String accepts every write");
+    }
+    text
+}
