@@ -49,7 +49,7 @@ fn assert_no_secret_is_told(builder: RelayBuilder, more_secrets: &[String]) {
     secrets.extend(relay.credentials().iter().filter_map(|token| private_key(token)));
     let recorded = relay.recorded();
     // The first is in a URL, the others are in JSON and in a header.
-    for name in ["?ticket=", "\"harness_key_authorization\":\"", "authorization: "] {
+    for name in ["ticket=", "\"harness_key_authorization\":\"", "authorization: "] {
         let found = values_after(name, &recorded);
         // The environment's and the client's.
         assert!(found.len() >= 2, "{name} is in {recorded}");
