@@ -24,10 +24,21 @@ enum Fault {
     KillNats,
     /// All NATS servers are away for a while.
     NatsAway,
+    /// No packet reaches a node, or leaves it.
+    IsolateNode,
+    /// The same of a NATS server.
+    IsolateNats,
 }
 
-const FAULTS: [Fault; 5] =
-    [Fault::Kill, Fault::Drain, Fault::KillNats, Fault::NatsAway, Fault::Hang];
+const FAULTS: [Fault; 7] = [
+    Fault::Kill,
+    Fault::Drain,
+    Fault::KillNats,
+    Fault::NatsAway,
+    Fault::Hang,
+    Fault::IsolateNode,
+    Fault::IsolateNats,
+];
 
 #[test]
 fn faults_of_nodes_and_nats_lose_and_double_nothing() {
@@ -56,25 +67,26 @@ fn run(rounds: u32) {
     // All have their streams; a first contact may fail for good.
     clients.wait_for_progress();
     let mut choices = Choices::new(u64::from(rounds));
-    let mut longest = [Duration::ZERO; FAULTS.len()];
+    let faults = if site.has_partitions() { &FAULTS[..] } else { &FAULTS[..5] };
+    let mut longest = vec![Duration::ZERO; faults.len()];
     for round in 0..rounds {
         // Each of them first, and then any.
         let kind = match usize::try_from(round).unwrap() {
-            round if round < FAULTS.len() => round,
-            _ => usize::try_from(choices.below(FAULTS.len() as u64)).unwrap(),
+            round if round < faults.len() => round,
+            _ => usize::try_from(choices.below(faults.len() as u64)).unwrap(),
         };
-        let node = match FAULTS[kind] {
-            Fault::Kill | Fault::Drain | Fault::Hang => site.busy_node(),
-            Fault::KillNats | Fault::NatsAway => {
+        let node = match faults[kind] {
+            Fault::Kill | Fault::Drain | Fault::Hang | Fault::IsolateNode => site.busy_node(),
+            Fault::KillNats | Fault::NatsAway | Fault::IsolateNats => {
                 usize::try_from(choices.below(NODES as u64)).unwrap()
             }
         };
-        let outage = inflict(FAULTS[kind], node, &mut site, &clients);
+        let outage = inflict(faults[kind], node, &mut site, &clients);
         longest[kind] = longest[kind].max(outage);
         site.wait_for_nodes();
     }
     // For people who read the output; machines are too different to assert it.
-    let outages: Vec<_> = FAULTS.iter().zip(longest).collect();
+    let outages: Vec<_> = faults.iter().zip(longest).collect();
     let _ = writeln!(std::io::stdout(), "the longest time until all clients went on: {outages:?}");
     std::fs::write(&stop, "").unwrap();
     clients.finish();
@@ -89,14 +101,17 @@ fn inflict(fault: Fault, node: usize, site: &mut Site, clients: &Clients) -> Dur
         Fault::Hang => site.signal_node(node, Signal::STOP),
         Fault::KillNats => site.nats.kill(node),
         Fault::NatsAway => (0..NODES).for_each(|number| site.nats.kill(number)),
+        Fault::IsolateNode => site.isolate_node(node),
+        Fault::IsolateNats => site.isolate_nats(node),
     }
     clients.wait_for_progress();
     let outage = began.elapsed();
     match fault {
         Fault::Kill | Fault::Drain => site.restart_node(node),
         Fault::Hang => site.signal_node(node, Signal::CONT),
-        Fault::KillNats => site.nats.restart(node),
-        Fault::NatsAway => (0..NODES).for_each(|number| site.nats.restart(number)),
+        Fault::KillNats => site.nats.restart(&[node]),
+        Fault::NatsAway => site.nats.restart(&[0, 1, 2]),
+        Fault::IsolateNode | Fault::IsolateNats => site.end_partition(),
     }
     clients.wait_for_progress();
     outage

@@ -1,12 +1,17 @@
 //! One address for all nodes, which leads to those that say that they are ready.
 
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A node that takes longer to say that it is ready is not.
@@ -31,26 +36,21 @@ struct Node {
 }
 
 impl LoadBalancer {
-    pub(super) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+    /// In the network namespace whose file this is, or in that of the test.
+    pub(super) fn start(namespace: Option<&Path>) -> Self {
+        let namespace = namespace.map(|path| File::open(path).unwrap());
         let nodes = Arc::<Nodes>::default();
         let (checks, ended) = sync_channel(0);
-        let checked = Arc::clone(&nodes);
-        thread::spawn(move || {
-            while ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                checked.check();
+        let shared = Arc::clone(&nodes);
+        // Its threads are in the namespace, too.
+        let starting = thread::spawn(move || {
+            if let Some(namespace) = namespace {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), kind).unwrap();
             }
+            serve(&shared, ended)
         });
-        let serving = Arc::clone(&nodes);
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let (client, nodes) = (client.unwrap(), Arc::clone(&serving));
-                // A client that meets no node is closed, and tries again.
-                thread::spawn(move || nodes.pick().map(|node| connect(client, node)));
-            }
-        });
-        Self { address, nodes, _checks: checks }
+        Self { address: starting.join().unwrap(), nodes, _checks: checks }
     }
 
     pub(super) fn url(&self) -> String {
@@ -66,6 +66,27 @@ impl LoadBalancer {
         let nodes = self.nodes.all.lock().unwrap();
         nodes.iter().filter(|node| node.is_ready.load(Ordering::Relaxed)).count()
     }
+}
+
+/// Returns its address.
+fn serve(nodes: &Arc<Nodes>, ended: Receiver<()>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let checked = Arc::clone(nodes);
+    thread::spawn(move || {
+        while ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            checked.check();
+        }
+    });
+    let serving = Arc::clone(nodes);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, nodes) = (client.unwrap(), Arc::clone(&serving));
+            // A client that meets no node is closed, and tries again.
+            thread::spawn(move || nodes.pick().map(|node| connect(client, node)));
+        }
+    });
+    address
 }
 
 impl Nodes {

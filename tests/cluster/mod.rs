@@ -2,4 +2,5 @@
 
 mod faults;
 mod load_balancer;
+mod namespace;
 mod site;

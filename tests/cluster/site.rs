@@ -1,17 +1,19 @@
-//! Nodes, NATS servers and environments on this machine, with real binaries.
+//! Nodes, NATS servers and environments on this machine, with real binaries, in a network namespace of
+//! their own if there can be one.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use exec_server_test_support::{NatsServers, NatsVersion};
+use exec_server_test_support::{NatsServers, NatsVersion, skipped};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::load_balancer::LoadBalancer;
+use super::namespace::Namespace;
 use crate::support::relay::wait_until_online;
-use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_program};
+use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_command};
 
 pub(super) const NODES: usize = 3;
 pub(super) const ENVIRONMENTS: [&str; 2] = ["first", "second"];
@@ -21,6 +23,7 @@ pub(super) struct Site {
     nodes: Vec<Node>,
     balancer: LoadBalancer,
     pub(super) nats: NatsServers,
+    namespace: Option<Namespace>,
     directory: TempDir,
 }
 
@@ -32,17 +35,24 @@ struct Node {
 impl Site {
     /// `Err` says why there can be none here.
     pub(super) fn start() -> Result<Self, String> {
-        let nats = NatsServers::start(NatsVersion::Current, 3)?;
+        let namespace = Namespace::new();
+        if let Err(why) = &namespace {
+            skipped(format_args!("partitions of a cluster: {why}"));
+        }
+        let namespace = namespace.ok();
+        let name = namespace.as_ref().map(Namespace::name);
+        let nats = NatsServers::start_in(name, NatsVersion::Current, 3)?;
+        let balancer = LoadBalancer::start(namespace.as_ref().map(Namespace::file).as_deref());
         let directory = tempfile::tempdir().unwrap();
-        let balancer = LoadBalancer::start();
-        let mut site = Self { environments: vec![], nodes: vec![], balancer, nats, directory };
+        let (environments, nodes) = (Vec::new(), Vec::new());
+        let mut site = Self { environments, nodes, balancer, nats, namespace, directory };
         for role in ["environment", "harness"] {
             let token = site.create_token(role);
             std::fs::write(site.path(role), token).unwrap();
         }
         for number in 0..NODES {
-            let address = own_address(number);
-            let running = site.start_node(address);
+            let address = node_address(number);
+            let running = site.start_node(number);
             site.balancer.add(address);
             site.nodes.push(Node { address, running });
         }
@@ -59,16 +69,43 @@ impl Site {
         self.directory.path().join(name)
     }
 
+    pub(super) fn has_partitions(&self) -> bool {
+        self.namespace.is_some()
+    }
+
     pub(super) fn signal_node(&self, number: usize, signal: Signal) {
         self.nodes[number].running.signal(signal);
     }
 
-    /// Returns when the node has ended, which it was told to.
+    /// Cuts a node off from its peers and from NATS.
+    pub(super) fn isolate_node(&self, number: usize) {
+        let (own, nats) = (node_address(number).ip(), nats_address(number));
+        self.drop_packets(&format!(
+            "ip saddr {own}\nip daddr {own}\nip saddr {nats}\nip daddr {nats}"
+        ));
+    }
+
+    /// Cuts a NATS server off from nodes and from the other servers.
+    pub(super) fn isolate_nats(&self, number: usize) {
+        let [port, routes] = self.nats.ports(number);
+        self.drop_packets(&format!(
+            "tcp sport {{ {port}, {routes} }}\ntcp dport {{ {port}, {routes} }}"
+        ));
+    }
+
+    pub(super) fn end_partition(&self) {
+        self.namespace.as_ref().unwrap().heal();
+    }
+
+    fn drop_packets(&self, matches: &str) {
+        self.namespace.as_ref().unwrap().drop_packets(matches).unwrap();
+    }
+
+    /// Returns when the node has ended, which it was told to, and a new one listens.
     pub(super) fn restart_node(&mut self, number: usize) {
-        let Node { address, running } = &self.nodes[number];
+        let running = &self.nodes[number].running;
         eventually("the node has ended", || running.has_ended());
-        let running = self.start_node(*address);
-        self.nodes[number].running = running;
+        self.nodes[number].running = self.start_node(number);
     }
 
     /// Until the load balancer leads to all nodes.
@@ -76,17 +113,22 @@ impl Site {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
     }
 
-    /// A node that holds an environment, as the nodes have told last.
+    /// A node that holds an environment. Waits until what the nodes have told last is true of all.
     pub(super) fn busy_node(&self) -> usize {
-        let [flag, servers] = self.cluster();
         let mut found = None;
-        eventually("the nodes tell which has an environment", || {
-            let told = run_program(&["rendezvous", "status", "--json", &flag, &servers]);
-            let nodes = told.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
-            let busy = nodes.into_iter().find(|node: &Value| node["environments"] != 0);
-            let url = busy.map(|node| node["url"].as_str().unwrap().to_owned());
-            found =
-                self.nodes.iter().position(|node| Some(format!("ws://{}", node.address)) == url);
+        eventually("the nodes tell which of them has the environments", || {
+            let mut status = self.program(&["rendezvous", "status", "--json"]);
+            status.args(self.cluster("127.0.0.1"));
+            let told = run_command(status).stdout;
+            let nodes: Vec<Value> =
+                told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let count = |node: &Value| node["environments"].as_u64().unwrap();
+            if nodes.iter().map(count).sum::<u64>() != ENVIRONMENTS.len() as u64 {
+                return false;
+            }
+            let url = nodes.iter().find(|node| count(node) > 0).map(|node| node["url"].clone());
+            let is_it = |node: &Node| Some(format!("ws://{}", node.address).into()) == url;
+            found = self.nodes.iter().position(is_it);
             found.is_some()
         });
         found.unwrap()
@@ -94,21 +136,31 @@ impl Site {
 
     /// A command that runs a program in an environment.
     pub(super) fn client(&self, environment: &str, program: &[&str]) -> Command {
-        let mut command = command(PROGRAM);
-        command.args(["run", "--on", environment, "--"]).args(program);
-        command.env("EXEC_SERVER_ENVIRONMENTS", self.path("environments.toml"));
+        let mut command = self.program(&["run", "--on", environment, "--"]);
+        command.args(program).env("EXEC_SERVER_ENVIRONMENTS", self.path("environments.toml"));
         command
     }
 
-    fn cluster(&self) -> [String; 2] {
-        ["--cluster".to_owned(), self.nats.urls().join(",")]
+    fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = match &self.namespace {
+            Some(namespace) => namespace.command(PROGRAM),
+            None => command(PROGRAM),
+        };
+        command.args(arguments);
+        command
     }
 
-    fn start_node(&self, address: SocketAddr) -> Running {
-        let mut program = command(PROGRAM);
-        program.args(["rendezvous", "--listen", &format!("http://{address}")]);
-        program.args(self.cluster()).args(["--replicas", "3"]);
-        program.args(["--public-url", &self.balancer.url()]);
+    /// The NATS servers, at this address of theirs.
+    fn cluster(&self, address: &str) -> [String; 2] {
+        ["--cluster".to_owned(), self.nats.urls_at(address).join(",")]
+    }
+
+    fn start_node(&self, number: usize) -> Running {
+        let address = node_address(number);
+        let listen = format!("http://{address}");
+        let mut program = self.program(&["rendezvous", "--listen", &listen, "--replicas", "3"]);
+        let nats = self.namespace.as_ref().map_or("127.0.0.1".to_owned(), |_| nats_address(number));
+        program.args(self.cluster(&nats)).args(["--public-url", &self.balancer.url()]);
         program.args(["--advertise", &format!("ws://{address}")]);
         let mut node = Running::start(program);
         let line = node.line();
@@ -118,8 +170,7 @@ impl Site {
     }
 
     fn start_environment(&self, id: &str) -> Running {
-        let mut program = command(PROGRAM);
-        program.args(["--remote", &self.balancer.url(), "--environment-id", id]);
+        let mut program = self.program(&["--remote", &self.balancer.url(), "--environment-id", id]);
         program.arg("--remote-token-file").arg(self.path("environment"));
         let mut environment = Running::start(program);
         wait_until_online(&mut environment);
@@ -128,25 +179,13 @@ impl Site {
     }
 
     fn create_token(&self, role: &str) -> String {
-        let [flag, servers] = self.cluster();
-        let [first, second] = ENVIRONMENTS;
         let mut created = Outcome::default();
         // Servers that have just been started need a moment to agree on a leader.
         eventually("the NATS servers keep a token", || {
-            created = run_program(&[
-                "token",
-                "create",
-                &flag,
-                &servers,
-                "--replicas",
-                "3",
-                "--role",
-                role,
-                "--environment",
-                first,
-                "--environment",
-                second,
-            ]);
+            let mut create = self.program(&["token", "create", "--replicas", "3", "--role", role]);
+            create.args(self.cluster("127.0.0.1"));
+            create.args(ENVIRONMENTS.map(|id| format!("--environment={id}")));
+            created = run_command(create);
             created.code == Some(0)
         });
         created.stdout
@@ -164,9 +203,14 @@ impl Site {
     }
 }
 
-/// On 127.0.0.1 a connection of another test may get the port between an end and a restart.
-fn own_address(number: usize) -> SocketAddr {
+/// An address of its own: on 127.0.0.1 a connection of another test may get the port between an end and
+/// a restart.
+fn node_address(number: usize) -> SocketAddr {
     let [.., middle, low] = std::process::id().to_be_bytes();
-    let address = format!("127.{}.{middle}.{low}:0", 32 + number);
-    TcpListener::bind(address).unwrap().local_addr().unwrap()
+    format!("127.{}.{middle}.{low}:7700", 32 + number).parse().unwrap()
+}
+
+/// Where a node finds NATS, and no other does.
+fn nats_address(number: usize) -> String {
+    format!("127.40.{number}.1")
 }

@@ -100,7 +100,7 @@ async fn a_lease_that_expired_during_an_outage_is_written_again() {
     let away = directory.renew(&id, lease.generation).await;
     assert!(matches!(away, Err(DirectoryError::Store(_))), "{away:?}");
     assert!(!directory.is_reachable());
-    servers.restart(0);
+    servers.restart(&[0]);
     until_reachable(directory).await;
     purge(&servers, "KV_exec-server-leases").await;
     assert_eq!(directory.lookup(&id).await.unwrap(), None);
@@ -157,7 +157,7 @@ async fn until_reachable(directory: &Arc<dyn Directory>) {
 
 /// As if all entries had expired.
 async fn purge(servers: &NatsServers, stream: &str) {
-    let client = async_nats::connect(servers.url(0)).await.unwrap();
+    let client = async_nats::connect(&servers.urls()[0]).await.unwrap();
     let context = async_nats::jetstream::new(client);
     context.get_stream(stream).await.unwrap().purge().await.unwrap();
 }

@@ -1,12 +1,12 @@
 //! NATS servers of a test's own, on ephemeral ports, with stores that go with them.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,10 +45,18 @@ impl NatsVersion {
 /// One server, or several that keep each bucket together. All end when this is dropped.
 #[derive(Debug)]
 pub struct NatsServers {
-    program: PathBuf,
+    launcher: Launcher,
     servers: Vec<NatsServer>,
-    routes: String,
     _directory: TempDir,
+}
+
+#[derive(Debug)]
+struct Launcher {
+    program: PathBuf,
+    /// Of `ip netns`; there the servers listen on all addresses.
+    namespace: Option<String>,
+    /// Of all servers, if there are several.
+    routes: Option<String>,
 }
 
 #[derive(Debug)]
@@ -60,35 +68,55 @@ struct NatsServer {
 }
 
 impl NatsServers {
+    /// On loopback.
     pub fn start(version: NatsVersion, count: usize) -> Result<Self, String> {
-        let program = version.program()?;
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(None, version, count)
+    }
+
+    /// In a network namespace of `ip netns`.
+    pub fn start_in(
+        namespace: Option<&str>,
+        version: NatsVersion,
+        count: usize,
+    ) -> Result<Self, String> {
         let ports = free_ports(2 * count);
-        let routes: Vec<_> =
-            ports[count..].iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
-        let routes = routes.join(",");
+        let routes = ports[count..]
+            .iter()
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .collect::<Vec<_>>();
+        let launcher = Launcher {
+            program: version.program()?,
+            namespace: namespace.map(str::to_owned),
+            routes: (count > 1).then(|| routes.join(",")),
+        };
+        let directory = tempfile::tempdir().unwrap();
         let servers = (0..count).map(|number| {
             let store = directory.path().join(number.to_string());
             let (port, route_port) = (ports[number], ports[count + number]);
-            let process =
-                launch(&program, &store, port, (count > 1).then_some((route_port, &*routes)));
+            let process = launcher.launch(&store, port, route_port);
             NatsServer { port, route_port, store, process }
         });
         let servers: Vec<_> = servers.collect();
-        for server in &servers {
-            wait_until_it_listens(server.port);
-        }
-        Ok(Self { program, servers, routes, _directory: directory })
+        servers.iter().for_each(|server| wait_until_ready(&server.store, 1));
+        Ok(Self { launcher, servers, _directory: directory })
     }
 
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        (0..self.servers.len()).map(|number| self.url(number)).collect()
+        self.urls_at("127.0.0.1")
     }
 
+    /// At another address of theirs.
     #[must_use]
-    pub fn url(&self, number: usize) -> String {
-        format!("nats://127.0.0.1:{}", self.servers[number].port)
+    pub fn urls_at(&self, address: &str) -> Vec<String> {
+        self.servers.iter().map(|server| format!("nats://{address}:{}", server.port)).collect()
+    }
+
+    /// For clients, and for the other servers.
+    #[must_use]
+    pub fn ports(&self, number: usize) -> [u16; 2] {
+        let NatsServer { port, route_port, .. } = self.servers[number];
+        [port, route_port]
     }
 
     pub fn kill(&mut self, number: usize) {
@@ -97,18 +125,16 @@ impl NatsServers {
         process.wait().unwrap();
     }
 
-    /// Starts one again that was killed, with the store that it had.
-    pub fn restart(&mut self, number: usize) {
-        let is_cluster = self.servers.len() > 1;
-        let NatsServer { port, route_port, store, process } = &mut self.servers[number];
-        let cluster = is_cluster.then_some((*route_port, &*self.routes));
-        *process = launch(&self.program, store, *port, cluster);
-        wait_until_it_listens(*port);
-    }
-
-    pub fn signal(&self, number: usize, signal: Signal) {
-        let pid = Pid::from_child(&self.servers[number].process);
-        kill_process(pid, signal).unwrap();
+    /// Starts those again that were killed, with the stores that they had.
+    pub fn restart(&mut self, numbers: &[usize]) {
+        let mut starts = Vec::new();
+        for number in numbers {
+            let NatsServer { port, route_port, store, process } = &mut self.servers[*number];
+            starts.push((store.clone(), times_ready(store) + 1));
+            *process = self.launcher.launch(store, *port, *route_port);
+        }
+        // One that is alone does not become ready.
+        starts.iter().for_each(|(store, times)| wait_until_ready(store, *times));
     }
 }
 
@@ -121,30 +147,30 @@ impl Drop for NatsServers {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a server for tests")]
-fn launch(program: &Path, store: &Path, port: u16, cluster: Option<(u16, &str)>) -> Child {
-    let mut command = Command::new(program);
-    command.args([
-        "--addr",
-        "127.0.0.1",
-        "--port",
-        &port.to_string(),
-        "--jetstream",
-        "--store_dir",
-    ]);
-    command.arg(store);
-    if let Some((route_port, routes)) = cluster {
-        let own = format!("nats://127.0.0.1:{route_port}");
-        command.args(["--server_name", &format!("server-{port}"), "--cluster_name", "test"]);
-        command.args(["--cluster", &own, "--routes", routes]);
+impl Launcher {
+    #[expect(clippy::disallowed_methods, reason = "a server for tests")]
+    fn launch(&self, store: &Path, port: u16, route_port: u16) -> Child {
+        let mut command = match &self.namespace {
+            None => Command::new(&self.program),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.program);
+                command
+            }
+        };
+        let address = if self.namespace.is_some() { "0.0.0.0" } else { "127.0.0.1" };
+        command.args(["--addr", address, "--port", &port.to_string(), "--jetstream"]);
+        command.arg("--store_dir").arg(store);
+        if let Some(routes) = &self.routes {
+            let own = format!("nats://{address}:{route_port}");
+            command.args(["--server_name", &format!("server-{port}"), "--cluster_name", "test"]);
+            // Clients use the addresses that they were given.
+            command.args(["--cluster", &own, "--routes", routes, "--no_advertise"]);
+        }
+        let log = OpenOptions::new().create(true).append(true).open(log_of(store)).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.spawn().unwrap()
     }
-    let output = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(store.with_extension("log"))
-        .unwrap();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-    command.spawn().unwrap()
 }
 
 /// Ports that were free just now. Each other server of this machine would have to be very quick.
@@ -154,11 +180,19 @@ fn free_ports(count: usize) -> Vec<u16> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a server does not say when it listens")]
-fn wait_until_it_listens(port: u16) {
+fn log_of(store: &Path) -> PathBuf {
+    store.with_extension("log")
+}
+
+fn times_ready(store: &Path) -> usize {
+    std::fs::read_to_string(log_of(store)).unwrap_or_default().matches("Server is ready").count()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a log does not say that it grows")]
+fn wait_until_ready(store: &Path, times: usize) {
     let deadline = Instant::now() + START_TIMEOUT;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        assert!(Instant::now() < deadline, "nats-server does not listen on port {port}");
+    while times_ready(store) < times {
+        assert!(Instant::now() < deadline, "nats-server does not become ready");
         sleep(Duration::from_millis(10));
     }
 }

@@ -14,13 +14,15 @@ use crate::socket;
 /// From the loss to giving up.
 const DEADLINE: Duration = Duration::from_secs(25);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const SHORT_PAUSES: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A socket that lived for less is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
 /// Clients that lose one rendezvous together do not come back together.
 const SPREAD: Duration = Duration::from_millis(50);
 
-/// The pauses between attempts: they double, and each is up to half longer.
+/// The pauses between attempts: a few short ones, since an environment that lost its node is back at
+/// another one within a second or two. Then they double. Each is up to half longer.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     attempts: u32,
@@ -28,7 +30,8 @@ pub(super) struct Pauses {
 
 impl Pauses {
     pub(super) fn next_pause(&mut self) -> Duration {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
+        let doublings = self.attempts.saturating_sub(SHORT_PAUSES - 1).min(10);
+        let pause = FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE);
         self.attempts = self.attempts.saturating_add(1);
         pause.mul_f64(1.0 + jitter() / 2.0).min(LONGEST_PAUSE)
     }

@@ -1,0 +1,78 @@
+//! A network namespace with loopback, where traffic of some addresses or ports can be dropped.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::command;
+
+/// Removed with this value.
+pub(super) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// `Err` says why there can be none.
+    pub(super) fn new() -> Result<Self, String> {
+        let namespace = Self { name: format!("esc{}", std::process::id()) };
+        run(ip(&["netns", "add", &namespace.name]))?;
+        run(ip(&["-n", &namespace.name, "link", "set", "lo", "up"]))?;
+        // Whether packets can be dropped is found out now.
+        namespace.drop_packets("ip daddr 127.99.99.99")?;
+        namespace.heal();
+        Ok(namespace)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn file(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    pub(super) fn command(&self, program: &str) -> Command {
+        let mut command = ip(&["netns", "exec", &self.name]);
+        command.arg(program);
+        command
+    }
+
+    /// Drops all packets that match one of these rules of nftables.
+    pub(super) fn drop_packets(&self, matches: &str) -> Result<(), String> {
+        let rules: String = matches
+            .lines()
+            .map(|rule| format!("add rule inet partition in {rule} drop\n"))
+            .collect();
+        let mut nft = self.command("nft");
+        nft.arg(format!(
+            "add table inet partition\n\
+             add chain inet partition in {{ type filter hook input priority 0; }}\n{rules}"
+        ));
+        run(nft)
+    }
+
+    pub(super) fn heal(&self) {
+        let mut nft = self.command("nft");
+        nft.arg("delete table inet partition");
+        run(nft).unwrap();
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = run(ip(&["netns", "del", &self.name]));
+    }
+}
+
+fn ip(arguments: &[&str]) -> Command {
+    let mut ip = command("ip");
+    ip.args(arguments);
+    ip
+}
+
+fn run(mut command: Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
