@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use exec_server_transport::{KeepAlive, SignOfLife, TlsServer};
 
+use crate::tunnel::Bus;
+
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
     pub listen: SocketAddr,
     /// Where peers find the registry, as `http://` or `https://`; by default where it listens. All nodes of
     /// a cluster have the same.
     pub public_url: Option<String>,
-    /// Where peers find this node of a cluster and no other, in the same form.
-    pub advertised_url: Option<String>,
+    /// How harnesses reach environments at other nodes of a cluster.
+    pub routing: Routing,
     pub tls: Option<Arc<TlsServer>>,
     /// Whether an address beyond loopback may be listened on without TLS.
     pub insecure: bool,
@@ -45,7 +47,7 @@ impl RendezvousConfig {
         Self {
             listen,
             public_url: None,
-            advertised_url: None,
+            routing: Routing::Direct { advertised_url: None },
             tls: None,
             insecure: false,
             admin_socket: None,
@@ -64,6 +66,28 @@ impl RendezvousConfig {
             drain_spread: Duration::ZERO,
             drain_timeout: Duration::from_secs(3),
             quotas: Quotas::default(),
+        }
+    }
+}
+
+/// How a harness reaches an environment whose socket is at another node.
+#[derive(Debug, Clone)]
+pub enum Routing {
+    /// It dials that node.
+    Direct {
+        /// Where peers find this node and no other, as `http://` or `https://`; by default at the public
+        /// URL.
+        advertised_url: Option<String>,
+    },
+    /// It dials any node, which exchanges frames with the other one over NATS.
+    Bus(Arc<Bus>),
+}
+
+impl Routing {
+    pub(crate) fn bus(&self) -> Option<&Arc<Bus>> {
+        match self {
+            Self::Direct { .. } => None,
+            Self::Bus(bus) => Some(bus),
         }
     }
 }

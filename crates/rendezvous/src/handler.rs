@@ -14,15 +14,19 @@ use hyper::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use crate::assertion::{TaskRequest, new_task};
 use crate::authentication::{Authentication, AuthenticationError, Purpose};
 use crate::directory::Directory;
 use crate::environment_id::EnvironmentId;
 use crate::error_response::{Refusal, json};
+use crate::quota::PerKey;
 use crate::registry::Registry;
-use crate::router::{Router, SocketGrant};
+use crate::router::Router;
+use crate::sockets::{Admission, Route};
 use crate::status::StatusPage;
+use crate::tunnel::Bus;
 
 /// The largest body of a call.
 const MAX_BODY_BYTES: usize = 16 << 10;
@@ -41,8 +45,14 @@ pub(crate) struct Handler {
     pub(crate) status: StatusPage,
     /// No environment may come here any more.
     pub(crate) is_leaving: AtomicBool,
+    /// The id of this node. Each start has another one.
+    pub(crate) node: String,
+    /// To other nodes, if frames pass between them.
+    pub(crate) bus: Option<Arc<Bus>>,
+    /// The node that each environment has come to last, for harnesses here that are carried elsewhere.
+    pub(crate) moves: PerKey<EnvironmentId, watch::Sender<String>>,
     /// No call is answered any more.
-    pub(crate) is_draining: AtomicBool,
+    pub(crate) draining: watch::Sender<bool>,
 }
 
 /// One handler for the listener and for the service.
@@ -54,13 +64,13 @@ struct TaskResponse {
 }
 
 impl HttpHandler for SharedHandler {
-    type Grant = SocketGrant;
+    type Grant = Admission;
 
     async fn answer(&self, request: Request<Incoming>) -> HttpReply {
         self.0.answer(request).await.unwrap_or_else(|refusal| self.0.refuse(refusal))
     }
 
-    async fn admit(&self, request: Request<Incoming>) -> Result<SocketGrant, HttpReply> {
+    async fn admit(&self, request: Request<Incoming>) -> Result<Admission, HttpReply> {
         self.0.admit(&request).await.map_err(|refusal| self.0.refuse(refusal))
     }
 }
@@ -98,7 +108,7 @@ impl Handler {
         let body = read(body).await;
         let is_refused = match call {
             "register" => self.is_leaving.load(Ordering::Relaxed),
-            _ => self.is_draining.load(Ordering::Relaxed),
+            _ => *self.draining.borrow(),
         };
         if is_refused {
             return Err(Refusal::draining());
@@ -132,7 +142,7 @@ impl Handler {
         Ok(ok(&TaskResponse { task_id: new_task(credential.id.as_str(), &secret) }))
     }
 
-    async fn admit(&self, request: &Request<Incoming>) -> Result<SocketGrant, Refusal> {
+    async fn admit(&self, request: &Request<Incoming>) -> Result<Admission, Refusal> {
         let value = |name| value_of(request.uri().query(), name).ok_or_else(Refusal::bad_ticket);
         let now = SystemTime::now();
         match (request.method(), request.uri().path()) {
@@ -141,13 +151,21 @@ impl Handler {
                     return Err(Refusal::draining());
                 }
                 let environment = value("id")?.parse().map_err(|_| Refusal::bad_ticket())?;
-                self.registry.admit_environment(environment, value("ticket")?, now).await
+                let ticket = value("ticket")?;
+                let grant = self.registry.admit_environment(environment, ticket, now).await?;
+                Ok(Admission { grant, route: Route::Here })
             }
             (&Method::GET, "/relay/harness") => {
                 self.registry.admit_harness(value("ticket")?, now).await
             }
             _ => Err(Refusal::not_found()),
         }
+    }
+
+    /// Resolves when the service ends.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as this call.
+        let _ = self.draining.subscribe().wait_for(|is_draining| *is_draining).await;
     }
 
     fn refuse(&self, refusal: Refusal) -> HttpReply {

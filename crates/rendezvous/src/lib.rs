@@ -22,13 +22,15 @@ mod quota;
 mod registry;
 mod router;
 mod service;
+mod sockets;
 mod status;
+mod tunnel;
 
 pub use admin::{
     ADMIN_SOCKET_FILE, AdminError, AdminRequest, AdminResponse, CredentialKind, CredentialSummary,
     NewCredential, Secret, administer, administer_cluster,
 };
-pub use config::{Quotas, RendezvousConfig};
+pub use config::{Quotas, RendezvousConfig, Routing};
 pub use credential::{Credential, CredentialId, Proof, Role};
 pub use directory::{
     Authorization, Directory, DirectoryError, Lease, NatsDirectory, NatsOptions, RedbDirectory,
@@ -38,3 +40,4 @@ pub use environment_id::{EnvironmentId, InvalidEnvironmentId};
 pub use node_status::NodeStatus;
 pub use public_key::PublicKey;
 pub use service::{BindRendezvousError, Rendezvous};
+pub use tunnel::{Bus, BusError, TunnelTimes};

@@ -5,11 +5,15 @@ use serde::{Deserialize, Serialize};
 /// The state of one node, as it told the directory last. None of it is secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Where peers find the node.
+    /// Each start of a node has another one.
+    pub id: String,
+    /// Where peers find the node. If frames pass between nodes, all have the same.
     pub url: String,
     pub version: String,
     /// Seconds since 1970.
     pub started: u64,
+    /// How frames get from one node to another: `direct` or `over NATS`.
+    pub routing: String,
     /// Environments whose sockets it holds.
     pub environments: usize,
     pub streams: usize,

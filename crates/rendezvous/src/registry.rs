@@ -19,6 +19,8 @@ use crate::error_response::Refusal;
 use crate::public_key::PublicKey;
 use crate::quota::RateLimits;
 use crate::router::{RelayEnd, Router, SocketGrant};
+use crate::sockets::{Admission, Route};
+use crate::tunnel::Bus;
 
 /// Attempts to replace a registration that others replace at the same time.
 const REGISTER_ATTEMPTS: usize = 16;
@@ -29,6 +31,10 @@ pub(crate) struct Registry {
     router: Arc<Router>,
     /// Where peers reach this node, as `ws://` or `wss://`, without a slash at the end.
     node_url: String,
+    /// The id of this node.
+    node: String,
+    /// Without it, peers of an environment dial the node that holds its socket.
+    bus: Option<Arc<Bus>>,
     ticket_lifetime: Duration,
     connects_of_environments: RateLimits<EnvironmentId>,
 }
@@ -38,6 +44,7 @@ impl Registry {
         config: &RendezvousConfig,
         directory: Arc<dyn Directory>,
         router: Arc<Router>,
+        node: &str,
         node_url: String,
     ) -> Self {
         let Quotas { calls_per_second, calls_at_once, .. } = config.quotas;
@@ -45,6 +52,8 @@ impl Registry {
             directory,
             router,
             node_url,
+            node: node.to_owned(),
+            bus: config.routing.bus().cloned(),
             ticket_lifetime: config.ticket_lifetime,
             connects_of_environments: RateLimits::new(calls_per_second, calls_at_once),
         }
@@ -142,14 +151,17 @@ impl Registry {
         })
     }
 
-    /// The node that holds the socket of an environment.
+    /// The URL of a node through which an environment can be reached; `None` if it is offline.
     fn node_of(&self, environment: &EnvironmentId, lease: &Lease) -> Option<String> {
-        let node_url = &lease.registration.node_url;
-        let is_here = self.router.online_generation(environment) == Some(lease.generation);
-        let is_elsewhere = *node_url != self.node_url && lease.is_online;
-        match (is_here, is_elsewhere) {
+        let registered_at = &lease.registration.node_url;
+        let (is_elsewhere, elsewhere) = match self.bus {
+            // All nodes have the same URL.
+            Some(_) => (self.other_node(lease).is_some(), &self.node_url),
+            None => (*registered_at != self.node_url && lease.node.is_some(), registered_at),
+        };
+        match (self.is_here(environment, lease), is_elsewhere) {
             (true, _) => Some(self.node_url.clone()),
-            (false, true) => Some(node_url.clone()),
+            (false, true) => Some(elsewhere.clone()),
             (false, false) => None,
         }
     }
@@ -160,8 +172,27 @@ impl Registry {
         environment: &EnvironmentId,
     ) -> Result<bool, DirectoryError> {
         let lease = self.directory.lookup(environment).await?;
-        let node = lease.and_then(|lease| self.node_of(environment, &lease));
-        Ok(node.is_some_and(|node| node != self.node_url))
+        Ok(lease.is_some_and(|lease| self.other_node(&lease).is_some()))
+    }
+
+    /// The way from a harness socket at this node to its environment.
+    fn route_to(&self, environment: &EnvironmentId, lease: &Lease) -> Result<Route, Refusal> {
+        let Some(bus) = self.bus.clone() else { return Ok(Route::Here) };
+        if self.is_here(environment, lease) {
+            return Ok(Route::Here);
+        }
+        // An environment that is away may come back to any node, so the harness cannot wait here.
+        let node = self.other_node(lease).ok_or_else(Refusal::offline)?.to_owned();
+        Ok(Route::Tunnel { bus, node, generation: lease.generation })
+    }
+
+    fn is_here(&self, environment: &EnvironmentId, lease: &Lease) -> bool {
+        self.router.online_generation(environment) == Some(lease.generation)
+    }
+
+    /// The node that holds the environment's socket, if it is not this one.
+    fn other_node<'l>(&self, lease: &'l Lease) -> Option<&'l str> {
+        lease.node.as_deref().filter(|node| *node != self.node)
     }
 
     /// Says once whether an authorization holds for a key at a registration.
@@ -221,19 +252,21 @@ impl Registry {
         &self,
         ticket: &str,
         now: SystemTime,
-    ) -> Result<SocketGrant, Refusal> {
+    ) -> Result<Admission, Refusal> {
         let found = self.directory.take_ticket(sha256(ticket.as_bytes()), now).await?;
         let Ticket { environment, registration_id, credential, .. } =
             found.ok_or_else(Refusal::bad_ticket)?;
         let lease = self.directory.lookup(&environment).await?;
-        if lease.is_none_or(|lease| lease.registration.registration_id != registration_id) {
-            return Err(Refusal::replaced());
-        }
+        let lease = lease.filter(|lease| lease.registration.registration_id == registration_id);
+        let lease = lease.ok_or_else(Refusal::replaced)?;
+        let route = self.route_to(&environment, &lease)?;
         let credential = self.valid_credential(&credential, now).await?;
         let permit = self.router.permit(&credential.id, Some(&environment));
         let permit = permit.ok_or_else(too_many_sockets)?;
         let Credential { id: credential, expires, .. } = credential;
-        Ok(SocketGrant { environment, credential, expires, end: RelayEnd::Harness, permit })
+        let end = RelayEnd::Harness;
+        let grant = SocketGrant { environment, credential, expires, end, permit };
+        Ok(Admission { grant, route })
     }
 
     /// Called about once a second.

@@ -8,29 +8,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use exec_server_relay::with_sources;
 use exec_server_transport::{BindError, CloseCode, Connection, HttpListener, HttpListenerOptions};
 use hyper::Uri;
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use uuid::Uuid;
 
 use crate::admin::AdminSocket;
 use crate::authentication::Authentication;
-use crate::config::RendezvousConfig;
-use crate::credential::{CredentialId, since_1970};
-use crate::directory::{Directory, DirectoryError, Revocation};
-use crate::environment_id::EnvironmentId;
+use crate::config::{RendezvousConfig, Routing};
+use crate::directory::{Directory, Revocation};
 use crate::handler::{Handler, SharedHandler, local_url};
-use crate::node_status::NodeStatus;
+use crate::quota::PerKey;
 use crate::registry::Registry;
-use crate::router::{RelayEnd, Router, SocketGrant};
+use crate::router::Router;
+use crate::sockets::Admission;
 use crate::status::StatusPage;
+use crate::tunnel::{Bus, BusError, NodeInbox};
 
 const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Before a directory that failed is asked again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindRendezvousError {
@@ -54,6 +52,8 @@ pub enum BindRendezvousError {
     PlainPublicUrl,
     #[error(transparent)]
     Listen(#[from] BindError),
+    #[error(transparent)]
+    Bus(#[from] BusError),
     #[error("cannot make the socket {}", path.display())]
     AdminSocket { path: PathBuf, source: io::Error },
 }
@@ -62,7 +62,8 @@ pub enum BindRendezvousError {
 #[derive(Debug)]
 pub struct Rendezvous {
     handler: Arc<Handler>,
-    listener: HttpListener<SocketGrant>,
+    listener: HttpListener<Admission>,
+    tunnels: Option<(Arc<Bus>, NodeInbox)>,
     url: String,
     sweep_interval: Duration,
     renew_interval: Duration,
@@ -84,7 +85,11 @@ impl Rendezvous {
             return Err(BindRendezvousError::NeedsTls { address });
         }
         let public = config.public_url.as_deref().map(read_public_url).transpose()?;
-        let advertised = config.advertised_url.as_deref().map(read_public_url).transpose()?;
+        let advertised = match &config.routing {
+            Routing::Direct { advertised_url } => advertised_url.as_deref(),
+            Routing::Bus(_) => None,
+        };
+        let advertised = advertised.map(read_public_url).transpose()?;
         let urls = || public.iter().chain(&advertised);
         if urls().any(|url| !url.is_safe) && !config.insecure {
             return Err(BindRendezvousError::PlainPublicUrl);
@@ -92,23 +97,17 @@ impl Rendezvous {
         if public.is_none() && address.ip().is_unspecified() {
             return Err(BindRendezvousError::NeedsPublicUrl { address });
         }
-        let options = HttpListenerOptions {
-            // Beyond loopback any name will do: a page of another site has no token.
-            allowed_hosts: match address.ip().is_loopback() {
-                true => urls().map(|url| url.host.clone()).collect(),
-                false => Vec::new(),
-            },
-            tls: config.tls.clone(),
-            insecure: config.insecure,
-            keep_alive: config.keep_alive,
-            handshake_timeout: config.handshake_timeout,
-            ..HttpListenerOptions::default()
+        let options = listener_options(&config, urls().map(|url| url.host.clone()).collect());
+        let node = Uuid::new_v4().simple().to_string();
+        let tunnels = match config.routing.bus() {
+            Some(bus) => Some((Arc::clone(bus), bus.subscribe_node(&node).await?)),
+            None => None,
         };
         let mut made = None;
         let listener = HttpListener::bind(address, options, |bound| {
             let url = public.map_or_else(|| local_url(bound, is_tls), |public| public.url);
             let node_url = advertised.map_or_else(|| url.clone(), |advertised| advertised.url);
-            let handler = Arc::new(new_handler(&config, Arc::clone(&directory), &node_url));
+            let handler = Arc::new(new_handler(&config, Arc::clone(&directory), node, &node_url));
             made = Some((url, Arc::clone(&handler)));
             SharedHandler(handler)
         })
@@ -122,6 +121,7 @@ impl Rendezvous {
         Ok(Self {
             handler,
             listener,
+            tunnels,
             url,
             sweep_interval: shortest.clamp(Duration::from_millis(5), LONGEST_SWEEP_INTERVAL),
             renew_interval: config.renew_interval,
@@ -145,8 +145,13 @@ impl Rendezvous {
     /// Serves until `shutdown` resolves, and then closes all sockets with "service restart".
     pub async fn serve_until(mut self, shutdown: impl Future<Output = ()>) {
         let mut sockets = JoinSet::new();
+        let mut followers = JoinSet::new();
+        if let Some((bus, NodeInbox { opens, moves })) = self.tunnels.take() {
+            sockets.spawn(Arc::clone(&self.handler).serve_tunnels(bus, opens));
+            followers.spawn(Arc::clone(&self.handler).follow_moves(moves));
+        }
         let mut renewals = JoinSet::new();
-        let mut moves = JoinSet::new();
+        let mut moved_checks = JoinSet::new();
         let mut rechecks = JoinSet::new();
         let mut missed_revocations = false;
         let mut revocations = self.handler.directory.watch_revocations();
@@ -161,8 +166,8 @@ impl Rendezvous {
                 rechecks.spawn(async move { handler.close_all_revoked().await });
             }
             tokio::select! {
-                (connection, grant) = self.listener.accept() => {
-                    sockets.spawn(async move { handler.serve(connection, grant).await });
+                (connection, admission) = self.listener.accept() => {
+                    sockets.spawn(async move { handler.serve(connection, admission).await });
                 }
                 Some(_) = sockets.join_next() => {}
                 _ = sweep.tick() => {
@@ -170,11 +175,11 @@ impl Rendezvous {
                     handler.registry.forget_idle(Instant::now());
                     handler.authentication.forget_idle(Instant::now());
                     self.listener.readiness().set_degraded(!handler.directory.is_reachable());
-                    if moves.is_empty() {
-                        moves.spawn(async move { handler.follow_moved().await });
+                    if moved_checks.is_empty() {
+                        moved_checks.spawn(async move { handler.follow_moved().await });
                     }
                 }
-                Some(_) = moves.join_next() => {}
+                Some(_) = moved_checks.join_next() => {}
                 _ = renew.tick(), if renewals.is_empty() => {
                     renewals.spawn(async move { handler.renew_all().await });
                 }
@@ -207,8 +212,8 @@ impl Rendezvous {
             loop {
                 let handler = Arc::clone(&self.handler);
                 tokio::select! {
-                    (connection, grant) = self.listener.accept() => {
-                        sockets.spawn(async move { handler.serve(connection, grant).await });
+                    (connection, admission) = self.listener.accept() => {
+                        sockets.spawn(async move { handler.serve(connection, admission).await });
                     }
                     Some(_) = sockets.join_next() => {}
                     () = &mut paused => break,
@@ -219,7 +224,7 @@ impl Rendezvous {
 
     /// The listener stays: health answers until the end, readiness says no.
     async fn drain(&mut self, mut sockets: JoinSet<()>) {
-        self.handler.is_draining.store(true, Ordering::Relaxed);
+        self.handler.draining.send_replace(true);
         self.listener.readiness().drain();
         self.handler.router.close_all();
         let ended = async {
@@ -239,118 +244,19 @@ impl Rendezvous {
     }
 }
 
-impl Handler {
-    async fn serve(&self, connection: Connection, grant: SocketGrant) {
-        let environment = grant.environment.clone();
-        let credential = grant.credential.clone();
-        let generation = match grant.end {
-            RelayEnd::Environment { generation } => Some(generation),
-            RelayEnd::Harness => None,
-        };
-        // The socket is attached when it is first polled; the checks after that miss nothing.
-        let went_offline = tokio::select! {
-            biased;
-            went_offline = self.router.serve(connection, grant) => went_offline,
-            never = self.check_attached(&environment, generation, &credential) => never,
-        };
-        if went_offline && let Some(generation) = generation {
-            self.report(self.directory.release(&environment, generation).await);
-            if self.router.online_generation(&environment) == Some(generation) {
-                // It came back meanwhile.
-                self.renew(&environment, generation).await;
-            }
-        }
-    }
-
-    /// The credential or the registration may have ended between the upgrade and now. Never returns.
-    async fn check_attached<T>(
-        &self,
-        environment: &EnvironmentId,
-        generation: Option<u64>,
-        credential: &CredentialId,
-    ) -> T {
-        self.close_if_revoked(credential).await;
-        if let Some(generation) = generation {
-            while !self.renew(environment, generation).await {
-                sleep(RETRY_INTERVAL).await;
-            }
-        }
-        future::pending().await
-    }
-
-    /// Says that the environment is here, or closes its socket if a newer registration has taken over.
-    /// Returns whether the directory answered.
-    async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
-        match self.directory.renew(environment, generation).await {
-            Ok(()) => true,
-            Err(DirectoryError::Conflict) => {
-                self.router.close_older_than(environment, generation + 1);
-                true
-            }
-            Err(error) => {
-                self.report(Err(error));
-                false
-            }
-        }
-    }
-
-    async fn renew_all(&self) {
-        self.report(self.directory.put_node(self.node_status()).await);
-        for (environment, generation) in self.router.online() {
-            self.renew(&environment, generation).await;
-        }
-    }
-
-    fn node_status(&self) -> NodeStatus {
-        let environments = self.router.status();
-        let counters = &self.router.counters;
-        NodeStatus {
-            url: self.registry.node_url().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: since_1970(self.status.started()),
-            environments: environments.iter().filter(|(_, status)| status.is_online).count(),
-            streams: environments.iter().map(|(_, status)| status.streams).sum(),
-            frames: counters.frames.load(Ordering::Relaxed),
-            bytes: counters.bytes.load(Ordering::Relaxed),
-            is_leaving: self.is_leaving.load(Ordering::Relaxed),
-        }
-    }
-
-    /// An environment that was lost here may be at another node by now. Its harnesses connect again and
-    /// are led there.
-    async fn follow_moved(&self) {
-        for environment in self.router.awaited() {
-            match self.registry.is_elsewhere(&environment).await {
-                Ok(true) => self.router.close_environment(&environment),
-                Ok(false) => {}
-                Err(error) => return self.report(Err(error)),
-            }
-        }
-    }
-
-    /// For a watch that missed some.
-    async fn close_all_revoked(&self) {
-        for credential in self.router.credentials() {
-            self.close_if_revoked(&credential).await;
-        }
-    }
-
-    /// A directory that fails is asked again until it answers.
-    async fn close_if_revoked(&self, credential: &CredentialId) {
-        loop {
-            match self.directory.credential(credential).await {
-                Ok(Some(_)) => return,
-                Ok(None) => return self.router.close_credential(credential),
-                Err(error) => self.report(Err(error)),
-            }
-            sleep(RETRY_INTERVAL).await;
-        }
-    }
-
-    fn report(&self, outcome: Result<(), DirectoryError>) {
-        if let Err(error) = outcome {
-            tracing::error!(error = with_sources(&error), "the directory failed");
-        }
+/// `hosts`: the names of the service.
+fn listener_options(config: &RendezvousConfig, hosts: Vec<String>) -> HttpListenerOptions {
+    HttpListenerOptions {
+        // Beyond loopback any name will do: a page of another site has no token.
+        allowed_hosts: match config.listen.ip().is_loopback() {
+            true => hosts,
+            false => Vec::new(),
+        },
+        tls: config.tls.clone(),
+        insecure: config.insecure,
+        keep_alive: config.keep_alive,
+        handshake_timeout: config.handshake_timeout,
+        ..HttpListenerOptions::default()
     }
 }
 
@@ -367,20 +273,25 @@ async fn next_revocation(revocations: &mut broadcast::Receiver<Revocation>) -> R
 fn new_handler(
     config: &RendezvousConfig,
     directory: Arc<dyn Directory>,
+    node: String,
     node_url: &str,
 ) -> Handler {
     let router = Arc::new(Router::new(config));
     let node_url = format!("ws{}", node_url.strip_prefix("http").expect("the URL was checked"));
-    let registry = Registry::new(config, Arc::clone(&directory), Arc::clone(&router), node_url);
+    let registry =
+        Registry::new(config, Arc::clone(&directory), Arc::clone(&router), &node, node_url);
     let is_open = config.listen.ip().is_loopback() && config.public_url.is_none();
     Handler {
         authentication: Authentication::new(Arc::clone(&directory), &config.quotas),
         directory,
         registry,
         router,
-        status: StatusPage::new(is_open),
+        status: StatusPage::new(is_open, &config.routing),
         is_leaving: AtomicBool::new(false),
-        is_draining: AtomicBool::new(false),
+        node,
+        bus: config.routing.bus().cloned(),
+        moves: PerKey::new(|| watch::Sender::new(String::new())),
+        draining: watch::Sender::new(false),
     }
 }
 

@@ -18,6 +18,7 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 
 use crate::authentication::{Authentication, AuthenticationError};
+use crate::config::Routing;
 use crate::credential::Role;
 use crate::directory::Directory;
 use crate::environment_id::EnvironmentId;
@@ -33,16 +34,25 @@ const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-wid
 pub(crate) struct StatusPage {
     started: SystemTime,
     is_open: bool,
+    routing: &'static str,
 }
 
 impl StatusPage {
     /// `is_open`: shown to all who can reach it.
-    pub(crate) fn new(is_open: bool) -> Self {
-        Self { started: SystemTime::now(), is_open }
+    pub(crate) fn new(is_open: bool, routing: &Routing) -> Self {
+        let routing = match routing {
+            Routing::Direct { .. } => "direct",
+            Routing::Bus(_) => "over NATS",
+        };
+        Self { started: SystemTime::now(), is_open, routing }
     }
 
     pub(crate) fn started(&self) -> SystemTime {
         self.started
+    }
+
+    pub(crate) fn routing(&self) -> &'static str {
+        self.routing
     }
 
     pub(crate) async fn answer(
@@ -91,6 +101,7 @@ impl StatusPage {
         row("Uptime", &uptime(self.started.elapsed().unwrap_or_default()));
         row("Environments online", &online.to_string());
         row("Streams", &streams.to_string());
+        row("Frames between nodes", self.routing);
         if let Some(counters) = counters {
             for (name, counter) in [
                 ("Frames routed", &counters.frames),

@@ -16,12 +16,14 @@ use exec_server_test_support::{NatsServers, NatsVersion, skipped};
 use tokio::task::JoinSet;
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+const NODE: &str = "node";
 const SOON: Duration = Duration::from_secs(60);
 
 async fn keeps_the_contract(directory: Arc<dyn Directory>) {
     registrations_are_compared_and_set(&*directory).await;
     one_of_many_registrations_wins(&directory).await;
     presence_follows_the_generation(&*directory).await;
+    the_last_node_that_claims_an_environment_has_it("moving", &*directory, &*directory).await;
     single_use_material_has_one_taker(&directory).await;
     credentials_are_found_until_they_are_revoked(&*directory).await;
     assertions_are_new_once(&*directory).await;
@@ -42,7 +44,7 @@ async fn redb_remembers_what_it_must() {
     let directory = RedbDirectory::open(scratch.path()).unwrap();
     let box_id = environment("box");
     let lease = directory.register(&box_id, registration(1), None).await.unwrap();
-    directory.renew(&box_id, lease.generation).await.unwrap();
+    directory.claim(&box_id, lease.generation, NODE).await.unwrap();
     directory.put_credential(credential("kept", 1)).await.unwrap();
     directory.put_credential(credential("revoked", 2)).await.unwrap();
     directory.revoke_credential(&"revoked".into()).await.unwrap();
@@ -55,7 +57,7 @@ async fn redb_remembers_what_it_must() {
     let directory = RedbDirectory::open(scratch.path()).unwrap();
     let found = directory.lookup(&box_id).await.unwrap().unwrap();
     assert_eq!(found.registration, lease.registration);
-    assert!(!found.is_online, "the sockets are gone");
+    assert_eq!(found.node, None, "the sockets are gone");
     assert!(directory.token_by_hash([1; 32]).await.unwrap().is_some());
     assert!(directory.token_by_hash([2; 32]).await.unwrap().is_none());
     assert!(!directory.remember_assertion([5; 32], NOW + SOON, NOW).await.unwrap());
@@ -72,6 +74,7 @@ async fn nats_of_debian_keeps_the_contract() {
 async fn three_replicas_of_nats_keep_the_contract() {
     let Some((_servers, nodes)) = cluster(NatsVersion::Current, 3).await else { return };
     keeps_the_contract(nodes[0].clone()).await;
+    the_last_node_that_claims_an_environment_has_it("roaming", &*nodes[1], &*nodes[2]).await;
     one_of_a_thousand_takers_wins(&nodes).await;
     one_of_a_thousand_registrations_is_current(&nodes).await;
     revocations_are_seen_by_all(&nodes).await;
@@ -95,22 +98,22 @@ async fn a_lease_that_expired_during_an_outage_is_written_again() {
     let directory = &nodes[0];
     let id = environment("kept");
     let lease = directory.register(&id, registration(1), None).await.unwrap();
-    directory.renew(&id, lease.generation).await.unwrap();
+    directory.claim(&id, lease.generation, NODE).await.unwrap();
     servers.kill(0);
-    let away = directory.renew(&id, lease.generation).await;
+    let away = directory.renew(&id, lease.generation, NODE).await;
     assert!(matches!(away, Err(DirectoryError::Store(_))), "{away:?}");
     assert!(!directory.is_reachable());
     servers.restart(&[0]);
     until_reachable(directory).await;
     purge(&servers, "KV_exec-server-leases").await;
     assert_eq!(directory.lookup(&id).await.unwrap(), None);
-    directory.renew(&id, lease.generation).await.unwrap();
+    directory.renew(&id, lease.generation, NODE).await.unwrap();
     let found = directory.lookup(&id).await.unwrap();
-    assert_eq!(found, Some(Lease { is_online: true, ..lease.clone() }));
+    assert_eq!(found, Some(Lease { node: Some(NODE.to_owned()), ..lease.clone() }));
     // Another node has nothing to write it with, and none that was released comes back.
-    directory.release(&id, lease.generation).await.unwrap();
+    directory.release(&id, lease.generation, NODE).await.unwrap();
     purge(&servers, "KV_exec-server-leases").await;
-    let gone = directory.renew(&id, lease.generation).await;
+    let gone = directory.renew(&id, lease.generation, NODE).await;
     assert!(matches!(gone, Err(DirectoryError::Conflict)), "{gone:?}");
 }
 
@@ -195,7 +198,7 @@ async fn one_of_a_thousand_registrations_is_current(nodes: &Nodes) {
     let generations: Vec<_> = won.iter().map(|(_, generation)| *generation).collect();
     assert_eq!(generations, expected.collect::<Vec<_>>());
     for generation in &generations {
-        let is_current = nodes[1].renew(&id, *generation).await.is_ok();
+        let is_current = nodes[1].renew(&id, *generation, NODE).await.is_ok();
         assert_eq!(is_current, *generation == current);
     }
 }
@@ -244,23 +247,50 @@ async fn one_of_many_registrations_wins(directory: &Arc<dyn Directory>) {
 
 async fn presence_follows_the_generation(directory: &dyn Directory) {
     let id = environment("present");
-    let is_online = async || directory.lookup(&id).await.unwrap().unwrap().is_online;
+    let node = async || directory.lookup(&id).await.unwrap().unwrap().node;
+    let here = || Some(NODE.to_owned());
     let first = directory.register(&id, registration(40), None).await.unwrap();
-    assert!(!first.is_online);
-    directory.renew(&id, first.generation).await.unwrap();
-    directory.renew(&id, first.generation).await.unwrap();
-    assert!(is_online().await);
+    assert_eq!(first.node, None);
+    directory.claim(&id, first.generation, NODE).await.unwrap();
+    directory.renew(&id, first.generation, NODE).await.unwrap();
+    assert_eq!(node().await, here());
     let second = directory.register(&id, registration(41), Some(first.generation)).await.unwrap();
-    assert!(!is_online().await);
-    let late = directory.renew(&id, first.generation).await;
-    assert!(matches!(late, Err(DirectoryError::Conflict)));
-    directory.renew(&id, second.generation).await.unwrap();
-    directory.release(&id, first.generation).await.unwrap();
-    assert!(is_online().await);
-    directory.release(&id, second.generation).await.unwrap();
-    assert!(!is_online().await);
-    directory.renew(&id, second.generation).await.unwrap();
-    assert!(is_online().await, "it came back");
+    assert_eq!(node().await, None);
+    for late in [
+        directory.claim(&id, first.generation, NODE).await,
+        directory.renew(&id, first.generation, NODE).await,
+    ] {
+        assert!(matches!(late, Err(DirectoryError::Conflict)));
+    }
+    directory.claim(&id, second.generation, NODE).await.unwrap();
+    directory.release(&id, first.generation, NODE).await.unwrap();
+    assert_eq!(node().await, here());
+    directory.release(&id, second.generation, NODE).await.unwrap();
+    assert_eq!(node().await, None);
+    directory.renew(&id, second.generation, NODE).await.unwrap();
+    assert_eq!(node().await, here(), "it came back");
+}
+
+async fn the_last_node_that_claims_an_environment_has_it(
+    id: &str,
+    one: &dyn Directory,
+    two: &dyn Directory,
+) {
+    let id = environment(id);
+    let lease = one.register(&id, registration(42), None).await.unwrap();
+    let generation = lease.generation;
+    let other = "other-node";
+    one.claim(&id, generation, NODE).await.unwrap();
+    let early = two.renew(&id, generation, other).await;
+    assert!(matches!(early, Err(DirectoryError::Conflict)), "{early:?}");
+    two.claim(&id, generation, other).await.unwrap();
+    let late = one.renew(&id, generation, NODE).await;
+    assert!(matches!(late, Err(DirectoryError::Conflict)), "{late:?}");
+    one.release(&id, generation, NODE).await.unwrap();
+    two.renew(&id, generation, other).await.unwrap();
+    assert_eq!(one.lookup(&id).await.unwrap().unwrap().node.as_deref(), Some(other));
+    one.claim(&id, generation, NODE).await.unwrap();
+    assert_eq!(two.lookup(&id).await.unwrap().unwrap().node.as_deref(), Some(NODE));
 }
 
 async fn single_use_material_has_one_taker(directory: &Arc<dyn Directory>) {
@@ -314,7 +344,9 @@ async fn assertions_are_new_once(directory: &dyn Directory) {
 async fn nodes_are_listed(directory: &dyn Directory) {
     assert_eq!(directory.nodes().await.unwrap(), []);
     let node = |url: &str, streams| NodeStatus {
+        id: url.to_owned(),
         url: url.to_owned(),
+        routing: "direct".to_owned(),
         version: "1".to_owned(),
         started: 7,
         environments: 1,

@@ -111,9 +111,21 @@ impl Incoming {
     pub fn peer_close(&self) -> Option<CloseCode> {
         match &self.0 {
             IncomingTransport::WebSocket(reader) => reader.peer_close(),
-            IncomingTransport::Lines(_)
-            | IncomingTransport::Memory(_)
-            | IncomingTransport::LengthPrefixed(_) => None,
+            IncomingTransport::Memory(reader) => reader.peer_close().map(|(code, _)| code),
+            IncomingTransport::Lines(_) | IncomingTransport::LengthPrefixed(_) => None,
+        }
+    }
+
+    /// The reason that came with it. Only connections in memory keep it.
+    #[must_use]
+    pub fn peer_close_reason(&self) -> &str {
+        match &self.0 {
+            IncomingTransport::Memory(reader) => {
+                reader.peer_close().map_or("", |(_, reason)| reason)
+            }
+            IncomingTransport::WebSocket(_)
+            | IncomingTransport::Lines(_)
+            | IncomingTransport::LengthPrefixed(_) => "",
         }
     }
 }
@@ -283,7 +295,7 @@ impl Outgoing {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.close().await,
             OutgoingTransport::WebSocket(writer) => writer.close(code, reason).await,
-            OutgoingTransport::Memory(writer) => writer.close().await,
+            OutgoingTransport::Memory(writer) => writer.close(code, reason).await,
             OutgoingTransport::LengthPrefixed(writer) => writer.close().await,
         }
     }

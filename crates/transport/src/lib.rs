@@ -36,7 +36,7 @@ pub use listen::{
     ExecServerListenUrlParseError, HttpHandler, HttpListener, HttpListenerOptions, HttpReply,
     ListenUrl, Listener, ListenerOptions, Readiness,
 };
-pub use memory::memory;
+pub use memory::{memory, memory_with_capacity};
 pub use stdio::stdio;
 pub use tls::{
     ClientIdentity, Fingerprint, FingerprintParseError, SelfSigned, ServerTrust, TlsError,

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::connection::Connection;
 
@@ -13,19 +15,39 @@ const CAPACITY: usize = 64;
 
 /// Two connections that talk to each other.
 pub fn memory() -> (Connection, Connection) {
-    let (to_right, from_left) = mpsc::channel(CAPACITY);
-    let (to_left, from_right) = mpsc::channel(CAPACITY);
+    memory_with_capacity(CAPACITY)
+}
+
+/// The same with room for so many messages in each direction.
+pub fn memory_with_capacity(messages: usize) -> (Connection, Connection) {
+    let (to_right, from_left) = direction(messages);
+    let (to_left, from_right) = direction(messages);
     (end(to_right, from_right), end(to_left, from_left))
 }
 
-fn end(sender: mpsc::Sender<Bytes>, receiver: mpsc::Receiver<Bytes>) -> Connection {
-    let prober = MemoryProber { sender: sender.downgrade() };
-    let writer = MemoryWriter { waiting: VecDeque::new(), buffered: 0, sender: Some(sender) };
-    Connection::from_memory(MemoryReader { receiver }, writer, prober)
+/// The code and the reason with which a writer has closed its direction.
+type Closing = Arc<OnceLock<(CloseCode, String)>>;
+
+fn direction(messages: usize) -> (MemoryWriter, MemoryReader) {
+    let (sender, receiver) = mpsc::channel(messages);
+    let closing = Closing::default();
+    let writer = MemoryWriter {
+        waiting: VecDeque::new(),
+        buffered: 0,
+        sender: Some(sender),
+        closing: Arc::clone(&closing),
+    };
+    (writer, MemoryReader { receiver, closing })
+}
+
+fn end(writer: MemoryWriter, reader: MemoryReader) -> Connection {
+    let sender = writer.sender.as_ref().expect("a new writer is open").downgrade();
+    Connection::from_memory(reader, writer, MemoryProber { sender })
 }
 
 pub(crate) struct MemoryReader {
     receiver: mpsc::Receiver<Bytes>,
+    closing: Closing,
 }
 
 impl MemoryReader {
@@ -37,6 +59,10 @@ impl MemoryReader {
         self.receiver.close();
         while self.receiver.try_recv().is_ok() {}
     }
+
+    pub(crate) fn peer_close(&self) -> Option<(CloseCode, &str)> {
+        self.closing.get().map(|(code, reason)| (*code, &**reason))
+    }
 }
 
 pub(crate) struct MemoryWriter {
@@ -44,6 +70,7 @@ pub(crate) struct MemoryWriter {
     buffered: usize,
     /// `None` once closed.
     sender: Option<mpsc::Sender<Bytes>>,
+    closing: Closing,
 }
 
 impl MemoryWriter {
@@ -68,9 +95,11 @@ impl MemoryWriter {
         Ok(())
     }
 
-    pub(crate) async fn close(&mut self) {
+    pub(crate) async fn close(&mut self, code: CloseCode, reason: &str) {
         // An error means that the peer is gone: as closed as it can be.
         let _ = self.flush().await;
+        // The first close counts.
+        let _ = self.closing.set((code, reason.to_owned()));
         self.sender = None;
     }
 }
@@ -109,5 +138,19 @@ mod tests {
         assert_eq!(left.incoming.recv().await, None);
         left.outgoing.push(b"three");
         assert!(left.outgoing.flush().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_close_has_a_code_and_a_reason() {
+        let (mut left, mut right) = memory_with_capacity(1);
+        left.outgoing.push(b"last");
+        left.outgoing.close(CloseCode::Restart, "restarting").await;
+        assert_eq!(right.incoming.recv().await, Some(Received::Message(Bytes::from("last"))));
+        assert_eq!(right.incoming.recv().await, None);
+        assert_eq!(right.incoming.peer_close(), Some(CloseCode::Restart));
+        assert_eq!(right.incoming.peer_close_reason(), "restarting");
+        drop(right);
+        assert_eq!(left.incoming.recv().await, None);
+        assert_eq!(left.incoming.peer_close(), None);
     }
 }

@@ -58,7 +58,8 @@ pub(crate) struct RendezvousOptions {
     pub(crate) insecure: bool,
     #[command(flatten)]
     pub(crate) store: StoreOptions,
-    /// Where peers find this node of a cluster and no other: wss://HOST[:PORT]
+    /// Where peers find this node of a cluster and no other: wss://HOST[:PORT] [default: they find
+    /// any node, and nodes exchange frames over NATS]
     #[arg(long, value_name = "URL", help_heading = CLUSTER, requires = "servers", value_parser = parse_advertised_url)]
     pub(crate) advertise: Option<String>,
 }

@@ -31,8 +31,9 @@ fn table(nodes: &[NodeStatus], now: SystemTime) -> String {
         let uptime = Duration::from_secs(node.uptime(now).as_secs());
         writeln!(
             text,
-            "{}  {}  up {}  {} environments  {} streams  {} frames  {} bytes{}",
+            "{}  {}  {}  up {}  {} environments  {} streams  {} frames  {} bytes{}",
             printable(&node.url),
+            printable(&node.routing),
             printable(&node.version),
             humantime::format_duration(uptime),
             node.environments,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_rendezvous::{
-    ADMIN_SOCKET_FILE, Directory, DirectoryError, NatsDirectory, RedbDirectory, Rendezvous,
-    RendezvousConfig,
+    ADMIN_SOCKET_FILE, Bus, Directory, DirectoryError, NatsDirectory, RedbDirectory, Rendezvous,
+    RendezvousConfig, Routing, TunnelTimes,
 };
 use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
 use tokio::time::{Instant, sleep};
@@ -48,7 +48,7 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
         public_url: options.public_url.clone(),
         tls: tls.clone(),
         insecure: options.insecure,
-        advertised_url: options.advertise.clone(),
+        routing: routing(&store, options.advertise.clone()).await?,
         admin_socket: match &store {
             Store::Directory(data) => Some(data.join(ADMIN_SOCKET_FILE)),
             Store::Cluster(_) => None,
@@ -73,6 +73,17 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
         })
         .await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Nodes that peers cannot dial one by one exchange frames over NATS.
+async fn routing(store: &Store, advertised_url: Option<String>) -> anyhow::Result<Routing> {
+    match (store, advertised_url) {
+        (Store::Cluster(options), None) => {
+            let bus = Bus::connect(options, TunnelTimes::default()).await?;
+            Ok(Routing::Bus(Arc::new(bus)))
+        }
+        (_, advertised_url) => Ok(Routing::Direct { advertised_url }),
+    }
 }
 
 async fn open(store: &Store) -> anyhow::Result<Arc<dyn Directory>> {

@@ -21,6 +21,7 @@ use crate::credential::{Credential, CredentialId};
 use crate::environment_id::EnvironmentId;
 use crate::node_status::NodeStatus;
 use crate::public_key::PublicKey;
+pub(crate) use nats::connect_with;
 pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
 
@@ -52,16 +53,16 @@ pub struct Registration {
     pub ticket: SecretHash,
 }
 
-/// The registration of an environment, and whether a node holds its socket.
+/// The registration of an environment, and the node that holds its socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Grows with every registration of the environment.
     pub generation: u64,
     pub registration: Registration,
-    /// Since the last [`Directory::renew`]. A directory that several nodes share forgets it, or the
-    /// whole lease, when it is not renewed for a while.
+    /// The node that holds the environment's socket; `None` if none does. A directory that several nodes
+    /// share forgets it, or the whole lease, when it is not renewed for a while.
     #[serde(default)]
-    pub is_online: bool,
+    pub node: Option<String>,
 }
 
 /// Lets one harness open one socket.
@@ -103,20 +104,31 @@ pub trait Directory: Debug + Send + Sync + 'static {
         expected: Option<u64>,
     ) -> Result<Lease, DirectoryError>;
 
-    /// Says that the environment is connected; repeated for as long as that is so. Fails with
-    /// [`DirectoryError::Conflict`] if the generation is another one.
+    /// Says that the environment has just connected to a node. The last node that claims it has it. Fails
+    /// with [`DirectoryError::Conflict`] if the generation is another one.
+    async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError>;
+
+    /// Says that the environment is still connected to the node; repeated for as long as that is so. Fails
+    /// with [`DirectoryError::Conflict`] if the generation is another one, or another node has it.
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError>;
 
-    /// Says that the environment is not connected any more. Nothing happens if the generation is another
-    /// one.
+    /// Says that the environment is not connected to the node any more. Nothing happens if the generation
+    /// is another one, or another node has it.
     async fn release(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError>;
 
     async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError>;

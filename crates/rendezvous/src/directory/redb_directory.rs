@@ -32,12 +32,18 @@ const REVOCATIONS: usize = 256;
 #[derive(Debug)]
 pub struct RedbDirectory {
     database: Arc<Database>,
-    /// The generations that are connected.
-    online: Mutex<HashMap<EnvironmentId, u64>>,
+    online: Mutex<HashMap<EnvironmentId, Presence>>,
     tickets: SingleUse<Ticket>,
     authorizations: SingleUse<Authorization>,
     revocations: broadcast::Sender<Revocation>,
-    nodes: Mutex<BTreeMap<String, NodeStatus>>,
+    nodes: Mutex<BTreeMap<(String, String), NodeStatus>>,
+}
+
+/// Where an environment is connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Presence {
+    generation: u64,
+    node: String,
 }
 
 impl RedbDirectory {
@@ -91,11 +97,35 @@ impl RedbDirectory {
     }
 
     fn with_presence(&self, environment: &EnvironmentId, lease: Lease) -> Lease {
-        let is_online = self.online().get(environment) == Some(&lease.generation);
-        Lease { is_online, ..lease }
+        let online = self.online();
+        let presence = online.get(environment).filter(|it| it.generation == lease.generation);
+        Lease { node: presence.map(|presence| presence.node.clone()), ..lease }
     }
 
-    fn online(&self) -> MutexGuard<'_, HashMap<EnvironmentId, u64>> {
+    /// `may_replace`: whether the node may take the place of this one.
+    async fn set_presence(
+        &self,
+        environment: &EnvironmentId,
+        presence: Presence,
+        may_replace: impl FnOnce(&Presence) -> bool + Send,
+    ) -> Result<(), DirectoryError> {
+        let current = self.lookup(environment).await?;
+        if current.is_none_or(|lease| lease.generation != presence.generation) {
+            return Err(DirectoryError::Conflict);
+        }
+        let mut online = self.online();
+        match online.get(environment) {
+            // A newer registration was faster.
+            Some(current) if current.generation > presence.generation => {}
+            Some(current) if current.generation == presence.generation && !may_replace(current) => {
+                return Err(DirectoryError::Conflict);
+            }
+            _ => drop(online.insert(environment.clone(), presence)),
+        }
+        Ok(())
+    }
+
+    fn online(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Presence>> {
         self.online.lock().expect("no code panics while it holds the map")
     }
 }
@@ -115,29 +145,35 @@ impl Directory for RedbDirectory {
         .await
     }
 
+    async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError> {
+        let presence = Presence { generation, node: node.to_owned() };
+        self.set_presence(environment, presence, |_| true).await
+    }
+
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
-        let current = self.lookup(environment).await?;
-        if current.is_none_or(|lease| lease.generation != generation) {
-            return Err(DirectoryError::Conflict);
-        }
-        let mut online = self.online();
-        let current = online.entry(environment.clone()).or_insert(generation);
-        // A newer registration may have been faster.
-        *current = generation.max(*current);
-        Ok(())
+        let presence = Presence { generation, node: node.to_owned() };
+        self.set_presence(environment, presence, |current| current.node == node).await
     }
 
     async fn release(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
         let mut online = self.online();
-        if online.get(environment) == Some(&generation) {
+        let current = online.get(environment);
+        if current.is_some_and(|it| it.generation == generation && it.node == node) {
             online.remove(environment);
         }
         Ok(())
@@ -235,7 +271,7 @@ impl Directory for RedbDirectory {
         self.nodes
             .lock()
             .expect("no code panics while it holds the map")
-            .insert(status.url.clone(), status);
+            .insert((status.url.clone(), status.id.clone()), status);
         Ok(())
     }
 

@@ -50,7 +50,7 @@ pub(super) fn replace_registration(
             return Err(DirectoryError::Conflict);
         }
         let generation = expected.map_or(1, |generation| generation + 1);
-        let lease = Lease { generation, registration, is_online: false };
+        let lease = Lease { generation, registration, node: None };
         registrations.insert(environment.as_str(), &*to_json(&lease)?).map_err(failed)?;
         lease
     };

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::frame_queue::{Closing, FrameQueue};
 use super::stream_table::{ClaimError, SocketId, StreamTable};
-use super::{REPLACED, REVOKED};
+use super::{MOVED, REPLACED, REVOKED};
 use crate::credential::CredentialId;
 
-const OFFLINE: Closing = Closing { code: CloseCode::Again, reason: "the environment is offline" };
-const EXPIRED: Closing = Closing { code: CloseCode::Policy, reason: "the token has expired" };
+const OFFLINE: Closing = Closing::new(CloseCode::Again, "the environment is offline");
+const EXPIRED: Closing = Closing::new(CloseCode::Policy, "the token has expired");
 
 const HARNESS_GONE: ResetReason = ResetReason::from_static("harness_disconnected");
 const NOT_OWNER: ResetReason = ResetReason::from_static("stream_id_in_use");
@@ -132,11 +132,12 @@ impl Environment {
         }
     }
 
-    /// The generation of the registration whose socket is here now.
+    /// The generation of the registration whose socket is here now. One that is being closed does not
+    /// count.
     pub(super) fn online_generation(&self) -> Option<u64> {
         match &self.lock().link {
-            Link::Online { generation, .. } => Some(*generation),
-            Link::Offline { .. } => None,
+            Link::Online { socket, generation } if !socket.queue.is_closed() => Some(*generation),
+            Link::Online { .. } | Link::Offline { .. } => None,
         }
     }
 
@@ -147,6 +148,18 @@ impl Environment {
         {
             socket.queue.close(REPLACED);
         }
+    }
+
+    /// Another node holds the environment's socket now. Nothing happens if a registration of at least this
+    /// generation has its socket here.
+    pub(super) fn move_away(&self, generation: u64) {
+        let state = self.lock();
+        match &state.link {
+            Link::Online { generation: current, .. } if *current >= generation => return,
+            Link::Online { socket, .. } => socket.queue.close(REPLACED),
+            Link::Offline { .. } => {}
+        }
+        state.harnesses.values().for_each(|socket| socket.queue.close(MOVED));
     }
 
     /// Where a frame of a harness goes.
@@ -239,8 +252,8 @@ impl Environment {
         self.lock().sockets().map(|socket| socket.credential.clone()).collect()
     }
 
-    pub(super) fn close_all(&self, closing: Closing) {
-        self.lock().sockets().for_each(|socket| socket.queue.close(closing));
+    pub(super) fn close_all(&self, closing: &Closing) {
+        self.lock().sockets().for_each(|socket| socket.queue.close(closing.clone()));
     }
 
     pub(super) fn count(&self, frame: &Bytes) {
@@ -312,5 +325,20 @@ mod tests {
         assert!(is_closed(&again));
         environment.close_older_than(9);
         assert!(is_closed(&newer));
+        assert_eq!(environment.online_generation(), None, "it is being closed");
+    }
+
+    #[test]
+    fn harnesses_follow_an_environment_that_moved_away() {
+        let now = Instant::now();
+        let environment = Environment::new(StreamTable::new(8, Counts::new(8)), now);
+        let [own, harness] = [1, 2].map(socket);
+        environment.attach(Arc::clone(&own), 7);
+        environment.add_harness(Arc::clone(&harness));
+        environment.move_away(7);
+        assert!(!is_closed(&own) && !is_closed(&harness), "a newer one is here");
+        environment.move_away(8);
+        assert_eq!(own.queue.closing(), Some(REPLACED));
+        assert_eq!(harness.queue.closing(), Some(MOVED));
     }
 }

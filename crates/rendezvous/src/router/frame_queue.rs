@@ -1,5 +1,6 @@
 //! Frames that wait to be written to one socket: bounded in bytes, and closed together with it.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,7 +25,7 @@ const BUDGET_INTERVAL: Duration = Duration::from_millis(5);
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
-pub(super) struct FrameQueue {
+pub(crate) struct FrameQueue {
     /// Bytes that still fit. Waiters get them in the order in which they came.
     room: Semaphore,
     waiting: Mutex<Waiting>,
@@ -43,15 +44,21 @@ struct Waiting {
 }
 
 /// How a socket is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) code: CloseCode,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
+}
+
+impl Closing {
+    pub(crate) const fn new(code: CloseCode, reason: &'static str) -> Self {
+        Self { code, reason: Cow::Borrowed(reason) }
+    }
 }
 
 /// The frame does not fit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(crate) enum Full {
     /// Its peer does not read.
     Queue,
     /// Other queues have used up what they share with this one.
@@ -71,7 +78,7 @@ impl FrameQueue {
     }
 
     /// Adds a frame if it fits. A closed queue drops it.
-    pub(super) fn try_push(&self, frame: Bytes) -> Result<(), Full> {
+    pub(crate) fn try_push(&self, frame: Bytes) -> Result<(), Full> {
         let cost = cost(&frame);
         match self.room.try_acquire_many(cost as u32) {
             Ok(room) => {
@@ -119,7 +126,7 @@ impl FrameQueue {
     }
 
     /// The first reason counts.
-    pub(super) fn close(&self, closing: Closing) {
+    pub(crate) fn close(&self, closing: Closing) {
         self.closing.send_if_modified(|current| {
             let is_first = current.is_none();
             current.get_or_insert(closing);
@@ -131,15 +138,20 @@ impl FrameQueue {
     }
 
     /// Resolves when the queue is closed.
-    pub(super) async fn closed(&self) -> Closing {
+    pub(crate) async fn closed(&self) -> Closing {
         let mut closing = self.closing.subscribe();
         let closing = closing.wait_for(Option::is_some).await;
-        closing.ok().and_then(|closing| *closing).expect("the sender lives as long as this call")
+        let closing = closing.ok().and_then(|closing| closing.clone());
+        closing.expect("the sender lives as long as this call")
     }
 
-    #[cfg(test)]
     pub(super) fn is_closed(&self) -> bool {
         self.closing.borrow().is_some()
+    }
+
+    /// How it was closed, if it was.
+    pub(crate) fn closing(&self) -> Option<Closing> {
+        self.closing.borrow().clone()
     }
 
     fn take_batch(&self, batch: &mut Vec<Bytes>) -> usize {
@@ -209,7 +221,7 @@ impl Drop for FrameQueue {
 mod tests {
     use super::*;
 
-    const GONE: Closing = Closing { code: CloseCode::Away, reason: "gone" };
+    const GONE: Closing = Closing::new(CloseCode::Away, "gone");
 
     fn frame(len: usize) -> Bytes {
         vec![7; len].into()
@@ -257,7 +269,7 @@ mod tests {
         queue.try_push(frame(10)).unwrap();
         let ((), closing, ()) = tokio::join!(queue.push(frame(10)), queue.closed(), async {
             queue.close(GONE);
-            queue.close(Closing { code: CloseCode::Normal, reason: "late" });
+            queue.close(Closing::new(CloseCode::Normal, "late"));
         });
         assert_eq!(closing, GONE);
         assert_eq!(queue.try_push(frame(10)), Ok(()), "dropped");

@@ -6,6 +6,7 @@
 
 mod environment;
 mod frame_queue;
+mod read_limits;
 mod socket;
 mod stream_table;
 
@@ -25,18 +26,22 @@ use crate::environment_id::EnvironmentId;
 use crate::quota::{ByteBudget, Counted, Counts, PerKey, RateLimits};
 pub(crate) use environment::EnvironmentStatus;
 use environment::{Environment, Socket};
-pub(crate) use frame_queue::Closing;
-use frame_queue::FrameQueue;
+pub(crate) use frame_queue::{Closing, FrameQueue, Full};
+pub(crate) use read_limits::ReadLimits;
+pub(crate) use socket::write_frames;
 use stream_table::StreamTable;
 
 /// The largest frame fits into any queue.
 const LEAST_QUEUE: usize = 2 * MAX_FRAME_BYTES;
 
-const REPLACED: Closing =
-    Closing { code: CloseCode::Policy, reason: "a newer registration replaced this one" };
-const REVOKED: Closing = Closing { code: CloseCode::Policy, reason: "the token was revoked" };
-const ENDED: Closing = Closing { code: CloseCode::Normal, reason: "" };
-const RESTARTING: Closing = Closing { code: CloseCode::Restart, reason: "service restart" };
+const REPLACED: Closing = Closing::new(CloseCode::Policy, "a newer registration replaced this one");
+const REVOKED: Closing = Closing::new(CloseCode::Policy, "the token was revoked");
+pub(crate) const MOVED: Closing =
+    Closing::new(CloseCode::Restart, "the environment is connected to another node");
+pub(crate) const ENDED: Closing = Closing::new(CloseCode::Normal, "");
+pub(crate) const RESTARTING: Closing = Closing::new(CloseCode::Restart, "service restart");
+pub(crate) const SLOW: Closing = Closing::new(CloseCode::Policy, "this socket is read too slowly");
+pub(crate) const TEXT: Closing = Closing::new(CloseCode::Unsupported, "frames are binary messages");
 
 #[derive(Debug)]
 pub(crate) struct Router {
@@ -163,28 +168,20 @@ impl Router {
     /// Serves one socket to its end. Returns whether the environment went offline with it.
     pub(crate) async fn serve(&self, connection: Connection, grant: SocketGrant) -> bool {
         let SocketGrant { environment: id, credential, expires, end, permit } = grant;
-        let unfinished_frames = self.unfinished_frames.of(&credential);
-        let mut budgets =
-            vec![self.credential_budgets.of(&credential), Arc::clone(&self.queued_bytes)];
-        let mut frame_rates = vec![self.frames_of_credentials.of(&credential)];
-        if matches!(end, RelayEnd::Harness) {
-            budgets.push(self.environment_budgets.of(&id));
-            frame_rates.push(self.frames_of_environments.of(&id));
-        }
+        let harness_of = matches!(end, RelayEnd::Harness).then_some(&id);
+        let limits = self.read_limits(&credential, harness_of);
         let socket = Arc::new(Socket {
             id: self.next_socket.fetch_add(1, Ordering::Relaxed),
+            queue: self.new_queue(&credential, harness_of),
             credential,
             expires,
-            queue: FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets),
         });
         let attached = Attached { environment: self.add(&id, &socket, &end), socket };
         let (socket, environment) = (&attached.socket, &attached.environment);
         let is_environment = matches!(end, RelayEnd::Environment { .. });
         let credential = &socket.credential;
         tracing::info!(environment = %id, is_environment, %credential, "socket opened");
-        let unfinished_frames = unfinished_frames.share();
-        let relay =
-            socket::Relay { router: self, environment, socket, frame_rates, unfinished_frames };
+        let relay = socket::Relay { router: self, environment, socket, limits };
         let offline = match end {
             RelayEnd::Environment { .. } => {
                 relay.serve_environment(connection).await;
@@ -198,6 +195,29 @@ impl Router {
         tracing::info!(environment = %id, is_environment, %credential, "socket closed");
         drop(permit);
         offline
+    }
+
+    /// The limits on a socket of a credential.
+    pub(crate) fn read_limits(
+        &self,
+        credential: &CredentialId,
+        harness_of: Option<&EnvironmentId>,
+    ) -> ReadLimits {
+        let mut frame_rates = vec![self.frames_of_credentials.of(credential)];
+        frame_rates.extend(harness_of.map(|id| self.frames_of_environments.of(id)));
+        ReadLimits::new(frame_rates, self.unfinished_frames.of(credential))
+    }
+
+    /// A queue that counts as one of the credential's.
+    pub(crate) fn new_queue(
+        &self,
+        credential: &CredentialId,
+        harness_of: Option<&EnvironmentId>,
+    ) -> FrameQueue {
+        let mut budgets =
+            vec![self.credential_budgets.of(credential), Arc::clone(&self.queued_bytes)];
+        budgets.extend(harness_of.map(|id| self.environment_budgets.of(id)));
+        FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets)
     }
 
     /// Under the lock of all: an environment that is being forgotten gets no new socket.
@@ -242,6 +262,14 @@ impl Router {
         }
     }
 
+    /// Another node holds the environment's socket, so its harnesses have to go there. Nothing happens if
+    /// a registration of at least this generation has its socket here.
+    pub(crate) fn move_away(&self, environment: &EnvironmentId, generation: u64) {
+        if let Some(environment) = self.lock().get(environment) {
+            environment.move_away(generation);
+        }
+    }
+
     pub(crate) fn close_credential(&self, credential: &CredentialId) {
         self.lock().values().for_each(|environment| environment.close_credential(credential));
     }
@@ -259,7 +287,7 @@ impl Router {
     /// Sends the peers of an environment to another node.
     pub(crate) fn close_environment(&self, environment: &EnvironmentId) {
         if let Some(environment) = self.lock().get(environment) {
-            environment.close_all(RESTARTING);
+            environment.close_all(&RESTARTING);
         }
     }
 
@@ -278,7 +306,7 @@ impl Router {
     pub(crate) fn close_all(&self) {
         let environments = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);
-        environments.values().for_each(|environment| environment.close_all(RESTARTING));
+        environments.values().for_each(|environment| environment.close_all(&RESTARTING));
     }
 
     /// Environments whose socket is here, with the generations of their registrations.
@@ -305,6 +333,10 @@ impl Router {
 
 fn byte_budgets<K: Clone + Eq + Hash>(limit: usize) -> PerKey<K, ByteBudget> {
     PerKey::new(move || ByteBudget::new(limit))
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A second's worth may come at once.

@@ -1,48 +1,40 @@
 //! The two tasks of a socket: one reads its frames and routes them, one writes what waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_relay::frame::{MAX_FRAME_BYTES, peek_stream_id};
-use exec_server_transport::{
-    CloseCode, Connection, Incoming, MemoryShare, Outgoing, Received, YieldBudget,
-};
-use tokio::time::{Instant, sleep, timeout};
+use exec_server_relay::frame::peek_stream_id;
+use exec_server_transport::{CloseCode, Connection, Incoming, Outgoing, Received, YieldBudget};
+use tokio::time::{Instant, timeout};
 
 use super::environment::{Environment, Route, Socket};
-use super::frame_queue::{Closing, Full};
-use super::{ENDED, Router};
-use crate::quota::RateLimit;
+use super::frame_queue::{Closing, FrameQueue, Full};
+use super::read_limits::ReadLimits;
+use super::{ENDED, Router, SLOW, TEXT, count};
 
 /// How long a socket may take for one batch. A peer that answers pings and reads nothing else would
 /// hold shared memory for ever.
 const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 
-const NOT_A_FRAME: Closing = Closing { code: CloseCode::Protocol, reason: "not a relay frame" };
-const TEXT: Closing =
-    Closing { code: CloseCode::Unsupported, reason: "frames are binary messages" };
-const UNFINISHED: Closing =
-    Closing { code: CloseCode::Policy, reason: "the token has too many unfinished frames" };
-const SLOW: Closing = Closing { code: CloseCode::Policy, reason: "this socket is read too slowly" };
+const NOT_A_FRAME: Closing = Closing::new(CloseCode::Protocol, "not a relay frame");
 
 pub(super) struct Relay<'r> {
     pub(super) router: &'r Router,
     pub(super) environment: &'r Environment,
     pub(super) socket: &'r Arc<Socket>,
-    /// A frame has to satisfy each of them.
-    pub(super) frame_rates: Vec<Arc<RateLimit>>,
-    /// Its share of the memory for frames of which only a part has come.
-    pub(super) unfinished_frames: MemoryShare,
+    pub(super) limits: ReadLimits,
 }
 
 impl Relay<'_> {
     pub(super) async fn serve_environment(&self, connection: Connection) {
         let (mut incoming, writer) = self.start(connection);
         let mut budget = YieldBudget::default();
-        while let Some(received) = self.receive(&mut incoming, &mut budget).await {
-            self.keep_to_rate().await;
+        while let Some(received) =
+            self.limits.receive(&mut incoming, &mut budget, &self.socket.queue).await
+        {
+            self.limits.keep_to_rate(&self.socket.queue).await;
             match &received {
                 Received::Message(frame) => self.route_to_harness(frame),
                 Received::Malformed(_) => count(&self.router.counters.malformed),
@@ -54,8 +46,10 @@ impl Relay<'_> {
     pub(super) async fn serve_harness(&self, connection: Connection) {
         let (mut incoming, writer) = self.start(connection);
         let mut budget = YieldBudget::default();
-        while let Some(received) = self.receive(&mut incoming, &mut budget).await {
-            self.keep_to_rate().await;
+        while let Some(received) =
+            self.limits.receive(&mut incoming, &mut budget, &self.socket.queue).await
+        {
+            self.limits.keep_to_rate(&self.socket.queue).await;
             match received {
                 Received::Message(frame) => self.route_to_environment(frame).await,
                 Received::Malformed(_) => {
@@ -72,38 +66,17 @@ impl Relay<'_> {
     }
 
     fn start(&self, connection: Connection) -> (Incoming, tokio::task::JoinHandle<()>) {
-        let Connection { mut incoming, mut outgoing, .. } = connection;
-        incoming.limit_messages(MAX_FRAME_BYTES);
-        incoming.expect_binary();
-        incoming.charge_to(&self.unfinished_frames);
-        outgoing.send_binary();
+        let Connection { mut incoming, outgoing, .. } = connection;
+        self.limits.apply_to(&mut incoming);
         let socket = Arc::clone(self.socket);
-        (incoming, tokio::spawn(async move { write_frames(outgoing, &socket).await }))
-    }
-
-    /// The next message; `None` when the socket is over or closed. Frames leave before more is read.
-    async fn receive(&self, incoming: &mut Incoming, budget: &mut YieldBudget) -> Option<Received> {
-        budget.ready().await;
-        let received = tokio::select! {
-            biased;
-            _ = self.socket.queue.closed() => None,
-            () = self.unfinished_frames.exceeded() => {
-                self.socket.queue.close(UNFINISHED);
-                None
-            }
-            received = incoming.recv() => received,
-        };
-        if let Some(Received::Message(frame)) = &received {
-            budget.consume(frame.len());
-        }
-        received
+        (incoming, tokio::spawn(async move { write_frames(outgoing, &socket.queue).await }))
     }
 
     /// Lets the peer take the close frame, and ends the writer.
     async fn end(&self, mut incoming: Incoming, writer: tokio::task::JoinHandle<()>) {
         self.socket.queue.close(ENDED);
         let Closing { code, reason } = self.socket.queue.closed().await;
-        incoming.close(code, reason);
+        incoming.close(code, &reason);
         while incoming.recv().await.is_some() {}
         // It panics never and is not aborted.
         let _ = writer.await;
@@ -160,19 +133,6 @@ impl Relay<'_> {
         }
     }
 
-    /// A peer that sends more than its rate is read more slowly.
-    async fn keep_to_rate(&self) {
-        let now = Instant::now();
-        let waits = self.frame_rates.iter().map(|rate| rate.take(now));
-        let wait = waits.max().unwrap_or_default();
-        if !wait.is_zero() {
-            tokio::select! {
-                () = sleep(wait) => {}
-                _ = self.socket.queue.closed() => {}
-            }
-        }
-    }
-
     fn count_routed(&self, frame: &Bytes) {
         self.environment.count(frame);
         let counters = &self.router.counters;
@@ -181,8 +141,9 @@ impl Relay<'_> {
     }
 }
 
-async fn write_frames(mut outgoing: Outgoing, socket: &Socket) {
-    let queue = &socket.queue;
+/// Writes the frames of a queue until it is closed, and then closes the socket.
+pub(crate) async fn write_frames(mut outgoing: Outgoing, queue: &FrameQueue) {
+    outgoing.send_binary();
     let mut batch = Vec::new();
     let mut under_way = 0;
     let closing = loop {
@@ -207,9 +168,5 @@ async fn write_frames(mut outgoing: Outgoing, socket: &Socket) {
             closing = queue.closed() => break closing,
         }
     };
-    outgoing.close(closing.code, closing.reason).await;
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+    outgoing.close(closing.code, &closing.reason).await;
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails the test")]
 
+mod bus;
+mod cluster;
 mod credentials;
 mod frames;
 mod lifetime;

@@ -65,20 +65,31 @@ impl Directory for UnreliableDirectory {
         self.reach()?.register(environment, registration, expected).await
     }
 
+    async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError> {
+        self.reach()?.claim(environment, generation, node).await
+    }
+
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
-        self.reach()?.renew(environment, generation).await
+        self.reach()?.renew(environment, generation, node).await
     }
 
     async fn release(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
-        self.reach()?.release(environment, generation).await
+        self.reach()?.release(environment, generation, node).await
     }
 
     async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {

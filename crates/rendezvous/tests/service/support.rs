@@ -89,6 +89,12 @@ impl Service {
         self._scratch
     }
 
+    /// Ends the service as a crash does: its peers are told nothing.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
     pub(crate) async fn create(
         &self,
         kind: CredentialKind,

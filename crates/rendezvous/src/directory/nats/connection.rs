@@ -41,7 +41,7 @@ impl NatsOptions {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum NatsError {
+pub(crate) enum NatsError {
     #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
     Url { url: String, source: std::io::Error },
     #[error("cannot read the credentials {}", path.display())]
@@ -65,6 +65,21 @@ pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), 
 }
 
 async fn connect_client(options: &NatsOptions) -> Result<Client, NatsError> {
+    let client = connect_with(options, |connecting| connecting).await?;
+    let version = client.server_info().version;
+    let is_new_enough =
+        Version::parse(&version).is_some_and(|version| version >= FIRST_WITH_ATOMIC_REPLICAS);
+    if options.replicas.is_some_and(|replicas| replicas > 1) && !is_new_enough {
+        return Err(NatsError::TooOldForReplicas { version });
+    }
+    Ok(client)
+}
+
+/// A connection with options that `change` may adapt.
+pub(crate) async fn connect_with(
+    options: &NatsOptions,
+    change: impl FnOnce(ConnectOptions) -> ConnectOptions,
+) -> Result<Client, NatsError> {
     let servers = options
         .servers
         .iter()
@@ -87,14 +102,7 @@ async fn connect_client(options: &NatsOptions) -> Result<Client, NatsError> {
     if let Some(path) = &options.tls_ca {
         connecting = connecting.add_root_certificates(path.clone()).require_tls(true);
     }
-    let client = connecting.connect(servers).await?;
-    let version = client.server_info().version;
-    let is_new_enough =
-        Version::parse(&version).is_some_and(|version| version >= FIRST_WITH_ATOMIC_REPLICAS);
-    if options.replicas.is_some_and(|replicas| replicas > 1) && !is_new_enough {
-        return Err(NatsError::TooOldForReplicas { version });
-    }
-    Ok(client)
+    Ok(change(connecting).connect(servers).await?)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,21 +7,21 @@
 mod bucket;
 mod connection;
 mod credentials;
+mod leases;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_nats::Client;
 use async_nats::connection::State;
 use async_trait::async_trait;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
 use self::bucket::{Bucket, Entry, key};
 use self::credentials::Credentials;
+use self::leases::{Leases, Presence};
 use super::store::failed;
 use super::{
     Authorization, Directory, DirectoryError, Lease, Registration, Revocation, SecretHash, Ticket,
@@ -30,6 +30,7 @@ use crate::credential::{Credential, CredentialId};
 use crate::environment_id::EnvironmentId;
 use crate::node_status::NodeStatus;
 pub use connection::NatsOptions;
+pub(crate) use connection::connect_with;
 
 /// A lease that no node renews is gone after this time.
 const LEASE_AGE: Duration = Duration::from_secs(45);
@@ -40,38 +41,18 @@ const ASSERTION_AGE: Duration = Duration::from_secs(180);
 /// A node says three times in this time that it lives.
 const NODE_AGE: Duration = Duration::from_secs(30);
 const SIGNING_SECRET: &str = "secret.signing";
-/// A change that others outrun is tried again so often.
-const ATTEMPTS: usize = 4;
 
 #[derive(Debug)]
 pub struct NatsDirectory {
     client: Client,
-    leases: Bucket,
+    leases: Leases,
     tickets: Bucket,
     authorizations: Bucket,
     assertions: Bucket,
     nodes: Bucket,
     credentials: Arc<Credentials>,
     signing_secret: [u8; 32],
-    /// The leases that this node has written last. With them a renewal is one round trip, and a lease
-    /// that expired while no server was reachable can be written again.
-    held: Mutex<HashMap<EnvironmentId, Held>>,
     _watch: JoinSet<()>,
-}
-
-#[derive(Debug, Clone)]
-struct Held {
-    generation: u64,
-    registration: Registration,
-    revision: u64,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredLease {
-    /// `None` in the first revision, which is the generation itself.
-    generation: Option<u64>,
-    registration: Registration,
-    is_online: bool,
 }
 
 impl NatsDirectory {
@@ -92,7 +73,7 @@ impl NatsDirectory {
         tasks.spawn(Arc::clone(&credentials).follow(is_current));
         current.wait_for(|is_current| *is_current).await.map_err(failed)?;
         Ok(Self {
-            leases: open("exec-server-leases", Some(LEASE_AGE)).await?,
+            leases: Leases::new(open("exec-server-leases", Some(LEASE_AGE)).await?),
             tickets: open("exec-server-tickets", Some(SINGLE_USE_AGE)).await?,
             authorizations: open("exec-server-authorizations", Some(SINGLE_USE_AGE)).await?,
             assertions: open("exec-server-assertions", Some(ASSERTION_AGE)).await?,
@@ -100,82 +81,8 @@ impl NatsDirectory {
             client,
             credentials,
             signing_secret,
-            held: Mutex::default(),
             _watch: tasks,
         })
-    }
-
-    async fn read_lease(
-        &self,
-        environment: &EnvironmentId,
-    ) -> Result<Entry<StoredLease>, DirectoryError> {
-        self.leases.get(&key(environment.as_str())).await
-    }
-
-    /// Says whether the environment is connected here, if its generation is still this one.
-    async fn set_presence(
-        &self,
-        environment: &EnvironmentId,
-        generation: u64,
-        is_online: bool,
-    ) -> Result<(), DirectoryError> {
-        let written = self.held().get(environment).cloned();
-        let written = written.filter(|held| held.generation == generation);
-        let mut next = written.clone();
-        for _ in 0..ATTEMPTS {
-            let held = match next.take() {
-                Some(held) => held,
-                None => self.read_held(environment, generation, written.as_ref()).await?,
-            };
-            let Held { ref registration, revision, .. } = held;
-            let lease = StoredLease {
-                generation: Some(generation),
-                registration: registration.clone(),
-                is_online,
-            };
-            match self.leases.update(&key(environment.as_str()), &lease, revision).await {
-                Err(DirectoryError::Conflict) => {}
-                Err(error) => return Err(error),
-                Ok(revision) => {
-                    self.held().insert(environment.clone(), Held { revision, ..held });
-                    return Ok(());
-                }
-            }
-        }
-        Err(DirectoryError::Conflict)
-    }
-
-    /// The lease as it is stored now. One that has expired since this node wrote it can be written
-    /// again: no other has taken its place.
-    async fn read_held(
-        &self,
-        environment: &EnvironmentId,
-        generation: u64,
-        written: Option<&Held>,
-    ) -> Result<Held, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
-        let found = match value {
-            Some(lease) if lease.generation.unwrap_or(revision) == generation => {
-                Some(Held { generation, registration: lease.registration, revision })
-            }
-            Some(_) => None,
-            None => written.map(|held| Held { revision, ..held.clone() }),
-        };
-        found.ok_or_else(|| {
-            self.forget_held(environment, generation);
-            DirectoryError::Conflict
-        })
-    }
-
-    fn forget_held(&self, environment: &EnvironmentId, generation: u64) {
-        let mut held = self.held();
-        if held.get(environment).is_some_and(|held| held.generation == generation) {
-            held.remove(environment);
-        }
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Held>> {
-        self.held.lock().expect("no code panics while it holds the map")
     }
 }
 
@@ -187,43 +94,38 @@ impl Directory for NatsDirectory {
         registration: Registration,
         expected: Option<u64>,
     ) -> Result<Lease, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
-        if value.map(|lease| lease.generation.unwrap_or(revision)) != expected {
-            return Err(DirectoryError::Conflict);
-        }
-        let lease = StoredLease { generation: None, registration, is_online: false };
-        let generation = self.leases.update(&key(environment.as_str()), &lease, revision).await?;
-        Ok(Lease { generation, registration: lease.registration, is_online: false })
+        self.leases.register(environment, registration, expected).await
+    }
+
+    async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError> {
+        self.leases.set_presence(environment, generation, Presence::Claim { node }).await
     }
 
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
-        self.set_presence(environment, generation, true).await
+        self.leases.set_presence(environment, generation, Presence::Renew { node }).await
     }
 
     async fn release(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        node: &str,
     ) -> Result<(), DirectoryError> {
-        let released = self.set_presence(environment, generation, false).await;
-        self.forget_held(environment, generation);
-        match released {
-            Err(DirectoryError::Conflict) => Ok(()),
-            released => released,
-        }
+        self.leases.release(environment, generation, node).await
     }
 
     async fn lookup(&self, environment: &EnvironmentId) -> Result<Option<Lease>, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
-        Ok(value.map(|lease| Lease {
-            generation: lease.generation.unwrap_or(revision),
-            registration: lease.registration,
-            is_online: lease.is_online,
-        }))
+        self.leases.lookup(environment).await
     }
 
     async fn put_ticket(
@@ -309,12 +211,12 @@ impl Directory for NatsDirectory {
     }
 
     async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError> {
-        self.nodes.put(&key(&status.url), &status).await.map(drop)
+        self.nodes.put(&key(&status.id), &status).await.map(drop)
     }
 
     async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
         let mut nodes: Vec<NodeStatus> = self.nodes.values().await?;
-        nodes.sort_unstable_by(|one, other| one.url.cmp(&other.url));
+        nodes.sort_unstable_by(|one, other| (&one.url, &one.id).cmp(&(&other.url, &other.id)));
         Ok(nodes)
     }
 

@@ -1,0 +1,193 @@
+//! The leases of a cluster. One is changed by compare-and-set on the revision of its key.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::{DirectoryError, Lease, Registration};
+use super::bucket::{Bucket, Entry, key};
+use crate::environment_id::EnvironmentId;
+
+/// A change that others outrun is tried again so often.
+const ATTEMPTS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Leases {
+    bucket: Bucket,
+    /// The leases that this node has written last. With them a renewal is one round trip, and a lease
+    /// that expired while no server was reachable can be written again.
+    held: Mutex<HashMap<EnvironmentId, Held>>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    generation: u64,
+    registration: Registration,
+    node: Option<String>,
+    revision: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredLease {
+    /// `None` in the first revision, which is the generation itself.
+    generation: Option<u64>,
+    registration: Registration,
+    /// The node that holds the socket.
+    node: Option<String>,
+}
+
+/// A change of the node that holds the socket of an environment.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Presence<'a> {
+    Claim { node: &'a str },
+    Renew { node: &'a str },
+    Release { node: &'a str },
+}
+
+impl Presence<'_> {
+    /// Whether it can be made while another node, or none, holds the socket.
+    fn may_follow(self, current: Option<&str>) -> bool {
+        match self {
+            Self::Claim { .. } => true,
+            Self::Renew { node } | Self::Release { node } => {
+                current.is_none_or(|current| current == node)
+            }
+        }
+    }
+
+    fn node_after(self) -> Option<String> {
+        match self {
+            Self::Claim { node } | Self::Renew { node } => Some(node.to_owned()),
+            Self::Release { .. } => None,
+        }
+    }
+}
+
+impl Leases {
+    pub(super) fn new(bucket: Bucket) -> Self {
+        Self { bucket, held: Mutex::default() }
+    }
+
+    pub(super) async fn register(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+        expected: Option<u64>,
+    ) -> Result<Lease, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        if value.map(|lease| lease.generation.unwrap_or(revision)) != expected {
+            return Err(DirectoryError::Conflict);
+        }
+        let lease = StoredLease { generation: None, registration, node: None };
+        let generation = self.bucket.update(&key(environment.as_str()), &lease, revision).await?;
+        Ok(Lease { generation, registration: lease.registration, node: None })
+    }
+
+    pub(super) async fn release(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError> {
+        let presence = Presence::Release { node };
+        let released = self.set_presence(environment, generation, presence).await;
+        self.forget_held(environment, generation);
+        match released {
+            Err(DirectoryError::Conflict) => Ok(()),
+            released => released,
+        }
+    }
+
+    pub(super) async fn lookup(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Option<Lease>, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        Ok(value.map(|lease| Lease {
+            generation: lease.generation.unwrap_or(revision),
+            registration: lease.registration,
+            node: lease.node,
+        }))
+    }
+
+    async fn read_lease(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Entry<StoredLease>, DirectoryError> {
+        self.bucket.get(&key(environment.as_str())).await
+    }
+
+    /// Changes the node of a lease, if its generation is still this one.
+    pub(super) async fn set_presence(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        presence: Presence<'_>,
+    ) -> Result<(), DirectoryError> {
+        let written = self.held().get(environment).cloned();
+        let written = written.filter(|held| held.generation == generation);
+        let can_write = |held: &Held| presence.may_follow(held.node.as_deref());
+        let mut next = written.clone().filter(can_write);
+        for _ in 0..ATTEMPTS {
+            let held = match next.take() {
+                Some(held) => held,
+                None => self.read_held(environment, generation, presence, written.as_ref()).await?,
+            };
+            let Held { ref registration, revision, .. } = held;
+            let lease = StoredLease {
+                generation: Some(generation),
+                registration: registration.clone(),
+                node: presence.node_after(),
+            };
+            match self.bucket.update(&key(environment.as_str()), &lease, revision).await {
+                Err(DirectoryError::Conflict) => {}
+                Err(error) => return Err(error),
+                Ok(revision) => {
+                    let node = presence.node_after();
+                    self.held().insert(environment.clone(), Held { revision, node, ..held });
+                    return Ok(());
+                }
+            }
+        }
+        Err(DirectoryError::Conflict)
+    }
+
+    /// The lease as it is stored now. One that has expired since this node wrote it can be written
+    /// again: no other has taken its place.
+    async fn read_held(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        presence: Presence<'_>,
+        written: Option<&Held>,
+    ) -> Result<Held, DirectoryError> {
+        let Entry { value, revision } = self.read_lease(environment).await?;
+        let found = match value {
+            Some(lease)
+                if lease.generation.unwrap_or(revision) == generation
+                    && presence.may_follow(lease.node.as_deref()) =>
+            {
+                let StoredLease { registration, node, .. } = lease;
+                Some(Held { generation, registration, node, revision })
+            }
+            Some(_) => None,
+            None => written.map(|held| Held { revision, ..held.clone() }),
+        };
+        found.ok_or_else(|| {
+            self.forget_held(environment, generation);
+            DirectoryError::Conflict
+        })
+    }
+
+    fn forget_held(&self, environment: &EnvironmentId, generation: u64) {
+        let mut held = self.held();
+        if held.get(environment).is_some_and(|held| held.generation == generation) {
+            held.remove(environment);
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Held>> {
+        self.held.lock().expect("no code panics while it holds the map")
+    }
+}

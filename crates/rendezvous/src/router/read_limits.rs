@@ -1,0 +1,79 @@
+//! The limits on a socket that is read: the size and number of its frames, and their unfinished parts.
+
+use std::sync::Arc;
+
+use exec_server_relay::frame::MAX_FRAME_BYTES;
+use exec_server_transport::{
+    CloseCode, Incoming, MemoryBudget, MemoryShare, Received, YieldBudget,
+};
+use tokio::time::{Instant, sleep};
+
+use super::frame_queue::{Closing, FrameQueue};
+use crate::quota::RateLimit;
+
+const UNFINISHED: Closing =
+    Closing::new(CloseCode::Policy, "the token has too many unfinished frames");
+
+#[derive(Debug)]
+pub(crate) struct ReadLimits {
+    /// A frame has to satisfy each of them.
+    frame_rates: Vec<Arc<RateLimit>>,
+    /// Its share of the memory for frames of which only a part has come.
+    unfinished_frames: MemoryShare,
+    /// The budget of its credential, which is forgotten when no socket has it.
+    _budget: Arc<MemoryBudget>,
+}
+
+impl ReadLimits {
+    pub(super) fn new(frame_rates: Vec<Arc<RateLimit>>, budget: Arc<MemoryBudget>) -> Self {
+        Self { frame_rates, unfinished_frames: budget.share(), _budget: budget }
+    }
+
+    /// For frames that were counted when they were read from their socket.
+    pub(crate) fn without_rates(self) -> Self {
+        Self { frame_rates: Vec::new(), ..self }
+    }
+
+    pub(crate) fn apply_to(&self, incoming: &mut Incoming) {
+        incoming.limit_messages(MAX_FRAME_BYTES);
+        incoming.expect_binary();
+        incoming.charge_to(&self.unfinished_frames);
+    }
+
+    /// The next message; `None` when the socket is over or its queue closed. Frames leave before more is
+    /// read.
+    pub(crate) async fn receive(
+        &self,
+        incoming: &mut Incoming,
+        budget: &mut YieldBudget,
+        queue: &FrameQueue,
+    ) -> Option<Received> {
+        budget.ready().await;
+        let received = tokio::select! {
+            biased;
+            _ = queue.closed() => None,
+            () = self.unfinished_frames.exceeded() => {
+                queue.close(UNFINISHED);
+                None
+            }
+            received = incoming.recv() => received,
+        };
+        if let Some(Received::Message(frame)) = &received {
+            budget.consume(frame.len());
+        }
+        received
+    }
+
+    /// A peer that sends more than its rate is read more slowly.
+    pub(crate) async fn keep_to_rate(&self, queue: &FrameQueue) {
+        let now = Instant::now();
+        let waits = self.frame_rates.iter().map(|rate| rate.take(now));
+        let wait = waits.max().unwrap_or_default();
+        if !wait.is_zero() {
+            tokio::select! {
+                () = sleep(wait) => {}
+                _ = queue.closed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Serves each socket to its end, and keeps the directory informed which environments are here.
+
+use std::future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use exec_server_relay::with_sources;
+use exec_server_transport::Connection;
+use tokio::time::sleep;
+
+use crate::credential::{CredentialId, since_1970};
+use crate::directory::DirectoryError;
+use crate::environment_id::EnvironmentId;
+use crate::handler::Handler;
+use crate::node_status::NodeStatus;
+use crate::router::{RelayEnd, SocketGrant};
+use crate::tunnel::{Bus, Moved};
+
+/// Before a directory that failed is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A socket that may be opened, and the way to its peer.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) grant: SocketGrant,
+    pub(crate) route: Route,
+}
+
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// The peer has its socket at this node, or is expected there.
+    Here,
+    /// The environment has its socket at another node, by the registration of this generation.
+    Tunnel { bus: Arc<Bus>, node: String, generation: u64 },
+}
+
+impl Handler {
+    /// Serves a socket whose peer meets it here or, over a tunnel, at another node.
+    pub(crate) async fn serve(&self, connection: Connection, admission: Admission) {
+        let Admission { grant, route } = admission;
+        match route {
+            Route::Here => self.serve_here(connection, grant).await,
+            Route::Tunnel { bus, node, generation } => {
+                self.serve_over(&bus, &node, generation, connection, grant).await;
+            }
+        }
+    }
+
+    pub(crate) async fn serve_here(&self, connection: Connection, grant: SocketGrant) {
+        let environment = grant.environment.clone();
+        let credential = grant.credential.clone();
+        let generation = match grant.end {
+            RelayEnd::Environment { generation } => Some(generation),
+            RelayEnd::Harness => None,
+        };
+        // The socket is attached when it is first polled; the checks after that miss nothing.
+        let went_offline = tokio::select! {
+            biased;
+            went_offline = self.router.serve(connection, grant) => went_offline,
+            never = self.check_attached(&environment, generation, &credential) => never,
+        };
+        if went_offline && let Some(generation) = generation {
+            let released = self.directory.release(&environment, generation, &self.node).await;
+            self.report(released);
+            if self.router.online_generation(&environment) == Some(generation) {
+                // It came back meanwhile.
+                self.claim(&environment, generation).await;
+            }
+        }
+    }
+
+    /// The credential or the registration may have ended between the upgrade and now. Never returns.
+    async fn check_attached<T>(
+        &self,
+        environment: &EnvironmentId,
+        generation: Option<u64>,
+        credential: &CredentialId,
+    ) -> T {
+        let is_harness = generation.is_none();
+        if is_harness && self.bus.is_some() && self.router.online_generation(environment).is_none()
+        {
+            // The environment has left since the harness was admitted, and may come back elsewhere.
+            self.router.move_away(environment, 0);
+        }
+        self.close_if_revoked(credential).await;
+        if let Some(generation) = generation {
+            while !self.claim(environment, generation).await {
+                sleep(RETRY_INTERVAL).await;
+            }
+        }
+        future::pending().await
+    }
+
+    /// Says that the environment has come here. Returns whether the directory answered.
+    async fn claim(&self, environment: &EnvironmentId, generation: u64) -> bool {
+        let claimed = self.directory.claim(environment, generation, &self.node).await;
+        if claimed.is_ok()
+            && let Some(bus) = &self.bus
+        {
+            let (environment, node) = (environment.clone(), self.node.clone());
+            bus.announce(&Moved { environment, node }).await;
+        }
+        self.close_if_replaced(environment, generation, claimed)
+    }
+
+    /// Says that the environment is still here. Returns whether the directory answered.
+    async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
+        let renewed = self.directory.renew(environment, generation, &self.node).await;
+        self.close_if_replaced(environment, generation, renewed)
+    }
+
+    /// A newer registration, or another node, may have taken over.
+    fn close_if_replaced(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        outcome: Result<(), DirectoryError>,
+    ) -> bool {
+        match outcome {
+            Ok(()) => true,
+            Err(DirectoryError::Conflict) => {
+                self.router.close_older_than(environment, generation + 1);
+                true
+            }
+            Err(error) => {
+                self.report(Err(error));
+                false
+            }
+        }
+    }
+
+    /// Another node says that an environment has come to it. That may be old news, so the directory
+    /// decides about a socket that is here.
+    pub(crate) async fn move_away(&self, environment: &EnvironmentId) {
+        let generation = self.router.online_generation(environment);
+        if let Some(generation) = generation {
+            match self.directory.renew(environment, generation, &self.node).await {
+                Err(DirectoryError::Conflict) => {}
+                outcome => return self.report(outcome),
+            }
+        }
+        self.router.move_away(environment, generation.map_or(0, |generation| generation + 1));
+    }
+
+    /// Tells the directory how this node is, and which environments are here.
+    pub(crate) async fn renew_all(&self) {
+        self.report(self.directory.put_node(self.node_status()).await);
+        for (environment, generation) in self.router.online() {
+            self.renew(&environment, generation).await;
+        }
+    }
+
+    fn node_status(&self) -> NodeStatus {
+        let environments = self.router.status();
+        let counters = &self.router.counters;
+        NodeStatus {
+            id: self.node.clone(),
+            url: self.registry.node_url().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: since_1970(self.status.started()),
+            routing: self.status.routing().to_owned(),
+            environments: environments.iter().filter(|(_, status)| status.is_online).count(),
+            streams: environments.iter().map(|(_, status)| status.streams).sum(),
+            frames: counters.frames.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
+            is_leaving: self.is_leaving.load(Ordering::Relaxed),
+        }
+    }
+
+    /// An environment that was lost here may be at another node by now. Its harnesses connect again and
+    /// are led there.
+    pub(crate) async fn follow_moved(&self) {
+        for environment in self.router.awaited() {
+            match self.registry.is_elsewhere(&environment).await {
+                Ok(true) => self.router.close_environment(&environment),
+                Ok(false) => {}
+                Err(error) => return self.report(Err(error)),
+            }
+        }
+    }
+
+    /// For a watch that missed some.
+    pub(crate) async fn close_all_revoked(&self) {
+        for credential in self.router.credentials() {
+            self.close_if_revoked(&credential).await;
+        }
+    }
+
+    /// A directory that fails is asked again until it answers.
+    async fn close_if_revoked(&self, credential: &CredentialId) {
+        loop {
+            match self.directory.credential(credential).await {
+                Ok(Some(_)) => return,
+                Ok(None) => return self.router.close_credential(credential),
+                Err(error) => self.report(Err(error)),
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    fn report(&self, outcome: Result<(), DirectoryError>) {
+        if let Err(error) = outcome {
+            tracing::error!(error = with_sources(&error), "the directory failed");
+        }
+    }
+}

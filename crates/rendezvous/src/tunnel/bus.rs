@@ -1,0 +1,156 @@
+//! The connection to NATS that frames pass through, and the subjects of nodes and tunnels.
+
+use std::time::Duration;
+
+use async_nats::{Client, SubscribeError, Subscriber};
+use exec_server_relay::frame::MAX_FRAME_BYTES;
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::directory::{NatsOptions, connect_with};
+use crate::environment_id::EnvironmentId;
+
+/// Messages that wait to be written to NATS, of at most 256 KiB each. Each tunnel has at most one
+/// frame, one heartbeat and one close waiting for a place, and places are given in the order in which
+/// they were asked for. So a busy tunnel delays each message of another one by one of its own, and never
+/// for longer.
+const WRITE_QUEUE: usize = 64;
+/// Messages that wait in one subscription. Its reader never waits for anything but a processor, so this
+/// has to hold only the messages that the client parses in one turn. Beyond it they are dropped.
+const READ_QUEUE: usize = 4096;
+const MOVES: &str = "exec-server.moves";
+
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    #[error("cannot connect to NATS for frames between nodes")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(
+        "the NATS server accepts messages of {max} bytes, but a frame has up to {MAX_FRAME_BYTES}; \
+         raise its max_payload, or give each node a URL with --advertise"
+    )]
+    MaxPayload { max: usize },
+    #[error("cannot receive messages of other nodes from NATS")]
+    Subscribe(#[from] SubscribeError),
+}
+
+/// How soon a tunnel notices that its other end is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunnelTimes {
+    pub heartbeat_interval: Duration,
+    /// Without any message for so long, the other end is gone.
+    pub silence_limit: Duration,
+    /// For the other node to answer, and for a last message to be sent.
+    pub request_timeout: Duration,
+}
+
+impl Default for TunnelTimes {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_secs(5),
+            silence_limit: Duration::from_secs(15),
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A connection of its own, so that the directory never waits behind frames.
+#[derive(Debug)]
+pub struct Bus {
+    pub(super) client: Client,
+    pub(super) times: TunnelTimes,
+}
+
+/// An environment has connected to a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Moved {
+    pub(crate) environment: EnvironmentId,
+    pub(crate) node: String,
+}
+
+/// Messages to a node.
+#[derive(Debug)]
+pub(crate) struct NodeInbox {
+    pub(crate) opens: Subscriber,
+    pub(crate) moves: Subscriber,
+}
+
+impl Bus {
+    /// Connects, and goes on doing so for as long as the bus lives. Fails if no server answers now.
+    pub async fn connect(options: &NatsOptions, times: TunnelTimes) -> Result<Self, BusError> {
+        let client = connect_with(options, |connecting| {
+            connecting
+                .name("exec-server rendezvous frames")
+                .client_capacity(WRITE_QUEUE)
+                .subscription_capacity(READ_QUEUE)
+        });
+        let client = Box::pin(client).await.map_err(|error| BusError::Connect(error.into()))?;
+        check_max_payload(client.max_payload())?;
+        Ok(Self { client, times })
+    }
+
+    pub(crate) async fn subscribe_node(&self, node: &str) -> Result<NodeInbox, BusError> {
+        Ok(NodeInbox {
+            opens: self.client.subscribe(open_subject(node)).await?,
+            moves: self.client.subscribe(MOVES).await?,
+        })
+    }
+
+    /// Tells all nodes. One that does not hear of it finds out when it renews its lease, or when the
+    /// environment has been away for its grace period.
+    pub(crate) async fn announce(&self, moved: &Moved) {
+        let json = serde_json::to_vec(moved).expect("the message has only string keys");
+        let sent = self.client.publish(MOVES, json.into());
+        match timeout(self.times.request_timeout, sent).await {
+            Ok(Ok(())) => {}
+            _ => tracing::warn!("cannot tell other nodes that an environment has moved"),
+        }
+    }
+}
+
+impl NodeInbox {
+    /// The next environment that connected to some node; `None` when the bus is gone.
+    pub(crate) async fn next_move(moves: &mut Subscriber) -> Option<Moved> {
+        loop {
+            let message = moves.next().await?;
+            match serde_json::from_slice(&message.payload) {
+                Ok(moved) => return Some(moved),
+                Err(error) => tracing::warn!(%error, "another node sent an invalid message"),
+            }
+        }
+    }
+}
+
+/// A frame is the whole payload of a message.
+fn check_max_payload(max: usize) -> Result<(), BusError> {
+    match max < MAX_FRAME_BYTES {
+        true => Err(BusError::MaxPayload { max }),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn open_subject(node: &str) -> String {
+    format!("exec-server.node.{node}.open")
+}
+
+/// From the node of the harness to the node of the environment. The id cannot be guessed.
+pub(super) fn up_subject(tunnel: Uuid) -> String {
+    format!("exec-server.tunnel.{}.up", tunnel.simple())
+}
+
+pub(super) fn down_subject(tunnel: Uuid) -> String {
+    format!("exec-server.tunnel.{}.down", tunnel.simple())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_to_take_the_largest_frame() {
+        assert!(check_max_payload(MAX_FRAME_BYTES).is_ok());
+        let error = check_max_payload(MAX_FRAME_BYTES - 1).unwrap_err().to_string();
+        assert!(error.contains("max_payload"), "{error}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The two ends of a tunnel, as a node serves them.
+
+use std::sync::Arc;
+
+use async_nats::Subscriber;
+use exec_server_relay::with_sources;
+use exec_server_transport::{CloseCode, Connection, memory_with_capacity};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::bus::{Bus, Moved, NodeInbox};
+use super::open::{OpenRequest, PendingOpen, Tunnel};
+use super::pump::{Pump, WhenFull};
+use crate::credential::CredentialId;
+use crate::environment_id::EnvironmentId;
+use crate::handler::Handler;
+use crate::router::{Closing, MOVED, RESTARTING, RelayEnd, SocketGrant};
+
+/// Frames between the router and a tunnel, which no quota counts.
+const MEMORY_CAPACITY: usize = 2;
+
+const UNREACHABLE: Closing =
+    Closing::new(CloseCode::Restart, "the node of the environment cannot be reached");
+
+impl Handler {
+    /// Serves a harness whose environment is at another node. A harness that is closed connects again,
+    /// and finds the node that holds the environment then.
+    pub(crate) async fn serve_over(
+        &self,
+        bus: &Bus,
+        node: &str,
+        generation: u64,
+        connection: Connection,
+        grant: SocketGrant,
+    ) {
+        let SocketGrant { environment, credential, expires, permit, .. } = grant;
+        let pump = self.pump(&environment, &credential, WhenFull::Close);
+        // Before the other node is asked, so that no move after its answer is missed.
+        let moves = self.moves.of(&environment);
+        let moved = moved_from(node, moves.subscribe());
+        let request =
+            OpenRequest { environment, generation, credential: credential.clone(), expires };
+        let opened = tokio::select! {
+            opened = bus.open(node, request) => Some(opened),
+            () = self.drained() => None,
+        };
+        let ended = async {
+            tokio::select! {
+                () = self.drained() => RESTARTING,
+                () = moved => MOVED,
+            }
+        };
+        match opened {
+            None => pump.close(connection, RESTARTING).await,
+            Some(Ok(tunnel)) => pump.run(tunnel, connection, ended).await,
+            Some(Err(error)) => {
+                let error = with_sources(&error);
+                tracing::info!(node, %credential, error, "cannot open a tunnel");
+                pump.close(connection, UNREACHABLE).await;
+            }
+        }
+        drop(permit);
+    }
+
+    /// Takes the harnesses that other nodes send here, until the service ends.
+    pub(crate) async fn serve_tunnels(self: Arc<Self>, bus: Arc<Bus>, mut opens: Subscriber) {
+        let mut tunnels = JoinSet::new();
+        loop {
+            tokio::select! {
+                pending = bus.next_open(&mut opens) => match pending {
+                    Some(pending) => {
+                        if let Some((tunnel, grant)) = self.accept(pending).await {
+                            let handler = Arc::clone(&self);
+                            tunnels.spawn(async move { handler.serve_end(tunnel, grant).await });
+                        }
+                    }
+                    None => break,
+                },
+                Some(_) = tunnels.join_next() => {}
+                () = self.drained() => break,
+            }
+        }
+        // Requests that come now have no responder.
+        drop(opens);
+        while tunnels.join_next().await.is_some() {}
+    }
+
+    /// Environments that came to other nodes are not here any more, and their harnesses have to follow.
+    pub(crate) async fn follow_moves(self: Arc<Self>, mut moves: Subscriber) {
+        while let Some(moved) = NodeInbox::next_move(&mut moves).await {
+            let Moved { environment, node } = moved;
+            let is_elsewhere = node != self.node;
+            self.moves.of(&environment).send_replace(node);
+            if is_elsewhere {
+                self.move_away(&environment).await;
+            }
+        }
+    }
+
+    async fn accept(&self, pending: PendingOpen) -> Option<(Tunnel, SocketGrant)> {
+        let OpenRequest { environment, generation, credential, expires } = pending.request.clone();
+        let outcome = if self.router.online_generation(&environment) != Some(generation) {
+            Err(pending.refuse("the environment is not connected to this node").await)
+        } else if let Some(permit) = self.router.permit(&credential, Some(&environment)) {
+            let end = RelayEnd::Harness;
+            let grant = SocketGrant { environment, credential, expires, end, permit };
+            Ok(pending.accept().await.map(|tunnel| (tunnel, grant)))
+        } else {
+            Err(pending.refuse("too many sockets").await)
+        };
+        match outcome {
+            Ok(Ok(accepted)) => Some(accepted),
+            Err(Ok(())) => None,
+            Ok(Err(error)) | Err(Err(error)) => {
+                tracing::warn!(error = with_sources(&error), "cannot answer another node");
+                None
+            }
+        }
+    }
+
+    /// Serves a harness of another node.
+    async fn serve_end(&self, tunnel: Tunnel, grant: SocketGrant) {
+        let pump = self.pump(&grant.environment, &grant.credential, WhenFull::Drop);
+        let (near, far) = memory_with_capacity(MEMORY_CAPACITY);
+        let ended = async {
+            self.drained().await;
+            RESTARTING
+        };
+        tokio::join!(pump.run(tunnel, near, ended), self.serve_here(far, grant));
+    }
+
+    fn pump(
+        &self,
+        environment: &EnvironmentId,
+        credential: &CredentialId,
+        when_full: WhenFull,
+    ) -> Pump<'_> {
+        let limits = self.router.read_limits(credential, Some(environment));
+        Pump {
+            limits: match when_full {
+                WhenFull::Close => limits,
+                WhenFull::Drop => limits.without_rates(),
+            },
+            queue: self.router.new_queue(credential, Some(environment)),
+            when_full,
+            counters: &self.router.counters,
+        }
+    }
+}
+
+/// Resolves when an environment comes to another node than this one. A node that died cannot close its
+/// tunnels; this is faster than to wait for its silence.
+async fn moved_from(node: &str, mut moves: watch::Receiver<String>) {
+    while moves.changed().await.is_ok() {
+        if *moves.borrow_and_update() != node {
+            return;
+        }
+    }
+}
