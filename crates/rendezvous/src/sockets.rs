@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exec_server_relay::with_sources;
 use exec_server_transport::Connection;
+use futures_util::stream::{self, StreamExt as _};
 use tokio::time::sleep;
 
 use crate::credential::{CredentialId, since_1970};
@@ -19,6 +20,9 @@ use crate::tunnel::{Bus, Moved};
 
 /// Before a directory that failed is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// One after the other, the environments of a large node would take longer than the interval.
+const RENEWED_AT_ONCE: usize = 32;
 
 /// A socket that may be opened, and the way to its peer.
 #[derive(Debug)]
@@ -146,9 +150,12 @@ impl Handler {
     /// Tells the directory how this node is, and which environments are here.
     pub(crate) async fn renew_all(&self) {
         self.report(self.directory.put_node(self.node_status()).await);
-        for (environment, generation) in self.router.online() {
+        let renewals = stream::iter(self.router.online());
+        let renewals = renewals.for_each_concurrent(RENEWED_AT_ONCE, async |renewed| {
+            let (environment, generation) = renewed;
             self.renew(&environment, generation).await;
-        }
+        });
+        renewals.await;
     }
 
     fn node_status(&self) -> NodeStatus {

@@ -23,7 +23,7 @@ const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
 /// Where the state of a cluster is kept.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
-    /// `nats://HOST[:PORT]` or `tls://HOST[:PORT]`, at least one.
+    /// `nats://[USER:PASSWORD@]HOST[:PORT]` or `tls://…`, at least one. All take the same user.
     pub servers: Vec<String>,
     /// A file with a JWT and an NKey seed.
     pub credentials: Option<PathBuf>,
@@ -42,6 +42,7 @@ impl NatsOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NatsError {
+    /// `url` is without user and password.
     #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
     Url { url: String, source: std::io::Error },
     #[error("cannot read the credentials {}", path.display())]
@@ -80,10 +81,10 @@ pub(crate) async fn connect_with(
     options: &NatsOptions,
     change: impl FnOnce(ConnectOptions) -> ConnectOptions,
 ) -> Result<Client, NatsError> {
-    let servers = options
-        .servers
-        .iter()
-        .map(|url| url.parse().map_err(|source| NatsError::Url { url: url.clone(), source }));
+    let servers = options.servers.iter().map(|url| {
+        let shown = || url.rsplit('@').next().unwrap_or_default().to_owned();
+        url.parse().map_err(|source| NatsError::Url { url: shown(), source })
+    });
     let servers: Vec<ServerAddr> = servers.collect::<Result<_, _>>()?;
     let mut connecting = ConnectOptions::new()
         .name("exec-server rendezvous")
@@ -94,6 +95,11 @@ pub(crate) async fn connect_with(
             let exponent = u32::try_from(attempts).unwrap_or(u32::MAX).min(10);
             (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
         });
+    // The crate itself reads only host and port of a URL.
+    let named = servers.iter().find_map(|server| Some((server.username()?, server.password()?)));
+    if let Some((user, password)) = named {
+        connecting = connecting.user_and_password(user.to_owned(), password.to_owned());
+    }
     if let Some(path) = &options.credentials {
         let failed = |source| NatsError::Credentials { path: path.clone(), source };
         let text = std::fs::read_to_string(path).map_err(failed)?;

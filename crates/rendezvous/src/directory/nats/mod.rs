@@ -10,6 +10,7 @@ mod credentials;
 mod leases;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_nats::Client;
@@ -50,6 +51,9 @@ pub struct NatsDirectory {
     authorizations: Bucket,
     assertions: Bucket,
     nodes: Bucket,
+    /// Whether the last report of the node was taken. Servers without a majority can be connected to,
+    /// and take nothing.
+    is_answering: AtomicBool,
     credentials: Arc<Credentials>,
     signing_secret: [u8; 32],
     _watch: JoinSet<()>,
@@ -78,6 +82,7 @@ impl NatsDirectory {
             authorizations: open("exec-server-authorizations", Some(SINGLE_USE_AGE)).await?,
             assertions: open("exec-server-assertions", Some(ASSERTION_AGE)).await?,
             nodes: open("exec-server-nodes", Some(NODE_AGE)).await?,
+            is_answering: AtomicBool::new(true),
             client,
             credentials,
             signing_secret,
@@ -211,7 +216,9 @@ impl Directory for NatsDirectory {
     }
 
     async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError> {
-        self.nodes.put(&key(&status.id), &status).await.map(drop)
+        let put = self.nodes.put(&key(&status.id), &status).await.map(drop);
+        self.is_answering.store(put.is_ok(), Ordering::Relaxed);
+        put
     }
 
     async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
@@ -222,6 +229,7 @@ impl Directory for NatsDirectory {
 
     fn is_reachable(&self) -> bool {
         self.client.connection_state() == State::Connected
+            && self.is_answering.load(Ordering::Relaxed)
     }
 }
 
