@@ -6,6 +6,7 @@
 //! end. `environment` serves streams, and `harness` opens them; both find each other by the
 //! [`registry`]. A rendezvous is built without the feature `noise`, and knows frames only.
 
+pub mod backoff;
 #[cfg(feature = "noise")]
 pub mod environment;
 pub mod frame;

@@ -22,9 +22,6 @@ use crate::router::{RelayEnd, Router, SocketGrant};
 use crate::sockets::{Admission, Route};
 use crate::tunnel::Bus;
 
-/// Attempts to replace a registration that others replace at the same time.
-const REGISTER_ATTEMPTS: usize = 16;
-
 #[derive(Debug)]
 pub(crate) struct Registry {
     directory: Arc<dyn Directory>,
@@ -82,7 +79,7 @@ impl Registry {
             credential: caller.id.clone(),
             ticket: sha256(ticket.as_bytes()),
         };
-        let lease = self.replace_registration(environment, registration).await?;
+        let lease = self.directory.replace_registration(environment, registration).await?;
         self.router.close_older_than(environment, lease.generation);
         tracing::info!(%environment, credential = %caller.id, "environment registered");
         Ok(RegisterResponse {
@@ -91,23 +88,6 @@ impl Registry {
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: lease.registration.registration_id,
         })
-    }
-
-    /// The newest registration wins, so one that was outrun tries again.
-    async fn replace_registration(
-        &self,
-        environment: &EnvironmentId,
-        registration: Registration,
-    ) -> Result<Lease, DirectoryError> {
-        for _ in 1..REGISTER_ATTEMPTS {
-            let before = self.directory.lookup(environment).await?;
-            let expected = before.map(|lease| lease.generation);
-            match self.directory.register(environment, registration.clone(), expected).await {
-                Err(DirectoryError::Conflict) => {}
-                outcome => return outcome,
-            }
-        }
-        Err(DirectoryError::Conflict)
     }
 
     /// Gives a harness all that it needs for one physical connection.

@@ -3,7 +3,6 @@
 //!
 //! Streams outlive the socket. When it is lost, they wait; on the next one they go on where they were.
 
-mod backoff;
 mod handshakes;
 mod streams;
 
@@ -15,12 +14,12 @@ use exec_server_transport::{CloseCode, Connection, Received, TlsOptions};
 use rand_core::OsRng;
 use tokio::time::{Instant, sleep};
 
+use crate::backoff::Backoff;
 use crate::frame::Frame;
 use crate::noise::Identity;
 use crate::registry::{RegisterResponse, RegistryClient, RegistryCredentials, RegistryError};
 use crate::socket::{self, write_frames};
 use crate::with_sources;
-use backoff::Backoff;
 use streams::{Streams, Verdict};
 
 /// Serves one connection to its end.
@@ -133,7 +132,7 @@ impl Environment {
                     return Ok(registration);
                 }
                 Err(error) if error.is_temporary() || self.may_pass(&error) => {
-                    let pause = self.backoff.after_failure();
+                    let pause = self.backoff.after_failure(rand::random());
                     let error = with_sources(&error);
                     tracing::warn!(
                         error,
@@ -178,16 +177,16 @@ impl Environment {
                     match end {
                         SocketEnd::ShutDown => return Ok(()),
                         SocketEnd::Lost { was_used } => {
-                            self.backoff.after_loss(since.elapsed(), was_used)
+                            self.backoff.after_loss(since.elapsed(), was_used, rand::random())
                         }
-                        SocketEnd::TooManyFailures => self.backoff.after_failure(),
+                        SocketEnd::TooManyFailures => self.backoff.after_failure(rand::random()),
                     }
                 }
                 Err(error) => {
                     // The rendezvous refuses the URL, or the node is gone and the registry knows
                     // another one. Two environments with one id would otherwise replace each other
                     // as fast as they can.
-                    let pause = self.backoff.after_failure();
+                    let pause = self.backoff.after_failure(rand::random());
                     let error = with_sources(&error);
                     tracing::warn!(
                         error,

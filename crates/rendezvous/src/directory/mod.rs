@@ -25,6 +25,9 @@ pub(crate) use nats::connect_with;
 pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
 
+/// Attempts to replace a registration that others replace at the same time.
+const REGISTER_ATTEMPTS: usize = 16;
+
 /// The SHA-256 of a secret. Secrets themselves are not kept.
 pub type SecretHash = [u8; 32];
 
@@ -196,4 +199,24 @@ pub trait Directory: Debug + Send + Sync + 'static {
 
     /// Whether calls can be answered now, as far as is known without one.
     fn is_reachable(&self) -> bool;
+}
+
+impl dyn Directory {
+    /// Replaces the registration of an environment. The newest one wins, so a caller that was outrun
+    /// tries again.
+    pub async fn replace_registration(
+        &self,
+        environment: &EnvironmentId,
+        registration: Registration,
+    ) -> Result<Lease, DirectoryError> {
+        for _ in 1..REGISTER_ATTEMPTS {
+            let before = self.lookup(environment).await?;
+            let expected = before.map(|lease| lease.generation);
+            match self.register(environment, registration.clone(), expected).await {
+                Err(DirectoryError::Conflict) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(DirectoryError::Conflict)
+    }
 }

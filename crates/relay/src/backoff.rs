@@ -1,0 +1,70 @@
+//! How long an environment waits before its next attempt. Time and randomness are arguments, so that a
+//! simulation of many environments can be repeated.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
+/// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
+/// environment in and throws it out.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+/// A socket that lived for so long ends a series of failures.
+const LONG_LIFE: Duration = Duration::from_secs(30);
+/// Environments that lose one rendezvous together do not come back together.
+const SPREAD: Duration = Duration::from_millis(250);
+
+/// The pauses of one environment. `random` is evenly distributed from 0 to 1.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// Between half of the pause and all of it.
+    pub fn after_failure(&mut self, random: f64) -> Duration {
+        let pause = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        at_least_half(pause, random)
+    }
+
+    /// A socket that worked is replaced at once.
+    pub fn after_loss(&mut self, lived: Duration, was_used: bool, random: f64) -> Duration {
+        match (lived < SHORT_LIFE, was_used) {
+            (true, false) => return self.after_failure(random),
+            (true, true) => return at_least_half(FIRST, random),
+            (false, _) => {}
+        }
+        if lived >= LONG_LIFE {
+            self.failures = 0;
+        }
+        SPREAD.mul_f64(random)
+    }
+}
+
+fn at_least_half(pause: Duration, random: f64) -> Duration {
+    pause.mul_f64(0.5 + random / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        for random in [0.0, 0.3, 1.0] {
+            let mut backoff = Backoff::default();
+            let mut expected = FIRST;
+            for _ in 0..100 {
+                let pause = backoff.after_failure(random);
+                assert!(pause >= expected / 2 && pause <= expected, "{pause:?}, {expected:?}");
+                expected = (expected * 2).min(LONGEST);
+            }
+            assert!(backoff.after_loss(SHORT_LIFE, false, random) <= SPREAD);
+            assert!(backoff.after_failure(random) >= LONGEST / 2, "the series goes on");
+            assert!(backoff.after_loss(LONG_LIFE, false, random) <= SPREAD);
+            assert!(backoff.after_loss(Duration::ZERO, true, random) <= FIRST);
+            assert!(backoff.after_failure(random) <= FIRST);
+            assert!(backoff.after_loss(Duration::ZERO, false, random) > SPREAD);
+        }
+    }
+}
