@@ -12,6 +12,7 @@ test *arguments:
 soak *arguments:
     cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-relay -p exec-server-server --run-ignored only -E 'test(soak_)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}
+    cargo nextest run --profile soak --release -p exec-server-rendezvous --run-ignored only --no-capture -E 'test(a_hundred_thousand)' {{arguments}}
 
 bench *arguments:
     cargo run --release -- bench {{arguments}}

@@ -1,0 +1,139 @@
+//! What happens to the nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt as _;
+
+use crate::cluster::{Cluster, Event};
+use crate::directory::NodeDirectory;
+use crate::node::NodeState;
+
+/// `CLUSTER_DRAIN_SPREAD` of the program.
+const DRAIN_SPREAD: Duration = Duration::from_secs(10);
+/// From the end of a process to the start of the next one.
+const DOWN_TIME: Duration = Duration::from_secs(5);
+/// `KEEP_ALIVE` of the relay.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(7);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Failure {
+    /// All nodes, one after the other.
+    RollingRestart,
+    /// All nodes of the zone lose power and stay away. Half of the environments are told by a router.
+    ZoneLost {
+        zone: usize,
+    },
+    Hang {
+        node: usize,
+    },
+    /// A node that hung goes on.
+    Resume {
+        node: usize,
+    },
+}
+
+impl Cluster {
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        match failure {
+            Failure::RollingRestart => self.leave(0),
+            Failure::ZoneLost { zone } => {
+                for node in 0..self.nodes.len() {
+                    if self.nodes[node].zone == zone {
+                        self.lose_power(node);
+                    }
+                }
+            }
+            Failure::Hang { node } => {
+                self.nodes[node].state = NodeState::Hung;
+                for (environment, socket) in self.sockets_of(node) {
+                    self.fall_silent(environment, socket);
+                }
+            }
+            Failure::Resume { node } => self.resume(node),
+        }
+    }
+
+    /// Sends the environments of a node away, one after the other.
+    fn leave(&mut self, node: usize) {
+        self.restarting = Some(node);
+        self.nodes[node].state = NodeState::Leaving;
+        let count = u32::try_from(self.nodes[node].online.len()).expect("there are not so many");
+        let pause = DRAIN_SPREAD.checked_div(count).unwrap_or_default();
+        self.agenda.add(Duration::ZERO, Event::CloseNext { node, pause });
+    }
+
+    pub(crate) fn close_next(&mut self, node: usize, pause: Duration) {
+        match self.nodes[node].online.first_key_value() {
+            Some((&environment, _)) => {
+                self.close(node, environment);
+                self.agenda.add(pause, Event::CloseNext { node, pause });
+            }
+            None => {
+                self.nodes[node].state = NodeState::Stopped;
+                self.agenda.add(DOWN_TIME, Event::Start { node });
+            }
+        }
+    }
+
+    /// The next process of a node knows nothing of the one before.
+    pub(crate) fn start(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        it.state = NodeState::Ready;
+        it.directory = Arc::new(NodeDirectory::new(Arc::clone(&self.bucket)));
+    }
+
+    /// In a rolling restart a node leaves once the load balancer sees the one before.
+    pub(crate) fn restart_next(&mut self) {
+        let Some(node) = self.restarting.filter(|node| self.nodes[*node].is_seen_ready) else {
+            return;
+        };
+        self.restarting = None;
+        if node + 1 < self.nodes.len() {
+            self.leave(node + 1);
+        }
+    }
+
+    fn lose_power(&mut self, node: usize) {
+        let sockets = self.sockets_of(node);
+        self.nodes[node].state = NodeState::Lost;
+        self.nodes[node].online.clear();
+        for (environment, socket) in sockets {
+            match self.environments[environment].is_told_of_lost_hosts {
+                true => {
+                    self.begin_outage(environment);
+                    let delay = self.network_delay();
+                    self.agenda.add(delay, Event::SocketEnds { environment, socket });
+                }
+                false => self.fall_silent(environment, socket),
+            }
+        }
+    }
+
+    /// The last sign of life was the answer to a ping. The limit counts from there.
+    fn fall_silent(&mut self, environment: usize, socket: u64) {
+        self.begin_outage(environment);
+        let since_answer = PING_INTERVAL.mul_f64(self.rng.random());
+        self.agenda.add(SILENCE_LIMIT - since_answer, Event::SocketEnds { environment, socket });
+    }
+
+    /// Renewals are due at once. Then the node reads the ends of the sockets that were left.
+    fn resume(&mut self, node: usize) {
+        self.nodes[node].state = NodeState::Ready;
+        for call in std::mem::take(&mut self.nodes[node].stalled) {
+            self.agenda.add(Duration::ZERO, Event::CallProgresses { call });
+        }
+        self.renew_now(node);
+        for (environment, socket) in self.sockets_of(node) {
+            if !self.environments[environment].uses(socket) {
+                self.detach(node, environment, socket);
+            }
+        }
+    }
+
+    fn sockets_of(&self, node: usize) -> Vec<(usize, u64)> {
+        let online = self.nodes[node].online.iter();
+        online.map(|(environment, socket)| (*environment, socket.number)).collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! A node: answers calls at a limited rate, admits sockets, and renews leases, in the same steps as
+//! `Registry`, `Router` and `Handler` of the service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use exec_server_rendezvous::{
+    CredentialId, Directory, DirectoryError, PublicKey, Registration, RendezvousConfig, SecretHash,
+};
+use rand::RngExt as _;
+
+use crate::bucket::Bucket;
+use crate::cluster::{Call, Cluster, Event, Registered};
+use crate::directory::{NodeDirectory, at_once, renew};
+use crate::environment::TIMEOUT;
+
+pub(crate) struct Node {
+    pub(crate) zone: usize,
+    pub(crate) state: NodeState,
+    /// As the load balancer saw it last.
+    pub(crate) is_seen_ready: bool,
+    pub(crate) directory: Arc<dyn Directory>,
+    /// The sockets of environments.
+    pub(crate) online: BTreeMap<usize, Socket>,
+    /// When the queue of calls is empty.
+    pub(crate) idle_from: Duration,
+    /// Calls that the node was at work on when it hung.
+    pub(crate) stalled: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeState {
+    Ready,
+    /// Sends its environments away and takes no new ones.
+    Leaving,
+    /// The process has ended; its host refuses connections.
+    Stopped,
+    /// The host has no power.
+    Lost,
+    /// The kernel accepts connections, and the process does nothing.
+    Hung,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Socket {
+    pub(crate) number: u64,
+    pub(crate) generation: u64,
+}
+
+impl Node {
+    pub(crate) fn new(number: usize, zones: usize, bucket: &Arc<Bucket>) -> Self {
+        Self {
+            zone: number % zones,
+            state: NodeState::Ready,
+            is_seen_ready: true,
+            directory: Arc::new(NodeDirectory::new(Arc::clone(bucket))),
+            online: BTreeMap::new(),
+            idle_from: Duration::ZERO,
+            stalled: Vec::new(),
+        }
+    }
+}
+
+impl Cluster {
+    /// A call joins the queue. It takes no time if its caller will have given up before its turn.
+    pub(crate) fn accept_call(
+        &mut self,
+        environment: usize,
+        attempt: u64,
+        node: usize,
+        sent: Duration,
+    ) {
+        match self.nodes[node].state {
+            NodeState::Ready => {}
+            NodeState::Leaving | NodeState::Stopped => {
+                let delay = self.network_delay();
+                let refused = Event::CallAnswered { environment, attempt, registered: None };
+                return self.agenda.add(delay, refused);
+            }
+            NodeState::Lost | NodeState::Hung => return,
+        }
+        let now = self.agenda.now();
+        let begins = self.nodes[node].idle_from.max(now);
+        if begins >= sent + TIMEOUT {
+            return;
+        }
+        let service_time = Duration::from_secs(1) / self.settings.registrations_per_second;
+        self.nodes[node].idle_from = begins + service_time;
+        let mut call = self.new_call(environment, attempt, node);
+        call.waits_until = Some(sent + TIMEOUT);
+        let number = self.new_number();
+        self.calls.insert(number, call);
+        self.agenda.add(begins - now, Event::CallProgresses { call: number });
+    }
+
+    /// A call that has begun goes on when its caller has given up.
+    pub(crate) fn progress_call(&mut self, number: u64) {
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        let Call { environment, attempt, registered, .. } = *call;
+        let node = registered.node;
+        match self.nodes[node].state {
+            NodeState::Ready | NodeState::Leaving => {}
+            NodeState::Hung => return self.nodes[node].stalled.push(number),
+            NodeState::Stopped | NodeState::Lost => return drop(self.calls.remove(&number)),
+        }
+        if call.waits_until.take().is_some_and(|until| self.agenda.now() >= until) {
+            return drop(self.calls.remove(&number));
+        }
+        let Poll::Ready(lease) = call.lease.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        else {
+            let delay = self.directory_delay();
+            return self.agenda.add(delay, Event::CallProgresses { call: number });
+        };
+        self.calls.remove(&number);
+        if let Ok(lease) = &lease {
+            self.measurements.count_registration(node, self.agenda.now());
+            self.close_older_than(node, environment, lease.generation);
+        }
+        let delay = self.network_delay();
+        let registered = lease.is_ok().then_some(registered);
+        self.agenda.add(delay, Event::CallAnswered { environment, attempt, registered });
+    }
+
+    pub(crate) fn register_at_once(&mut self, environment: usize, node: usize) -> Registered {
+        let Call { registered, lease, .. } = self.new_call(environment, 0, node);
+        at_once(lease).expect("no other registers this environment");
+        registered
+    }
+
+    fn new_call(&mut self, environment: usize, attempt: u64, node: usize) -> Call {
+        let mut ticket = SecretHash::default();
+        ticket[..8].copy_from_slice(&self.new_number().to_be_bytes());
+        let registration = registration(node, ticket);
+        let id = self.environments[environment].id.clone();
+        let directory = Arc::clone(&self.nodes[node].directory);
+        let lease =
+            Box::pin(async move { directory.replace_registration(&id, registration).await });
+        let registered = Registered { node, ticket };
+        Call { environment, attempt, waits_until: None, registered, lease }
+    }
+
+    /// An environment dials the node of its registration.
+    pub(crate) fn admit(&mut self, environment: usize, attempt: u64) {
+        let it = &self.environments[environment];
+        let registered = it.registered();
+        let socket = match self.nodes[registered.node].state {
+            NodeState::Ready => self.attach(environment, registered),
+            NodeState::Leaving | NodeState::Stopped => None,
+            NodeState::Lost if it.is_told_of_lost_hosts => None,
+            NodeState::Lost | NodeState::Hung => return,
+        };
+        let delay = self.directory_delay() + self.network_delay();
+        self.agenda.add(delay, Event::DialAnswered { environment, attempt, socket });
+    }
+
+    /// Opens a socket if the ticket is the one of the current registration.
+    pub(crate) fn attach(&mut self, environment: usize, registered: Registered) -> Option<u64> {
+        let Registered { node, ticket } = registered;
+        let id = self.environments[environment].id.clone();
+        let number = self.new_number();
+        let it = &mut self.nodes[node];
+        let lease = at_once(it.directory.lookup(&id)).expect("the bucket answers");
+        let lease = lease.filter(|lease| lease.registration.ticket == ticket)?;
+        let generation = lease.generation;
+        if it.online.get(&environment).is_some_and(|other| other.generation > generation) {
+            return None;
+        }
+        it.online.insert(environment, Socket { number, generation });
+        renew(&*it.directory, &id, generation).expect("the lease was read at this moment");
+        Some(number)
+    }
+
+    /// The node has noticed the end of a socket. A late end changes nothing.
+    pub(crate) fn detach(&mut self, node: usize, environment: usize, socket: u64) {
+        let it = &mut self.nodes[node];
+        let Some(online) = it.online.get(&environment).filter(|it| it.number == socket) else {
+            return;
+        };
+        let id = &self.environments[environment].id;
+        at_once(it.directory.release(id, online.generation)).expect("the bucket answers");
+        it.online.remove(&environment);
+    }
+
+    /// The node closes a socket.
+    pub(crate) fn close(&mut self, node: usize, environment: usize) {
+        let Some(socket) = self.nodes[node].online.get(&environment).copied() else { return };
+        self.detach(node, environment, socket.number);
+        if self.environments[environment].uses(socket.number) {
+            self.begin_outage(environment);
+        }
+        let delay = self.network_delay();
+        self.agenda.add(delay, Event::SocketEnds { environment, socket: socket.number });
+    }
+
+    fn close_older_than(&mut self, node: usize, environment: usize, generation: u64) {
+        let socket = self.nodes[node].online.get(&environment);
+        if socket.is_some_and(|socket| socket.generation < generation) {
+            self.close(node, environment);
+        }
+    }
+
+    pub(crate) fn start_renewals(&mut self, node: usize) {
+        let phase = self.rng.random_range(0.0..1.0);
+        self.agenda.add(renew_interval().mul_f64(phase), Event::Renew { node });
+    }
+
+    /// As in the service, a node that leaves does not renew.
+    pub(crate) fn renew_all(&mut self, node: usize) {
+        self.agenda.add(renew_interval(), Event::Renew { node });
+        if self.nodes[node].state == NodeState::Ready {
+            self.renew_now(node);
+        }
+    }
+
+    /// All leases in one moment. The service needs a round trip for each.
+    pub(crate) fn renew_now(&mut self, node: usize) {
+        let it = &self.nodes[node];
+        let renewals = it.online.iter().map(|(environment, socket)| {
+            let id = &self.environments[*environment].id;
+            (*environment, renew(&*it.directory, id, socket.generation))
+        });
+        let is_replaced = |(_, renewed): &_| matches!(renewed, Err(DirectoryError::Conflict));
+        let replaced: Vec<(usize, Result<(), DirectoryError>)> =
+            renewals.filter(is_replaced).collect();
+        for (environment, _) in replaced {
+            self.close(node, environment);
+        }
+    }
+}
+
+pub(crate) fn node_url(node: usize) -> String {
+    format!("wss://node-{node}.example")
+}
+
+fn renew_interval() -> Duration {
+    RendezvousConfig::new(([127, 0, 0, 1], 0).into()).renew_interval
+}
+
+pub(crate) fn registration(node: usize, ticket: SecretHash) -> Registration {
+    Registration {
+        registration_id: String::new(),
+        public_key: PublicKey {
+            suite: String::new(),
+            x25519_public_key: String::new(),
+            mlkem768_public_key: String::new(),
+        },
+        node_url: node_url(node),
+        credential: CredentialId::from("environments"),
+        ticket,
+    }
+}
