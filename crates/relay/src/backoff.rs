@@ -8,8 +8,9 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
 /// environment in and throws it out.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// A socket that lived for so long ends a series of failures.
-const LONG_LIFE: Duration = Duration::from_secs(30);
+/// A socket that lived for so long ends a series of failures. Shorter than nodes that are restarted one
+/// after the other keep an environment, or its pauses would grow with each of them.
+const LONG_LIFE: Duration = Duration::from_secs(5);
 /// Environments that lose one rendezvous together do not come back together.
 const SPREAD: Duration = Duration::from_millis(250);
 
@@ -20,11 +21,16 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Between half of the pause and all of it.
+    /// Half a second at most after the first failure: another node may be there. Then between half of
+    /// the pause and all of it.
     pub fn after_failure(&mut self, random: f64) -> Duration {
-        let pause = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
+        let doublings = self.failures.saturating_sub(1).min(10);
+        let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        at_least_half(pause, random)
+        match self.failures {
+            1 => (pause / 2).mul_f64(random),
+            _ => at_least_half(pause, random),
+        }
     }
 
     /// A socket that worked is replaced at once.
@@ -53,6 +59,7 @@ mod tests {
     fn pauses_double_up_to_the_longest() {
         for random in [0.0, 0.3, 1.0] {
             let mut backoff = Backoff::default();
+            assert!(backoff.after_failure(random) <= FIRST / 2);
             let mut expected = FIRST;
             for _ in 0..100 {
                 let pause = backoff.after_failure(random);
@@ -63,7 +70,7 @@ mod tests {
             assert!(backoff.after_failure(random) >= LONGEST / 2, "the series goes on");
             assert!(backoff.after_loss(LONG_LIFE, false, random) <= SPREAD);
             assert!(backoff.after_loss(Duration::ZERO, true, random) <= FIRST);
-            assert!(backoff.after_failure(random) <= FIRST);
+            assert!(backoff.after_failure(random) <= FIRST / 2, "a new series");
             assert!(backoff.after_loss(Duration::ZERO, false, random) > SPREAD);
         }
     }

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use exec_server_rendezvous::{
     Authorization, Credential, CredentialId, Directory, DirectoryError, EnvironmentId, Lease,
-    Registration, Revocation, SecretHash, Ticket,
+    NodeStatus, Registration, Revocation, SecretHash, Ticket,
 };
 use tokio::sync::broadcast;
 
@@ -53,7 +53,7 @@ pub(crate) fn renew(
     environment: &EnvironmentId,
     generation: u64,
 ) -> Result<(), DirectoryError> {
-    at_once(directory.renew(environment, generation))
+    at_once(directory.renew(environment, generation, ""))
 }
 
 impl NodeDirectory {
@@ -142,10 +142,21 @@ impl Directory for NodeDirectory {
         Ok(read_lease(&lease, generation))
     }
 
+    async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        generation: u64,
+        node: &str,
+    ) -> Result<(), DirectoryError> {
+        self.renew(environment, generation, node).await
+    }
+
+    /// Environments dial the node where they have registered, so the generation says which it is.
     async fn renew(
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        _node: &str,
     ) -> Result<(), DirectoryError> {
         self.set_presence(environment, generation, true).await
     }
@@ -154,6 +165,7 @@ impl Directory for NodeDirectory {
         &self,
         environment: &EnvironmentId,
         generation: u64,
+        _node: &str,
     ) -> Result<(), DirectoryError> {
         let released = self.set_presence(environment, generation, false).await;
         self.forget_held(environment, generation);
@@ -240,6 +252,14 @@ impl Directory for NodeDirectory {
         unreachable!("{LEASES_ONLY}")
     }
 
+    async fn put_node(&self, _: NodeStatus) -> Result<(), DirectoryError> {
+        unreachable!("{LEASES_ONLY}")
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError> {
+        unreachable!("{LEASES_ONLY}")
+    }
+
     fn is_reachable(&self) -> bool {
         true
     }
@@ -249,7 +269,7 @@ fn read_lease(lease: &StoredLease, revision: u64) -> Lease {
     Lease {
         generation: lease.generation.unwrap_or(revision),
         registration: Registration::clone(&lease.registration),
-        is_online: lease.is_online,
+        node: lease.is_online.then(String::new),
     }
 }
 

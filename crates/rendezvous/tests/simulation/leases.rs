@@ -41,7 +41,7 @@ fn registrations_that_race_all_succeed_and_one_is_current() {
     assert!(polls[0] < polls[1], "the second had to try again: {polls:?}");
     assert_eq!(bucket.generation(&id), Some(generations[1]));
     assert!(matches!(renew(&*one, &id, generations[0]), Err(DirectoryError::Conflict)));
-    at_once(one.release(&id, generations[0])).unwrap();
+    at_once(one.release(&id, generations[0], "")).unwrap();
     renew(&*other, &id, generations[1]).unwrap();
     assert_eq!(bucket.generation(&id), Some(generations[1]), "a renewal keeps the generation");
 }

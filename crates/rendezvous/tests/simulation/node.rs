@@ -179,7 +179,7 @@ impl Cluster {
             return;
         };
         let id = &self.environments[environment].id;
-        at_once(it.directory.release(id, online.generation)).expect("the bucket answers");
+        at_once(it.directory.release(id, online.generation, "")).expect("the bucket answers");
         it.online.remove(&environment);
     }
 
