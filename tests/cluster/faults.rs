@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use exec_server_test_support::skipped;
 use rustix::process::Signal;
 
-use super::site::{ENVIRONMENTS, NODES, Site};
+use super::site::{ENVIRONMENTS, NODES, Routing, Site};
 use crate::support::Choices;
 use crate::support::eventually;
 use crate::support::numbered_lines::{Echoing, Printing, numbered_lines_until};
@@ -30,29 +30,37 @@ enum Fault {
     IsolateNats,
 }
 
-const FAULTS: [Fault; 7] = [
-    Fault::Kill,
-    Fault::Drain,
-    Fault::KillNats,
-    Fault::NatsAway,
-    Fault::Hang,
-    Fault::IsolateNode,
-    Fault::IsolateNats,
-];
+const FAULTS: [Fault; 5] =
+    [Fault::Kill, Fault::Drain, Fault::KillNats, Fault::NatsAway, Fault::Hang];
+const PARTITIONS: [Fault; 2] = [Fault::IsolateNode, Fault::IsolateNats];
+/// Without NATS there are no frames, and a node that hangs is no different.
+const FAULTS_OVER_NATS: [Fault; 3] = [Fault::Kill, Fault::Drain, Fault::KillNats];
 
 #[test]
 fn faults_of_nodes_and_nats_lose_and_double_nothing() {
-    run(FAULTS.len() as u32);
+    run(Routing::Direct, 7);
+}
+
+#[test]
+fn faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
+    run(Routing::OverNats, 3);
 }
 
 #[test]
 #[ignore = "soak: 100 rounds, run by `just soak`"]
 fn soak_faults_of_nodes_and_nats_lose_and_double_nothing() {
-    run(100);
+    run(Routing::Direct, 100);
 }
 
-fn run(rounds: u32) {
-    let mut site = match Site::start() {
+#[test]
+#[ignore = "soak: 100 rounds, run by `just soak`"]
+fn soak_faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
+    run(Routing::OverNats, 100);
+}
+
+/// Each fault at least once, if there are so many rounds.
+fn run(routing: Routing, rounds: u32) {
+    let mut site = match Site::start(routing) {
         Ok(site) => site,
         Err(why) => return skipped(format_args!("a cluster on NATS: {why}")),
     };
@@ -67,7 +75,11 @@ fn run(rounds: u32) {
     // All have their streams; a first contact may fail for good.
     clients.wait_for_progress();
     let mut choices = Choices::new(u64::from(rounds));
-    let faults = if site.has_partitions() { &FAULTS[..] } else { &FAULTS[..5] };
+    let faults = match routing {
+        Routing::Direct if site.has_partitions() => [&FAULTS[..], &PARTITIONS].concat(),
+        Routing::Direct => FAULTS.to_vec(),
+        Routing::OverNats => FAULTS_OVER_NATS.to_vec(),
+    };
     let mut longest = vec![Duration::ZERO; faults.len()];
     for round in 0..rounds {
         // Each of them first, and then any.
@@ -75,11 +87,12 @@ fn run(rounds: u32) {
             round if round < faults.len() => round,
             _ => usize::try_from(choices.below(faults.len() as u64)).unwrap(),
         };
-        let node = match faults[kind] {
-            Fault::Kill | Fault::Drain | Fault::Hang | Fault::IsolateNode => site.busy_node(),
-            Fault::KillNats | Fault::NatsAway | Fault::IsolateNats => {
-                usize::try_from(choices.below(NODES as u64)).unwrap()
+        // Over NATS all nodes are at the same URL, so that which is busy cannot be told.
+        let node = match (routing, faults[kind]) {
+            (Routing::Direct, Fault::Kill | Fault::Drain | Fault::Hang | Fault::IsolateNode) => {
+                site.busy_node()
             }
+            _ => usize::try_from(choices.below(NODES as u64)).unwrap(),
         };
         let outage = inflict(faults[kind], node, &mut site, &clients);
         longest[kind] = longest[kind].max(outage);

@@ -18,7 +18,16 @@ use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_command
 pub(super) const NODES: usize = 3;
 pub(super) const ENVIRONMENTS: [&str; 2] = ["first", "second"];
 
+/// How frames get from a client at one node to an environment at another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Routing {
+    /// Clients dial the node of the environment.
+    Direct,
+    OverNats,
+}
+
 pub(super) struct Site {
+    routing: Routing,
     environments: Vec<Running>,
     nodes: Vec<Node>,
     balancer: LoadBalancer,
@@ -34,7 +43,7 @@ struct Node {
 
 impl Site {
     /// `Err` says why there can be none here.
-    pub(super) fn start() -> Result<Self, String> {
+    pub(super) fn start(routing: Routing) -> Result<Self, String> {
         let namespace = Namespace::new();
         if let Err(why) = &namespace {
             skipped(format_args!("partitions of a cluster: {why}"));
@@ -45,7 +54,7 @@ impl Site {
         let balancer = LoadBalancer::start(namespace.as_ref().map(Namespace::file).as_deref());
         let directory = tempfile::tempdir().unwrap();
         let (environments, nodes) = (Vec::new(), Vec::new());
-        let mut site = Self { environments, nodes, balancer, nats, namespace, directory };
+        let mut site = Self { routing, environments, nodes, balancer, nats, namespace, directory };
         for role in ["environment", "harness"] {
             let token = site.create_token(role);
             std::fs::write(site.path(role), token).unwrap();
@@ -161,7 +170,9 @@ impl Site {
         let mut program = self.program(&["rendezvous", "--listen", &listen, "--replicas", "3"]);
         let nats = self.namespace.as_ref().map_or("127.0.0.1".to_owned(), |_| nats_address(number));
         program.args(self.cluster(&nats)).args(["--public-url", &self.balancer.url()]);
-        program.args(["--advertise", &format!("ws://{address}")]);
+        if self.routing == Routing::Direct {
+            program.args(["--advertise", &format!("ws://{address}")]);
+        }
         let mut node = Running::start(program);
         let line = node.line();
         assert!(line.starts_with("http://"), "{line:?}: {}", node.finish().2);

@@ -45,8 +45,9 @@ impl Handler {
         let Admission { grant, route } = admission;
         match route {
             Route::Here => self.serve_here(connection, grant).await,
+            // Boxed, so that the many sockets without a tunnel take no memory for one.
             Route::Tunnel { bus, node, generation } => {
-                self.serve_over(&bus, &node, generation, connection, grant).await;
+                Box::pin(self.serve_over(&bus, &node, generation, connection, grant)).await;
             }
         }
     }

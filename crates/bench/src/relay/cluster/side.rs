@@ -181,18 +181,21 @@ impl Side {
         }
         let bytes = usize::try_from(scale.stream_bytes)?;
         let count = bytes.div_ceil(PAYLOAD * pairs.len());
-        let mut streams = JoinSet::new();
+        let mut peers = Vec::new();
         for ((mut harness, stream), mut environment) in
             pairs.into_iter().zip(self.environments.drain(..scale.active_streams))
         {
-            let (hello, data) = (frame(stream, 1), frame(stream, PAYLOAD));
-            exchange(&mut harness, &mut environment, &hello, 1).await?;
+            exchange(&mut harness, &mut environment, &frame(stream, 1), 1).await?;
+            peers.push((harness, environment, frame(stream, PAYLOAD)));
+        }
+        let began = Instant::now();
+        let mut streams = JoinSet::new();
+        for (mut harness, mut environment, data) in peers {
             streams.spawn(async move {
                 exchange(&mut environment, &mut harness, &data, count).await?;
                 anyhow::Ok((count * data.len(), harness, environment))
             });
         }
-        let began = Instant::now();
         let mut routed = 0;
         while let Some(ended) = streams.join_next().await {
             routed += ended??.0;
