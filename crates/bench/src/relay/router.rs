@@ -98,13 +98,23 @@ pub(super) async fn open(url: &str) -> anyhow::Result<Connection> {
 }
 
 /// Sends so many equal frames, never more than a window ahead of their receiver.
-pub(super) async fn exchange(
+async fn exchange(
     from: &mut Connection,
     to: &mut Connection,
     frame: &Bytes,
     count: usize,
 ) -> anyhow::Result<()> {
-    let room = Semaphore::new(WINDOW);
+    exchange_within(WINDOW, from, to, frame, count).await
+}
+
+pub(super) async fn exchange_within(
+    window: usize,
+    from: &mut Connection,
+    to: &mut Connection,
+    frame: &Bytes,
+    count: usize,
+) -> anyhow::Result<()> {
+    let room = Semaphore::new(window);
     let send = async {
         for _ in 0..count {
             room.acquire().await?.forget();

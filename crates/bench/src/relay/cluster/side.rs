@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::super::rendezvous::create_token;
-use super::super::router::{exchange, frame, open};
+use super::super::router::{exchange_within, frame, open};
 use super::super::stream::connect_when_online;
 use crate::Scale;
 use crate::footprint::settled_bytes;
@@ -28,6 +28,8 @@ const NODES: usize = 3;
 const ENVIRONMENTS_OF_TOKEN: usize = 250;
 const REGISTERED_AT_ONCE: usize = 32;
 const PAYLOAD: usize = 60 << 10;
+/// Frames of a stream under way. At most 32 MiB may wait for all sockets of one token.
+const WINDOW: usize = 1;
 const NATS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -185,14 +187,14 @@ impl Side {
         for ((mut harness, stream), mut environment) in
             pairs.into_iter().zip(self.environments.drain(..scale.active_streams))
         {
-            exchange(&mut harness, &mut environment, &frame(stream, 1), 1).await?;
+            exchange_within(1, &mut harness, &mut environment, &frame(stream, 1), 1).await?;
             peers.push((harness, environment, frame(stream, PAYLOAD)));
         }
         let began = Instant::now();
         let mut streams = JoinSet::new();
         for (mut harness, mut environment, data) in peers {
             streams.spawn(async move {
-                exchange(&mut environment, &mut harness, &data, count).await?;
+                exchange_within(WINDOW, &mut environment, &mut harness, &data, count).await?;
                 anyhow::Ok((count * data.len(), harness, environment))
             });
         }
