@@ -1,6 +1,7 @@
 //! Nodes, NATS servers and environments on this machine, with real binaries, in a network namespace of
 //! their own if there can be one.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -129,14 +130,19 @@ impl Site {
             let mut status = self.program(&["rendezvous", "status", "--json"]);
             status.args(self.cluster("127.0.0.1"));
             let told = run_command(status).stdout;
-            let nodes: Vec<Value> =
-                told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let nodes = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let mut nodes: Vec<_> = nodes.collect();
+            // One that was killed is listed for a while, beside the one that has taken its place.
+            nodes.sort_by_key(|node| node["started"].as_u64());
+            let newest: BTreeMap<_, _> =
+                nodes.iter().map(|node| (node["url"].as_str(), node)).collect();
             let count = |node: &Value| node["environments"].as_u64().unwrap();
-            if nodes.iter().map(count).sum::<u64>() != ENVIRONMENTS.len() as u64 {
+            if newest.values().map(|node| count(node)).sum::<u64>() != ENVIRONMENTS.len() as u64 {
                 return false;
             }
-            let url = nodes.iter().find(|node| count(node) > 0).map(|node| node["url"].clone());
-            let is_it = |node: &Node| Some(format!("ws://{}", node.address).into()) == url;
+            let busy = newest.into_iter().find(|(_, node)| count(node) > 0);
+            let url = busy.and_then(|(url, _)| url);
+            let is_it = |node: &Node| Some(&*format!("ws://{}", node.address)) == url;
             found = self.nodes.iter().position(is_it);
             found.is_some()
         });
