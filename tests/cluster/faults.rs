@@ -76,7 +76,7 @@ fn run(routing: Routing, rounds: u32) {
     clients.wait_for_progress();
     let mut choices = Choices::new(u64::from(rounds));
     let faults = match routing {
-        Routing::Direct if site.has_partitions() => [&FAULTS[..], &PARTITIONS].concat(),
+        Routing::Direct if site.has_partitions() => [&PARTITIONS[..], &FAULTS].concat(),
         Routing::Direct => FAULTS.to_vec(),
         Routing::OverNats => FAULTS_OVER_NATS.to_vec(),
     };
