@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::command;
 
@@ -13,8 +14,11 @@ pub(super) struct Namespace {
 impl Namespace {
     /// `Err` says why there can be none.
     pub(super) fn new() -> Result<Self, String> {
-        let namespace = Self { name: format!("esc{}", std::process::id()) };
-        run(ip(&["netns", "add", &namespace.name]))?;
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("esc{}-{number}", std::process::id());
+        run(ip(&["netns", "add", &name]))?;
+        let namespace = Self { name };
         run(ip(&["-n", &namespace.name, "link", "set", "lo", "up"]))?;
         // Whether packets can be dropped is found out now.
         namespace.drop_packets("ip daddr 127.99.99.99")?;

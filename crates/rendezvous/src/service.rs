@@ -13,7 +13,7 @@ use hyper::Uri;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
 use uuid::Uuid;
 
 use crate::admin::AdminSocket;
@@ -192,13 +192,18 @@ impl Rendezvous {
                 () = &mut shutdown => break,
             }
         }
-        self.leave(&mut sockets).await;
+        self.leave(&mut sockets, &mut revocations, &mut sweep).await;
         self.drain(sockets).await;
     }
 
     /// Sends environments to other nodes, one after the other: all at once would be a burst of
     /// registrations there. Harnesses of those that are still here are let in.
-    async fn leave(&mut self, sockets: &mut JoinSet<()>) {
+    async fn leave(
+        &mut self,
+        sockets: &mut JoinSet<()>,
+        revocations: &mut broadcast::Receiver<Revocation>,
+        sweep: &mut Interval,
+    ) {
         self.handler.is_leaving.store(true, Ordering::Relaxed);
         self.listener.readiness().set_degraded(true);
         let environments = self.handler.router.online();
@@ -206,6 +211,8 @@ impl Rendezvous {
         let Some(pause) = self.drain_spread.checked_div(count).filter(|it| !it.is_zero()) else {
             return;
         };
+        let handler = Arc::clone(&self.handler);
+        sockets.spawn(async move { handler.tell_status().await });
         for (environment, _) in environments {
             self.handler.router.close_environment(&environment);
             let mut paused = std::pin::pin!(sleep(pause));
@@ -216,6 +223,15 @@ impl Rendezvous {
                         sockets.spawn(async move { handler.serve(connection, admission).await });
                     }
                     Some(_) = sockets.join_next() => {}
+                    _ = sweep.tick() => handler.router.sweep(Instant::now(), SystemTime::now()),
+                    revocation = next_revocation(revocations) => match revocation {
+                        Revocation::Revoked(credential) => {
+                            handler.router.close_credential(&credential);
+                        }
+                        Revocation::Missed => {
+                            sockets.spawn(async move { handler.close_all_revoked().await });
+                        }
+                    },
                     () = &mut paused => break,
                 }
             }
@@ -324,7 +340,7 @@ fn read_public_url(text: &str) -> Result<PublicUrl, BindRendezvousError> {
     }
 }
 
-fn every(period: Duration) -> tokio::time::Interval {
+fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval

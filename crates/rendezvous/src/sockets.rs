@@ -111,7 +111,16 @@ impl Handler {
 
     /// Says that the environment is still here. Returns whether the directory answered.
     async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
+        let is_here = || self.router.online_generation(environment) == Some(generation);
+        if !is_here() {
+            return true;
+        }
         let renewed = self.directory.renew(environment, generation, &self.node).await;
+        if renewed.is_ok() && !is_here() {
+            // It has left meanwhile, and this may have come after its release.
+            let released = self.directory.release(environment, generation, &self.node).await;
+            self.report(released);
+        }
         self.close_if_replaced(environment, generation, renewed)
     }
 
@@ -150,13 +159,17 @@ impl Handler {
 
     /// Tells the directory how this node is, and which environments are here.
     pub(crate) async fn renew_all(&self) {
-        self.report(self.directory.put_node(self.node_status()).await);
+        self.tell_status().await;
         let renewals = stream::iter(self.router.online());
         let renewals = renewals.for_each_concurrent(RENEWED_AT_ONCE, async |renewed| {
             let (environment, generation) = renewed;
             self.renew(&environment, generation).await;
         });
         renewals.await;
+    }
+
+    pub(crate) async fn tell_status(&self) {
+        self.report(self.directory.put_node(self.node_status()).await);
     }
 
     fn node_status(&self) -> NodeStatus {
@@ -181,7 +194,8 @@ impl Handler {
     pub(crate) async fn follow_moved(&self) {
         for environment in self.router.awaited() {
             match self.registry.is_elsewhere(&environment).await {
-                Ok(true) => self.router.close_environment(&environment),
+                // It may have come back here meanwhile; then nothing happens.
+                Ok(true) => self.router.move_away(&environment, 0),
                 Ok(false) => {}
                 Err(error) => return self.report(Err(error)),
             }

@@ -79,7 +79,8 @@ impl StatusPage {
         }
         // Like the counters: nodes tell of all environments.
         let nodes = match counters {
-            Some(_) => directory.nodes().await?,
+            // The page is needed most when the directory is away.
+            Some(_) => directory.nodes().await.unwrap_or_default(),
             None => Vec::new(),
         };
         Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters, &nodes))))

@@ -117,6 +117,41 @@ async fn a_lease_that_expired_during_an_outage_is_written_again() {
     assert!(matches!(gone, Err(DirectoryError::Conflict)), "{gone:?}");
 }
 
+#[tokio::test]
+async fn of_two_leases_that_expired_the_newer_one_lasts() {
+    let Some((servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
+    let old = &nodes[0];
+    let new = connect_when_ready(servers.urls().remove(0), 1).await;
+    let id = environment("twice");
+    let first = old.register(&id, registration(1), None).await.unwrap();
+    old.claim(&id, first.generation, "old").await.unwrap();
+    let second = new.register(&id, registration(2), Some(first.generation)).await.unwrap();
+    new.claim(&id, second.generation, "new").await.unwrap();
+    purge(&servers, "KV_exec-server-leases").await;
+    // It has not heard of the newer one.
+    old.renew(&id, first.generation, "old").await.unwrap();
+    new.renew(&id, second.generation, "new").await.unwrap();
+    let late = old.renew(&id, first.generation, "old").await;
+    assert!(matches!(late, Err(DirectoryError::Conflict)), "{late:?}");
+    let current = old.lookup(&id).await.unwrap().unwrap();
+    assert_eq!((current.generation, current.node.as_deref()), (second.generation, Some("new")));
+}
+
+#[tokio::test]
+async fn a_credential_that_cannot_be_read_hides_no_other() {
+    let Some((servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
+    let client = async_nats::connect(&servers.urls()[0]).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let bucket = context.get_key_value("exec-server-credentials").await.unwrap();
+    bucket.put("credential.newer", "{\"role\":\"unheard of\"}".into()).await.unwrap();
+    nodes[0].put_credential(credential("after", 70)).await.unwrap();
+    let later = connect_when_ready(servers.urls().remove(0), 1).await;
+    assert!(later.token_by_hash([70; 32]).await.unwrap().is_some());
+    let mut revocations = nodes[0].watch_revocations();
+    assert!(later.revoke_credential(&"after".into()).await.unwrap());
+    assert_eq!(revocations.recv().await.unwrap(), Revocation::Revoked("after".into()));
+}
+
 type Nodes = Vec<Arc<dyn Directory>>;
 
 /// One directory for each of so many servers. `None` if there are no such servers here.

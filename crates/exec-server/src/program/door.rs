@@ -264,11 +264,11 @@ fn names(urls: &[ListenUrl]) -> Vec<String> {
 /// The names and addresses in a certificate for listeners on these addresses.
 pub(super) fn certificate_names(
     addresses: impl Iterator<Item = IpAddr>,
-    public_name: Option<String>,
+    public_names: impl IntoIterator<Item = String>,
 ) -> Vec<String> {
     let addresses = addresses.filter(|address| !address.is_unspecified());
     let usual = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    let names = usual.into_iter().chain(host_name()).chain(public_name);
+    let names = usual.into_iter().chain(host_name()).chain(public_names);
     let names: BTreeSet<_> = names.chain(addresses.map(|address| address.to_string())).collect();
     names.into_iter().collect()
 }

@@ -122,8 +122,9 @@ fn certificate(
         (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
         _ if options.tls_self_signed => {
             let address = listen.address.ip();
-            let host = options.public_url.as_deref().and_then(host_of);
-            let names = certificate_names([address].into_iter(), host);
+            let urls = [&options.public_url, &options.advertise];
+            let hosts = urls.into_iter().flatten().filter_map(|url| host_of(url));
+            let names = certificate_names([address].into_iter(), hosts);
             let data = options.store.data.as_ref().expect("the command line requires it");
             let SelfSigned { certificate, key } = self_signed(&data.join("tls"), names)?;
             Some((certificate, key))

@@ -155,7 +155,11 @@ impl Environment {
     pub(super) fn move_away(&self, generation: u64) {
         let state = self.lock();
         match &state.link {
-            Link::Online { generation: current, .. } if *current >= generation => return,
+            Link::Online { socket, generation: current }
+                if *current >= generation && !socket.queue.is_closed() =>
+            {
+                return;
+            }
             Link::Online { socket, .. } => socket.queue.close(REPLACED),
             Link::Offline { .. } => {}
         }

@@ -7,6 +7,7 @@ use exec_server_relay::with_sources;
 use exec_server_transport::{CloseCode, Connection, memory_with_capacity};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::bus::{Bus, Moved, NodeInbox};
 use super::open::{OpenRequest, PendingOpen, Tunnel};
@@ -69,10 +70,13 @@ impl Handler {
             tokio::select! {
                 pending = bus.next_open(&mut opens) => match pending {
                     Some(pending) => {
-                        if let Some((tunnel, grant)) = self.accept(pending).await {
-                            let handler = Arc::clone(&self);
-                            tunnels.spawn(async move { handler.serve_end(tunnel, grant).await });
-                        }
+                        let (handler, limit) = (Arc::clone(&self), bus.times.request_timeout);
+                        tunnels.spawn(async move {
+                            let accepted = timeout(limit, handler.accept(pending)).await;
+                            if let Ok(Some((tunnel, grant))) = accepted {
+                                handler.serve_end(tunnel, grant).await;
+                            }
+                        });
                     }
                     None => break,
                 },

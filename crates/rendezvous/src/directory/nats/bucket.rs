@@ -16,6 +16,7 @@ use super::super::store::failed;
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
     store: Store,
+    replicas: usize,
 }
 
 /// The content of a key, and the revision that a change has to name.
@@ -66,7 +67,12 @@ impl Bucket {
         if let Some(wanted) = replicas.filter(|wanted| *wanted != found) {
             return Err(failed(OtherReplicas { name, found, wanted }));
         }
-        Ok(Self { store: context.get_key_value(name).await.map_err(failed)? })
+        Ok(Self { store: context.get_key_value(name).await.map_err(failed)?, replicas: found })
+    }
+
+    /// How many servers keep it.
+    pub(super) fn replicas(&self) -> usize {
+        self.replicas
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -117,12 +123,14 @@ impl Bucket {
         removed.map_err(conflict_or_failed)
     }
 
-    /// The values of all keys.
+    /// The values of all keys that can be read.
     pub(super) async fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, DirectoryError> {
         let mut keys = self.store.keys().await.map_err(failed)?;
         let mut values = Vec::new();
         while let Some(key) = keys.next().await {
-            values.extend(self.get(&key.map_err(failed)?).await?.value);
+            let value: Option<serde_json::Value> = self.get(&key.map_err(failed)?).await?.value;
+            // One that cannot be read is of a newer version.
+            values.extend(value.and_then(|value| serde_json::from_value(value).ok()));
         }
         Ok(values)
     }

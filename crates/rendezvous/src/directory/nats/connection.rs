@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, ServerAddr};
+use percent_encoding::percent_decode_str;
 
 use super::super::DirectoryError;
 
@@ -58,22 +59,23 @@ pub(crate) enum NatsError {
 
 /// Connects, and goes on doing so for as long as the client lives. Fails if no server answers now.
 pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), DirectoryError> {
-    let client =
-        connect_client(options).await.map_err(|error| DirectoryError::Store(error.into()))?;
+    let client = connect_with(options, |connecting| connecting).await;
+    let client = client.map_err(|error| DirectoryError::Store(error.into()))?;
+    check_replicas(&client, options.replicas.unwrap_or(1))?;
     let mut context = jetstream::new(client.clone());
     context.set_timeout(REQUEST_TIMEOUT);
     Ok((client, context))
 }
 
-async fn connect_client(options: &NatsOptions) -> Result<Client, NatsError> {
-    let client = connect_with(options, |connecting| connecting).await?;
+/// Whether the server that this client is connected to can keep a bucket with so many others.
+pub(super) fn check_replicas(client: &Client, replicas: usize) -> Result<(), DirectoryError> {
     let version = client.server_info().version;
     let is_new_enough =
         Version::parse(&version).is_some_and(|version| version >= FIRST_WITH_ATOMIC_REPLICAS);
-    if options.replicas.is_some_and(|replicas| replicas > 1) && !is_new_enough {
-        return Err(NatsError::TooOldForReplicas { version });
+    match replicas > 1 && !is_new_enough {
+        true => Err(DirectoryError::Store(NatsError::TooOldForReplicas { version }.into())),
+        false => Ok(()),
     }
-    Ok(client)
 }
 
 /// A connection with options that `change` may adapt.
@@ -98,7 +100,8 @@ pub(crate) async fn connect_with(
     // The crate itself reads only host and port of a URL.
     let named = servers.iter().find_map(|server| Some((server.username()?, server.password()?)));
     if let Some((user, password)) = named {
-        connecting = connecting.user_and_password(user.to_owned(), password.to_owned());
+        let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        connecting = connecting.user_and_password(decode(user), decode(password));
     }
     if let Some(path) = &options.credentials {
         let failed = |source| NatsError::Credentials { path: path.clone(), source };

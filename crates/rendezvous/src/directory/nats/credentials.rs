@@ -117,7 +117,7 @@ impl Credentials {
                 keys.insert(change.key.clone());
             }
             let (is_last, revision) = (change.seen_current, change.revision);
-            self.apply(change)?;
+            self.apply(change);
             if is_last && let Some(keys) = first_keys.take() {
                 self.forget_missing(&keys, revision);
                 is_current.send_replace(true);
@@ -126,18 +126,26 @@ impl Credentials {
         Ok(())
     }
 
-    fn apply(&self, change: kv::Entry) -> Result<(), DirectoryError> {
+    fn apply(&self, change: kv::Entry) {
         if !change.key.starts_with(PREFIX) {
-            return Ok(());
+            return;
         }
-        match change.operation {
-            Operation::Put => {
-                let credential = serde_json::from_slice(&change.value).map_err(failed)?;
+        let credential = match change.operation {
+            Operation::Put => serde_json::from_slice(&change.value),
+            Operation::Delete | Operation::Purge => {
+                return self.forget(change.key, change.revision);
+            }
+        };
+        match credential {
+            Ok(credential) => {
                 self.table().set(change.key, change.revision, Some(credential));
             }
-            Operation::Delete | Operation::Purge => self.forget(change.key, change.revision),
+            Err(error) => {
+                // Of a newer version. The credentials after it still count.
+                tracing::warn!(%error, key = change.key, "a credential cannot be read");
+                self.forget(change.key, change.revision);
+            }
         }
-        Ok(())
     }
 
     /// Credentials that the bucket had lost when it was at this revision.

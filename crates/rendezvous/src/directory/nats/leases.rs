@@ -154,7 +154,7 @@ impl Leases {
     }
 
     /// The lease as it is stored now. One that has expired since this node wrote it can be written
-    /// again: no other has taken its place.
+    /// again, also if the holder of an older registration was faster.
     async fn read_held(
         &self,
         environment: &EnvironmentId,
@@ -171,8 +171,8 @@ impl Leases {
                 let StoredLease { registration, node, .. } = lease;
                 Some(Held { generation, registration, node, revision })
             }
-            Some(_) => None,
-            None => written.map(|held| Held { revision, ..held.clone() }),
+            Some(lease) if lease.generation.unwrap_or(revision) >= generation => None,
+            Some(_) | None => written.map(|held| Held { revision, ..held.clone() }),
         };
         found.ok_or_else(|| {
             self.forget_held(environment, generation);

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use self::bucket::{Bucket, Entry, key};
 use self::credentials::Credentials;
@@ -41,7 +42,16 @@ const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
 /// A node says three times in this time that it lives.
 const NODE_AGE: Duration = Duration::from_secs(30);
+/// To read all credentials at the start.
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGNING_SECRET: &str = "secret.signing";
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot read the credentials of the cluster within {}s; may this account make consumers?",
+    CREDENTIALS_TIMEOUT.as_secs()
+)]
+struct CredentialsTimeout;
 
 #[derive(Debug)]
 pub struct NatsDirectory {
@@ -70,12 +80,16 @@ impl NatsDirectory {
         let (client, context) = connection::connect(options).await?;
         let open = async |name, age| Bucket::open(&context, name, age, options.replicas).await;
         let durable = open("exec-server-credentials", None).await?;
+        connection::check_replicas(&client, durable.replicas())?;
         let signing_secret = shared_secret(&durable).await?;
         let credentials = Credentials::new(durable);
         let (is_current, mut current) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&credentials).follow(is_current));
-        current.wait_for(|is_current| *is_current).await.map_err(failed)?;
+        timeout(CREDENTIALS_TIMEOUT, current.wait_for(|is_current| *is_current))
+            .await
+            .map_err(|_| failed(CredentialsTimeout))?
+            .map_err(failed)?;
         Ok(Self {
             leases: Leases::new(open("exec-server-leases", Some(LEASE_AGE)).await?),
             tickets: open("exec-server-tickets", Some(SINGLE_USE_AGE)).await?,
