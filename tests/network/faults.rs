@@ -29,7 +29,7 @@ fn asking(world: &mut World, code: &str, timeout_ms: u64) -> Start {
     world.start(&[python(), "-c", &program], &fields).variable("EXEC_SERVER_TEST", &marker)
 }
 
-/// What a client hears of one process.
+/// The events of one process, as a client receives them.
 struct Listener {
     inbox: AckingInbox,
     questions: Vec<Value>,

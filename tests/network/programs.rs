@@ -277,7 +277,7 @@ fn has(world: &World, program: &str) -> bool {
     run_command(which).code == Some(0)
 }
 
-/// What the servers of the world have to offer.
+/// Fills the servers of the world with content.
 fn furnish(world: &World) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/network/furnish.sh");
     let mut furnish: Command = command("bash");

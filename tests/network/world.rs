@@ -120,7 +120,7 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// What has reached the servers since the last call, once all of it is recorded.
+    /// The contacts since the last call, once all of them are recorded.
     pub(super) fn contacts(&mut self) -> Vec<Contact> {
         self.servers.say("take\n");
         serde_json::from_str(&self.servers.line()).unwrap()

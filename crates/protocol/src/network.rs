@@ -181,7 +181,7 @@ pub enum NetworkEnforcement {
     Proxy,
 }
 
-/// What a process with a managed network has done there (ours).
+/// The network use of a process with a managed network (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkUse {
@@ -221,7 +221,7 @@ pub struct NetworkPolicyRequestParams {
     pub request: NetworkRequest,
 }
 
-/// What a process tries to reach.
+/// The destination that a process tries to reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRequest {
     pub protocol: NetworkProtocol,
@@ -243,7 +243,7 @@ pub struct NetworkPolicyResponse {
     pub decision: NetworkDecision,
 }
 
-/// What a client decides about one host.
+/// The decision of a client about one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum NetworkDecision {

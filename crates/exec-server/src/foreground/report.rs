@@ -8,10 +8,10 @@ use crate::terminal::printable;
 /// The system calls that `--network` would allow.
 const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
 
-/// What to report.
+/// The parts of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Report {
-    /// What the sandbox seems to have denied.
+    /// Paths, calls and hosts that the sandbox seems to have denied.
     pub(crate) denials: bool,
     /// Bytes and refused hosts of a managed network.
     pub(crate) network_use: bool,

@@ -155,7 +155,7 @@ impl Process {
         self.shared.denial.get()
     }
 
-    /// What its gate had done by the time it exited; `None` before that, and without a managed
+    /// The traffic and refusals of its gate up to its exit; `None` before that, and without a managed
     /// network.
     #[must_use]
     pub fn network_use(&self) -> Option<&GateSummary> {

@@ -28,7 +28,7 @@ pub(crate) struct Pump<'a> {
     pub(crate) counters: &'a Counters,
 }
 
-/// What becomes of a frame for a socket that does not keep up.
+/// How a frame is handled whose socket does not keep up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     /// The socket is a harness that does not read.

@@ -1,4 +1,4 @@
-//! What happens to the nodes.
+//! The failures of nodes.
 
 use std::sync::Arc;
 use std::time::Duration;

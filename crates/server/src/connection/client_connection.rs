@@ -52,7 +52,7 @@ pub(crate) struct ClientConnection {
     socket: Option<Socket>,
     /// Takes requests and notifications for a client in this program, if that wants any.
     handler: OnceLock<Arc<dyn ServerRequestHandler>>,
-    /// What the server asks the client.
+    /// The requests of the server to the client.
     requests: Arc<ServerRequests>,
     pub(crate) resources: Resources,
 }

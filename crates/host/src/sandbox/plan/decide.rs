@@ -7,7 +7,7 @@ use crate::sandbox::macos::seatbelt;
 use crate::sandbox::policy::{Names, Policy};
 use crate::sandbox::report::capabilities::Capabilities;
 
-/// What a plan depends on besides the policy.
+/// The facts about a start that a plan depends on, besides the policy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFacts<'a> {
     /// Where the process starts, which it must not lose.

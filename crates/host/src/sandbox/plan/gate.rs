@@ -6,7 +6,7 @@ pub const SOCKS5_PORT: u16 = 41080;
 
 const DNS_PORT: u16 = 53;
 
-/// What a start asks for that is to have a gate.
+/// The request of a start for a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateRequest {
     pub sockets: GateSockets,

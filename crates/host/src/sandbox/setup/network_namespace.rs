@@ -40,7 +40,7 @@ pub(crate) struct NetworkNamespaceFds {
     network: Rc<OwnedFd>,
 }
 
-/// What a namespace is made for.
+/// The purpose of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// Not even loopback is up.

@@ -142,7 +142,7 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-/// What came from the process inside, besides failures.
+/// The messages of the process inside, besides failures.
 struct Heard {
     wrapping: Vec<Pid>,
     gate: Vec<OwnedFd>,

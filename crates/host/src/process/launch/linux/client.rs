@@ -102,7 +102,7 @@ impl Spawner {
     }
 }
 
-/// What the spawner and the keeper are told.
+/// The message to spawner and keeper.
 struct StartMessage {
     kind: [u8; 1],
     request: Vec<u8>,
