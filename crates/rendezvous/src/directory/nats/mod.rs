@@ -8,6 +8,8 @@ mod bucket;
 mod connection;
 mod credentials;
 mod leases;
+#[cfg(test)]
+mod simulation;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use exec_server_rendezvous::{
+use crate::{
     CredentialId, Directory, DirectoryError, PublicKey, Registration, RendezvousConfig, SecretHash,
 };
 use rand::RngExt as _;
 
-use crate::bucket::Bucket;
-use crate::cluster::{Call, Cluster, Event, Registered};
-use crate::directory::{NodeDirectory, at_once, renew};
-use crate::environment::TIMEOUT;
+use super::bucket::Bucket;
+use super::cluster::{Call, Cluster, Event, Registered};
+use super::directory::{NodeDirectory, at_once, renew};
+use super::environment::TIMEOUT;
 
 pub(crate) struct Node {
     pub(crate) zone: usize,

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
 
-use async_trait::async_trait;
-use exec_server_rendezvous::{
+use crate::{
     Authorization, Credential, CredentialId, Directory, DirectoryError, EnvironmentId, Lease,
     NodeStatus, Registration, Revocation, SecretHash, Ticket,
 };
+use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::bucket::{Bucket, StoredLease};
+use super::bucket::{Bucket, StoredLease};
 
 /// `ATTEMPTS` of `NatsDirectory`.
 const ATTEMPTS: usize = 4;

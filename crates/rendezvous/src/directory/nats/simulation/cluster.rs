@@ -5,16 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_rendezvous::{DirectoryError, Lease, SecretHash};
+use crate::{DirectoryError, Lease, SecretHash};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::agenda::Agenda;
-use crate::bucket::{Bucket, LEASE_AGE, StoredLease};
-use crate::environment::Environment;
-use crate::failures::Failure;
-use crate::measurements::{Measurements, Report};
-use crate::node::{Node, NodeState, node_url};
+use super::agenda::Agenda;
+use super::bucket::{Bucket, LEASE_AGE, StoredLease};
+use super::environment::Environment;
+use super::failures::Failure;
+use super::measurements::{Measurements, Report};
+use super::node::{Node, NodeState, node_url};
 
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// In seconds.

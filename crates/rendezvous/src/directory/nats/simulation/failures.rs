@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
-use crate::cluster::{Cluster, Event};
-use crate::directory::NodeDirectory;
-use crate::node::NodeState;
+use super::cluster::{Cluster, Event};
+use super::directory::NodeDirectory;
+use super::node::NodeState;
 
 /// `CLUSTER_DRAIN_SPREAD` of the program.
 const DRAIN_SPREAD: Duration = Duration::from_secs(10);

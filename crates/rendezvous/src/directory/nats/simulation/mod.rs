@@ -16,9 +16,9 @@ mod node;
 
 use std::time::Duration;
 
-use cluster::{Cluster, Settings};
-use failures::Failure;
-use measurements::Report;
+use self::cluster::{Cluster, Settings};
+use self::failures::Failure;
+use self::measurements::Report;
 
 const ROLLING_RESTART: &[(Duration, Failure)] = &[(Duration::ZERO, Failure::RollingRestart)];
 const ZONE_LOST: &[(Duration, Failure)] = &[(Duration::ZERO, Failure::ZoneLost { zone: 0 })];

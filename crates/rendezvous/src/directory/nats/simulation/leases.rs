@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use exec_server_rendezvous::{Directory, DirectoryError, EnvironmentId};
+use crate::{Directory, DirectoryError, EnvironmentId};
 
-use crate::bucket::{Bucket, LEASE_AGE};
-use crate::directory::{NodeDirectory, at_once, renew};
-use crate::node::registration;
+use super::bucket::{Bucket, LEASE_AGE};
+use super::directory::{NodeDirectory, at_once, renew};
+use super::node::registration;
 
 fn two_nodes() -> (Arc<Bucket>, [Arc<dyn Directory>; 2], EnvironmentId) {
     let bucket = Arc::new(Bucket::default());

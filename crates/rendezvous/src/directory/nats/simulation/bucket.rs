@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_rendezvous::{DirectoryError, EnvironmentId, Registration};
+use crate::{DirectoryError, EnvironmentId, Registration};
 
 /// `LEASE_AGE` of `NatsDirectory`.
 pub(crate) const LEASE_AGE: Duration = Duration::from_secs(45);

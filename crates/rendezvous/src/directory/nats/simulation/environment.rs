@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use crate::EnvironmentId;
 use exec_server_relay::backoff::Backoff;
-use exec_server_rendezvous::EnvironmentId;
 use rand::RngExt as _;
 
-use crate::cluster::{Cluster, Event, Registered};
+use super::cluster::{Cluster, Event, Registered};
 
 /// `DIAL_TIMEOUT` and `CALL_TIMEOUT` of the relay.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(6);
