@@ -202,21 +202,33 @@ pub trait Directory: Debug + Send + Sync + 'static {
 }
 
 impl dyn Directory {
-    /// Replaces the registration of an environment. The newest one wins, so a caller that was outrun
-    /// tries again.
+    /// Replaces the registration of an environment, also if others replace it at the same time.
     pub async fn replace_registration(
         &self,
         environment: &EnvironmentId,
         registration: Registration,
     ) -> Result<Lease, DirectoryError> {
-        for _ in 1..REGISTER_ATTEMPTS {
-            let before = self.lookup(environment).await?;
-            let expected = before.map(|lease| lease.generation);
-            match self.register(environment, registration.clone(), expected).await {
-                Err(DirectoryError::Conflict) => {}
-                outcome => return outcome,
-            }
-        }
-        Err(DirectoryError::Conflict)
+        let lookup = || self.lookup(environment);
+        let register = |expected| self.register(environment, registration.clone(), expected);
+        replace_registration(lookup, register).await
     }
+}
+
+/// The newest registration wins, so a caller that was outrun tries again.
+async fn replace_registration<L, R>(
+    lookup: impl Fn() -> L,
+    register: impl Fn(Option<u64>) -> R,
+) -> Result<Lease, DirectoryError>
+where
+    L: Future<Output = Result<Option<Lease>, DirectoryError>>,
+    R: Future<Output = Result<Lease, DirectoryError>>,
+{
+    for _ in 1..REGISTER_ATTEMPTS {
+        let expected = lookup().await?.map(|lease| lease.generation);
+        match register(expected).await {
+            Err(DirectoryError::Conflict) => {}
+            outcome => return outcome,
+        }
+    }
+    Err(DirectoryError::Conflict)
 }

@@ -13,11 +13,26 @@ use crate::environment_id::EnvironmentId;
 const ATTEMPTS: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Leases {
-    bucket: Bucket,
+pub(super) struct Leases<S> {
+    store: S,
     /// The leases that this node has written last. With them a renewal is one round trip, and a lease
     /// that expired while no server was reachable can be written again.
     held: Mutex<HashMap<EnvironmentId, Held>>,
+}
+
+/// Where leases are kept.
+pub(super) trait LeaseStore {
+    async fn read(&self, environment: &EnvironmentId)
+    -> Result<Entry<StoredLease>, DirectoryError>;
+
+    /// Writes a lease if `expected` is still its revision, or fails with [`DirectoryError::Conflict`].
+    /// Returns the new revision.
+    async fn compare_and_set(
+        &self,
+        environment: &EnvironmentId,
+        lease: &StoredLease,
+        expected: u64,
+    ) -> Result<u64, DirectoryError>;
 }
 
 #[derive(Debug, Clone)]
@@ -28,8 +43,8 @@ struct Held {
     revision: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredLease {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct StoredLease {
     /// `None` in the first revision, which is the generation itself.
     generation: Option<u64>,
     registration: Registration,
@@ -64,9 +79,9 @@ impl Presence<'_> {
     }
 }
 
-impl Leases {
-    pub(super) fn new(bucket: Bucket) -> Self {
-        Self { bucket, held: Mutex::default() }
+impl<S: LeaseStore> Leases<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self { store, held: Mutex::default() }
     }
 
     pub(super) async fn register(
@@ -75,12 +90,12 @@ impl Leases {
         registration: Registration,
         expected: Option<u64>,
     ) -> Result<Lease, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
+        let Entry { value, revision } = self.store.read(environment).await?;
         if value.map(|lease| lease.generation.unwrap_or(revision)) != expected {
             return Err(DirectoryError::Conflict);
         }
         let lease = StoredLease { generation: None, registration, node: None };
-        let generation = self.bucket.update(&key(environment.as_str()), &lease, revision).await?;
+        let generation = self.store.compare_and_set(environment, &lease, revision).await?;
         Ok(Lease { generation, registration: lease.registration, node: None })
     }
 
@@ -103,19 +118,12 @@ impl Leases {
         &self,
         environment: &EnvironmentId,
     ) -> Result<Option<Lease>, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
+        let Entry { value, revision } = self.store.read(environment).await?;
         Ok(value.map(|lease| Lease {
             generation: lease.generation.unwrap_or(revision),
             registration: lease.registration,
             node: lease.node,
         }))
-    }
-
-    async fn read_lease(
-        &self,
-        environment: &EnvironmentId,
-    ) -> Result<Entry<StoredLease>, DirectoryError> {
-        self.bucket.get(&key(environment.as_str())).await
     }
 
     /// Changes the node of a lease, if its generation is still this one.
@@ -140,7 +148,7 @@ impl Leases {
                 registration: registration.clone(),
                 node: presence.node_after(),
             };
-            match self.bucket.update(&key(environment.as_str()), &lease, revision).await {
+            match self.store.compare_and_set(environment, &lease, revision).await {
                 Err(DirectoryError::Conflict) => {}
                 Err(error) => return Err(error),
                 Ok(revision) => {
@@ -162,7 +170,7 @@ impl Leases {
         presence: Presence<'_>,
         written: Option<&Held>,
     ) -> Result<Held, DirectoryError> {
-        let Entry { value, revision } = self.read_lease(environment).await?;
+        let Entry { value, revision } = self.store.read(environment).await?;
         let found = match value {
             Some(lease)
                 if lease.generation.unwrap_or(revision) == generation
@@ -189,5 +197,23 @@ impl Leases {
 
     fn held(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Held>> {
         self.held.lock().expect("no code panics while it holds the map")
+    }
+}
+
+impl LeaseStore for Bucket {
+    async fn read(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Entry<StoredLease>, DirectoryError> {
+        self.get(&key(environment.as_str())).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        environment: &EnvironmentId,
+        lease: &StoredLease,
+        expected: u64,
+    ) -> Result<u64, DirectoryError> {
+        self.update(&key(environment.as_str()), lease, expected).await
     }
 }

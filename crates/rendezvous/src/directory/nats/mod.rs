@@ -58,7 +58,7 @@ struct CredentialsTimeout;
 #[derive(Debug)]
 pub struct NatsDirectory {
     client: Client,
-    leases: Leases,
+    leases: Leases<Bucket>,
     tickets: Bucket,
     authorizations: Bucket,
     assertions: Bucket,

@@ -5,16 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DirectoryError, Lease, SecretHash};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::super::LEASE_AGE;
 use super::agenda::Agenda;
-use super::bucket::{Bucket, LEASE_AGE, StoredLease};
 use super::environment::Environment;
 use super::failures::Failure;
 use super::measurements::{Measurements, Report};
-use super::node::{Node, NodeState, node_url};
+use super::memory_store::MemoryStore;
+use super::node::{Node, NodeState};
+use crate::directory::{DirectoryError, Lease, SecretHash};
 
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// In seconds.
@@ -117,7 +118,7 @@ pub(crate) struct Cluster {
     pub(crate) settings: Settings,
     pub(crate) agenda: Agenda<Event>,
     pub(crate) rng: SmallRng,
-    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) store: Arc<MemoryStore>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) environments: Vec<Environment>,
     pub(crate) calls: BTreeMap<u64, Call>,
@@ -133,14 +134,14 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster in which every environment has been connected for a long time.
     pub(crate) fn new(settings: Settings) -> Self {
-        let bucket = Arc::new(Bucket::default());
-        let nodes = (0..settings.nodes).map(|number| Node::new(number, settings.zones, &bucket));
+        let store = Arc::new(MemoryStore::default());
+        let nodes = (0..settings.nodes).map(|number| Node::new(number, settings.zones, &store));
         let mut cluster = Self {
             settings,
             agenda: Agenda::new(),
             rng: SmallRng::seed_from_u64(settings.seed),
             nodes: nodes.collect(),
-            bucket,
+            store,
             environments: (0..settings.environments).map(Environment::new).collect(),
             calls: BTreeMap::new(),
             next_number: 0,
@@ -169,14 +170,14 @@ impl Cluster {
         while !self.has_settled() {
             let event = self.agenda.next().expect("health checks never end");
             assert!(self.agenda.now() < LONGEST_RUN, "the cluster does not settle");
-            self.bucket.set_now(self.agenda.now());
+            self.store.set_now(self.agenda.now());
             self.handle(event);
         }
         self.check_sockets();
         assert!(self.environments.iter().all(Environment::is_connected));
         let online: usize = self.nodes.iter().map(|node| node.online.len()).sum();
         assert_eq!(online, self.settings.environments, "sockets");
-        assert_eq!(self.bucket.len(), self.settings.environments, "leases");
+        assert_eq!(self.store.len(), self.settings.environments, "leases");
         let running = self.nodes.iter().filter(|node| node.state == NodeState::Ready);
         self.measurements.report(WARM_UP, running.map(|node| node.online.len()))
     }
@@ -237,16 +238,13 @@ impl Cluster {
     fn check_sockets(&self) {
         let mut holders = vec![None; self.settings.environments];
         for (number, node) in self.nodes.iter().enumerate() {
-            let url = node_url(number);
             for (environment, socket) in &node.online {
                 let id = &self.environments[*environment].id;
-                let (lease, revision) = self.bucket.get(id);
-                let generation = |lease: &StoredLease| lease.generation.unwrap_or(revision);
-                let current = lease.filter(|lease| generation(lease) == socket.generation);
-                if let Some(lease) = current {
+                let lease = node.lookup(id);
+                if let Some(lease) = lease.filter(|lease| lease.generation == socket.generation) {
                     let other = holders[*environment].replace(number);
                     assert_eq!(other, None, "{id} is at node {number}, too");
-                    assert_eq!(lease.registration.node_url, url, "{id} is at another node");
+                    assert_eq!(lease.node.as_ref(), Some(&node.url), "{id} is at another node");
                 }
             }
         }

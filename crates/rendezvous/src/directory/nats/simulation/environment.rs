@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::EnvironmentId;
 use exec_server_relay::backoff::Backoff;
 use rand::RngExt as _;
 
 use super::cluster::{Cluster, Event, Registered};
+use crate::environment_id::EnvironmentId;
 
 /// `DIAL_TIMEOUT` and `CALL_TIMEOUT` of the relay.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(6);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
+use super::super::leases::Leases;
 use super::cluster::{Cluster, Event};
-use super::directory::NodeDirectory;
 use super::node::NodeState;
 
 /// `CLUSTER_DRAIN_SPREAD` of the program.
@@ -81,7 +81,7 @@ impl Cluster {
     pub(crate) fn start(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         it.state = NodeState::Ready;
-        it.directory = Arc::new(NodeDirectory::new(Arc::clone(&self.bucket)));
+        it.leases = Arc::new(Leases::new(Arc::clone(&self.store)));
     }
 
     /// In a rolling restart a node leaves once the load balancer sees the one before.

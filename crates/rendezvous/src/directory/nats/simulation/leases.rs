@@ -1,28 +1,37 @@
-//! The simulated directory keeps the promises about leases that the simulation rests on.
+//! The promises about leases that the simulation rests on.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{Directory, DirectoryError, EnvironmentId};
+use super::super::LEASE_AGE;
+use super::memory_store::{MemoryStore, at_once};
+use super::node::Node;
+use crate::directory::DirectoryError;
+use crate::environment_id::EnvironmentId;
 
-use super::bucket::{Bucket, LEASE_AGE};
-use super::directory::{NodeDirectory, at_once, renew};
-use super::node::registration;
+fn two_nodes() -> (Arc<MemoryStore>, [Node; 2], EnvironmentId) {
+    let store = Arc::new(MemoryStore::default());
+    let nodes = [0, 1].map(|number| Node::new(number, 1, &store));
+    (store, nodes, "box".parse().expect("the id is valid"))
+}
 
-fn two_nodes() -> (Arc<Bucket>, [Arc<dyn Directory>; 2], EnvironmentId) {
-    let bucket = Arc::new(Bucket::default());
-    let node = || Arc::new(NodeDirectory::new(Arc::clone(&bucket))) as Arc<dyn Directory>;
-    let nodes = [node(), node()];
-    (bucket, nodes, "box".parse().expect("the id is valid"))
+fn register_and_claim(node: &Node, id: &EnvironmentId) -> u64 {
+    let generation = at_once(node.replace_registration(id, [1; 32])).unwrap().generation;
+    node.claim(id, generation).unwrap();
+    generation
+}
+
+fn has_lost(node: &Node, id: &EnvironmentId, generation: u64) -> bool {
+    matches!(node.renew(id, generation), Err(DirectoryError::Conflict))
 }
 
 #[test]
 fn registrations_that_race_all_succeed_and_one_is_current() {
-    let (bucket, [one, other], id) = two_nodes();
-    let mut first = pin!(one.replace_registration(&id, registration(0, [1; 32])));
-    let mut second = pin!(other.replace_registration(&id, registration(1, [2; 32])));
+    let (_, [one, other], id) = two_nodes();
+    let mut first = pin!(one.replace_registration(&id, [1; 32]));
+    let mut second = pin!(other.replace_registration(&id, [2; 32]));
     let mut context = Context::from_waker(Waker::noop());
     let (mut polls, mut leases) = ([0; 2], [None, None]);
     while leases.iter().any(Option::is_none) {
@@ -39,28 +48,42 @@ fn registrations_that_race_all_succeed_and_one_is_current() {
     let generations = leases.map(|lease| lease.unwrap().generation);
     assert!(generations[0] < generations[1], "{generations:?}");
     assert!(polls[0] < polls[1], "the second had to try again: {polls:?}");
-    assert_eq!(bucket.generation(&id), Some(generations[1]));
-    assert!(matches!(renew(&*one, &id, generations[0]), Err(DirectoryError::Conflict)));
-    at_once(one.release(&id, generations[0], "")).unwrap();
-    renew(&*other, &id, generations[1]).unwrap();
-    assert_eq!(bucket.generation(&id), Some(generations[1]), "a renewal keeps the generation");
+    assert_eq!(one.lookup(&id).unwrap().generation, generations[1]);
+    assert!(has_lost(&one, &id, generations[0]));
+    one.release(&id, generations[0]);
+    other.renew(&id, generations[1]).unwrap();
+    let renewed = one.lookup(&id).unwrap();
+    assert_eq!(renewed.generation, generations[1], "a renewal keeps the generation");
 }
 
 #[test]
 fn a_lease_that_expired_belongs_to_its_holder_until_another_registers() {
-    let (bucket, [one, other], id) = two_nodes();
-    let lease = at_once(one.replace_registration(&id, registration(0, [1; 32]))).unwrap();
-    renew(&*one, &id, lease.generation).unwrap();
-    bucket.set_now(LEASE_AGE - Duration::from_millis(1));
-    assert_eq!(bucket.len(), 1);
-    bucket.set_now(LEASE_AGE);
-    assert_eq!(bucket.len(), 0);
-    assert!(at_once(other.lookup(&id)).unwrap().is_none());
-    assert!(matches!(renew(&*other, &id, lease.generation), Err(DirectoryError::Conflict)));
-    renew(&*one, &id, lease.generation).unwrap();
-    assert_eq!(bucket.generation(&id), Some(lease.generation));
-    bucket.set_now(2 * LEASE_AGE);
-    let newer = at_once(other.replace_registration(&id, registration(1, [2; 32]))).unwrap();
-    assert!(newer.generation > lease.generation);
-    assert!(matches!(renew(&*one, &id, lease.generation), Err(DirectoryError::Conflict)));
+    let (store, [one, other], id) = two_nodes();
+    let generation = register_and_claim(&one, &id);
+    store.set_now(LEASE_AGE - Duration::from_millis(1));
+    assert_eq!(store.len(), 1);
+    store.set_now(LEASE_AGE);
+    assert_eq!(store.len(), 0);
+    assert!(other.lookup(&id).is_none());
+    assert!(has_lost(&other, &id, generation));
+    one.renew(&id, generation).unwrap();
+    assert_eq!(one.lookup(&id).unwrap().generation, generation);
+    store.set_now(2 * LEASE_AGE);
+    assert!(register_and_claim(&other, &id) > generation);
+    assert!(has_lost(&one, &id, generation));
+}
+
+#[test]
+fn of_two_leases_that_expired_the_newer_one_lasts() {
+    let (store, [old, new], id) = two_nodes();
+    let first = register_and_claim(&old, &id);
+    let second = register_and_claim(&new, &id);
+    store.set_now(LEASE_AGE);
+    assert_eq!(store.len(), 0);
+    // It has not heard of the newer one.
+    old.renew(&id, first).unwrap();
+    new.renew(&id, second).unwrap();
+    assert!(has_lost(&old, &id, first));
+    let current = old.lookup(&id).unwrap();
+    assert_eq!((current.generation, current.node), (second, Some(new.url)));
 }

@@ -1,17 +1,15 @@
 //! Clusters in virtual time: all nodes restart, a zone loses power, a node hangs.
 //!
-//! Environments use the backoff of the relay, and nodes register through the compare-and-set loop of
-//! the service. Network, processes and the bucket of leases are simulated. A seed gives the same run
-//! each time.
+//! Environments use the backoff of the relay, and nodes the lease rules of the directory. Network,
+//! processes and the store of leases are simulated. A seed gives the same run each time.
 
 mod agenda;
-mod bucket;
 mod cluster;
-mod directory;
 mod environment;
 mod failures;
 mod leases;
 mod measurements;
+mod memory_store;
 mod node;
 
 use std::time::Duration;
@@ -19,6 +17,7 @@ use std::time::Duration;
 use self::cluster::{Cluster, Settings};
 use self::failures::Failure;
 use self::measurements::Report;
+use super::LEASE_AGE;
 
 const ROLLING_RESTART: &[(Duration, Failure)] = &[(Duration::ZERO, Failure::RollingRestart)];
 const ZONE_LOST: &[(Duration, Failure)] = &[(Duration::ZERO, Failure::ZoneLost { zone: 0 })];
@@ -69,7 +68,7 @@ fn the_environments_of_a_lost_zone_are_back_within_the_lease_age() {
     for seed in 0..5 {
         let report = run(Settings { seed, ..SMALL }, ZONE_LOST);
         assert!((100..300).contains(&report.outages), "{report}");
-        assert!(report.all_back < bucket::LEASE_AGE, "{report}");
+        assert!(report.all_back < LEASE_AGE, "{report}");
         assert!(report.median_outage < secs(20), "{report}");
     }
 }
@@ -80,7 +79,7 @@ fn a_node_that_hangs_is_left_and_takes_nothing_back() {
         let report = run(Settings { seed, ..SMALL }, NODE_HANGS);
         assert!((50..200).contains(&report.outages), "{report}");
         assert_eq!(report.registrations, report.outages, "{report}");
-        assert!(report.all_back < bucket::LEASE_AGE, "{report}");
+        assert!(report.all_back < LEASE_AGE, "{report}");
     }
 }
 
@@ -89,7 +88,7 @@ fn two_failures_at_once_leave_one_socket_and_one_lease_for_each() {
     let mut late = 0;
     for seed in 0..20 {
         let report = run(Settings { seed, ..SMALL }, ZONE_LOST_AND_NODE_HANGS);
-        assert!(report.longest_outage < bucket::LEASE_AGE, "{report}");
+        assert!(report.longest_outage < LEASE_AGE, "{report}");
         assert!(report.all_back < secs(90), "{report}");
         late += usize::from(report.all_back > secs(61));
     }

@@ -6,22 +6,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{
-    CredentialId, Directory, DirectoryError, PublicKey, Registration, RendezvousConfig, SecretHash,
-};
 use rand::RngExt as _;
 
-use super::bucket::Bucket;
+use super::super::leases::{Leases, Presence};
 use super::cluster::{Call, Cluster, Event, Registered};
-use super::directory::{NodeDirectory, at_once, renew};
 use super::environment::TIMEOUT;
+use super::memory_store::{MemoryStore, at_once};
+use crate::config::RendezvousConfig;
+use crate::credential::CredentialId;
+use crate::directory::{DirectoryError, Lease, Registration, SecretHash, replace_registration};
+use crate::environment_id::EnvironmentId;
+use crate::public_key::PublicKey;
 
 pub(crate) struct Node {
+    /// Also its name in leases.
+    pub(crate) url: String,
     pub(crate) zone: usize,
     pub(crate) state: NodeState,
     /// As the load balancer saw it last.
     pub(crate) is_seen_ready: bool,
-    pub(crate) directory: Arc<dyn Directory>,
+    pub(crate) leases: Arc<Leases<Arc<MemoryStore>>>,
     /// The sockets of environments.
     pub(crate) online: BTreeMap<usize, Socket>,
     /// When the queue of calls is empty.
@@ -50,16 +54,47 @@ pub(crate) struct Socket {
 }
 
 impl Node {
-    pub(crate) fn new(number: usize, zones: usize, bucket: &Arc<Bucket>) -> Self {
+    pub(crate) fn new(number: usize, zones: usize, store: &Arc<MemoryStore>) -> Self {
         Self {
+            url: format!("wss://node-{number}.example"),
             zone: number % zones,
             state: NodeState::Ready,
             is_seen_ready: true,
-            directory: Arc::new(NodeDirectory::new(Arc::clone(bucket))),
+            leases: Arc::new(Leases::new(Arc::clone(store))),
             online: BTreeMap::new(),
             idle_from: Duration::ZERO,
             stalled: Vec::new(),
         }
+    }
+
+    pub(crate) fn replace_registration(
+        &self,
+        id: &EnvironmentId,
+        ticket: SecretHash,
+    ) -> impl Future<Output = Result<Lease, DirectoryError>> + use<> {
+        let (leases, id) = (Arc::clone(&self.leases), id.clone());
+        let registration = registration(self.url.clone(), ticket);
+        async move {
+            let lookup = || leases.lookup(&id);
+            let register = |expected| leases.register(&id, registration.clone(), expected);
+            replace_registration(lookup, register).await
+        }
+    }
+
+    pub(crate) fn lookup(&self, id: &EnvironmentId) -> Option<Lease> {
+        at_once(self.leases.lookup(id)).expect("the store answers")
+    }
+
+    pub(crate) fn claim(&self, id: &EnvironmentId, generation: u64) -> Result<(), DirectoryError> {
+        at_once(self.leases.set_presence(id, generation, Presence::Claim { node: &self.url }))
+    }
+
+    pub(crate) fn renew(&self, id: &EnvironmentId, generation: u64) -> Result<(), DirectoryError> {
+        at_once(self.leases.set_presence(id, generation, Presence::Renew { node: &self.url }))
+    }
+
+    pub(crate) fn release(&self, id: &EnvironmentId, generation: u64) {
+        at_once(self.leases.release(id, generation, &self.url)).expect("the store answers");
     }
 }
 
@@ -132,11 +167,8 @@ impl Cluster {
     fn new_call(&mut self, environment: usize, attempt: u64, node: usize) -> Call {
         let mut ticket = SecretHash::default();
         ticket[..8].copy_from_slice(&self.new_number().to_be_bytes());
-        let registration = registration(node, ticket);
-        let id = self.environments[environment].id.clone();
-        let directory = Arc::clone(&self.nodes[node].directory);
-        let lease =
-            Box::pin(async move { directory.replace_registration(&id, registration).await });
+        let id = &self.environments[environment].id;
+        let lease = Box::pin(self.nodes[node].replace_registration(id, ticket));
         let registered = Registered { node, ticket };
         Call { environment, attempt, waits_until: None, registered, lease }
     }
@@ -158,17 +190,16 @@ impl Cluster {
     /// Opens a socket if the ticket is the one of the current registration.
     pub(crate) fn attach(&mut self, environment: usize, registered: Registered) -> Option<u64> {
         let Registered { node, ticket } = registered;
-        let id = self.environments[environment].id.clone();
         let number = self.new_number();
+        let id = &self.environments[environment].id;
         let it = &mut self.nodes[node];
-        let lease = at_once(it.directory.lookup(&id)).expect("the bucket answers");
-        let lease = lease.filter(|lease| lease.registration.ticket == ticket)?;
+        let lease = it.lookup(id).filter(|lease| lease.registration.ticket == ticket)?;
         let generation = lease.generation;
         if it.online.get(&environment).is_some_and(|other| other.generation > generation) {
             return None;
         }
         it.online.insert(environment, Socket { number, generation });
-        renew(&*it.directory, &id, generation).expect("the lease was read at this moment");
+        it.claim(id, generation).expect("the lease was read at this moment");
         Some(number)
     }
 
@@ -179,7 +210,7 @@ impl Cluster {
             return;
         };
         let id = &self.environments[environment].id;
-        at_once(it.directory.release(id, online.generation, "")).expect("the bucket answers");
+        it.release(id, online.generation);
         it.online.remove(&environment);
     }
 
@@ -219,7 +250,7 @@ impl Cluster {
         let it = &self.nodes[node];
         let renewals = it.online.iter().map(|(environment, socket)| {
             let id = &self.environments[*environment].id;
-            (*environment, renew(&*it.directory, id, socket.generation))
+            (*environment, it.renew(id, socket.generation))
         });
         let is_replaced = |(_, renewed): &_| matches!(renewed, Err(DirectoryError::Conflict));
         let replaced: Vec<(usize, Result<(), DirectoryError>)> =
@@ -230,15 +261,11 @@ impl Cluster {
     }
 }
 
-pub(crate) fn node_url(node: usize) -> String {
-    format!("wss://node-{node}.example")
-}
-
 fn renew_interval() -> Duration {
     RendezvousConfig::new(([127, 0, 0, 1], 0).into()).renew_interval
 }
 
-pub(crate) fn registration(node: usize, ticket: SecretHash) -> Registration {
+fn registration(node_url: String, ticket: SecretHash) -> Registration {
     Registration {
         registration_id: String::new(),
         public_key: PublicKey {
@@ -246,7 +273,7 @@ pub(crate) fn registration(node: usize, ticket: SecretHash) -> Registration {
             x25519_public_key: String::new(),
             mlkem768_public_key: String::new(),
         },
-        node_url: node_url(node),
+        node_url,
         credential: CredentialId::from("environments"),
         ticket,
     }
