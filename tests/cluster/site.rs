@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_test_support::{NatsServers, NatsVersion, skipped};
 use rustix::process::Signal;
@@ -28,6 +29,8 @@ pub(super) enum Routing {
 }
 
 pub(super) struct Site {
+    /// Of this process.
+    number: usize,
     routing: Routing,
     environments: Vec<Running>,
     nodes: Vec<Node>,
@@ -45,6 +48,8 @@ struct Node {
 impl Site {
     /// `Err` says why there can be none here.
     pub(super) fn start(routing: Routing) -> Result<Self, String> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let namespace = Namespace::new();
         if let Err(why) = &namespace {
             skipped(format_args!("partitions of a cluster: {why}"));
@@ -55,13 +60,14 @@ impl Site {
         let balancer = LoadBalancer::start(namespace.as_ref().map(Namespace::file).as_deref());
         let directory = tempfile::tempdir().unwrap();
         let (environments, nodes) = (Vec::new(), Vec::new());
-        let mut site = Self { routing, environments, nodes, balancer, nats, namespace, directory };
+        let mut site =
+            Self { number, routing, environments, nodes, balancer, nats, namespace, directory };
         for role in ["environment", "harness"] {
             let token = site.create_token(role);
             std::fs::write(site.path(role), token).unwrap();
         }
         for number in 0..NODES {
-            let address = node_address(number);
+            let address = site.node_address(number);
             let running = site.start_node(number);
             site.balancer.add(address);
             site.nodes.push(Node { address, running });
@@ -79,6 +85,10 @@ impl Site {
         self.directory.path().join(name)
     }
 
+    pub(super) fn routing(&self) -> Routing {
+        self.routing
+    }
+
     pub(super) fn has_partitions(&self) -> bool {
         self.namespace.is_some()
     }
@@ -89,7 +99,7 @@ impl Site {
 
     /// Cuts a node off from its peers and from NATS.
     pub(super) fn isolate_node(&self, number: usize) {
-        let (own, nats) = (node_address(number).ip(), nats_address(number));
+        let (own, nats) = (self.node_address(number).ip(), nats_address(number));
         self.drop_packets(&format!(
             "ip saddr {own}\nip daddr {own}\nip saddr {nats}\nip daddr {nats}"
         ));
@@ -171,7 +181,7 @@ impl Site {
     }
 
     fn start_node(&self, number: usize) -> Running {
-        let address = node_address(number);
+        let address = self.node_address(number);
         let listen = format!("http://{address}");
         let mut program = self.program(&["rendezvous", "--listen", &listen, "--replicas", "3"]);
         let nats = self.namespace.as_ref().map_or("127.0.0.1".to_owned(), |_| nats_address(number));
@@ -218,13 +228,13 @@ impl Site {
         });
         std::fs::write(self.path("environments.toml"), entries.concat()).unwrap();
     }
-}
 
-/// An address of its own: on 127.0.0.1 a connection of another test may get the port between an end and
-/// a restart.
-fn node_address(number: usize) -> SocketAddr {
-    let [.., middle, low] = std::process::id().to_be_bytes();
-    format!("127.{}.{middle}.{low}:7700", 32 + number).parse().unwrap()
+    /// An address of its own: on 127.0.0.1 a connection of another test may get the port between an end
+    /// and a restart.
+    fn node_address(&self, number: usize) -> SocketAddr {
+        let [.., middle, low] = std::process::id().to_be_bytes();
+        format!("127.{}.{middle}.{low}:7700", 64 + NODES * self.number + number).parse().unwrap()
+    }
 }
 
 /// Where a node finds NATS, and no other does.

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 
 /// How far the writer of an echo is ahead of its reader.
-const AHEAD: u64 = 200;
+const AHEAD: usize = 200;
 
 /// A script for [`Printing`] that ends when this file exists.
 pub(crate) fn numbered_lines_until(stop: &Path) -> String {
@@ -75,12 +76,11 @@ impl Echoing {
         let mut child = command.spawn().unwrap();
         let (seen, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (echoed, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+        let (ahead, echoed) = sync_channel(AHEAD);
+        let stopped = Arc::clone(&stop);
         let writer = thread::spawn(move || {
             for number in 0_u64.. {
-                while number > echoed.load(Ordering::Relaxed) + AHEAD {
-                    thread::yield_now();
-                }
+                ahead.send(()).expect("the reader takes one for each line");
                 if stopped.load(Ordering::Relaxed) != 0 {
                     return number;
                 }
@@ -95,6 +95,7 @@ impl Echoing {
                 assert_eq!(line.unwrap(), count.to_string(), "lost or doubled");
                 counter.store(count, Ordering::Relaxed);
                 count += 1;
+                echoed.recv().expect("a line was sent before it came back");
             }
             count
         });
