@@ -200,17 +200,33 @@ async fn purge(servers: &NatsServers, stream: &str) {
     context.get_stream(stream).await.unwrap().purge().await.unwrap();
 }
 
+/// A thousand of one authorization, and of a thousand authorizations three takers each.
 async fn one_of_a_thousand_takers_wins(nodes: &Nodes) {
-    for number in 0..10 {
-        let hash = [100 + number; 32];
-        nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
-        let mut takers = JoinSet::new();
-        for taker in 0..100 {
-            let directory = Arc::clone(&nodes[taker % nodes.len()]);
-            takers.spawn(async move { directory.take_authorization(hash, NOW).await.unwrap() });
-        }
-        assert_eq!(takers.join_all().await.into_iter().flatten().count(), 1);
+    let hash = [100; 32];
+    nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
+    let mut takers = JoinSet::new();
+    for taker in 0..1000 {
+        let directory = Arc::clone(&nodes[taker % nodes.len()]);
+        takers.spawn(async move { directory.take_authorization(hash, NOW).await.unwrap() });
     }
+    assert_eq!(takers.join_all().await.into_iter().flatten().count(), 1);
+
+    let mut winners = JoinSet::new();
+    for number in 0..1000_u64 {
+        let mut hash = [101; 32];
+        hash[..8].copy_from_slice(&number.to_be_bytes());
+        let nodes = nodes.clone();
+        winners.spawn(async move {
+            nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
+            let take = |node: &Arc<dyn Directory>| {
+                let node = Arc::clone(node);
+                async move { node.take_authorization(hash, NOW).await.unwrap() }
+            };
+            let takers: JoinSet<_> = nodes.iter().map(take).collect();
+            takers.join_all().await.into_iter().flatten().count()
+        });
+    }
+    assert_eq!(winners.join_all().await, [1; 1000]);
 }
 
 async fn one_of_a_thousand_registrations_is_current(nodes: &Nodes) {

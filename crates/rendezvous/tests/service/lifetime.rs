@@ -265,3 +265,24 @@ async fn a_request_that_does_not_end_is_dropped() {
     }
     service.stop().await;
 }
+
+#[tokio::test]
+async fn a_credential_revoked_while_the_node_leaves_loses_its_sockets() {
+    let mut service = Service::start_with(|config| config.drain_spread = 100 * LIMIT).await;
+    let environment = async |name| {
+        let (id, token) = service.create(CredentialKind::Token, Role::Environment, name).await;
+        let peer = Peer::dial(&service.register(name, &token).await["url"]).await;
+        service.wait_online(name).await;
+        (id, peer)
+    };
+    let (mut one, mut other) = (environment("one").await, environment("other").await);
+    let leaving = service.begin_stop();
+    // One is sent away at once, the other would be much later.
+    let (id, mut stays) = tokio::select! {
+        () = one.1.closed() => other,
+        () = other.1.closed() => one,
+    };
+    service.revoke(&id).await;
+    stays.closed().await;
+    leaving.abort();
+}
