@@ -24,7 +24,8 @@ const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
 /// Where the state of a cluster is kept.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
-    /// `nats://[USER:PASSWORD@]HOST[:PORT]` or `tls://…`, at least one. All take the same user.
+    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. All take the same
+    /// user.
     pub servers: Vec<String>,
     /// A file with a JWT and an NKey seed.
     pub credentials: Option<PathBuf>,
@@ -98,11 +99,15 @@ pub(crate) async fn connect_with(
             (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
         });
     // The crate itself reads only host and port of a URL.
-    let named = servers.iter().find_map(|server| Some((server.username()?, server.password()?)));
-    if let Some((user, password)) = named {
-        let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        connecting = connecting.user_and_password(decode(user), decode(password));
-    }
+    let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let named = servers.iter().find_map(|server| Some((server.username()?, server.password())));
+    connecting = match named {
+        Some((user, Some(password))) => {
+            connecting.user_and_password(decode(user), decode(password))
+        }
+        Some((token, None)) => connecting.token(decode(token)),
+        None => connecting,
+    };
     if let Some(path) = &options.credentials {
         let failed = |source| NatsError::Credentials { path: path.clone(), source };
         let text = std::fs::read_to_string(path).map_err(failed)?;
