@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{Args, ValueHint};
 use exec_server_rendezvous::NatsOptions;
 
@@ -19,12 +20,12 @@ pub(crate) struct StoreOptions {
     )]
     pub(crate) data: Option<PathBuf>,
     #[command(flatten)]
-    cluster: ClusterOptions,
+    pub(crate) cluster: ClusterOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = CLUSTER)]
-struct ClusterOptions {
+pub(crate) struct ClusterOptions {
     /// Share the state of a cluster, in these NATS servers: nats://HOST[:PORT][,…]
     #[arg(id = "servers", long = "cluster", value_name = "URLS", value_delimiter = ',')]
     servers: Vec<String>,
@@ -47,17 +48,36 @@ pub(crate) enum Store {
 }
 
 impl StoreOptions {
-    pub(crate) fn store(&self) -> Store {
-        let ClusterOptions { servers, nats_creds, nats_tls_ca, replicas } = &self.cluster;
-        match &self.data {
-            Some(data) if servers.is_empty() => Store::Directory(data.clone()),
-            _ => Store::Cluster(NatsOptions {
-                servers: servers.clone(),
-                credentials: nats_creds.clone(),
-                tls_ca: nats_tls_ca.clone(),
-                replicas: *replicas,
-            }),
+    pub(crate) fn store(&self) -> anyhow::Result<Store> {
+        ensure!(
+            self.data.is_none() || self.cluster.servers.is_empty(),
+            "--data and --cluster name two places for one state; give one of them"
+        );
+        Ok(self.store_beside_certificate())
+    }
+
+    /// The data directory of a node of a cluster has its certificate, and no state.
+    pub(crate) fn store_beside_certificate(&self) -> Store {
+        match self.cluster.nats() {
+            Some(options) => Store::Cluster(options),
+            None => {
+                let data = self.data.as_ref().expect("one of both is required");
+                Store::Directory(data.clone())
+            }
         }
+    }
+}
+
+impl ClusterOptions {
+    /// `None` if no cluster is named.
+    pub(crate) fn nats(&self) -> Option<NatsOptions> {
+        let Self { servers, nats_creds, nats_tls_ca, replicas } = self;
+        (!servers.is_empty()).then(|| NatsOptions {
+            servers: servers.clone(),
+            credentials: nats_creds.clone(),
+            tls_ca: nats_tls_ca.clone(),
+            replicas: *replicas,
+        })
     }
 }
 

@@ -22,6 +22,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use client::ClientCommand;
+use cluster::ClusterOptions;
 use remote::{Forward, Login, Logout};
 use rendezvous::RendezvousArguments;
 use token::TokenCommand;
@@ -78,6 +79,8 @@ pub(crate) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        cluster: Box<ClusterOptions>,
     },
     /// Measure the server against the limits of this machine
     Bench {
@@ -290,7 +293,7 @@ mod tests {
     #[test]
     fn other_commands_refuse_settings() {
         let command = |line| parsed(line).unwrap().command.unwrap();
-        assert!(matches!(command("doctor --json"), Command::Doctor { json: true }));
+        assert!(matches!(command("doctor --json"), Command::Doctor { json: true, .. }));
         let bench = command("bench --quick");
         assert!(matches!(bench, Command::Bench { quick: true, json: false, .. }));
         for line in

@@ -27,7 +27,7 @@ pub(super) fn create(
         lifetime: options.ttl,
         name: options.name.clone(),
     };
-    let store = options.store.store();
+    let store = options.store.store()?;
     let new_directory = match &store {
         Store::Directory(data) if !RedbDirectory::exists(data) => Some(data),
         Store::Directory(_) | Store::Cluster(_) => None,

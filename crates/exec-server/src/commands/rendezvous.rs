@@ -13,7 +13,7 @@ use crate::terminal::{json_line, printable};
 
 pub(crate) fn run(command: &RendezvousCommand, out: &mut impl io::Write) -> anyhow::Result<()> {
     let RendezvousCommand::Status { json, store } = command;
-    let AdminResponse::Nodes { nodes } = credentials::ask(&store.store(), AdminRequest::Nodes)?
+    let AdminResponse::Nodes { nodes } = credentials::ask(&store.store()?, AdminRequest::Nodes)?
     else {
         bail!("the service answered something else");
     };

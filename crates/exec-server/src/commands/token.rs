@@ -26,8 +26,8 @@ pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Resul
         }
         TokenCommand::Create(options) => credentials::create(options, CredentialKind::Token)?,
         TokenCommand::CreateAgent(options) => credentials::create(options, CredentialKind::Agent)?,
-        TokenCommand::List { store, json } => credentials::list(&store.store(), *json)?,
-        TokenCommand::Revoke { store, id } => credentials::revoke(&store.store(), id)?,
+        TokenCommand::List { store, json } => credentials::list(&store.store()?, *json)?,
+        TokenCommand::Revoke { store, id } => credentials::revoke(&store.store()?, id)?,
     };
     Ok(print(text.as_bytes(), out)?)
 }

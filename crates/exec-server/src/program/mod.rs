@@ -58,8 +58,9 @@ pub fn main() -> ExitCode {
             commands::config::run(configuration, json, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
-        Some(Command::Doctor { json }) => {
-            report(commands::doctor::run(json, &mut io::stdout().lock()))
+        Some(Command::Doctor { json, cluster }) => {
+            let cluster = cluster.nats();
+            report(commands::doctor::run(json, cluster.as_ref(), &mut io::stdout().lock()))
         }
         Some(Command::Bench { quick, json, only }) => report(bench::run(quick, json, &only)),
         Some(Command::Client(command)) => commands::client::main(&command),

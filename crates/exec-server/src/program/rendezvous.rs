@@ -40,7 +40,10 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
-    let store = options.store.store();
+    let store = match options.tls_self_signed {
+        true => options.store.store_beside_certificate(),
+        false => options.store.store()?,
+    };
     let directory = open(&store).await?;
     let listen = options.listen.context("--listen says where to listen")?;
     let tls = certificate(options, listen)?.map(Arc::new);

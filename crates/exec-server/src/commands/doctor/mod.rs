@@ -1,6 +1,7 @@
 //! `exec-server doctor`: what this machine offers, found out by using it.
 
 mod checks;
+mod cluster;
 mod network;
 mod sandbox;
 mod table;
@@ -9,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use exec_server_rendezvous::NatsOptions;
 use serde::Serialize;
 
 use crate::terminal::Paint;
@@ -22,15 +24,22 @@ struct Report {
     healthy: bool,
     checks: Vec<Check>,
     sandbox: SandboxReport,
+    /// Empty unless a cluster was named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cluster: Vec<Check>,
 }
 
 /// Exit code 0 when everything works, 1 otherwise.
-pub(crate) fn run(json: bool, out: &mut (impl Write + IsTerminal)) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    json: bool,
+    cluster: Option<&NatsOptions>,
+    out: &mut (impl Write + IsTerminal),
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let report = runtime.block_on(examine());
+    let report = runtime.block_on(examine(cluster));
     let text = if json {
         serde_json::to_string(&report)? + "\n"
     } else {
@@ -40,9 +49,14 @@ pub(crate) fn run(json: bool, out: &mut (impl Write + IsTerminal)) -> anyhow::Re
     Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn examine() -> Report {
+async fn examine(cluster: Option<&NatsOptions>) -> Report {
     let checks = checks::checks().await;
     let sandbox = sandbox::examine().await;
-    let healthy = checks.iter().all(|check| check.works) && sandbox.tier.is_strongest();
-    Report { healthy, checks, sandbox }
+    let cluster = match cluster {
+        Some(options) => cluster::checks(options).await,
+        None => Vec::new(),
+    };
+    let works = checks.iter().chain(&cluster).all(|check| check.works);
+    let healthy = works && sandbox.tier.is_strongest();
+    Report { healthy, checks, sandbox, cluster }
 }

@@ -31,6 +31,12 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     for check in &report.sandbox.sandboxes {
         table.check(check);
     }
+    if !report.cluster.is_empty() {
+        table.heading("Rendezvous cluster");
+    }
+    for check in &report.cluster {
+        table.check(check);
+    }
     table.line("");
     for summary in [report.sandbox.summary, report.sandbox.network.summary] {
         for line in wrapped(summary, WIDTH) {
@@ -147,6 +153,7 @@ mod tests {
                 works: true,
                 detail: "programs start".to_owned(),
             }],
+            cluster: Vec::new(),
             sandbox: SandboxReport {
                 tier: Tier::None,
                 summary: "Nothing works.",
