@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// How far the writer of an echo is ahead of its reader.
 const AHEAD: usize = 200;
+/// Between two lines: clients at full speed would take the processors from what they test.
+const PACE: Duration = Duration::from_millis(1);
 
 /// A script for [`Printing`] that ends when this file exists.
 pub(crate) fn numbered_lines_until(stop: &Path) -> String {
@@ -85,6 +88,7 @@ impl Echoing {
                     return number;
                 }
                 writeln!(input, "{number}").unwrap();
+                thread::sleep(PACE);
             }
             unreachable!("numbers do not end");
         });
