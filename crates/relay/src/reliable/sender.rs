@@ -52,12 +52,11 @@ impl Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Not sent, or to be sent again.
-    Due {
-        before: bool,
-    },
+    Due { before: bool },
     UnderWay {
         since: Instant,
-        again: bool,
+        /// Its acknowledgement tells how long a round trip takes.
+        is_sample: bool,
     },
     /// The peer has it, and lacks an earlier one.
     Received,
@@ -184,9 +183,8 @@ impl Sender {
         }
     }
 
-    /// A record that was sent twice does not tell which of the two arrived.
     fn measure(&mut self, index: usize, now: Instant) {
-        if let Some(Record { state: State::UnderWay { since, again: false }, .. }) =
+        if let Some(Record { state: State::UnderWay { since, is_sample: true }, .. }) =
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
@@ -225,12 +223,16 @@ impl Sender {
         self.send_again(|since| since + timeout <= now);
     }
 
+    /// A record that was sent twice does not tell which of the two arrived, and one behind a lost record
+    /// is acknowledged only when that has come. So none of them is a sample any more: an outage must not
+    /// look like a long round trip, after which the next loss would be noticed late.
     fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
         for record in &mut self.records {
-            if let State::UnderWay { since, .. } = record.state
-                && is_lost(since)
-            {
-                record.state = State::Due { before: true };
+            if let State::UnderWay { since, .. } = record.state {
+                record.state = match is_lost(since) {
+                    true => State::Due { before: true },
+                    false => State::UnderWay { since, is_sample: false },
+                };
             }
         }
     }
@@ -255,8 +257,9 @@ impl Sender {
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u32, Bytes)> {
         let index = self.records.iter().position(Record::is_due)?;
         let record = &mut self.records[index];
-        let again = record.state == State::Due { before: true };
-        record.state = State::UnderWay { since: now, again };
+        // While a record is missing, those behind it are not acknowledged either.
+        let is_sample = record.state == State::Due { before: false } && self.timeouts == 0;
+        record.state = State::UnderWay { since: now, is_sample };
         let seq = u32::try_from(self.first_seq + index as u64).ok()?;
         Some((seq, record.bytes.clone()))
     }
@@ -321,6 +324,26 @@ mod tests {
         assert_eq!(sender.poll_timeout().unwrap(), timeout + 2 * SHORTEST_TIMEOUT);
         ack(&mut sender, 4, 0, timeout);
         assert_eq!((sender.poll_timeout(), sender.records.len()), (None, 0));
+    }
+
+    #[test]
+    fn an_outage_is_not_taken_for_a_long_round_trip() {
+        let start = Instant::now();
+        let mut sender = sent(40, start);
+        ack(&mut sender, 1, 0, start);
+        let mut now = start;
+        for _ in 0..4 {
+            now = sender.poll_timeout().unwrap();
+            sender.handle_timeout(now);
+            due(&mut sender, now);
+            sender.send(Bytes::from_static(b"sent during the outage")).unwrap();
+            due(&mut sender, now);
+        }
+        assert!(now >= start + 15 * SHORTEST_TIMEOUT, "the pauses grow");
+        ack(&mut sender, 43, 0, now);
+        sender.send(Bytes::from_static(b"afterwards")).unwrap();
+        due(&mut sender, now);
+        assert_eq!(sender.poll_timeout(), Some(now + SHORTEST_TIMEOUT));
     }
 
     #[test]
