@@ -1,0 +1,59 @@
+//! Records in a file that only grows.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+#[derive(Debug)]
+pub(super) struct AuditFile {
+    file: File,
+    /// The last record was written in part, so the next one begins with an end of line.
+    is_torn: bool,
+}
+
+impl AuditFile {
+    /// Only its owner can read a new one. A FIFO or a terminal could make the server wait, so only
+    /// regular files are taken.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        Ok(Self { file, is_torn: false })
+    }
+
+    /// One `write`, so that several servers may share the file.
+    pub(super) fn append(&mut self, mut record: Vec<u8>) -> io::Result<()> {
+        if self.is_torn {
+            record.insert(0, b'\n');
+        }
+        record.push(b'\n');
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    rest = &rest[count..];
+                    self.is_torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn mark_torn(&mut self) {
+        self.is_torn = true;
+    }
+}

@@ -1,0 +1,112 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn log_at(path: &Path) -> AuditLog {
+    AuditLog::open(AuditTarget::File(path.to_owned())).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn each_record_is_one_line_of_a_private_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("audit.jsonl");
+    let log = log_at(&path);
+    let hostile = "a\nb\u{1b}[31m\u{2028}\"\\";
+    log.write(&json!({"name": hostile, "time": Timestamp(SystemTime::UNIX_EPOCH)})).unwrap();
+    log.write(&json!({"name": short(&"é".repeat(1 << 20))})).unwrap();
+    let records = lines(&path);
+    assert_eq!(records[0]["name"], hostile);
+    assert_eq!(records[0]["time"], "1970-01-01T00:00:00.000Z");
+    let cut = records[1]["name"].as_str().unwrap();
+    assert!(cut.len() < 5000 && cut.ends_with("… (2097152 bytes)"), "{}", cut.len());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(log.failures(), 0);
+}
+
+#[test]
+fn a_rotated_file_is_written_until_the_log_is_reopened() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [path, old] = ["audit", "audit.1"].map(|name| scratch.path().join(name));
+    let log = log_at(&path);
+    log.write(&json!(1)).unwrap();
+    std::fs::rename(&path, &old).unwrap();
+    log.write(&json!(2)).unwrap();
+    log.reopen().unwrap();
+    log.write(&json!(3)).unwrap();
+    assert_eq!((lines(&old), lines(&path)), (vec![json!(1), json!(2)], vec![json!(3)]));
+    // One that cannot be opened again stays in use.
+    std::fs::rename(&path, &old).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert!(log.reopen().is_err());
+    log.write(&json!(4)).unwrap();
+    assert_eq!(lines(&old), [json!(3), json!(4)]);
+}
+
+#[test]
+fn what_could_make_the_writer_wait_is_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("fifo");
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    AuditLog::open(AuditTarget::File(path)).unwrap_err();
+    let terminal = AuditLog::open(AuditTarget::File("/dev/null".into())).unwrap_err();
+    assert_eq!(terminal.to_string(), "cannot open the audit log /dev/null");
+}
+
+#[test]
+fn a_record_after_a_torn_one_has_a_line_of_its_own() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("audit");
+    let log = log_at(&path);
+    log.write(&json!({"whole": 1})).unwrap();
+    {
+        let mut sink = log.sink.lock().unwrap();
+        let Sink::File(file) = &mut *sink else { panic!("it is a file") };
+        file.append(b"{\"torn\":".to_vec()).unwrap();
+        // As after a write that the disk took in part.
+        *file = AuditFile::open(&path).unwrap();
+        file.mark_torn();
+    }
+    log.write(&json!({"whole": 2})).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.ends_with("\n{\"whole\":2}\n"), "{text}");
+}
+
+#[test]
+fn journald_gets_one_datagram_per_record() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("socket");
+    let receiver = UnixDatagram::bind(&path).unwrap();
+    let target: AuditTarget = format!("journald:{}", path.display()).parse().unwrap();
+    let log = AuditLog::open(target).unwrap();
+    log.write(&json!({"name": "a\nPRIORITY=0"})).unwrap();
+    let mut buffer = [0; 1024];
+    let len = receiver.recv(&mut buffer).unwrap();
+    let entry = std::str::from_utf8(&buffer[..len]).unwrap();
+    let lines: Vec<_> = entry.lines().collect();
+    assert_eq!(lines[3], r#"MESSAGE={"name":"a\nPRIORITY=0"}"#);
+    assert_eq!(lines.len(), 4, "{entry}");
+    // Nothing reads: it is told, and does not wait.
+    let refused = (0..100_000).find_map(|_| log.write(&json!("x".repeat(1000))).err());
+    assert!(refused.is_some());
+    assert_eq!(log.failures(), 1);
+}
+
+#[test]
+fn targets_are_read_as_they_are_shown() {
+    for text in ["journald", "journald:/run/x", "/var/log/exec-server/audit.jsonl"] {
+        assert_eq!(text.parse::<AuditTarget>().unwrap().to_string(), text);
+    }
+    for text in ["", "audit.log", "journal", "journald:x", "syslog:/x"] {
+        assert!(text.parse::<AuditTarget>().is_err(), "{text}");
+    }
+}

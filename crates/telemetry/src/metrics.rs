@@ -1,0 +1,190 @@
+//! Metrics in memory, and as the classic text format of Prometheus.
+//!
+//! Every label has a fixed set of values, which are registered when the service starts. So a scrape shows
+//! a metric before it first changes, and no client can make a new time series.
+
+use std::fmt;
+
+use prometheus::core::{Collector, Metric, MetricVec, MetricVecBuilder};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+use crate::own_process::OwnProcess;
+
+/// From 100 µs to 100 s, in seconds.
+const DURATION_BUCKETS: [f64; 13] =
+    [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
+/// The metrics of one service. Names must be distinct.
+#[derive(Clone)]
+pub struct MetricsRegistry {
+    registry: Registry,
+    own_process: Option<OwnProcess>,
+}
+
+impl MetricsRegistry {
+    /// With the metrics that every service has: its version, and what its process takes.
+    #[must_use]
+    pub fn new(version: &str) -> Self {
+        let mut metrics = Self { registry: Registry::new(), own_process: None };
+        let help = "Always 1; its label is the version that runs";
+        let info = IntGaugeVec::new(Opts::new("exec_server_build_info", help), &["version"]);
+        metrics.register(info.expect("the name is valid")).with_label_values(&[version]).set(1);
+        metrics.own_process = Some(OwnProcess::register(&metrics));
+        metrics
+    }
+
+    #[must_use]
+    pub fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.register(IntCounter::new(name, help).expect("the name is valid"))
+    }
+
+    #[must_use]
+    pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.register(IntGauge::new(name, help).expect("the name is valid"))
+    }
+
+    #[must_use]
+    pub fn duration(&self, name: &str, help: &str) -> Histogram {
+        let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS.to_vec());
+        self.register(Histogram::with_opts(options).expect("the name is valid"))
+    }
+
+    /// One counter for each value of a label.
+    #[must_use]
+    pub fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: &[&'static str],
+    ) -> Labelled<IntCounter> {
+        let all = IntCounterVec::new(Opts::new(name, help), &[label]);
+        self.labelled(all.expect("the name is valid"), values)
+    }
+
+    #[must_use]
+    pub fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: &[&'static str],
+    ) -> Labelled<IntGauge> {
+        let all = IntGaugeVec::new(Opts::new(name, help), &[label]);
+        self.labelled(all.expect("the name is valid"), values)
+    }
+
+    #[must_use]
+    pub fn durations(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: &[&'static str],
+    ) -> Labelled<Histogram> {
+        let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS.to_vec());
+        self.labelled(HistogramVec::new(options, &[label]).expect("the name is valid"), values)
+    }
+
+    /// One counter for each pair of values. Those of the second label appear when they first occur;
+    /// the caller sees to it that they are few.
+    #[must_use]
+    pub fn counter_pairs(&self, name: &str, help: &str, labels: [&str; 2]) -> IntCounterVec {
+        self.register(
+            IntCounterVec::new(Opts::new(name, help), &labels).expect("the name is valid"),
+        )
+    }
+
+    /// What `GET /metrics` answers.
+    #[must_use]
+    pub fn text(&self) -> String {
+        if let Some(own_process) = &self.own_process {
+            own_process.update();
+        }
+        let families = self.registry.gather();
+        TextEncoder::new().encode_to_string(&families).expect("a String accepts every write")
+    }
+
+    fn register<C: Collector + Clone + 'static>(&self, collector: C) -> C {
+        let registered = self.registry.register(Box::new(collector.clone()));
+        registered.expect("every metric has a name of its own");
+        collector
+    }
+
+    fn labelled<T, P>(&self, all: MetricVec<T>, values: &[&'static str]) -> Labelled<P>
+    where
+        T: MetricVecBuilder<M = P> + 'static,
+        P: Metric + Clone,
+        MetricVec<T>: Collector,
+    {
+        let all = self.register(all);
+        let of = |value: &&'static str| (*value, all.with_label_values(&[*value]));
+        Labelled { by_value: values.iter().map(of).collect() }
+    }
+}
+
+impl fmt::Debug for MetricsRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetricsRegistry").finish_non_exhaustive()
+    }
+}
+
+/// The metrics of one family, by the value of their label.
+#[derive(Debug)]
+pub struct Labelled<M> {
+    by_value: Vec<(&'static str, M)>,
+}
+
+impl<M> Labelled<M> {
+    /// The value must be one of those that the family was made with.
+    #[must_use]
+    pub fn of(&self, value: &str) -> &M {
+        let found = self.by_value.iter().find(|(known, _)| *known == value);
+        &found.expect("the values of a label are fixed").1
+    }
+
+    /// By the place of the value in the list that the family was made with.
+    #[must_use]
+    pub fn at(&self, index: usize) -> &M {
+        &self.by_value[index].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_shows_all_values_of_a_label_before_they_change() {
+        let metrics = MetricsRegistry::new("1.2.3");
+        let exits = metrics.counters("exits_total", "Ends", "cause", &["exit", "signal"]);
+        let _idle = metrics.gauge("idle", "Nothing");
+        let durations = metrics.durations("took_seconds", "Time", "method", &["a"]);
+        exits.of("signal").inc_by(2);
+        durations.at(0).observe(0.002);
+        let text = metrics.text();
+        for line in [
+            "exec_server_build_info{version=\"1.2.3\"} 1",
+            "# TYPE exits_total counter",
+            "exits_total{cause=\"exit\"} 0",
+            "exits_total{cause=\"signal\"} 2",
+            "idle 0",
+            "took_seconds_bucket{method=\"a\",le=\"0.003\"} 1",
+            "took_seconds_bucket{method=\"a\",le=\"0.001\"} 0",
+            "took_seconds_count{method=\"a\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains("process_open_fds "), "{text}");
+    }
+
+    #[test]
+    fn hostile_values_stay_in_their_line() {
+        let metrics = MetricsRegistry::new("1\"\n# TYPE x counter\nx 1");
+        let text = metrics.text();
+        assert!(!text.lines().any(|line| line.starts_with("x ")), "{text}");
+    }
+}
