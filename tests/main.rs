@@ -36,6 +36,7 @@ mod limits;
 mod listener;
 mod logging;
 mod mcp;
+mod monitoring;
 mod network;
 mod output;
 mod processes;

@@ -42,6 +42,8 @@ macro_rules! error_kinds {
 
 error_kinds! {
     AnswerTooLarge = "answerTooLarge",
+    /// The server cannot record the request, and its operator wants nothing done unrecorded.
+    AuditFailed = "auditFailed",
     BadCommand = "badCommand",
     BadCwd = "badCwd",
     BadPattern = "badPattern",

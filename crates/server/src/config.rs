@@ -12,6 +12,14 @@ pub struct ServerConfig {
     pub shutdown_grace_period: Duration,
     /// Processes of one session that may run at once.
     pub max_processes_per_session: usize,
+    /// Processes of one subject that may run at once.
+    pub max_processes_per_subject: usize,
+    /// Processes of all sessions that may run at once.
+    pub max_processes: usize,
+    /// File handles of one connection.
+    pub max_handles_per_connection: usize,
+    /// Watches of one connection.
+    pub max_watches_per_connection: usize,
     /// Sessions, attached and detached, that the server keeps at once.
     pub max_sessions: usize,
     /// Those of one subject.
@@ -26,6 +34,10 @@ pub struct ServerConfig {
     pub retained_output_bytes_per_process: usize,
     /// Bytes of unconfirmed output of each process that may go to its spill file; 0 means no file.
     pub spill_output_bytes_per_process: u64,
+    /// Bytes of all logs in memory. Beyond it each process keeps little there.
+    pub max_retained_output_bytes: u64,
+    /// Bytes of all spill files. Beyond it processes wait for their readers.
+    pub max_spilled_output_bytes: u64,
     /// How long a session survives without a connection when its client did not ask otherwise.
     pub detached_session_ttl: Duration,
     /// The most that a client may ask for with `detachedTtlMs`. One that wants its session kept until the
@@ -67,12 +79,18 @@ impl Default for ServerConfig {
         Self {
             shutdown_grace_period: Duration::from_secs(3),
             max_processes_per_session: 4096,
+            max_processes_per_subject: 8192,
+            max_processes: 16_384,
+            max_handles_per_connection: 128,
+            max_watches_per_connection: 1000,
             max_sessions: 4096,
             max_sessions_per_subject: 1024,
             max_requests_per_second: 0,
             idle_connection_timeout: Duration::ZERO,
             retained_output_bytes_per_process: 1 << 20,
             spill_output_bytes_per_process: 256 << 20,
+            max_retained_output_bytes: 1 << 30,
+            max_spilled_output_bytes: 64 << 30,
             detached_session_ttl: Duration::from_secs(30),
             max_detached_session_ttl: Duration::from_secs(365 * 24 * 60 * 60),
             allow_direct_exec: true,

@@ -11,6 +11,7 @@ use crate::dispatch::{Dispatcher, Reply};
 use crate::feed::ConfirmedBy;
 use crate::server::ServerState;
 use crate::sessions::{Session, SessionSettings};
+use crate::telemetry::SessionEvent;
 
 /// A session that is attached to its link for as long as that lives: no other client can resume it, and it never expires.
 /// Otherwise it is like every other: counted by `max_sessions`, shown by `session/list`, and open to observers.
@@ -31,6 +32,7 @@ impl InProcessLink {
         let sandboxes = state.sandboxes.under(connection.principal());
         let (name, now) = (client_name.to_owned(), Instant::now());
         let session = state.sessions.open(name, settings, sandboxes, &connection, now)?;
+        state.telemetry.session(SessionEvent::Opened, &session, Some(&connection));
         let dispatcher = Dispatcher::new(Arc::clone(state), connection);
         Ok(Arc::new(Self { dispatcher, session }))
     }
@@ -44,7 +46,8 @@ impl ServerLink for InProcessLink {
     fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond) {
         // The caller may be of another runtime, or of none.
         let _context = self.dispatcher.runtime().enter();
-        let reply = Reply::in_process(respond, events);
+        let record = self.dispatcher.record(Some(call.method()));
+        let reply = Reply::in_process(respond, events, record);
         match call.check_names() {
             Ok(()) => self.dispatcher.call(&self.session, call, reply),
             Err(error) => reply.fail(error),

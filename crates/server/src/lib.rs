@@ -16,7 +16,9 @@ mod in_process;
 mod sandboxed_peers;
 mod server;
 mod sessions;
+mod telemetry;
 
 pub use config::ServerConfig;
 pub use exec_server_protocol::{SandboxCeiling, SandboxLevel};
 pub use server::{SandboxUnavailable, Server};
+pub use telemetry::{Audit, Telemetry};

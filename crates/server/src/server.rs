@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::launch::{LaunchError, Launcher};
-use exec_server_host::process::{StartOutcome, start_spill_thread};
+use exec_server_host::process::{LogTotals, StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
-use exec_server_protocol::{ErrorKind, RpcError, ServerLink};
-use exec_server_transport::{Connection, MemoryBudget};
+use exec_server_protocol::{ErrorKind, ErrorSubject, RpcError, ServerLink};
+use exec_server_transport::{Connection, Full, MemoryBudget, SubjectLimits, SubjectPermit};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use crate::connections::Connections;
 use crate::in_process::InProcessLink;
 use crate::sandboxed_peers::SandboxedPeers;
 use crate::sessions::{Session, SessionRegistry};
+use crate::telemetry::{ServerGauges, SessionEvent, Telemetry};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
 /// keeper was stopped.
@@ -51,6 +52,9 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
+    pub(crate) telemetry: Arc<Telemetry>,
+    /// What the logs of all processes hold.
+    pub(crate) log_totals: Arc<LogTotals>,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
     /// Apart, because a search waits for its reader.
@@ -64,6 +68,8 @@ pub(crate) struct ServerState {
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
+    /// Processes that run.
+    process_limits: Arc<SubjectLimits>,
     /// Held while a name is looked up in all sessions and its process added to one.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
@@ -81,6 +87,16 @@ pub(crate) struct ServerState {
 impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, launcher: Launcher) -> Self {
+        Self::with_telemetry(config, launcher, Arc::default())
+    }
+
+    /// A server whose operator watches.
+    #[must_use]
+    pub fn with_telemetry(
+        config: ServerConfig,
+        launcher: Launcher,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
         start_spill_thread();
         let sessions = SessionRegistry::new(config.max_sessions, config.max_sessions_per_subject);
         let executable = launcher.executable().map(Path::to_owned);
@@ -90,7 +106,13 @@ impl Server {
             config.http_protected_variables.clone(),
             config.http_allowed_variables.clone(),
         );
+        let process_limits =
+            SubjectLimits::new(config.max_processes, config.max_processes_per_subject);
+        let log_totals =
+            LogTotals::bounded(config.max_retained_output_bytes, config.max_spilled_output_bytes);
         let state = ServerState {
+            telemetry,
+            log_totals: Arc::new(log_totals),
             config,
             launcher,
             files: FilePool::default(),
@@ -101,6 +123,7 @@ impl Server {
             sandboxes,
             sandboxed_peers: Arc::default(),
             sessions,
+            process_limits,
             claiming: Mutex::default(),
             connections: Connections::default(),
             memory,
@@ -148,9 +171,13 @@ impl Server {
     /// What the logs of all processes hold in memory now.
     #[must_use]
     pub fn logged_bytes(&self) -> usize {
-        let sessions = self.state.sessions.all();
-        let processes = sessions.iter().flat_map(|session| session.processes());
-        processes.map(|process| process.log().memory_bytes()).sum()
+        usize::try_from(self.state.log_totals.memory_bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// What `GET /metrics` answers.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.state.telemetry.text(&self.state.log_totals, &self.state.gauges())
     }
 
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
@@ -203,6 +230,7 @@ impl ServerState {
             config: &self.config,
             sandboxes: session.sandboxes(),
             sandboxed_peers: &self.sandboxed_peers,
+            log_totals: &self.log_totals,
             pool: &self.files,
             network_client,
         }
@@ -260,6 +288,21 @@ impl ServerState {
         processes.filter(|process| !process.is_gone()).collect()
     }
 
+    fn gauges(&self) -> ServerGauges {
+        let mut gauges =
+            ServerGauges { buffered_bytes: self.memory.used(), ..ServerGauges::default() };
+        for session in self.sessions.all() {
+            match session.connection() {
+                Some(_) => gauges.attached_sessions += 1,
+                None => gauges.detached_sessions += 1,
+            }
+            let (running, finished) = session.process_counts();
+            gauges.running_processes += running;
+            gauges.finished_processes += finished;
+        }
+        gauges
+    }
+
     /// How long a session may live without a connection: what its client asked for, within reason.
     pub(crate) fn granted_ttl(&self, asked_ms: Option<u64>) -> Duration {
         let asked = asked_ms.map_or(self.config.detached_session_ttl, Duration::from_millis);
@@ -269,7 +312,9 @@ impl ServerState {
     /// Ends a session at once. The future resolves when its processes are gone, or will not go.
     pub(crate) fn end_session(&self, session: &Arc<Session>) -> impl Future<Output = ()> + use<> {
         session.end();
-        self.sessions.remove(session.id());
+        if self.sessions.remove(session.id()) {
+            self.telemetry.session(SessionEvent::Ended, session, None);
+        }
         let processes = session.processes();
         for process in &processes {
             process.abandon();
@@ -313,29 +358,33 @@ impl ServerState {
         process_id: &str,
         claim_name: bool,
         start: impl FnOnce() -> Result<Started, RpcError>,
-    ) -> Result<(Arc<ManagedProcess>, StartOutcome), RpcError> {
+    ) -> Result<(Arc<ManagedProcess>, StartOutcome, SubjectPermit), RpcError> {
         self.sessions.check_draining()?;
+        let permit = self.process_limits.admit(&session.owner().subject);
+        let permit = permit.map_err(|full| too_many_processes(full, &self.config, process_id))?;
         let _claiming = claim_name.then(|| self.claiming.lock());
         if claim_name
             && let Some(other) = self.sessions.find_process(process_id, connection.principal())
         {
             return Err(name_taken(&other));
         }
-        session.start(connection.id(), process_id, self.config.max_processes_per_session, start)
+        let limit = self.config.max_processes_per_session;
+        let (process, outcome) = session.start(connection.id(), process_id, limit, start)?;
+        Ok((process, outcome, permit))
     }
 
-    /// Cares for a process from its start until it is forgotten.
+    /// Cares for a process from its start until it is forgotten. It has its permit until it is gone.
     pub(crate) fn supervise(
         self: &Arc<Self>,
         session: Arc<Session>,
-        process: Arc<ManagedProcess>,
-        outcome: StartOutcome,
+        (process, outcome, permit): (Arc<ManagedProcess>, StartOutcome, SubjectPermit),
         report: impl FnOnce(Result<(), LaunchError>) + Send + 'static,
     ) {
         self.known_processes.fetch_add(1, Ordering::Relaxed);
         let known = Known(Arc::downgrade(self));
+        let telemetry = Arc::clone(&self.telemetry);
         self.spawn(async move {
-            tend(session, process, outcome, report).await;
+            tend(&telemetry, session, (process, outcome, permit), report).await;
             drop(known);
         });
     }
@@ -400,11 +449,25 @@ fn name_taken(other: &ManagedProcess) -> RpcError {
     RpcError::invalid_request(message).with_kind(ErrorKind::NameTaken)
 }
 
+fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> RpcError {
+    let message = match full {
+        Full::Server => {
+            format!("the server runs {} processes (max_processes)", config.max_processes)
+        }
+        Full::Subject => format!(
+            "this client runs {} processes (max_processes_per_subject)",
+            config.max_processes_per_subject
+        ),
+    };
+    let subject = ErrorSubject::Process(process_id.to_owned());
+    RpcError::invalid_request(message).with_kind(ErrorKind::TooManyProcesses).about(subject)
+}
+
 /// From the start of a process until it is forgotten.
 async fn tend(
+    telemetry: &Telemetry,
     session: Arc<Session>,
-    process: Arc<ManagedProcess>,
-    outcome: StartOutcome,
+    (process, outcome, permit): (Arc<ManagedProcess>, StartOutcome, SubjectPermit),
     report: impl FnOnce(Result<(), LaunchError>),
 ) {
     match outcome.await {
@@ -417,8 +480,12 @@ async fn tend(
         Err(_) => return session.forget(&process),
     }
     process.log().wait_closed().await;
+    if let Some(exit) = process.log().progress().exit {
+        telemetry.process_exited(&session, process.id(), &exit);
+    }
     process.gone().await;
     session.finished(&process);
+    drop(permit);
     while !process.is_abandoned() {
         tokio::time::sleep(CLOSED_RETENTION).await;
         if session.is_ended() || session.has_delivered(&process) {

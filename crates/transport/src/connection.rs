@@ -17,9 +17,9 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use crate::budget::MemoryShare;
 use crate::length_prefixed::{LengthPrefixedReader, LengthPrefixedWriter, StreamPeer};
 use crate::lines::{LineReader, LineWriter};
-use crate::listen::ConnectionPermit;
 use crate::memory::{MemoryProber, MemoryReader, MemoryWriter};
 use crate::stdio::Reader;
+use crate::subject_limits::SubjectPermit;
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
 
 /// One client. The parts are independent, so that a reader task and a writer task own one each.
@@ -34,7 +34,7 @@ pub struct Connection {
     /// Who the client is. Transports without a listener have the server's own user at the other end.
     pub principal: Principal,
     /// Its place among the connections of the listeners.
-    pub permit: Option<ConnectionPermit>,
+    pub permit: Option<SubjectPermit>,
 }
 
 /// What leads to whoever is at the other end of a socket.

@@ -14,6 +14,7 @@ mod listen;
 mod memory;
 mod socket;
 mod stdio;
+mod subject_limits;
 mod tls;
 mod websocket;
 mod write_buffer;
@@ -32,12 +33,13 @@ pub use exec_server_protocol::MAX_MESSAGE_BYTES;
 pub use length_prefixed::{StreamPeer, length_prefixed};
 pub use lines::lines;
 pub use listen::{
-    BindError, ConnectionLimits, ConnectionPermit, DEFAULT_LISTEN_URL,
-    ExecServerListenUrlParseError, HttpHandler, HttpListener, HttpListenerOptions, HttpReply,
-    ListenUrl, Listener, ListenerOptions, Readiness,
+    BindError, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, HttpHandler, HttpListener,
+    HttpListenerOptions, HttpReply, ListenUrl, Listener, ListenerMonitor, ListenerOptions,
+    Readiness, Refusal, RefusalReason,
 };
 pub use memory::{memory, memory_with_capacity};
 pub use stdio::stdio;
+pub use subject_limits::{Full, SubjectLimits, SubjectPermit};
 pub use tls::{
     ClientIdentity, Fingerprint, FingerprintParseError, SelfSigned, ServerTrust, TlsError,
     TlsFiles, TlsOptions, TlsServer, client_config, parse_sha256, self_signed,

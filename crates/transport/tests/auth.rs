@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use exec_server_protocol::{Role, Subject};
 use exec_server_transport::{
-    AuthOptions, Authenticator, BindError, CapabilityToken, Claims, ConnectionLimits, DialError,
-    DialOptions, ListenUrl, Listener, ListenerOptions, SigningSecret, TokenRules, dial, new_token,
-    sha256,
+    AuthOptions, Authenticator, BindError, CapabilityToken, Claims, DialError, DialOptions,
+    ListenUrl, Listener, ListenerOptions, SigningSecret, SubjectLimits, TokenRules, dial,
+    new_token, sha256,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -144,7 +144,7 @@ async fn failures_are_delayed_and_a_valid_token_is_not() {
 
 #[tokio::test]
 async fn connections_are_counted_for_each_subject() {
-    let limits = ConnectionLimits::new(2, 1);
+    let limits = SubjectLimits::new(2, 1);
     let options = ListenerOptions { limits, ..with_token("sesame") };
     let (mut listener, address) = listen(options).await;
     let options = DialOptions { bearer_token: Some("sesame".into()), ..Default::default() };
@@ -157,7 +157,7 @@ async fn connections_are_counted_for_each_subject() {
     let (client, _server) = tokio::join!(dial(&url, &options), listener.accept());
     client.unwrap();
 
-    let full = ConnectionLimits::new(0, 1);
+    let full = SubjectLimits::new(0, 1);
     let (_listener, address) = listen(ListenerOptions { limits: full, ..Default::default() }).await;
     let error = dial(&format!("ws://{address}"), &DialOptions::default()).await.unwrap_err();
     assert!(matches!(&error, DialError::Refused { status, .. } if *status == 503), "{error}");

@@ -18,12 +18,15 @@ pub(crate) use location::Location;
 pub(crate) use resolve::{Configuration, Flag, Flags, Source, load};
 pub(crate) use table::{SERVER_URL_KEY, SERVER_URL_VARIABLE, SETTINGS, Setting, keys};
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use exec_server_server::ServerConfig;
+use exec_server_telemetry::AuditTarget;
 use exec_server_transport::DEFAULT_LISTEN_URL;
 
 use crate::program::logging::LogFormat;
+use crate::program::serve::ServeError;
 
 /// The value of every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +73,12 @@ pub(crate) struct Settings {
     /// A filter that [`crate::program::logging::parse_filter`] accepts.
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    /// Whether listeners serve `GET /metrics`.
+    pub(crate) metrics: bool,
+    /// Empty: there is no audit log.
+    pub(crate) audit_log: String,
+    pub(crate) audit_commands: bool,
+    pub(crate) audit_required: bool,
 }
 
 impl Default for Settings {
@@ -108,6 +117,34 @@ impl Default for Settings {
             network_ask: false,
             log: "info".to_owned(),
             log_format: LogFormat::Human,
+            metrics: false,
+            audit_log: String::new(),
+            audit_commands: false,
+            audit_required: false,
         }
+    }
+}
+
+impl Settings {
+    /// No sandbox may change what was recorded.
+    pub(crate) fn audit_file(&self) -> Option<PathBuf> {
+        let target = self.audit_target().ok().flatten()?;
+        match target {
+            AuditTarget::File(path) => Some(path),
+            AuditTarget::Journal(_) => None,
+        }
+    }
+
+    /// Where the audit log is, if there is to be one.
+    pub(crate) fn audit_target(&self) -> Result<Option<AuditTarget>, ServeError> {
+        if self.audit_log.is_empty() {
+            return match self.audit_commands || self.audit_required {
+                true => Err(ServeError::Settings(
+                    "audit.commands and audit.required need audit.log".to_owned(),
+                )),
+                false => Ok(None),
+            };
+        }
+        self.audit_log.parse().map(Some).map_err(ServeError::Settings)
     }
 }

@@ -4,6 +4,7 @@
 use super::Settings;
 use super::kind::{Field, Kind};
 use exec_server_host::http::ProtectedVariables;
+use exec_server_telemetry::AuditTarget;
 use exec_server_transport::{ListenUrl, parse_sha256};
 
 use crate::environment::host_options::HostOptions;
@@ -142,7 +143,7 @@ pub(super) const CLIENT_SECTION: &str = "exec_server";
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// The tables of the file. A key in them is written with a dot.
-pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "http", "network", "sandbox"];
+pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "audit", "http", "network", "sandbox"];
 pub(super) const LISTEN_KEY: &str = "listen";
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
 pub(super) const NETWORK_ALLOW_KEY: &str = "network.allow";
@@ -353,6 +354,29 @@ pub(crate) static SETTINGS: &[Setting] = &[
     .formerly("max_processes_per_connection"),
     Setting::new(
         "Limits",
+        "max_processes_per_subject",
+        "COUNT",
+        Kind::Count(field!(server.max_processes_per_subject)),
+    )
+    .help("Processes of one client, by its token, certificate or user, that may run at once"),
+    Setting::new("Limits", "max_processes", "COUNT", Kind::Count(field!(server.max_processes)))
+        .help("Processes of all clients that may run at once"),
+    Setting::new(
+        "Limits",
+        "max_handles_per_connection",
+        "COUNT",
+        Kind::Count(field!(server.max_handles_per_connection)),
+    )
+    .help("Files that one connection may have open"),
+    Setting::new(
+        "Limits",
+        "max_watches_per_connection",
+        "COUNT",
+        Kind::Count(field!(server.max_watches_per_connection)),
+    )
+    .help("Paths that one connection may watch"),
+    Setting::new(
+        "Limits",
         "concurrent_requests",
         "COUNT",
         Kind::Positive(field!(server.concurrent_requests)),
@@ -382,6 +406,20 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Bytes(field!(server.spill_output_bytes_per_process)),
     )
     .help("Further output of each process kept on disk until its client has it; 0 for none"),
+    Setting::new(
+        "Limits",
+        "max_retained_output_bytes",
+        "BYTES",
+        Kind::Bytes(field!(server.max_retained_output_bytes)),
+    )
+    .help("Output of all processes kept in memory; beyond it, each keeps 64 KiB"),
+    Setting::new(
+        "Limits",
+        "max_spilled_output_bytes",
+        "BYTES",
+        Kind::Bytes(field!(server.max_spilled_output_bytes)),
+    )
+    .help("Output of all processes kept on disk; beyond it, processes wait for their clients"),
     Setting::new(
         "Sessions",
         "detached_session_ttl",
@@ -434,6 +472,26 @@ pub(crate) static SETTINGS: &[Setting] = &[
     .or_variable("RUST_LOG"),
     Setting::new("Logging", "log_format", "FORMAT", Kind::LogFormat(field!(log_format)))
         .help("How log lines look: human or json"),
+    Setting::new("Monitoring", "metrics", "BOOL", Kind::Switch(field!(metrics)))
+        .help("Serve metrics for Prometheus at /metrics of each listener"),
+    Setting::new(
+        "Monitoring",
+        "audit.log",
+        "TARGET",
+        Kind::Text {
+            field: field!(audit_log),
+            expected: "journald or an absolute path",
+            check: |target| match target.is_empty() {
+                true => Ok(()),
+                false => target.parse::<AuditTarget>().map(drop),
+            },
+        },
+    )
+    .help("Record who did what, in JSON lines, in this file, or with journald in the journal"),
+    Setting::new("Monitoring", "audit.commands", "BOOL", Kind::Switch(field!(audit_commands)))
+        .help("Record command lines and paths, too"),
+    Setting::new("Monitoring", "audit.required", "BOOL", Kind::Switch(field!(audit_required)))
+        .help("Refuse a request that changes something if it cannot be recorded"),
     Setting::new(
         "HTTP requests",
         "http.protected_variables",

@@ -111,7 +111,7 @@ impl Shared {
                     let program = "the spawner of processes".to_owned();
                     ConnectError::Launch { program, source }
                 })?;
-                let server = new_server(config.clone(), launcher);
+                let server = new_server(config.clone(), launcher, Arc::default());
                 let link = server.connect_in_process("local environment");
                 link.map(ExecServerClient::connect_in_process).map_err(ExecServerError::Server)
             }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use exec_server_host::process::origin::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
 use exec_server_protocol::Subject;
 use exec_server_transport::{
-    Authenticator, ConnectionLimits, ListenUrl, Listener, ListenerOptions, Peer, SelfSigned,
-    TlsFiles, TlsServer, self_signed,
+    Authenticator, ListenUrl, Listener, ListenerOptions, Peer, SelfSigned, SubjectLimits, TlsFiles,
+    TlsServer, self_signed,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
@@ -34,7 +34,7 @@ pub(super) struct Door {
     authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsServer>>,
     is_self_signed: bool,
-    limits: Arc<ConnectionLimits>,
+    limits: Arc<SubjectLimits>,
 }
 
 /// Reads files again when they change, until it is dropped.
@@ -62,7 +62,7 @@ impl Door {
             TlsServer::load(TlsFiles { certificate, key, client_ca: settings.client_ca() })
         });
         let limits =
-            ConnectionLimits::new(settings.max_connections, settings.max_connections_per_subject);
+            SubjectLimits::new(settings.max_connections, settings.max_connections_per_subject);
         let door = Self {
             authenticator: authenticator.map(Arc::new),
             tls: tls.transpose()?.map(Arc::new),

@@ -4,6 +4,7 @@ mod door;
 pub(crate) mod exit_code;
 mod forward;
 pub(crate) mod logging;
+mod monitor;
 pub(crate) mod remote;
 mod rendezvous;
 pub(crate) mod serve;

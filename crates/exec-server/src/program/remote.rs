@@ -110,7 +110,7 @@ pub async fn run_remote_environment_until_shutdown(
     runtime_paths: ExecServerRuntimePaths,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let server = start(&ServerConfig::default(), &runtime_paths)?;
+    let server = start(&ServerConfig::default(), &runtime_paths, &Arc::default())?;
     let mut remote = RunningRemote::start(config, serving(&server)).await?;
     tokio::select! {
         refused = remote.ended() => {

@@ -3,21 +3,23 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::Launcher;
 use exec_server_relay::registry::RegistryError;
-use exec_server_server::{SandboxUnavailable, Server, ServerConfig};
+use exec_server_server::{SandboxUnavailable, Server, ServerConfig, Telemetry};
 use exec_server_transport::{
-    AuthError, BindError, Connection, ExecServerListenUrlParseError, ListenUrl, Listener, TlsError,
-    stdio,
+    AuthError, BindError, Connection, ExecServerListenUrlParseError, ListenUrl, Listener,
+    ListenerMonitor, ListenerOptions, TlsError, stdio,
 };
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use super::door::Door;
+use super::monitor::Monitor;
 use super::remote::{Remote, RunningRemote};
 use crate::config::Settings;
 use crate::config::exposure::ExposureError;
@@ -97,7 +99,7 @@ async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<Exit
     let urls: Vec<ListenUrl> = urls.collect::<Result<_, _>>()?;
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     match urls[..] {
-        [ListenUrl::Stdio] => serve_stdio(&settings.server, paths, &mut signals).await,
+        [ListenUrl::Stdio] => serve_stdio(settings, paths, &mut signals).await,
         [ListenUrl::Off] => serve_listeners(settings, paths, &[], &mut signals).await,
         _ => serve_listeners(settings, paths, &urls, &mut signals).await,
     }
@@ -113,15 +115,20 @@ async fn serve_listeners(
         settings.remote_options().map_err(|error| ServeError::Settings(error.to_string()))?;
     let remote = remote.map(Remote::new).transpose()?;
     let door = Door::new(settings, urls)?;
+    let monitor = Monitor::new(settings)?;
     let mut listeners = Vec::new();
     for url in urls {
-        listeners.push(Listener::bind(url, door.options(settings)).await?);
+        let monitor = Some(Arc::clone(&monitor) as Arc<dyn ListenerMonitor>);
+        let options = ListenerOptions { monitor, ..door.options(settings) };
+        listeners.push(Listener::bind(url, options).await?);
     }
     let mut config = protecting(&settings.server, &door, &listeners);
     config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
-    let enforcing = start_enforcing(&config, paths).await?;
+    config.protected_paths.extend(settings.audit_file());
+    let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     // Before the announcement: a signal must not end a server that says it is there.
     let _reloading = door.keep_current().map_err(ServeError::Signals)?;
+    let _reopening = monitor.reopen_on_signal().map_err(ServeError::Signals)?;
     // Before the announcement: whoever has read that may rely on the file.
     let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
         Some(listener) if settings.discoverable => publish(listener),
@@ -134,7 +141,8 @@ async fn serve_listeners(
         greet(only.local_url());
     }
     door.explain(settings, &listeners);
-    let server = enforcing.map_or_else(|| start(&config, paths), Ok)?;
+    let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
+    monitor.watch(&server);
     let remote = match remote {
         Some(remote) => Some(remote.serve_with(&server).await?),
         None => None,
@@ -143,11 +151,15 @@ async fn serve_listeners(
 }
 
 async fn serve_stdio(
-    config: &ServerConfig,
+    settings: &Settings,
     paths: &ExecServerRuntimePaths,
     signals: &mut Signals,
 ) -> Result<ExitCode, ServeError> {
-    let server = start_checked(config, paths).await?;
+    let monitor = Monitor::new(settings)?;
+    let mut config = settings.server.clone();
+    config.protected_paths.extend(settings.audit_file());
+    let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
+    let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
     let mut connection = JoinSet::new();
     connection.spawn({
         let server = server.clone();
@@ -188,24 +200,17 @@ fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> Ser
     config
 }
 
-async fn start_checked(
-    config: &ServerConfig,
-    paths: &ExecServerRuntimePaths,
-) -> Result<Server, ServeError> {
-    let enforcing = start_enforcing(config, paths).await?;
-    enforcing.map_or_else(|| start(config, paths), Ok)
-}
-
 /// Where a sandbox is required, nobody is let in before it is known that it can be enforced. Otherwise nothing is
 /// asked: a server listens before it does anything else.
 async fn start_enforcing(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,
+    telemetry: &Arc<Telemetry>,
 ) -> Result<Option<Server>, ServeError> {
     if config.sandbox.require.is_none() {
         return Ok(None);
     }
-    let server = start(config, paths)?;
+    let server = start(config, paths, telemetry)?;
     server.check_sandbox().await?;
     Ok(Some(server))
 }
@@ -214,6 +219,7 @@ async fn start_enforcing(
 pub(crate) fn start(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,
+    telemetry: &Arc<Telemetry>,
 ) -> Result<Server, ServeError> {
     let launcher = paths.launcher().map_err(ServeError::Spawner)?;
     exec_server_host::survive_file_size_limit();
@@ -223,18 +229,22 @@ pub(crate) fn start(
     if let Err(error) = exec_server_host::protect_own_memory() {
         tracing::warn!(%error, "child processes may be able to read the memory of this server");
     }
-    Ok(new_server(config.clone(), launcher))
+    Ok(new_server(config.clone(), launcher, Arc::clone(telemetry)))
 }
 
 /// Every server of this crate is made here, also one that nobody finds: a sandbox that could write what leads the commands of the user
 /// to a server could lead them to itself, and one that could write the history of sandboxes could
 /// make its own symlinks trusted.
-pub(crate) fn new_server(mut config: ServerConfig, launcher: Launcher) -> Server {
+pub(crate) fn new_server(
+    mut config: ServerConfig,
+    launcher: Launcher,
+    telemetry: Arc<Telemetry>,
+) -> Server {
     config.protected_paths.extend(believed_directories());
     config.write_history = write_history_files();
     let directories = config.write_history.iter().filter_map(|file| file.parent());
     config.protected_paths.extend(directories.map(Path::to_owned));
-    Server::new(config, launcher)
+    Server::with_telemetry(config, launcher, telemetry)
 }
 
 async fn listen(

@@ -7,6 +7,7 @@ pub(crate) mod runtime_file;
 pub(crate) mod server_url;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_client::{
@@ -228,7 +229,7 @@ impl Target {
             Self::Server { server, origin } => (server.connect(options).await, origin, None),
             Self::Embedded { origin } => {
                 let paths = ExecServerRuntimePaths::this_program();
-                let server = serve::start(&ServerConfig::default(), &paths)?;
+                let server = serve::start(&ServerConfig::default(), &paths, &Arc::default())?;
                 let link = server.connect_in_process(&options.client_name);
                 let client =
                     link.map(|link| ExecServerClient::connect_in_process_with(link, &options));

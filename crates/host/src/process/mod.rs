@@ -20,7 +20,7 @@ pub use gate::{Confinement, PlannedGate};
 pub use handle::{ConfinementFuture, Process, StartOutcome, TIMEOUT_GRACE, Terminate};
 pub use location::{NetworkedTree, ProcessLocation};
 pub use log::{
-    Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, LogListener, OnFull, Page, Progress,
-    Snapshot, Stream, start_spill_thread,
+    Budget, Cursor, Delivered, Entry, Event, Log, LogLimits, LogListener, LogTotals, OnFull, Page,
+    Progress, Snapshot, Stream, start_spill_thread,
 };
 pub use stdin::{OfferError, STDIN_QUEUE_BYTES, StdinClosed, Ticket};

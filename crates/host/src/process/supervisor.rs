@@ -332,7 +332,12 @@ mod tests {
             kill_on_exit: false,
             sandbox: None,
         };
-        let limits = LogLimits { memory_bytes: 1 << 20, spill_bytes: 0, on_full: OnFull::Block };
+        let limits = LogLimits {
+            memory_bytes: 1 << 20,
+            spill_bytes: 0,
+            on_full: OnFull::Block,
+            totals: Arc::default(),
+        };
         Process::start(Launcher::plain(), command, None, limits, timeout)
     }
 

@@ -91,7 +91,12 @@ pub(crate) async fn a_start_ends_when_nobody_waits(scene: &Scene) {
 pub(crate) async fn a_process_that_starts_can_be_terminated(scene: &Scene) {
     for how in [Terminate::Force, Terminate::Graceful(Duration::ZERO)] {
         let program = Program::new(scene);
-        let limits = LogLimits { memory_bytes: 1 << 10, spill_bytes: 0, on_full: OnFull::Block };
+        let limits = LogLimits {
+            memory_bytes: 1 << 10,
+            spill_bytes: 0,
+            on_full: OnFull::Block,
+            totals: Arc::default(),
+        };
         let command = program.command(scene);
         let (process, outcome) =
             Process::start(scene.launcher.clone(), command, None, limits, None);
@@ -105,7 +110,12 @@ pub(crate) async fn a_process_that_starts_can_be_terminated(scene: &Scene) {
 }
 
 pub(crate) async fn a_process_that_is_planned_can_be_terminated(scene: &Scene) {
-    let limits = LogLimits { memory_bytes: 1 << 10, spill_bytes: 0, on_full: OnFull::Block };
+    let limits = LogLimits {
+        memory_bytes: 1 << 10,
+        spill_bytes: 0,
+        on_full: OnFull::Block,
+        totals: Arc::default(),
+    };
     let never = Box::pin(std::future::pending());
     let command = Command { sandbox: None, ..shell("exit 3") };
     let (process, outcome) =

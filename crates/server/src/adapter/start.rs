@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use exec_server_host::process::launch::{Command, Io, LaunchError, Launcher, PtySize};
 use exec_server_host::process::{
-    Confinement, EnvironmentPolicy, Inherit, LogLimits, OnFull, PatternError,
+    Confinement, EnvironmentPolicy, Inherit, LogLimits, LogTotals, OnFull, PatternError,
 };
 use exec_server_host::sandbox::{
     Access, HostNames, Network, Plan, Policy, SandboxError, StartFacts,
@@ -36,6 +36,8 @@ pub(crate) struct StartContext<'a> {
     pub(crate) config: &'a ServerConfig,
     pub(crate) sandboxes: &'a Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
+    /// What all logs hold.
+    pub(crate) log_totals: &'a Arc<LogTotals>,
     /// For what blocks.
     pub(crate) pool: &'a FilePool,
     /// The client that is asked about hosts.
@@ -88,6 +90,7 @@ impl ManagedProcess {
             memory_bytes: config.retained_output_bytes_per_process,
             spill_bytes: config.spill_output_bytes_per_process,
             on_full,
+            totals: Arc::clone(context.log_totals),
         };
         let identity = (params.process_id, params.argv, NotificationDialect::Current);
         Ok(Self::spawn(context, command, asked, limits, params.timeout_ms, identity))
@@ -100,8 +103,16 @@ impl ManagedProcess {
         let (launcher, pool) = (&Launcher::plain(), &FilePool::default());
         let (sandboxes, sandboxed_peers) = (&sandboxes, &Arc::default());
         let network_client = &(Arc::new(super::network::NoClient) as Arc<dyn NetworkClient>);
-        let context =
-            StartContext { launcher, config, sandboxes, sandboxed_peers, pool, network_client };
+        let log_totals = &Arc::default();
+        let context = StartContext {
+            launcher,
+            config,
+            sandboxes,
+            sandboxed_peers,
+            log_totals,
+            pool,
+            network_client,
+        };
         Self::start(context, params).unwrap()
     }
 
@@ -128,6 +139,7 @@ impl ManagedProcess {
             memory_bytes: cap.map_or(retained, |cap| cap.min(retained)),
             spill_bytes: config.spill_output_bytes_per_process,
             on_full: OnFull::Block,
+            totals: Arc::clone(context.log_totals),
         };
         let identity = (params.process_id, params.argv, NotificationDialect::Legacy);
         // It cannot ask for a sandbox, and has the ceilings all the same.

@@ -1,5 +1,6 @@
 //! A client's link to this server as sessions and processes see it: a socket, or the same program.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::outbox::Outbox;
 use super::server_requests::ServerRequests;
+use crate::ServerConfig;
 use crate::adapter::ManagedProcess;
 use crate::dispatch::Resources;
 use crate::feed::{FeedReader, SocketFeed};
@@ -48,6 +50,8 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 pub(crate) struct ClientConnection {
     id: ConnectionId,
     principal: Principal,
+    /// Of a client on TCP.
+    address: Option<SocketAddr>,
     /// `None` for a client in this program, whose calls need no flow control.
     socket: Option<Socket>,
     /// Takes requests and notifications for a client in this program, if that wants any.
@@ -79,6 +83,8 @@ impl ClientConnection {
     pub(super) fn over_socket(
         id: ConnectionId,
         principal: Principal,
+        address: Option<SocketAddr>,
+        config: &ServerConfig,
         outbox: Arc<Outbox>,
         memory: MemoryShare,
         prober: Prober,
@@ -98,10 +104,11 @@ impl ClientConnection {
         Self {
             id,
             principal,
+            address,
             socket: Some(socket),
             handler: OnceLock::new(),
             requests: Arc::new(ServerRequests::new(false)),
-            resources: Resources::limited(),
+            resources: Resources::limited(config),
         }
     }
 
@@ -109,6 +116,7 @@ impl ClientConnection {
         Self {
             id,
             principal: Principal::local(),
+            address: None,
             socket: None,
             handler: OnceLock::new(),
             requests: Arc::new(ServerRequests::new(true)),
@@ -121,6 +129,10 @@ impl ClientConnection {
     }
 
     /// Who the client is.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
     }
@@ -398,8 +410,18 @@ mod tests {
         let Connection { prober, .. } = memory().0;
         let outbox = Arc::new(Outbox::new(&lists));
         let (id, principal) = (ConnectionId(1), Principal::local());
-        let connection =
-            ClientConnection::over_socket(id, principal, outbox, lists.clone(), prober);
+        let connection = {
+            let config = ServerConfig::default();
+            ClientConnection::over_socket(
+                id,
+                principal,
+                None,
+                &config,
+                outbox,
+                lists.clone(),
+                prober,
+            )
+        };
         let mut reserved = connection.reserve_names(usize::MAX).await;
         let mut held = idle.hold();
         held.set(MIB / 2);

@@ -14,7 +14,7 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_transport::{CloseCode, Connection, TransportKind};
+use exec_server_transport::{CloseCode, Connection, Peer, TransportKind};
 use tokio::time::Instant;
 
 pub(crate) use client_connection::{ClientConnection, ConnectionId, Reservation};
@@ -24,6 +24,7 @@ pub(crate) use server_requests::RequestFailure;
 
 use crate::dispatch::Dispatcher;
 use crate::server::ServerState;
+use crate::telemetry::SessionEvent;
 use reader::{ReadEnd, Reader};
 
 /// How long a peer has to take the last answers and events.
@@ -62,6 +63,10 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     let Connection { mut incoming, mut outgoing, prober, kind, peer, principal, permit } =
         connection;
     let is_socket = matches!(kind, TransportKind::WebSocket | TransportKind::Unix);
+    let address = match &peer {
+        Some(Peer::Tcp { remote, .. }) => Some(*remote),
+        Some(Peer::Unix { .. }) | None => None,
+    };
     if is_socket && state.sandboxed_peers.may_include(peer, &state.files).await {
         tracing::warn!("refused a connection that may come from inside a sandbox of this server");
         outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
@@ -74,11 +79,14 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     let connection = Arc::new(ClientConnection::over_socket(
         id,
         principal,
+        address,
+        &state.config,
         Arc::clone(&outbox),
         memory.clone(),
         prober,
     ));
     let _registered = state.connections.register(&connection);
+    state.telemetry.connection_opened(&connection);
     let log_bytes = state.config.retained_output_bytes_per_process;
     let writer = tokio::spawn(writer::write(Arc::clone(&outbox), outgoing, log_bytes));
 
@@ -116,10 +124,12 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         if kind == TransportKind::Stdio {
             state.end_session(&session).await;
         } else if let Some(until) = session.detach(connection.id(), Instant::now()) {
+            state.telemetry.session(SessionEvent::Detached, &session, Some(&connection));
             state.expire_later(&session, until);
         }
     }
     connection.lose_session();
+    state.telemetry.connection_closed(&connection);
     outbox.close();
     connection.resources.files.end();
     if kind == TransportKind::Stdio {

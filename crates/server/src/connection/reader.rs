@@ -20,6 +20,7 @@ use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
 use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
+use crate::telemetry::SessionEvent;
 
 /// How often an idle connection is looked at before it is closed: work that ends between two looks
 /// must not count as none.
@@ -195,7 +196,8 @@ impl Reader {
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
         let bytes = bytes + REQUEST_OVERHEAD;
         let text = self.texts.count(bytes);
-        let reply = Reply::over_socket(&self.outbox, request.id, text);
+        let record = self.dispatcher.record(Method::from_name(&request.method));
+        let reply = Reply::over_socket(&self.outbox, request.id, text, record);
         tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
         let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
             // Those that need a session are checked by the dispatcher.
@@ -344,13 +346,18 @@ impl Reader {
                     ConfirmedBy::Receipt => BTreeMap::new(),
                 };
                 let resume = Resume { confirmed_by, detached_ttl: ttl, positions };
-                sessions.resume(&id, &resume, connection).await?
+                let session = sessions.resume(&id, &resume, connection).await?;
+                state.telemetry.session(SessionEvent::Resumed, &session, Some(connection));
+                session
             }
             None => {
                 let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
                 let settings = SessionSettings { confirmed_by, detached_ttl };
                 let (sandboxes, now) = (state.sandboxes.under(principal), Instant::now());
-                sessions.open(params.client_name, settings, sandboxes, connection, now)?
+                let session =
+                    sessions.open(params.client_name, settings, sandboxes, connection, now)?;
+                state.telemetry.session(SessionEvent::Opened, &session, Some(connection));
+                session
             }
         };
         let granted = session.settings().detached_ttl.as_millis();

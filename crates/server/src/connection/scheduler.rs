@@ -163,6 +163,7 @@ mod tests {
     use super::*;
     use crate::connection::outbox::Outbox;
     use crate::dispatch::RequestTexts;
+    use crate::telemetry::RequestRecord;
     use exec_server_protocol::RequestId;
     use exec_server_transport::MemoryBudget;
 
@@ -180,7 +181,12 @@ mod tests {
 
     fn counted_reply(id: i64, texts: &Arc<RequestTexts>, bytes: usize) -> Reply {
         let outbox = Arc::new(Outbox::default());
-        Reply::over_socket(&outbox, RequestId::Integer(id), texts.count(bytes))
+        Reply::over_socket(
+            &outbox,
+            RequestId::Integer(id),
+            texts.count(bytes),
+            RequestRecord::unobserved(),
+        )
     }
 
     fn names(calls: &[(Call, Reply)]) -> Vec<&'static str> {

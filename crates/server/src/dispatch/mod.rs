@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exec_server_protocol::{
     Call, CloseStdinResponse, Empty, Enforcement, EnvironmentStatus, ErrorKind, ErrorSubject,
-    ExecParams, ExecResponse, ExecWriteResponse, ListParams, ObserveParams, Principal, ReadParams,
-    ResizeParams, Role, RpcError, SandboxType, SessionCloseParams, SessionInfo,
+    ExecParams, ExecResponse, ExecWriteResponse, ListParams, Method, ObserveParams, Principal,
+    ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams, SessionInfo,
     SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
     TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
 };
@@ -34,6 +34,7 @@ use crate::connection::ClientConnection;
 use crate::feed::{FeedReader, feed_in_process};
 use crate::server::ServerState;
 use crate::sessions::Session;
+use crate::telemetry::RequestRecord;
 use tasks::TaskSet;
 
 /// Calls of one socket that may wait at once; one more is refused.
@@ -71,17 +72,25 @@ impl Dispatcher {
         &self.runtime
     }
 
+    /// A request of this client has come; `None` if its method is not known.
+    pub(crate) fn record(&self, method: Option<Method>) -> RequestRecord {
+        RequestRecord::begin(&self.state.telemetry, &self.connection, method)
+    }
+
     pub(crate) fn tasks(&self) -> &TaskSet {
         &self.tasks
     }
 
     /// Runs a call of a session, which must be this connection's.
-    pub(crate) fn call(&self, session: &Arc<Session>, call: Call, reply: Reply) {
+    pub(crate) fn call(&self, session: &Arc<Session>, call: Call, mut reply: Reply) {
         if let Err(error) = check_role(self.connection.principal(), &call) {
             return reply.fail(error);
         }
         match session.check_attached(self.connection.id()) {
-            Ok(()) => self.run(session, call, reply),
+            Ok(()) => match reply.begin(session, &call) {
+                Ok(()) => self.run(session, call, reply),
+                Err(error) => reply.fail(error),
+            },
             // A server that stops ends its sessions: that is the reason to tell.
             Err(error) => reply.fail(self.state.sessions.check_draining().err().unwrap_or(error)),
         }
@@ -226,7 +235,7 @@ impl Dispatcher {
         let (id, claim_name) = (params.process_id.clone(), params.claim_name);
         let timeout_ms = params.timeout_ms;
         let state = Arc::clone(&self.state);
-        let client = session.network_client();
+        let client = session.network_client(&self.state.telemetry);
         let start = || ManagedProcess::start(state.start_context(session, &client), params);
         self.start_with(session, (id, claim_name), start, reply, move |process, reply| {
             let enforcement = process.enforcement();
@@ -243,7 +252,7 @@ impl Dispatcher {
     fn start_legacy(&self, session: &Arc<Session>, params: ExecParams, reply: Reply) {
         let id = params.process_id.clone();
         let state = Arc::clone(&self.state);
-        let client = session.network_client();
+        let client = session.network_client(&self.state.telemetry);
         let start = || ManagedProcess::start_legacy(state.start_context(session, &client), params);
         self.start_with(session, (id, false), start, reply, |process, reply| {
             let process_id = process.id().to_owned();
@@ -266,7 +275,7 @@ impl Dispatcher {
         let (connection, sink) = (&self.connection, reply.take_sink());
         match self.state.start_process(session, connection, &process_id, claim_name, start) {
             Err(error) => reply.fail(error),
-            Ok((process, outcome)) => {
+            Ok((process, outcome, permit)) => {
                 let started = Arc::clone(&process);
                 if let Some(sink) = sink {
                     let reader =
@@ -278,11 +287,10 @@ impl Dispatcher {
                         drop(feeding);
                     });
                 }
-                self.state.supervise(Arc::clone(session), process, outcome, move |outcome| {
-                    match outcome {
-                        Ok(()) => answer(&started, reply),
-                        Err(error) => reply.fail(start_error(&process_id, &error)),
-                    }
+                let running = (process, outcome, permit);
+                self.state.supervise(Arc::clone(session), running, move |outcome| match outcome {
+                    Ok(()) => answer(&started, reply),
+                    Err(error) => reply.fail(start_error(&process_id, &error)),
                 });
             }
         }

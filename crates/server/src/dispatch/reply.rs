@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::{
-    Base64ResponseWriter, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse, RequestId,
-    Respond, Rpc, RpcError, bytes_response, error_response, response, rpc,
+    Base64ResponseWriter, Call, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse,
+    RequestId, Respond, Rpc, RpcError, bytes_response, error_response, response, rpc,
 };
 use exec_server_transport::Holding;
 
@@ -12,6 +12,8 @@ use super::events::EventStream;
 use crate::adapter::LargeFile;
 use crate::connection::{ClientConnection, Outbox, RequestPermit};
 use crate::feed::SocketFeed;
+use crate::sessions::Session;
+use crate::telemetry::RequestRecord;
 
 /// Dropping it unanswered answers with an internal error: no client waits for ever.
 pub(crate) struct Reply {
@@ -19,6 +21,7 @@ pub(crate) struct Reply {
     permit: Option<RequestPermit>,
     /// Counts until the request is answered.
     _text: Option<RequestText>,
+    record: Option<RequestRecord>,
 }
 
 enum ReplyTo {
@@ -29,14 +32,38 @@ enum ReplyTo {
 }
 
 impl Reply {
-    pub(crate) fn over_socket(outbox: &Arc<Outbox>, id: RequestId, text: RequestText) -> Self {
-        let outbox = Arc::clone(outbox);
-        Self { to: Some(ReplyTo::Socket { outbox, id }), permit: None, _text: Some(text) }
+    pub(crate) fn over_socket(
+        outbox: &Arc<Outbox>,
+        id: RequestId,
+        text: RequestText,
+        record: RequestRecord,
+    ) -> Self {
+        let to = Some(ReplyTo::Socket { outbox: Arc::clone(outbox), id });
+        Self { to, permit: None, _text: Some(text), record: Some(record) }
     }
 
-    pub(crate) fn in_process(respond: Respond, events: Option<Arc<dyn EventSink>>) -> Self {
+    pub(crate) fn in_process(
+        respond: Respond,
+        events: Option<Arc<dyn EventSink>>,
+        record: RequestRecord,
+    ) -> Self {
         let to = Some(ReplyTo::InProcess { respond, events });
-        Self { to, permit: None, _text: None }
+        Self { to, permit: None, _text: None, record: Some(record) }
+    }
+
+    /// For the audit log. Fails if the call must not run.
+    pub(crate) fn begin(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
+        match &mut self.record {
+            Some(record) => record.run(session, call),
+            None => Ok(()),
+        }
+    }
+
+    /// Every way to answer passes here, once.
+    fn answered(&mut self, error: Option<&RpcError>) {
+        if let Some(record) = self.record.take() {
+            record.answered(error);
+        }
     }
 
     pub(crate) fn with_permit(mut self, permit: RequestPermit) -> Self {
@@ -81,11 +108,13 @@ impl Reply {
     }
 
     pub(crate) fn fail(mut self, error: RpcError) {
+        self.answered(Some(&error));
         self.to.take().expect("a reply is sent once, by value").fail(error);
     }
 
     /// Makes the response, to be sent later.
     pub(crate) fn prepare<M: Rpc>(mut self, result: Result<M::Response, RpcError>) -> Prepared {
+        self.answered(result.as_ref().err());
         let response = match self.to.take().expect("a reply is sent once, by value") {
             ReplyTo::InProcess { respond, .. } => {
                 let result = result.map(M::into_response);
@@ -176,6 +205,7 @@ impl Reply {
             Ok(message) if message.len() <= outbox.max_response() => {
                 outbox.push_events(message, feed, seq);
                 self.to = None;
+                self.answered(None);
             }
             _ => self.send::<M>(Ok(result)),
         }
@@ -190,6 +220,7 @@ impl Reply {
 
     /// Answers a request that came over a socket.
     fn push(mut self, message: Vec<u8>) {
+        self.answered(None);
         if let Some(ReplyTo::Socket { outbox, id }) = self.to.take() {
             outbox.push(sendable(&outbox, &id, message));
         }
@@ -311,7 +342,9 @@ impl std::fmt::Debug for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(to) = self.to.take() {
-            to.fail(RpcError::internal("the request was abandoned by the server"));
+            let error = RpcError::internal("the request was abandoned by the server");
+            self.answered(Some(&error));
+            to.fail(error);
         }
     }
 }
@@ -331,7 +364,7 @@ mod tests {
         let text = Arc::new(RequestTexts::default()).count(0);
         // Only large answers are counted, and they repeat the id.
         let id = RequestId::String("x".repeat(100_000));
-        let reply = Reply::over_socket(&outbox, id, text);
+        let reply = Reply::over_socket(&outbox, id, text, RequestRecord::unobserved());
         let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));
         catch_unwind(answer).unwrap_err();
         assert!(budget.used() > 0, "nothing waits to be sent");
@@ -343,7 +376,8 @@ mod tests {
         let budget = MemoryBudget::new(1 << 20);
         let outbox = Arc::new(Outbox::new(&budget.share()));
         let text = Arc::new(RequestTexts::default()).count(0);
-        let reply = Reply::over_socket(&outbox, RequestId::Integer(1), text);
+        let reply =
+            Reply::over_socket(&outbox, RequestId::Integer(1), text, RequestRecord::unobserved());
         let len = outbox.max_response() + 1;
         reply.fail(RpcError::invalid_request("x".repeat(len)));
         assert!(!outbox.is_closed() && budget.used() < len, "{} bytes wait", budget.used());

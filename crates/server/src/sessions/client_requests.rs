@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use exec_server_host::network::gate::DecisionRecord;
 use exec_server_protocol::{
     NetworkDecision, NetworkPolicyDecisionNotification, NetworkPolicyRequestParams,
     ServerNotification, ServerRequest, server_request,
@@ -14,10 +15,14 @@ use tokio::time::Instant;
 use super::session::Session;
 use crate::adapter::NetworkClient;
 use crate::connection::{ConnectionId, RequestFailure};
+use crate::telemetry::Telemetry;
 
 /// A session as gates of its processes see it: they must not keep it.
 #[derive(Debug)]
-struct SessionNetworkClient(Weak<Session>);
+struct SessionNetworkClient {
+    session: Weak<Session>,
+    telemetry: Arc<Telemetry>,
+}
 
 impl NetworkClient for SessionNetworkClient {
     fn ask(
@@ -26,7 +31,8 @@ impl NetworkClient for SessionNetworkClient {
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<NetworkDecision, String>> + Send>> {
         Box::pin(async move {
-            let session = self.0.upgrade().ok_or_else(|| "the session has ended".to_owned())?;
+            let session =
+                self.session.upgrade().ok_or_else(|| "the session has ended".to_owned())?;
             let asked =
                 session.ask_client::<server_request::NetworkPolicyRequest>(&params, deadline);
             match asked.await {
@@ -37,15 +43,24 @@ impl NetworkClient for SessionNetworkClient {
     }
 
     fn notify(&self, decision: NetworkPolicyDecisionNotification) {
-        if let Some(session) = self.0.upgrade() {
+        if let Some(session) = self.session.upgrade() {
             session.notify(decision);
         }
+    }
+
+    fn record(&self, process_id: &str, decision: &DecisionRecord) {
+        let session = self.session.upgrade();
+        self.telemetry.network_decision(session.as_deref(), process_id, decision);
     }
 }
 
 impl Session {
-    pub(crate) fn network_client(self: &Arc<Self>) -> Arc<dyn NetworkClient> {
-        Arc::new(SessionNetworkClient(Arc::downgrade(self)))
+    pub(crate) fn network_client(
+        self: &Arc<Self>,
+        telemetry: &Arc<Telemetry>,
+    ) -> Arc<dyn NetworkClient> {
+        let (session, telemetry) = (Arc::downgrade(self), Arc::clone(telemetry));
+        Arc::new(SessionNetworkClient { session, telemetry })
     }
 
     /// Asks the client of this session, and waits for its answer until the deadline. If the

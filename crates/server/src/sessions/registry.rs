@@ -127,8 +127,9 @@ impl SessionRegistry {
         self.visible_to(by).iter().find_map(|session| session.find(process_id))
     }
 
-    pub(crate) fn remove(&self, id: &str) {
-        self.lock().sessions.remove(id);
+    /// Whether it was there.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        self.lock().sessions.remove(id).is_some()
     }
 
     /// From now on nothing new begins.

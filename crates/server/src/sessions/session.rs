@@ -282,6 +282,12 @@ impl Session {
         attached && process.is_delivered()
     }
 
+    /// Processes that run, and finished ones that can still be read.
+    pub(crate) fn process_counts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.running, state.processes.len() - state.running)
+    }
+
     /// Whether a process of it runs.
     pub(crate) fn is_working(&self) -> bool {
         self.lock().running > 0

@@ -3,27 +3,31 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use exec_server_protocol::{Principal, Subject};
+use bytes::Bytes;
+use exec_server_protocol::{Principal, Role, Subject};
+use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
-use hyper::{Request, StatusCode};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use super::accept::{Admission, Client, Decision};
-use super::connection_limits::{self, ConnectionLimits, ConnectionPermit};
-use super::gate::{Answer, Gate, answer};
+use super::gate::{Answer, Gate, answer, asks_for_upgrade, only_get};
+use super::monitor::{ListenerMonitor, Refusal, RefusalReason};
 use crate::auth::{
     AmbiguousToken, Authenticator, FailedAttempts, TokenError, find_token, selected_subprotocol,
 };
 use crate::connection::Peer;
+use crate::subject_limits::{Full as LimitReached, SubjectLimits, SubjectPermit};
 
 /// Who is let in.
 pub(super) struct ClientAdmission {
     pub(super) gate: Gate,
     pub(super) identification: Identification,
     pub(super) failed_attempts: Mutex<FailedAttempts>,
-    pub(super) limits: Arc<ConnectionLimits>,
+    pub(super) limits: Arc<SubjectLimits>,
     pub(super) handshake_timeout: Duration,
+    pub(super) monitor: Option<Arc<dyn ListenerMonitor>>,
 }
 
 /// How a listener knows its clients.
@@ -51,21 +55,28 @@ enum AuthFailure {
 }
 
 impl Admission for ClientAdmission {
-    type Grant = (Principal, ConnectionPermit);
+    type Grant = (Principal, SubjectPermit);
 
     async fn decide(&self, request: Request<Incoming>, client: &Client) -> Decision<Self::Grant> {
         if let Err(answer) = self.gate.admit(&request) {
+            if answer.status == StatusCode::FORBIDDEN {
+                self.report(client, RefusalReason::Name);
+            }
             return Decision::Answer(answer.into_response());
         }
         let principal = match self.check_credentials(&request, client) {
             Ok(principal) => principal,
             Err(failure) => {
+                self.report(client, RefusalReason::Credentials);
                 let delay = self.note_failure(client, &failure);
                 drop(request);
                 sleep(delay).await;
                 return Decision::Answer(unauthorized().into_response());
             }
         };
+        if let Some(response) = self.answer_metrics(&request, client, principal.as_ref()) {
+            return Decision::Answer(response);
+        }
         match self.admit(&request, client, principal) {
             Err(answer) => Decision::Answer(answer.into_response()),
             Ok((key, principal, permit)) => {
@@ -102,12 +113,40 @@ impl ClientAdmission {
         }
     }
 
+    /// `None` for another request. Where clients need credentials, the metrics of all of them are for
+    /// administrators; where they do not, they are for everyone on this machine.
+    fn answer_metrics<B>(
+        &self,
+        request: &Request<B>,
+        client: &Client,
+        principal: Option<&Principal>,
+    ) -> Option<Response<Full<Bytes>>> {
+        if request.uri().path() != "/metrics" || asks_for_upgrade(request.headers()) {
+            return None;
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Some(only_get().into_response());
+        }
+        let is_named = |principal: &Principal| matches!(principal.subject, Subject::Named(_));
+        if principal.is_some_and(|it| is_named(it) && it.role != Role::Admin) {
+            self.report(client, RefusalReason::Credentials);
+            let text = "metrics are for tokens with the role admin";
+            return Some(answer(StatusCode::FORBIDDEN, text).into_response());
+        }
+        let text = self.monitor.as_ref()?.metrics()?;
+        let mut response = Response::new(Full::from(text));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        Some(response)
+    }
+
     fn admit<B>(
         &self,
         request: &Request<B>,
         client: &Client,
         principal: Option<Principal>,
-    ) -> Result<(HeaderValue, Principal, ConnectionPermit), Answer> {
+    ) -> Result<(HeaderValue, Principal, SubjectPermit), Answer> {
         let key = self.gate.route(request)?;
         let principal = match (principal, &self.identification) {
             (Some(principal), _) => Some(principal),
@@ -116,9 +155,25 @@ impl ClientAdmission {
             }
             (None, _) => None,
         };
-        let principal = principal.ok_or_else(other_user)?;
-        let permit = self.limits.admit(&principal.subject).map_err(full)?;
+        let principal = principal.ok_or_else(|| {
+            self.report(client, RefusalReason::OtherUser);
+            other_user()
+        })?;
+        let permit = self.limits.admit(&principal.subject).map_err(|reached| {
+            self.report(client, RefusalReason::Limit);
+            full(reached)
+        })?;
         Ok((key, principal, permit))
+    }
+
+    fn report(&self, client: &Client, reason: RefusalReason) {
+        let address = match client.peer {
+            Some(Peer::Tcp { remote, .. }) => Some(remote),
+            Some(Peer::Unix { .. }) | None => None,
+        };
+        if let Some(monitor) = &self.monitor {
+            monitor.refused(&Refusal { address, reason });
+        }
     }
 
     /// Local commands come and go; clients with credentials are worth a line.
@@ -161,13 +216,13 @@ fn other_user() -> Answer {
     answer(StatusCode::FORBIDDEN, text)
 }
 
-fn full(full: connection_limits::Full) -> Answer {
+fn full(full: LimitReached) -> Answer {
     match full {
-        connection_limits::Full::Server => {
+        LimitReached::Server => {
             let text = "the server has as many connections as max_connections allows";
             answer(StatusCode::SERVICE_UNAVAILABLE, text)
         }
-        connection_limits::Full::Subject => {
+        LimitReached::Subject => {
             let text = "this client has as many connections as max_connections_per_subject allows";
             answer(StatusCode::TOO_MANY_REQUESTS, text)
         }

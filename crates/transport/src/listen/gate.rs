@@ -150,7 +150,7 @@ fn draining() -> Answer {
     answer(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
 }
 
-fn only_get() -> Answer {
+pub(super) fn only_get() -> Answer {
     let refusal = answer(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here");
     refusal.with(hyper::header::ALLOW, "GET")
 }

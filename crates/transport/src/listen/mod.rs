@@ -6,10 +6,10 @@
 
 mod accept;
 mod admission;
-mod connection_limits;
 mod gate;
 mod handshakes;
 mod http;
+mod monitor;
 mod unix;
 mod url;
 
@@ -28,14 +28,15 @@ use tokio::task::JoinHandle;
 
 use crate::auth::{Authenticator, FailedAttempts};
 use crate::connection::{Connection, Peer};
+use crate::subject_limits::{SubjectLimits, SubjectPermit};
 use crate::tls::TlsServer;
 use crate::websocket::KeepAlive;
 use accept::{BoundSocket, Reception, accept_all};
 use admission::{ClientAdmission, Identification};
-pub use connection_limits::{ConnectionLimits, ConnectionPermit};
 use gate::{Gate, HostRule};
 use handshakes::Handshakes;
 pub use http::{HttpHandler, HttpListener, HttpListenerOptions, HttpReply};
+pub use monitor::{ListenerMonitor, Refusal, RefusalReason};
 use unix::SocketFile;
 pub use url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 
@@ -62,13 +63,14 @@ pub struct ListenerOptions {
     /// Whether the file of a Unix socket is open to other users. Who they are is `identify_user`'s
     /// business.
     pub open_to_other_users: bool,
-    pub limits: Arc<ConnectionLimits>,
+    pub limits: Arc<SubjectLimits>,
     pub keep_alive: KeepAlive,
     /// From `accept` to the end of the upgrade.
     pub handshake_timeout: Duration,
     /// Handshakes at once. One more, and the oldest is dropped: sockets that say nothing cannot keep
     /// out one that does, nor use up the descriptors.
     pub max_handshakes: usize,
+    pub monitor: Option<Arc<dyn ListenerMonitor>>,
 }
 
 impl Default for ListenerOptions {
@@ -81,10 +83,11 @@ impl Default for ListenerOptions {
             insecure: false,
             identify_user: |_| Some(Subject::LocalUser),
             open_to_other_users: false,
-            limits: ConnectionLimits::new(usize::MAX, usize::MAX),
+            limits: SubjectLimits::new(usize::MAX, usize::MAX),
             keep_alive: KeepAlive::default(),
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 512,
+            monitor: None,
         }
     }
 }
@@ -122,7 +125,7 @@ pub enum BindError {
 pub struct Listener {
     url: ListenUrl,
     readiness: Readiness,
-    connections: mpsc::Receiver<(Connection, (Principal, ConnectionPermit))>,
+    connections: mpsc::Receiver<(Connection, (Principal, SubjectPermit))>,
     acceptor: JoinHandle<()>,
     _file: Option<SocketFile>,
 }
@@ -176,6 +179,7 @@ impl Listener {
             failed_attempts: Mutex::new(FailedAttempts::default()),
             limits: options.limits,
             handshake_timeout: options.handshake_timeout,
+            monitor: options.monitor,
         };
         let reception = Reception {
             admission,

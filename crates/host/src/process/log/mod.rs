@@ -12,6 +12,7 @@ mod snapshot;
 mod spill;
 mod spill_thread;
 mod state;
+mod totals;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 pub use cursor::{Budget, Cursor, Delivered, Page};
 pub use snapshot::Snapshot;
 pub use spill_thread::start_spill_thread;
+pub use totals::LogTotals;
 
 use super::launch::ExitRecord;
 use state::{LogPosition, State};
@@ -86,12 +88,20 @@ pub enum OnFull {
     Discard,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LogLimits {
     pub memory_bytes: usize,
     /// 0: no spill file.
     pub spill_bytes: u64,
     pub on_full: OnFull,
+    /// Those of all logs.
+    pub totals: Arc<LogTotals>,
+}
+
+impl LogLimits {
+    fn memory_bound(&self) -> usize {
+        self.totals.memory_bound(self.memory_bytes)
+    }
 }
 
 /// Told when a log has grown. Called with the log locked: do little, and do not call the log.
@@ -139,8 +149,8 @@ impl Log {
     #[must_use]
     pub fn new(limits: LogLimits) -> Self {
         Self {
-            limits,
             state: Mutex::new(State::new(&limits)),
+            limits,
             grew: Notify::new(),
             room: Notify::new(),
             spilling: tokio::sync::Mutex::new(()),
@@ -168,7 +178,7 @@ impl Log {
         let seq = seq.min(state.progress.next_seq - 1);
         if seq > state.confirmed.seq {
             state.confirmed = LogPosition { seq, offset: state.offset_after(seq) };
-            state.evict_confirmed(self.limits.memory_bytes);
+            state.evict_confirmed(&self.limits);
             drop(state);
             self.room.notify_waiters();
         }
@@ -251,6 +261,7 @@ impl Log {
         let mut state = self.lock();
         state.ownerless = true;
         state.spill = None;
+        state.account(&self.limits);
         drop(state);
         self.room.notify_waiters();
     }
@@ -263,7 +274,7 @@ impl Log {
     fn append(&self, mut state: MutexGuard<'_, State>, event: Event) {
         let waiters = NotifyOnDrop(&self.grew);
         state.push(event, Instant::now());
-        state.evict_confirmed(self.limits.memory_bytes);
+        state.evict_confirmed(&self.limits);
         for listener in &state.listeners {
             if let Some(listener) = listener.upgrade() {
                 listener.log_grew();
@@ -299,7 +310,7 @@ impl Log {
 
     /// Brings memory back within its bound: to the spill file, or, where the start asked for it, away.
     pub(crate) async fn settle(&self) {
-        if !self.lock().is_over(self.limits.memory_bytes) {
+        if !self.lock().is_over(&self.limits) {
             return;
         }
         let _in_order = self.spilling.lock().await;
@@ -312,6 +323,7 @@ impl Log {
                     if !state.discards(&self.limits) || !state.discard_oldest(&self.limits) {
                         return;
                     }
+                    state.account(&self.limits);
                 }
             }
         }
@@ -322,7 +334,11 @@ impl Log {
         let encoded = spill::encode(&batch.entries);
         let len = encoded.len() as u64;
         match spill_thread::run(move || spill::write(file, at, &encoded)).await {
-            Ok(file) => self.lock().spilled(file, at, len, &batch.entries),
+            Ok(file) => {
+                let mut state = self.lock();
+                state.spilled(file, at, len, &batch.entries);
+                state.account(&self.limits);
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot spill output; the log is bounded by memory alone");
                 self.lock().spill_failed = true;

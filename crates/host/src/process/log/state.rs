@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::snapshot::Heads;
 use super::spill::{self, Spill};
+use super::totals::{LogTotals, Share};
 use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, LogListener, OnFull, Progress};
 
 /// A reader that does not make room for a chunk in this time does not keep up.
@@ -34,6 +35,14 @@ pub(super) struct State {
     pub(super) confirmed: LogPosition,
     pub(super) heads: Heads,
     pub(super) listeners: Vec<Weak<dyn LogListener>>,
+    share: Share,
+    totals: Arc<LogTotals>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.share.update(&self.totals, 0, 0);
+    }
 }
 
 /// A place between two events.
@@ -60,13 +69,22 @@ impl State {
             confirmed: LogPosition::default(),
             heads: Heads::new(limits.memory_bytes),
             listeners: Vec::new(),
+            share: Share::default(),
+            totals: Arc::clone(&limits.totals),
         }
+    }
+
+    /// Brings the totals up to date, after every change of what is held.
+    pub(super) fn account(&mut self, limits: &LogLimits) {
+        let spilled = self.spilled_bytes();
+        self.share.update(&limits.totals, self.memory_cost as u64, spilled);
     }
 
     pub(super) fn push(&mut self, event: Event, now: Instant) {
         let (seq, offset) = (self.progress.next_seq, self.end_offset);
         let entry = Entry { seq, offset, at: now, event };
         self.end_offset = entry.end_offset();
+        self.totals.add_output(self.end_offset - offset);
         self.progress.next_seq += 1;
         self.memory_cost += entry.cost();
         self.memory.push_back(entry);
@@ -78,9 +96,9 @@ impl State {
         }
     }
 
-    pub(super) fn is_over(&self, memory_bytes: usize) -> bool {
+    pub(super) fn is_over(&self, limits: &LogLimits) -> bool {
         // One entry always stays: whatever its size, it is the newest.
-        self.memory_cost > memory_bytes && self.memory.len() > 1
+        self.memory_cost > limits.memory_bound() && self.memory.len() > 1
     }
 
     pub(super) fn first_in_memory(&self) -> u64 {
@@ -136,17 +154,18 @@ impl State {
     }
 
     /// Drops confirmed events that do not fit into memory. Unconfirmed ones are never touched here.
-    pub(super) fn evict_confirmed(&mut self, memory_bytes: usize) {
+    pub(super) fn evict_confirmed(&mut self, limits: &LogLimits) {
         self.release_spilled(self.confirmed.seq);
         while self.spill.is_none()
-            && self.is_over(memory_bytes)
+            && self.is_over(limits)
             && self.memory.front().is_some_and(|entry| entry.seq <= self.confirmed.seq)
         {
             self.pop_memory();
         }
-        if !self.is_over(memory_bytes) {
+        if !self.is_over(limits) {
             self.spill_failed = false; // The disk may have room again by the next time it is needed.
         }
+        self.account(limits);
     }
 
     /// Whether the oldest output makes room for new.
@@ -155,10 +174,10 @@ impl State {
     }
 
     pub(super) fn has_room(&self, limits: &LogLimits) -> bool {
-        if !self.is_over(limits.memory_bytes) || self.discards(limits) {
+        if !self.is_over(limits) || self.discards(limits) {
             return true;
         }
-        !self.spill_failed && self.spilled_bytes() < limits.spill_bytes
+        !self.spill_failed && self.may_spill(limits)
     }
 
     /// Until when to wait for the reader before another chunk; `None`: not at all.
@@ -178,18 +197,23 @@ impl State {
         (until > now).then_some(until)
     }
 
+    fn may_spill(&self, limits: &LogLimits) -> bool {
+        self.spilled_bytes() < limits.spill_bytes && limits.totals.may_spill()
+    }
+
     pub(super) fn spilled_bytes(&self) -> u64 {
         self.spill.as_ref().map_or(0, Spill::len)
     }
 
     /// The oldest entries of memory, when they must and may go to the file.
     pub(super) fn next_spill_batch(&self, limits: &LogLimits) -> Option<spill::Batch> {
-        let full = self.spilled_bytes() >= limits.spill_bytes;
-        if self.ownerless || self.spill_failed || full || !self.is_over(limits.memory_bytes) {
+        let full = !self.may_spill(limits);
+        if self.ownerless || self.spill_failed || full || !self.is_over(limits) {
             return None;
         }
         // A little more than needed, so that small chunks do not cost a write each.
-        let goal = limits.memory_bytes - limits.memory_bytes.min(spill::BATCH_BYTES);
+        let bound = limits.memory_bound();
+        let goal = bound - bound.min(spill::BATCH_BYTES);
         let mut left = self.memory_cost;
         let mut entries = Vec::new();
         for entry in self.memory.iter().take(self.memory.len() - 1) {
@@ -228,13 +252,17 @@ impl State {
 
     /// Forgets the oldest block or entry, confirmed or not, if memory is over its bound.
     pub(super) fn discard_oldest(&mut self, limits: &LogLimits) -> bool {
-        if !self.is_over(limits.memory_bytes) {
+        if !self.is_over(limits) {
             return false;
         }
+        let kept_from = self.first_retained().offset.max(self.confirmed.offset);
         match self.spill.as_ref().and_then(Spill::first_block_end) {
             Some(last) => self.release_spilled(last),
             None => self.pop_memory(),
         }
+        // What a client has already is not missed.
+        let lost = self.first_retained().offset.saturating_sub(kept_from);
+        self.totals.add_discarded(lost);
         true
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 
 fn log(memory_bytes: usize, spill_bytes: u64, on_full: OnFull) -> Log {
-    Log::new(LogLimits { memory_bytes, spill_bytes, on_full })
+    Log::new(LogLimits { memory_bytes, spill_bytes, on_full, totals: Arc::default() })
 }
 
 fn exit() -> ExitRecord {
@@ -272,8 +272,13 @@ async fn a_snapshot_has_head_and_tail() {
 
 #[tokio::test]
 async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written() {
-    let limits = LogLimits { memory_bytes: 1000, spill_bytes: 1 << 20, on_full: OnFull::Block };
-    let log = Log::new(limits);
+    let limits = LogLimits {
+        memory_bytes: 1000,
+        spill_bytes: 1 << 20,
+        on_full: OnFull::Block,
+        totals: Arc::default(),
+    };
+    let log = Log::new(limits.clone());
     produce(&log, numbered(1, 1000)).await;
     produce(&log, numbered(2, 1000)).await;
     log.append_output(Stream::Stdout, numbered(3, 1000).into());
@@ -288,7 +293,12 @@ async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written
 
 #[test]
 fn a_reader_has_one_deadline_until_it_makes_room() {
-    let limits = LogLimits { memory_bytes: 1000, spill_bytes: 1 << 20, on_full: OnFull::Block };
+    let limits = LogLimits {
+        memory_bytes: 1000,
+        spill_bytes: 1 << 20,
+        on_full: OnFull::Block,
+        totals: Arc::default(),
+    };
     let (mut state, begin) = (State::new(&limits), Instant::now());
     let after = |millis| begin + Duration::from_millis(millis);
     let output = || Event::Output { stream: Stream::Stdout, bytes: vec![0; 400].into() };
@@ -403,4 +413,51 @@ async fn events_of_the_last_moments_are_found() {
         assert!(found <= exact && found > 0, "{found} for {exact}");
         assert!(log.lock().spill.as_ref().unwrap().block_of(found).is_some());
     }
+}
+
+#[tokio::test]
+async fn logs_keep_little_in_memory_when_all_of_them_have_too_much() {
+    start_spill_thread();
+    let totals = Arc::new(LogTotals::bounded(300 << 10, 400 << 10));
+    let new_log = || {
+        let (memory_bytes, spill_bytes, on_full) = (1 << 20, 1 << 30, OnFull::Block);
+        Log::new(LogLimits { memory_bytes, spill_bytes, on_full, totals: Arc::clone(&totals) })
+    };
+    let (one, other) = (new_log(), new_log());
+    let chunk = || vec![b'x'; 64 << 10];
+    for _ in 0..4 {
+        assert!(produce(&one, chunk()).await);
+    }
+    assert_eq!(totals.spilled_bytes(), 0, "one log alone may have its megabyte");
+    while produce(&other, chunk()).await {}
+    assert!(totals.spilled_bytes() >= 400 << 10, "{totals:?}");
+    assert!(totals.spilled_bytes() < 800 << 10, "{totals:?}");
+    assert!(totals.memory_bytes() < 500 << 10, "{totals:?}");
+    let output = totals.output_bytes();
+    drop(other);
+    assert_eq!(totals.spilled_bytes(), 0);
+    one.confirm(u64::MAX);
+    drop(one);
+    assert_eq!((totals.memory_bytes(), totals.output_bytes()), (0, output));
+}
+
+#[tokio::test]
+async fn discarded_output_is_counted_unless_the_client_had_it() {
+    let totals = Arc::<LogTotals>::default();
+    let limits = LogLimits {
+        memory_bytes: 10_000,
+        spill_bytes: 0,
+        on_full: OnFull::Discard,
+        totals: Arc::clone(&totals),
+    };
+    let log = Log::new(limits);
+    for _ in 0..20 {
+        assert!(produce(&log, vec![b'x'; 1000]).await);
+        log.confirm(u64::MAX);
+    }
+    assert_eq!(totals.discarded_bytes(), 0);
+    for _ in 0..20 {
+        assert!(produce(&log, vec![b'x'; 1000]).await);
+    }
+    assert!((10_000..=12_000).contains(&totals.discarded_bytes()), "{totals:?}");
 }

@@ -27,6 +27,9 @@ pub(crate) trait NetworkClient: Debug + Send + Sync {
 
     /// Must not block; may be dropped.
     fn notify(&self, decision: NetworkPolicyDecisionNotification);
+
+    /// For the operator: the client may not want to be told.
+    fn record(&self, process_id: &str, decision: &DecisionRecord);
 }
 
 /// A client that never answers.
@@ -45,6 +48,8 @@ impl NetworkClient for NoClient {
     }
 
     fn notify(&self, _: NetworkPolicyDecisionNotification) {}
+
+    fn record(&self, _: &str, _: &DecisionRecord) {}
 }
 
 /// Speaks for one process.
@@ -95,6 +100,7 @@ impl GateClient for ProcessGateClient {
     }
 
     fn decided(&self, record: &DecisionRecord) {
+        self.client.record(&self.process_id, record);
         if !self.is_told {
             return;
         }

@@ -10,10 +10,9 @@ use exec_server_protocol::{
 use tokio::sync::oneshot;
 
 use super::id_table::{IdRules, IdTable};
+use crate::ServerConfig;
 use crate::adapter::{Upload, Watches};
 
-const MAX_HANDLES: usize = 128;
-const MAX_WATCHES: usize = 1000;
 /// As many as may run at once by default.
 const MAX_SEARCHES: usize = 64;
 
@@ -42,8 +41,10 @@ pub(crate) enum FileHandle {
 }
 
 impl Files {
-    pub(crate) fn limited() -> Self {
-        Self::with_limits(MAX_HANDLES, MAX_WATCHES, MAX_SEARCHES)
+    pub(crate) fn limited(config: &ServerConfig) -> Self {
+        let (handles, watches) =
+            (config.max_handles_per_connection, config.max_watches_per_connection);
+        Self::with_limits(handles, watches, MAX_SEARCHES)
     }
 
     pub(crate) fn unlimited() -> Self {

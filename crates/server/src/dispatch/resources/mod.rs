@@ -8,6 +8,8 @@ mod id_table;
 pub(crate) use bodies::{HttpBodies, HttpStream, StreamWindow, WholeRequest};
 pub(crate) use files::{FileHandle, Files, WatchTask};
 
+use crate::ServerConfig;
+
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) files: Files,
@@ -16,8 +18,8 @@ pub(crate) struct Resources {
 
 impl Resources {
     /// For a client that is not trusted with the server's memory.
-    pub(crate) fn limited() -> Self {
-        Self { files: Files::limited(), bodies: HttpBodies::limited() }
+    pub(crate) fn limited(config: &ServerConfig) -> Self {
+        Self { files: Files::limited(config), bodies: HttpBodies::limited() }
     }
 
     /// Nothing of it is wanted any more.

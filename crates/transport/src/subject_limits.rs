@@ -1,4 +1,4 @@
-//! How many connections there may be, in all and of one subject. Listeners of one server share it.
+//! How much of something there may be, in all and of one subject: connections, processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,33 +6,33 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use exec_server_protocol::Subject;
 
 #[derive(Debug)]
-pub struct ConnectionLimits {
+pub struct SubjectLimits {
     total: usize,
     per_subject: usize,
     open: Mutex<HashMap<Subject, usize>>,
 }
 
-/// Why there is no room for one more connection.
+/// Why there is no room for one more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub enum Full {
     Server,
     Subject,
 }
 
-/// The place of one connection; dropping it makes room for another.
+/// A place; dropping it makes room for another.
 #[derive(Debug)]
-pub struct ConnectionPermit {
-    limits: Arc<ConnectionLimits>,
+pub struct SubjectPermit {
+    limits: Arc<SubjectLimits>,
     subject: Subject,
 }
 
-impl ConnectionLimits {
+impl SubjectLimits {
     #[must_use]
     pub fn new(total: usize, per_subject: usize) -> Arc<Self> {
         Arc::new(Self { total, per_subject, open: Mutex::default() })
     }
 
-    pub(super) fn admit(self: &Arc<Self>, subject: &Subject) -> Result<ConnectionPermit, Full> {
+    pub fn admit(self: &Arc<Self>, subject: &Subject) -> Result<SubjectPermit, Full> {
         let mut open = self.lock();
         if open.values().sum::<usize>() >= self.total {
             return Err(Full::Server);
@@ -42,7 +42,7 @@ impl ConnectionLimits {
             return Err(Full::Subject);
         }
         *of_subject += 1;
-        Ok(ConnectionPermit { limits: Arc::clone(self), subject: subject.clone() })
+        Ok(SubjectPermit { limits: Arc::clone(self), subject: subject.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Subject, usize>> {
@@ -50,7 +50,7 @@ impl ConnectionLimits {
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for SubjectPermit {
     fn drop(&mut self) {
         let mut open = self.limits.lock();
         if let Some(count) = open.get_mut(&self.subject) {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn places_are_counted_in_all_and_for_each_subject() {
-        let limits = ConnectionLimits::new(3, 2);
+        let limits = SubjectLimits::new(3, 2);
         let [alice, bob] = ["alice", "bob"].map(|name| Subject::Named(name.into()));
         let first = limits.admit(&alice).unwrap();
         let _second = limits.admit(&alice).unwrap();

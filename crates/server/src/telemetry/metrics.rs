@@ -1,0 +1,201 @@
+//! The metrics of a server. `docs/operating.md` lists them.
+
+use std::sync::Mutex;
+
+use exec_server_host::process::LogTotals;
+use exec_server_protocol::{ErrorKind, Method};
+use exec_server_telemetry::{Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry};
+use exec_server_transport::RefusalReason;
+
+use super::ServerGauges;
+
+/// Requests whose method is not known.
+const UNKNOWN: &str = "unknown";
+/// An error without a kind.
+const ERROR: &str = "error";
+
+/// The kinds of errors that say that a limit was reached.
+const LIMITS: &[ErrorKind] = &[
+    ErrorKind::Overloaded,
+    ErrorKind::StdinFull,
+    ErrorKind::TooManyObserved,
+    ErrorKind::TooManyOpen,
+    ErrorKind::TooManyProcesses,
+    ErrorKind::TooManyRequests,
+    ErrorKind::TooManySessions,
+];
+
+#[derive(Debug)]
+pub(crate) struct ServerMetrics {
+    registry: MetricsRegistry,
+    pub(super) connections: IntGauge,
+    pub(super) connections_total: IntCounter,
+    pub(super) refused_connections: Labelled<IntCounter>,
+    sessions: Labelled<IntGauge>,
+    pub(super) session_events: Labelled<IntCounter>,
+    processes: Labelled<IntGauge>,
+    pub(super) exits: Labelled<IntCounter>,
+    output_bytes: IntCounter,
+    discarded_bytes: IntCounter,
+    retained_bytes: IntGauge,
+    spilled_bytes: IntGauge,
+    buffered_bytes: IntGauge,
+    requests: Requests,
+    limits: Labelled<IntCounter>,
+    pub(super) network_decisions: Labelled<IntCounter>,
+    pub(super) audit_failures: IntCounter,
+    /// Held while gauges and counters are brought up to date.
+    updating: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Requests {
+    /// By method.
+    durations: Labelled<Histogram>,
+    succeeded: Labelled<IntCounter>,
+    /// By kind of error.
+    failed: Labelled<IntCounter>,
+}
+
+impl ServerMetrics {
+    pub(super) fn new() -> Self {
+        let metrics = MetricsRegistry::new(env!("CARGO_PKG_VERSION"));
+        let methods: Vec<_> = Method::ALL.iter().map(|method| method.name()).collect();
+        let with_unknown: Vec<_> = methods.iter().copied().chain([UNKNOWN]).collect();
+        let kinds: Vec<&'static str> =
+            ErrorKind::ALL.iter().map(ErrorKind::as_str).chain([ERROR]).collect();
+        let limits: Vec<&'static str> = LIMITS.iter().map(ErrorKind::as_str).collect();
+        let refusals: Vec<_> = RefusalReason::ALL.iter().map(|reason| reason.label()).collect();
+        Self {
+            connections: metrics.gauge("exec_server_connections", "Connections that are served"),
+            connections_total: metrics
+                .counter("exec_server_connections_total", "Connections that were let in"),
+            refused_connections: metrics.counters(
+                "exec_server_connections_refused_total",
+                "Clients that listeners refused, by reason",
+                "reason",
+                &refusals,
+            ),
+            sessions: metrics.gauges(
+                "exec_server_sessions",
+                "Sessions, with a connection or without",
+                "state",
+                &["attached", "detached"],
+            ),
+            session_events: metrics.counters(
+                "exec_server_session_events_total",
+                "What became of sessions; resumed ones are recoveries",
+                "event",
+                &["opened", "resumed", "detached", "ended"],
+            ),
+            processes: metrics.gauges(
+                "exec_server_processes",
+                "Processes that run, and finished ones that can still be read",
+                "state",
+                &["running", "finished"],
+            ),
+            exits: metrics.counters(
+                "exec_server_process_exits_total",
+                "Ends of processes, by cause",
+                "cause",
+                &["success", "failure", "signal", "deadline", "shutdown"],
+            ),
+            output_bytes: metrics
+                .counter("exec_server_output_bytes_total", "Output that processes have written"),
+            discarded_bytes: metrics.counter(
+                "exec_server_output_discarded_bytes_total",
+                "Output that was discarded before a client had it (gaps)",
+            ),
+            retained_bytes: metrics
+                .gauge("exec_server_retained_bytes", "Output of all processes kept in memory"),
+            spilled_bytes: metrics
+                .gauge("exec_server_spilled_bytes", "Output of all processes kept in files"),
+            buffered_bytes: metrics.gauge(
+                "exec_server_buffered_bytes",
+                "Messages and responses of all connections in memory",
+            ),
+            requests: Requests {
+                durations: metrics.durations(
+                    "exec_server_request_duration_seconds",
+                    "Time from a request to its response, by method",
+                    "method",
+                    &with_unknown,
+                ),
+                succeeded: metrics.counters(
+                    "exec_server_requests_total",
+                    "Requests that succeeded, by method",
+                    "method",
+                    &with_unknown,
+                ),
+                failed: metrics.counters(
+                    "exec_server_request_errors_total",
+                    "Requests that failed, by kind of error",
+                    "kind",
+                    &kinds,
+                ),
+            },
+            limits: metrics.counters(
+                "exec_server_limits_hit_total",
+                "Requests refused because of a limit, by kind of error",
+                "limit",
+                &limits,
+            ),
+            network_decisions: metrics.counters(
+                "exec_server_network_decisions_total",
+                "Hosts that processes with a managed network asked for, by decision",
+                "decision",
+                &["allow", "deny", "ask"],
+            ),
+            audit_failures: metrics.counter(
+                "exec_server_audit_failures_total",
+                "Records that could not be written to the audit log",
+            ),
+            updating: Mutex::default(),
+            registry: metrics,
+        }
+    }
+
+    pub(super) fn answered(&self, method: Option<Method>, error: Option<&ErrorKind>, seconds: f64) {
+        // The last one is of unknown methods.
+        let index = method.map_or(Method::ALL.len(), |method| method as usize);
+        self.requests.durations.at(index).observe(seconds);
+        match error {
+            None => self.requests.succeeded.at(index).inc(),
+            Some(kind) if ErrorKind::ALL.contains(kind) => {
+                self.requests.failed.of(kind.as_str()).inc();
+            }
+            Some(_) => self.requests.failed.of(ERROR).inc(),
+        }
+        if let Some(kind) = error.filter(|kind| LIMITS.contains(kind)) {
+            self.limits.of(kind.as_str()).inc();
+        }
+    }
+
+    pub(super) fn update(&self, logs: &LogTotals, now: &ServerGauges) {
+        let _updating = self.updating.lock().expect("no code panics while it counts");
+        let set =
+            |gauge: &IntGauge, value: usize| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        let set_bytes = |gauge: &IntGauge, value: u64| gauge.set(value.cast_signed());
+        let advance = |counter: &IntCounter, value: u64| {
+            counter.inc_by(value.saturating_sub(counter.get()));
+        };
+        set(self.sessions.of("attached"), now.attached_sessions);
+        set(self.sessions.of("detached"), now.detached_sessions);
+        set(self.processes.of("running"), now.running_processes);
+        set(self.processes.of("finished"), now.finished_processes);
+        set(&self.buffered_bytes, now.buffered_bytes);
+        set_bytes(&self.retained_bytes, logs.memory_bytes());
+        set_bytes(&self.spilled_bytes, logs.spilled_bytes());
+        advance(&self.output_bytes, logs.output_bytes());
+        advance(&self.discarded_bytes, logs.discarded_bytes());
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.registry.text()
+    }
+}
+
+/// The kind of an error, for errors that have none.
+pub(super) fn kind_of(error: &exec_server_protocol::RpcError) -> ErrorKind {
+    error.kind().cloned().unwrap_or_else(|| ErrorKind::Other(ERROR.into()))
+}

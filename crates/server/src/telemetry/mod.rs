@@ -1,0 +1,206 @@
+//! What operators see of a server: metrics that count it, and an audit log that says who did what.
+//!
+//! The rest of the server reports each event here, once. Metrics never hold a name that a client
+//! chose; the audit log holds command lines and paths only if the operator asked for them.
+
+mod metrics;
+mod record;
+mod request;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use exec_server_host::network::gate::{DecisionRecord, Verdict};
+use exec_server_host::process::LogTotals;
+use exec_server_host::process::launch::{EndedBy, ExitRecord};
+use exec_server_protocol::{ErrorKind, RpcError};
+use exec_server_telemetry::AuditLog;
+use exec_server_transport::Refusal;
+
+use crate::connection::ClientConnection;
+use crate::sessions::Session;
+use metrics::ServerMetrics;
+use record::{Event, Record};
+
+pub(crate) use request::RequestRecord;
+
+/// Where a server writes who did what.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    pub log: Arc<AuditLog>,
+    /// Records have command lines and paths.
+    pub commands: bool,
+    /// A request that changes something is refused if it cannot be recorded first.
+    pub required: bool,
+}
+
+/// Shared by a server and its listeners.
+#[derive(Debug)]
+pub struct Telemetry {
+    pub(crate) metrics: ServerMetrics,
+    audit: Option<Audit>,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+/// What became of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionEvent {
+    Opened,
+    Resumed,
+    Detached,
+    Ended,
+}
+
+impl Telemetry {
+    #[must_use]
+    pub fn new(audit: Option<Audit>) -> Self {
+        Self { metrics: ServerMetrics::new(), audit }
+    }
+
+    /// A listener refused a client.
+    pub fn connection_refused(&self, refusal: &Refusal) {
+        self.metrics.refused_connections.of(refusal.reason.label()).inc();
+        self.write(|| Record {
+            outcome: refusal.reason.label(),
+            address: refusal.address.map(|address| address.to_string()),
+            ..Record::new(Event::Connection)
+        });
+    }
+
+    pub(crate) fn connection_opened(&self, connection: &ClientConnection) {
+        self.metrics.connections.inc();
+        self.metrics.connections_total.inc();
+        self.write(|| Record { outcome: "opened", ..Record::of(Event::Connection, connection) });
+    }
+
+    pub(crate) fn connection_closed(&self, connection: &ClientConnection) {
+        self.metrics.connections.dec();
+        self.write(|| Record { outcome: "closed", ..Record::of(Event::Connection, connection) });
+    }
+
+    /// `connection`: the one that asked for it, if any did.
+    pub(crate) fn session(
+        &self,
+        event: SessionEvent,
+        session: &Session,
+        connection: Option<&ClientConnection>,
+    ) {
+        let outcome = match event {
+            SessionEvent::Opened => "opened",
+            SessionEvent::Resumed => "resumed",
+            SessionEvent::Detached => "detached",
+            SessionEvent::Ended => "ended",
+        };
+        self.metrics.session_events.of(outcome).inc();
+        self.write(|| {
+            let record = match connection {
+                Some(connection) => Record::of(Event::Session, connection),
+                None => Record {
+                    subject: Some(session.owner().subject.to_string()),
+                    ..Record::new(Event::Session)
+                },
+            };
+            Record { outcome, session: Some(session.id().to_owned()), ..record }
+        });
+    }
+
+    pub(crate) fn process_exited(&self, session: &Session, process_id: &str, exit: &ExitRecord) {
+        let cause = match exit {
+            ExitRecord { ended_by: Some(EndedBy::Deadline), .. } => "deadline",
+            ExitRecord { ended_by: Some(EndedBy::Shutdown), .. } => "shutdown",
+            ExitRecord { signal: Some(_), .. } => "signal",
+            ExitRecord { signal: None, code: 0, .. } => "success",
+            ExitRecord { .. } => "failure",
+        };
+        self.metrics.exits.of(cause).inc();
+        self.write(|| Record {
+            outcome: cause,
+            subject: Some(session.owner().subject.to_string()),
+            session: Some(session.id().to_owned()),
+            process: Some(exec_server_telemetry::short(process_id)),
+            exit_code: Some(exit.code),
+            signal: exit.signal,
+            ..Record::new(Event::Exit)
+        });
+    }
+
+    /// A gate let a process reach a host, or did not.
+    pub(crate) fn network_decision(
+        &self,
+        session: Option<&Session>,
+        process_id: &str,
+        decision: &DecisionRecord,
+    ) {
+        let verdict = match decision.verdict {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+            Verdict::Ask => "ask",
+        };
+        self.metrics.network_decisions.of(verdict).inc();
+        self.write(|| Record {
+            outcome: verdict,
+            subject: session.map(|session| session.owner().subject.to_string()),
+            session: session.map(|session| session.id().to_owned()),
+            process: Some(exec_server_telemetry::short(process_id)),
+            host: Some(exec_server_telemetry::short(&decision.host)),
+            port: Some(decision.port),
+            ..Record::new(Event::Network)
+        });
+    }
+
+    /// Before a request changes something: an operator may want nothing done that is not recorded.
+    fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
+        let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
+        log.write(&record()).map_err(|error| {
+            self.metrics.audit_failures.inc();
+            tracing::error!(%error, "refused a request that cannot be recorded");
+            let message = "the server cannot write its audit log, and does nothing unrecorded";
+            RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
+        })
+    }
+
+    fn write(&self, record: impl FnOnce() -> Record) {
+        let Some(Audit { log, .. }) = &self.audit else { return };
+        if let Err(error) = log.write(&record()) {
+            // The counter has them all; a line each could fill the same disk.
+            if self.metrics.audit_failures.get() == 0 {
+                tracing::error!(%error, "records are missing in the audit log");
+            }
+            self.metrics.audit_failures.inc();
+        }
+    }
+
+    fn shows_commands(&self) -> bool {
+        self.audit.as_ref().is_some_and(|audit| audit.commands)
+    }
+
+    fn is_audited(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// The totals of logs as counters, and gauges as they are now.
+    pub(crate) fn text(&self, logs: &LogTotals, now: &ServerGauges) -> String {
+        self.metrics.update(logs, now);
+        self.metrics.text()
+    }
+}
+
+/// What is looked at when metrics are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ServerGauges {
+    pub(crate) attached_sessions: usize,
+    pub(crate) detached_sessions: usize,
+    pub(crate) running_processes: usize,
+    pub(crate) finished_processes: usize,
+    pub(crate) buffered_bytes: usize,
+}
+
+/// When something happened.
+fn now() -> exec_server_telemetry::Timestamp {
+    exec_server_telemetry::Timestamp(SystemTime::now())
+}

@@ -1,0 +1,174 @@
+//! One request, from its arrival to its response.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use exec_server_protocol::{Call, Effect, ErrorKind, Method, PathUri, RpcError};
+use exec_server_telemetry::short;
+
+use super::Telemetry;
+use super::metrics::kind_of;
+use super::record::{Event, Record};
+use crate::connection::ClientConnection;
+use crate::sessions::Session;
+
+/// Arguments of one command in a record.
+const MAX_ARGUMENTS: usize = 64;
+
+/// The kinds of errors that refuse a request because of who asks, or for what.
+const REFUSALS: &[ErrorKind] = &[
+    ErrorKind::Forbidden,
+    ErrorKind::ModeForbidden,
+    ErrorKind::Overloaded,
+    ErrorKind::SandboxDenied,
+    ErrorKind::TokenExpired,
+    ErrorKind::TooManyObserved,
+    ErrorKind::TooManyOpen,
+    ErrorKind::TooManyProcesses,
+    ErrorKind::TooManyRequests,
+    ErrorKind::TooManySessions,
+    ErrorKind::UnknownSession,
+];
+
+/// Counts a request when it is answered, and records those that the audit log is for.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    telemetry: Arc<Telemetry>,
+    connection: Arc<ClientConnection>,
+    method: Option<Method>,
+    began: Instant,
+    /// Only if there is an audit log.
+    subject: Option<Box<RequestSubject>>,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, Default)]
+struct RequestSubject {
+    session: Option<String>,
+    process: Option<String>,
+    command: Vec<String>,
+    paths: Vec<String>,
+}
+
+impl RequestRecord {
+    /// `method`: `None` if it is not known.
+    pub(crate) fn begin(
+        telemetry: &Arc<Telemetry>,
+        connection: &Arc<ClientConnection>,
+        method: Option<Method>,
+    ) -> Self {
+        let (telemetry, connection) = (Arc::clone(telemetry), Arc::clone(connection));
+        Self { telemetry, connection, method, began: Instant::now(), subject: None }
+    }
+
+    /// For tests of something else.
+    #[cfg(test)]
+    pub(crate) fn unobserved() -> Self {
+        let connection = ClientConnection::in_process(crate::connection::ConnectionId(1));
+        Self::begin(&Arc::default(), &Arc::new(connection), None)
+    }
+
+    /// The call is about to run. Fails if it must be recorded first, and cannot be.
+    pub(crate) fn run(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
+        if !self.telemetry.is_audited() {
+            return Ok(());
+        }
+        let shows_commands = self.telemetry.shows_commands();
+        let mut subject = RequestSubject {
+            session: Some(session.id().to_owned()),
+            process: call.process().map(short),
+            ..RequestSubject::default()
+        };
+        if shows_commands {
+            subject.command = command(call);
+            subject.paths = changed_paths(call).into_iter().map(show_path).collect();
+        }
+        self.subject = Some(Box::new(subject));
+        match call.effect() {
+            Effect::Reads => Ok(()),
+            Effect::Changes => self.telemetry.write_ahead(|| self.record(Event::Begun, "begun")),
+        }
+    }
+
+    pub(crate) fn answered(self, error: Option<&RpcError>) {
+        let kind = error.map(kind_of);
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.telemetry.metrics.answered(self.method, kind.as_ref(), seconds);
+        if !self.telemetry.is_audited() {
+            return;
+        }
+        let event = match (self.method, &kind) {
+            (_, Some(kind)) if REFUSALS.contains(kind) => Event::Refused,
+            (Some(Method::ProcessStart | Method::CommandExec), _) => Event::Start,
+            (Some(method), _) if changes_files(method) => Event::File,
+            _ => return,
+        };
+        let outcome = match kind {
+            None => "ok",
+            Some(kind) => known_word(&kind),
+        };
+        self.telemetry.write(|| self.record(event, outcome));
+    }
+
+    fn record(&self, event: Event, outcome: &'static str) -> Record {
+        let RequestSubject { session, process, command, paths } =
+            *self.subject.clone().unwrap_or_default();
+        let method = self.method.map(Method::name);
+        let record = Record::of(event, &self.connection);
+        Record { outcome, session, method, process, command, paths, ..record }
+    }
+}
+
+fn changes_files(method: Method) -> bool {
+    matches!(
+        method,
+        Method::FsWriteFile
+            | Method::FsCreateDirectory
+            | Method::FsRemove
+            | Method::FsCopy
+            | Method::FsRename
+            | Method::FsSymlink
+            | Method::FsSetPermissions
+            | Method::FsCreate
+    )
+}
+
+fn changed_paths(call: &Call) -> Vec<&PathUri> {
+    match call {
+        Call::FsWriteFile(params) => vec![&params.path],
+        Call::FsCreateDirectory(params) => vec![&params.path],
+        Call::FsRemove(params) => vec![&params.path],
+        Call::FsCopy(params) => vec![&params.source_path, &params.destination_path],
+        Call::FsRename(params) => vec![&params.source_path, &params.destination_path],
+        Call::FsSymlink(params) => vec![&params.path],
+        Call::FsSetPermissions(params) => vec![&params.path],
+        Call::FsCreate(params) => vec![&params.path],
+        Call::ProcessStart(params) => vec![&params.cwd],
+        Call::CommandExec(params) => vec![&params.cwd],
+        _ => Vec::new(),
+    }
+}
+
+fn command(call: &Call) -> Vec<String> {
+    let argv = match call {
+        Call::ProcessStart(params) => &params.argv,
+        Call::CommandExec(params) => &params.argv,
+        _ => return Vec::new(),
+    };
+    let mut command: Vec<_> =
+        argv.iter().take(MAX_ARGUMENTS).map(|argument| short(argument)).collect();
+    if argv.len() > MAX_ARGUMENTS {
+        command.push(format!("… ({} arguments)", argv.len()));
+    }
+    command
+}
+
+fn show_path(path: &PathUri) -> String {
+    short(&path.as_path().to_string_lossy())
+}
+
+/// The word of a kind that this server can make.
+fn known_word(kind: &ErrorKind) -> &'static str {
+    let known = ErrorKind::ALL.iter().find(|known| *known == kind);
+    known.map_or("error", ErrorKind::as_str)
+}

@@ -1,0 +1,216 @@
+//! What operators see of a server: metrics, and the audit log.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use exec_server_test_support::skipped;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, Running, command, eventually, run_command};
+
+/// A server with these flags, and its URL.
+fn serve(flags: &[&str]) -> (Running, String) {
+    let mut program = command(PROGRAM);
+    program.args(["--listen", "ws://127.0.0.1:0", "--discoverable=false"]).args(flags);
+    let mut server = Running::start(program);
+    let url = server.line().trim().to_owned();
+    assert!(url.starts_with("ws://"), "{url:?}: {}", server.finish().2);
+    (server, url)
+}
+
+/// The status and body of a GET request.
+fn get(url: &str, path: &str, headers: &str) -> (u16, String) {
+    let address = url.trim_start_matches("ws://").trim_end_matches('/');
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n")
+        .unwrap();
+    let mut response = String::new();
+    socket.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+fn run(url: &str, arguments: &[&str]) -> Option<i32> {
+    let mut program = command(PROGRAM);
+    program.args(["run", "-n", "--connect", url, "--"]).args(arguments);
+    run_command(program).code
+}
+
+fn value(metrics: &str, name: &str) -> f64 {
+    let line = metrics
+        .lines()
+        .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"))[name.len()..]
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+fn records(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn metrics_are_served_if_the_operator_asks_for_them() {
+    let (_server, url) = serve(&[]);
+    assert_eq!(get(&url, "/metrics", "").0, 404);
+    let (_server, url) = serve(&["--metrics"]);
+    assert_eq!(run(&url, &["sh", "-c", "printf 12345; exit 3"]), Some(3));
+    assert_eq!(run(&url, &["true"]), Some(0));
+    assert_ne!(run(&url, &["/no/such/program"]), Some(0));
+    let mut metrics = String::new();
+    eventually("both ends are counted", || {
+        let (status, text) = get(&url, "/metrics", "");
+        assert_eq!(status, 200);
+        metrics = text;
+        value(&metrics, "exec_server_process_exits_total{cause=\"success\"}") == 1.0
+            && value(&metrics, "exec_server_connections") == 0.0
+    });
+    for (name, expected) in [
+        ("exec_server_process_exits_total{cause=\"failure\"}", 1.0),
+        ("exec_server_output_bytes_total", 5.0),
+        ("exec_server_requests_total{method=\"process/start\"}", 2.0),
+        ("exec_server_request_errors_total{kind=\"programNotFound\"}", 1.0),
+        ("exec_server_session_events_total{event=\"opened\"}", 3.0),
+        ("exec_server_connections_total", 3.0),
+        ("exec_server_connections_refused_total{reason=\"credentials\"}", 0.0),
+    ] {
+        assert_eq!(value(&metrics, name), expected, "{name} in\n{metrics}");
+    }
+    check_with_promtool(&metrics);
+    // Names of clients reach no metric, whatever they are.
+    let (status, _) = get(&url, "/metrics", "origin: https://evil.example\r\n");
+    assert_eq!(status, 403);
+}
+
+/// What Prometheus itself thinks of it.
+fn check_with_promtool(metrics: &str) {
+    let mut promtool = command("promtool");
+    promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
+    let mut promtool = match promtool.spawn() {
+        Ok(promtool) => promtool,
+        Err(error) => return skipped(format_args!("promtool check metrics: {error}")),
+    };
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    assert!(promtool.wait().unwrap().success(), "{metrics}");
+}
+
+#[test]
+fn metrics_of_a_server_with_tokens_are_for_administrators() {
+    let scratch = tempfile::tempdir().unwrap();
+    let secret = scratch.path().join("secret");
+    std::fs::write(&secret, "x".repeat(40)).unwrap();
+    let secret = secret.to_str().unwrap();
+    let (_server, url) = serve(&[
+        "--metrics",
+        "--ws-auth=signed-bearer-token",
+        &format!("--ws-shared-secret-file={secret}"),
+    ]);
+    let bearer = |role: &str| {
+        let mut sign = command(PROGRAM);
+        sign.args(["token", "sign", "--secret-file", secret, "--subject", "a", "--role", role]);
+        let token = run_command(sign).stdout;
+        format!("authorization: Bearer {}\r\n", token.trim())
+    };
+    assert_eq!(get(&url, "/metrics", "").0, 401);
+    assert_eq!(get(&url, "/metrics", "authorization: Bearer wrong\r\n").0, 401);
+    assert_eq!(get(&url, "/metrics", &bearer("owner")).0, 403);
+    let (status, metrics) = get(&url, "/metrics", &bearer("admin"));
+    assert_eq!(status, 200);
+    let refused = "exec_server_connections_refused_total{reason=\"credentials\"}";
+    assert_eq!(value(&metrics, refused), 3.0);
+}
+
+#[test]
+fn the_audit_log_says_who_did_what() {
+    let scratch = tempfile::tempdir().unwrap();
+    let log = scratch.path().join("audit.jsonl");
+    let target = format!("--audit-log={}", log.display());
+    let (server, url) = serve(&[&target]);
+    let hostile = "a\nb\u{1b}[31m\",\"event\":\"none\u{2028}";
+    assert_eq!(run(&url, &["sh", "-c", "exit 5", hostile]), Some(5));
+    let written = scratch.path().join("file");
+    let mut cp = command(PROGRAM);
+    cp.args(["mkdir", "--connect", &url]).arg(&written);
+    assert_eq!(run_command(cp).code, Some(0));
+    eventually("the last connection is closed", || {
+        let closed = |record: &&Value| record["outcome"] == "closed";
+        records(&log).iter().filter(closed).count() == 2
+    });
+    let records = records(&log);
+    let of = |event: &str| -> Vec<&Value> {
+        records.iter().filter(|record| record["event"] == event).collect()
+    };
+    assert_eq!(of("start").len(), 1);
+    let start = of("start")[0];
+    assert_eq!((&start["outcome"], &start["method"]), (&json!("ok"), &json!("process/start")));
+    let subject = start["subject"].as_str().unwrap();
+    assert!(!subject.is_empty() && start["address"].as_str().unwrap().starts_with("127.0.0.1:"));
+    assert_eq!(start["command"], Value::Null, "command lines are opt-in");
+    let exit = of("exit")[0];
+    assert_eq!((&exit["exitCode"], &exit["process"]), (&json!(5), &start["process"]));
+    assert_eq!(exit["session"], start["session"]);
+    let file = of("file")[0];
+    assert_eq!((&file["method"], &file["paths"]), (&json!("fs/createDirectory"), &Value::Null));
+    assert!(!std::fs::read_to_string(&log).unwrap().contains(scratch.path().to_str().unwrap()));
+    drop(server);
+
+    let (_server, url) = serve(&[&target, "--audit-commands"]);
+    assert_eq!(run(&url, &["sh", "-c", "exit 5", hostile]), Some(5));
+    let started = |record: &Value| record["command"] == json!(["sh", "-c", "exit 5", hostile]);
+    assert!(self::records(&log).iter().any(started));
+}
+
+#[test]
+fn a_rotated_audit_log_is_reopened_on_hangup() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [log, old] = ["audit", "audit.1"].map(|name| scratch.path().join(name));
+    let (server, url) = serve(&[&format!("--audit-log={}", log.display())]);
+    assert_eq!(run(&url, &["true"]), Some(0));
+    std::fs::rename(&log, &old).unwrap();
+    server.signal(Signal::HUP);
+    eventually("there is a new file", || log.exists());
+    let before = records(&old).len();
+    assert_eq!(run(&url, &["true"]), Some(0));
+    eventually("it is written", || records(&log).iter().any(|it| it["event"] == "exit"));
+    assert_eq!(records(&old).len(), before);
+}
+
+#[test]
+fn nothing_is_done_that_cannot_be_recorded_if_the_operator_says_so() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("journal");
+    let journal = UnixDatagram::bind(&socket).unwrap();
+    let target = format!("--audit-log=journald:{}", socket.display());
+    let (_server, url) = serve(&[&target, "--audit-required", "--metrics"]);
+    let witness = scratch.path().join("witness");
+    assert_eq!(run(&url, &["true"]), Some(0));
+    let mut entry = [0; 65536];
+    let len = journal.recv(&mut entry).unwrap();
+    assert!(String::from_utf8_lossy(&entry[..len]).contains("MESSAGE={"));
+    // journald is gone.
+    drop(journal);
+    assert_ne!(run(&url, &["touch", witness.to_str().unwrap()]), Some(0));
+    assert!(!witness.exists());
+    let metrics = get(&url, "/metrics", "").1;
+    assert!(value(&metrics, "exec_server_audit_failures_total") > 0.0, "{metrics}");
+    assert_eq!(value(&metrics, "exec_server_request_errors_total{kind=\"auditFailed\"}"), 1.0);
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_opened_stops_the_server() {
+    for (flags, why) in [
+        (&["--audit-log=/no/such/directory/audit"][..], "cannot open the audit log"),
+        (&["--audit-log=audit"], "journald or an absolute path"),
+        (&["--audit-required"], "need audit.log"),
+    ] {
+        let mut program = command(PROGRAM);
+        program.args(["--listen", "ws://127.0.0.1:0"]).args(flags);
+        let outcome = run_command(program);
+        assert!(outcome.code != Some(0) && outcome.stderr.contains(why), "{flags:?}: {outcome:?}");
+    }
+}
