@@ -151,6 +151,7 @@ fn inflict(fault: Fault, node: usize, site: &mut Site, clients: &Clients) -> Dur
     }
     match (fault, site.routing()) {
         // No frame passes; clients go on when it is over.
+        #[expect(clippy::disallowed_methods, reason = "nothing happens that could be waited for")]
         (Fault::NatsAway, Routing::OverNats) => thread::sleep(NATS_OUTAGE),
         (Fault::NatsAway | Fault::IsolateNats, _) => progress.follow(NATS_OUTAGE),
         _ => progress.follow(IN_FLIGHT),
