@@ -47,7 +47,8 @@ impl Fault {
             (Self::Hang | Self::IsolateNode, _) => 45,
             // Frames pass the server that is cut off, until the nodes give it up.
             (Self::IsolateNats, Routing::OverNats) => 20,
-            (Self::NatsAway, Routing::OverNats) => 10,
+            // Frames that a lost server had are sent again after one, three and seven seconds.
+            (Self::KillNats | Self::NatsAway, Routing::OverNats) => 10,
             _ => 2,
         };
         Duration::from_secs(seconds)
