@@ -14,10 +14,12 @@ mod own_process;
 pub mod owned_file;
 pub mod process;
 pub mod sandbox;
+pub mod service_manager;
 mod user_database;
 
 pub use available_memory::available_memory;
 pub use own_process::{
-    protect_own_memory, raise_descriptor_limit, return_freed_memory, survive_file_size_limit,
+    hangup_is_ignored, protect_own_memory, raise_descriptor_limit, return_freed_memory,
+    survive_file_size_limit,
 };
 pub use user_database::home_directory_of;

@@ -33,6 +33,16 @@ pub fn survive_file_size_limit() {
     }
 }
 
+/// Whether this process ignores SIGHUP: `nohup` started it. Ask before a handler is installed.
+#[must_use]
+pub fn hangup_is_ignored() -> bool {
+    // SAFETY: all zeroes are a valid value of this plain structure.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: without a new action it only writes the current one.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 /// Gives memory back to the system that was freed: glibc keeps what threads had in use, for threads to come.
 pub fn return_freed_memory() {
     #[cfg(target_env = "gnu")]

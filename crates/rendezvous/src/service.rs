@@ -2,7 +2,7 @@
 
 use std::future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +79,24 @@ impl Rendezvous {
         config: RendezvousConfig,
         directory: Arc<dyn Directory>,
     ) -> Result<Self, BindRendezvousError> {
+        Self::new(config, None, directory).await
+    }
+
+    /// The same on a socket that listens already; [`RendezvousConfig::listen`] has no meaning then.
+    pub async fn from_socket(
+        mut config: RendezvousConfig,
+        socket: TcpListener,
+        directory: Arc<dyn Directory>,
+    ) -> Result<Self, BindRendezvousError> {
+        config.listen = socket.local_addr().map_err(|source| BindError::Passed { source })?;
+        Self::new(config, Some(socket), directory).await
+    }
+
+    async fn new(
+        config: RendezvousConfig,
+        socket: Option<TcpListener>,
+        directory: Arc<dyn Directory>,
+    ) -> Result<Self, BindRendezvousError> {
         let address = config.listen;
         let is_tls = config.tls.is_some();
         if !address.ip().is_loopback() && !is_tls && !config.insecure {
@@ -104,14 +122,17 @@ impl Rendezvous {
             None => None,
         };
         let mut made = None;
-        let listener = HttpListener::bind(address, options, |bound| {
+        let make_handler = |bound| {
             let url = public.map_or_else(|| local_url(bound, is_tls), |public| public.url);
             let node_url = advertised.map_or_else(|| url.clone(), |advertised| advertised.url);
             let handler = Arc::new(new_handler(&config, Arc::clone(&directory), node, &node_url));
             made = Some((url, Arc::clone(&handler)));
             SharedHandler(handler)
-        })
-        .await?;
+        };
+        let listener = match socket {
+            None => HttpListener::bind(address, options, make_handler).await?,
+            Some(socket) => HttpListener::from_tcp(socket, options, make_handler)?,
+        };
         let (url, handler) = made.expect("a listener that is bound has made its handler");
         let admin = config.admin_socket.as_ref().map(|path| {
             let failed = |source| BindRendezvousError::AdminSocket { path: path.clone(), source };

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
+use exec_server_transport::ListenUrl;
 
 use super::cluster::{CLUSTER, StoreOptions};
 
@@ -37,7 +38,8 @@ The first line on standard output is its URL. Peers need a token each:
 The URL itself shows a status page. On loopback it is open; otherwise it asks for a token:
   exec-server token create --data DIR --role operator")]
 pub(crate) struct RendezvousOptions {
-    /// Where to listen: http://IP:PORT or https://IP:PORT
+    /// Where to listen: http://IP:PORT, https://IP:PORT, or systemd[:NAME] for a socket that systemd
+    /// passes
     // `None` only beside a subcommand.
     #[arg(long, value_name = "URL", required = true, value_parser = parse_listen_url)]
     pub(crate) listen: Option<HttpListenUrl>,
@@ -64,21 +66,33 @@ pub(crate) struct RendezvousOptions {
     pub(crate) advertise: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HttpListenUrl {
-    pub(crate) address: SocketAddr,
-    pub(crate) is_tls: bool,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HttpListenUrl {
+    Address {
+        address: SocketAddr,
+        is_tls: bool,
+    },
+    /// The socket that the service manager passed, or the one with this name. With a certificate it is
+    /// `https://`.
+    Systemd(Option<String>),
 }
 
 fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
+    if text.starts_with("systemd") {
+        return match text.parse() {
+            Ok(ListenUrl::Systemd(name)) => Ok(HttpListenUrl::Systemd(name)),
+            _ => Err("expected systemd, or systemd:NAME".to_owned()),
+        };
+    }
     let (address, is_tls) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(address), _) => (address, false),
         (None, Some(address)) => (address, true),
         (None, None) => ("", false),
     };
     let address = address.strip_suffix('/').unwrap_or(address).parse();
-    address.map(|address| HttpListenUrl { address, is_tls }).map_err(|_| {
-        "expected http://IP:PORT or https://IP:PORT, with port 0 to have one chosen".to_owned()
+    address.map(|address| HttpListenUrl::Address { address, is_tls }).map_err(|_| {
+        "expected http://IP:PORT or https://IP:PORT, with port 0 to have one chosen, or systemd"
+            .to_owned()
     })
 }
 
@@ -96,12 +110,24 @@ mod tests {
 
     #[test]
     fn a_listener_has_an_address_and_a_port() {
-        let url = parse_listen_url("https://[::1]:443/").unwrap();
-        assert!(url.is_tls && url.address.port() == 443);
-        assert!(!parse_listen_url("http://127.0.0.1:0").unwrap().is_tls);
-        for text in
-            ["", "127.0.0.1:1", "http://localhost:1", "http://127.0.0.1", "ws://127.0.0.1:1"]
-        {
+        let url = |text| parse_listen_url(text).unwrap();
+        let address = |address: &str, is_tls| HttpListenUrl::Address {
+            address: address.parse().unwrap(),
+            is_tls,
+        };
+        assert_eq!(url("https://[::1]:443/"), address("[::1]:443", true));
+        assert_eq!(url("http://127.0.0.1:0"), address("127.0.0.1:0", false));
+        assert_eq!(url("systemd"), HttpListenUrl::Systemd(None));
+        assert_eq!(url("systemd:web"), HttpListenUrl::Systemd(Some("web".to_owned())));
+        for text in [
+            "",
+            "127.0.0.1:1",
+            "http://localhost:1",
+            "http://127.0.0.1",
+            "ws://127.0.0.1:1",
+            "systemd:",
+            "systemdx",
+        ] {
             assert!(parse_listen_url(text).is_err(), "{text}");
         }
     }

@@ -48,13 +48,13 @@ pub(crate) struct Configuration {
 }
 
 /// What the command line said about settings.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Flags {
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) values: Vec<Flag>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Flag {
     pub(crate) setting: &'static Setting,
     /// The current key or the deprecated one: whichever the flag that was given stands for.

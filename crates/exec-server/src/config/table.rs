@@ -186,11 +186,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::OneOrMore {
             field: field!(listen),
             expected: "a URL to listen on such as \"ws://127.0.0.1:0\", \"wss://0.0.0.0:7777\", \
-                       \"stdio\", \"unix:///path\" or \"off\"",
+                       \"stdio\", \"unix:///path\", \"systemd\" or \"off\"",
             check: |url| url.parse::<ListenUrl>().map(drop).map_err(|error| error.to_string()),
         },
     )
-    .help("Where clients connect: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio or off"),
+    .help(
+        "Where clients connect: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio, off, or \
+         systemd[:NAME] for sockets that systemd passes",
+    ),
     Setting::new(
         "Listener",
         "allow_origin",

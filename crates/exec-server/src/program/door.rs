@@ -1,5 +1,4 @@
-//! Who gets in: the credentials, the certificate and the limits that all listeners of a server share, and
-//! how they are kept current while it runs.
+//! Who gets in: the credentials, the certificate and the limits that all listeners of a server share.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -8,9 +7,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::Duration;
 
 use exec_server_host::process::origin::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
 use exec_server_protocol::Subject;
@@ -18,16 +14,13 @@ use exec_server_transport::{
     Authenticator, ListenUrl, Listener, ListenerOptions, Peer, SelfSigned, SubjectLimits, TlsFiles,
     TlsServer, self_signed,
 };
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::AbortHandle;
 
+use super::reload::Reloadable;
 use super::serve::ServeError;
+use super::sockets::Endpoint;
 use crate::config::Settings;
 use crate::config::exposure::CertificateSource;
 use crate::program::write_history_files::own_state_directories;
-
-/// How often the files of the certificate are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -37,13 +30,9 @@ pub(super) struct Door {
     limits: Arc<SubjectLimits>,
 }
 
-/// Reads files again when they change, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Reloading(Option<AbortHandle>);
-
 impl Door {
     /// Reads the files that the settings name, and makes a certificate if one is asked for.
-    pub(super) fn new(settings: &Settings, urls: &[ListenUrl]) -> Result<Self, ServeError> {
+    pub(super) fn new(settings: &Settings, endpoints: &[Endpoint]) -> Result<Self, ServeError> {
         let authenticator = settings.auth_options()?.map(Authenticator::new).transpose()?;
         let source = settings.certificate()?;
         let is_self_signed = source == Some(CertificateSource::SelfSigned);
@@ -53,7 +42,7 @@ impl Door {
             Some(CertificateSource::SelfSigned) => {
                 let directories = own_state_directories();
                 let state = directories.first().ok_or(ServeError::NoStateDirectory)?;
-                let made = self_signed(&state.join("tls"), names(urls))?;
+                let made = self_signed(&state.join("tls"), names(endpoints))?;
                 let SelfSigned { certificate, key } = made;
                 Some((certificate, key))
             }
@@ -110,7 +99,10 @@ impl Door {
         match listener.local_url() {
             ListenUrl::Unix(_) => true,
             ListenUrl::WebSocket(_) => self.authenticator.is_none(),
-            ListenUrl::SecureWebSocket(_) | ListenUrl::Stdio | ListenUrl::Off => false,
+            ListenUrl::SecureWebSocket(_)
+            | ListenUrl::Systemd(_)
+            | ListenUrl::Stdio
+            | ListenUrl::Off => false,
         }
     }
 
@@ -139,95 +131,10 @@ impl Door {
         }
     }
 
-    /// Reads certificate, tokens and secrets again on SIGHUP, and the certificate also when its files
-    /// change. Connections that are open go on.
-    pub(super) fn keep_current(&self) -> io::Result<Reloading> {
-        if self.authenticator.is_none() && self.tls.is_none() {
-            return Ok(Reloading(None));
-        }
-        reload_on_hangup(self.authenticator.clone(), self.tls.clone())
-    }
-}
-
-/// Reads the certificate of another service again on SIGHUP and when its files change.
-pub(super) fn keep_certificate_current(tls: Option<Arc<TlsServer>>) -> io::Result<Reloading> {
-    match tls {
-        None => Ok(Reloading(None)),
-        tls => reload_on_hangup(None, tls),
-    }
-}
-
-fn reload_on_hangup(
-    authenticator: Option<Arc<Authenticator>>,
-    tls: Option<Arc<TlsServer>>,
-) -> io::Result<Reloading> {
-    let mut hangups = signal(SignalKind::hangup())?;
-    let (ask, asked) = mpsc::sync_channel(1);
-    // A thread of its own: files may be far away, and later no thread may be had.
-    thread::Builder::new()
-        .name("reload".to_owned())
-        .spawn(move || reload_when_asked(&asked, authenticator.as_deref(), tls.as_deref()))?;
-    let task = tokio::spawn(async move {
-        while hangups.recv().await.is_some() {
-            // One that waits already will do.
-            let _ = ask.try_send(());
-        }
-    });
-    Ok(Reloading(Some(task.abort_handle())))
-}
-
-/// Until the other end is dropped.
-fn reload_when_asked(
-    asked: &mpsc::Receiver<()>,
-    authenticator: Option<&Authenticator>,
-    tls: Option<&TlsServer>,
-) {
-    let mut is_reported = false;
-    loop {
-        let is_asked = match asked.recv_timeout(LOOK_INTERVAL) {
-            Ok(()) => true,
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
-        match reload(is_asked, authenticator, tls) {
-            Ok(()) => is_reported = false,
-            Err(problem) if is_asked || !is_reported => {
-                is_reported = true;
-                tracing::warn!("{problem}; the server goes on with what it had");
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-fn reload(
-    is_asked: bool,
-    authenticator: Option<&Authenticator>,
-    tls: Option<&TlsServer>,
-) -> Result<(), String> {
-    let mut problems = Vec::new();
-    if let Some(tls) = tls.filter(|tls| is_asked || tls.has_changed()) {
-        match tls.reload() {
-            Ok(()) => {
-                tracing::info!(fingerprint = %tls.fingerprint(), "read the certificate again");
-            }
-            Err(problem) => problems.push(problem.to_string()),
-        }
-    }
-    if let Some(authenticator) = authenticator.filter(|_| is_asked) {
-        match authenticator.reload() {
-            Ok(()) => tracing::info!("read the token or secret again"),
-            Err(problem) => problems.push(problem.to_string()),
-        }
-    }
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-}
-
-impl Drop for Reloading {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
+    /// Certificate, tokens and secrets. Connections that are open go on after a reload.
+    pub(super) fn reloadable(&self) -> Reloadable {
+        let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
+        Reloadable { authenticator, tls, ..Reloadable::default() }
     }
 }
 
@@ -253,12 +160,9 @@ fn is_open_to_others(file: &Path) -> bool {
 }
 
 /// The names and addresses in a certificate for these listeners.
-fn names(urls: &[ListenUrl]) -> Vec<String> {
-    let addresses = urls.iter().filter_map(|url| match url {
-        ListenUrl::SecureWebSocket(address) => Some(address.ip()),
-        _ => None,
-    });
-    certificate_names(addresses, None)
+fn names(endpoints: &[Endpoint]) -> Vec<String> {
+    let addresses = endpoints.iter().filter_map(Endpoint::tls_address);
+    certificate_names(addresses.map(|address| address.ip()), None)
 }
 
 /// The names and addresses in a certificate for listeners on these addresses.

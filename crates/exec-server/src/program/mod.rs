@@ -5,24 +5,29 @@ pub(crate) mod exit_code;
 mod forward;
 pub(crate) mod logging;
 mod monitor;
+mod reload;
 pub(crate) mod remote;
 mod rendezvous;
 pub(crate) mod serve;
+mod sockets;
 pub(crate) mod write_history_files;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use exec_server_bench as bench;
+use exec_server_host::service_manager::ServiceManager;
 
 use crate::cli::rendezvous::RendezvousArguments;
 use crate::cli::{self, Command, CommandLine};
 use crate::commands;
-use crate::config::{self, Configuration, Flags};
+use crate::config::{self, Configuration, Flags, Setting};
 use crate::environment::runtime_paths::run_spawner_if_asked;
 use crate::terminal::printable_lines;
 
 use cli::USAGE_ERROR;
+use reload::RunningSettings;
+use serve::ServiceContext;
 
 /// Runs the program.
 #[must_use]
@@ -44,14 +49,18 @@ pub fn main() -> ExitCode {
         }
     };
     match command {
-        None => with_configuration(&flags, |configuration| {
-            let settings = &configuration.settings;
-            let _logging = logging::init(&settings.log, settings.log_format)?;
-            for warning in &configuration.warnings {
-                tracing::warn!("{warning}");
-            }
-            serve::serve(&configuration.settings)
-        }),
+        None => as_service(
+            &flags,
+            |_| true,
+            |configuration, context| {
+                let settings = &configuration.settings;
+                let _logging = logging::init(&settings.log, settings.log_format)?;
+                for warning in &configuration.warnings {
+                    tracing::warn!("{warning}");
+                }
+                serve::serve(&configuration.settings, context)
+            },
+        ),
         Some(Command::Config { json, .. }) => with_configuration(&flags, |configuration| {
             for warning in &configuration.warnings {
                 say(&warning.to_string());
@@ -71,10 +80,11 @@ pub fn main() -> ExitCode {
                 report(printed.map(|()| ExitCode::SUCCESS))
             }
             RendezvousArguments { options, command: None } => {
-                with_configuration(&flags, |configuration| {
+                let is_used = |setting: &Setting| setting.key.starts_with("log");
+                as_service(&flags, is_used, |configuration, context| {
                     let settings = &configuration.settings;
                     let _logging = logging::init(&settings.log, settings.log_format)?;
-                    rendezvous::run(&options)
+                    rendezvous::run(&options, context)
                 })
             }
         },
@@ -104,6 +114,26 @@ pub fn main() -> ExitCode {
             report(printed.map(|()| ExitCode::SUCCESS))
         }
     }
+}
+
+/// Runs a service, which uses some of the settings.
+fn as_service(
+    flags: &Flags,
+    is_used: fn(&Setting) -> bool,
+    run: impl FnOnce(&Configuration, ServiceContext) -> anyhow::Result<ExitCode>,
+) -> ExitCode {
+    // First of all: it takes descriptors by their numbers, and changes the environment.
+    let manager = match ServiceManager::take() {
+        Ok(manager) => manager,
+        Err(error) => {
+            say(&format!("cannot take what the service manager passed: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    with_configuration(flags, |configuration| {
+        let running = Some(RunningSettings::new(flags, configuration, is_used));
+        run(configuration, ServiceContext { manager, running })
+    })
 }
 
 fn with_configuration(

@@ -1,13 +1,10 @@
 //! What the operator sees of a server: the audit log that the settings name, and `GET /metrics`.
 
-use std::io;
 use std::sync::{Arc, OnceLock};
 
 use exec_server_server::{Audit, Server, Telemetry};
 use exec_server_telemetry::{AuditError, AuditLog};
 use exec_server_transport::{ListenerMonitor, Refusal};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::AbortHandle;
 
 use super::serve::ServeError;
 use crate::config::Settings;
@@ -15,15 +12,11 @@ use crate::config::Settings;
 #[derive(Debug)]
 pub(super) struct Monitor {
     pub(super) telemetry: Arc<Telemetry>,
-    audit_log: Option<Arc<AuditLog>>,
+    pub(super) audit_log: Option<Arc<AuditLog>>,
     serves_metrics: bool,
     /// Listeners are bound before there is a server.
     server: OnceLock<Server>,
 }
-
-/// Reopens the audit log on SIGHUP, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Reopening(Option<AbortHandle>);
 
 impl Monitor {
     pub(super) fn new(settings: &Settings) -> Result<Arc<Self>, ServeError> {
@@ -46,20 +39,6 @@ impl Monitor {
         // A second server would be a mistake of the caller; the first one stays.
         let _ = self.server.set(server.clone());
     }
-
-    pub(super) fn reopen_on_signal(&self) -> io::Result<Reopening> {
-        let Some(log) = self.audit_log.clone() else { return Ok(Reopening(None)) };
-        let mut hangups = signal(SignalKind::hangup())?;
-        let task = tokio::spawn(async move {
-            while hangups.recv().await.is_some() {
-                match log.reopen() {
-                    Ok(()) => tracing::info!("reopened the audit log"),
-                    Err(error) => tracing::error!("{:#}", anyhow::Error::new(error)),
-                }
-            }
-        });
-        Ok(Reopening(Some(task.abort_handle())))
-    }
 }
 
 impl ListenerMonitor for Monitor {
@@ -70,14 +49,6 @@ impl ListenerMonitor for Monitor {
     fn metrics(&self) -> Option<String> {
         let server = self.server.get().filter(|_| self.serves_metrics)?;
         Some(server.metrics())
-    }
-}
-
-impl Drop for Reopening {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
     }
 }
 

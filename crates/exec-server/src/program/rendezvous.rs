@@ -1,13 +1,16 @@
 //! Running a rendezvous: open the store, bind, say where, serve, and drain.
 
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use exec_server_host::service_manager::{
+    PassedSocket, PassedSocketsError, ServiceManager, ServiceState,
+};
 use exec_server_rendezvous::{
     ADMIN_SOCKET_FILE, Bus, Directory, DirectoryError, NatsDirectory, RedbDirectory, Rendezvous,
     RendezvousConfig, Routing, TunnelTimes,
@@ -15,8 +18,10 @@ use exec_server_rendezvous::{
 use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
 use tokio::time::{Instant, sleep};
 
-use super::door::{certificate_names, keep_certificate_current};
-use super::serve::Signals;
+use super::door::certificate_names;
+use super::reload::{Reloadable, Reloading, notify};
+use super::serve::{ServiceContext, Signals};
+use super::sockets::{only_tcp_socket, warn_of_unused};
 use crate::cli::cluster::Store;
 use crate::cli::rendezvous::{HttpListenUrl, RendezvousOptions};
 
@@ -27,26 +32,31 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the environments of a node have to move when it ends.
 const CLUSTER_DRAIN_SPREAD: Duration = Duration::from_secs(10);
 
-pub(super) fn run(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
+pub(super) fn run(
+    options: &RendezvousOptions,
+    context: ServiceContext,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(options))
+    runtime.block_on(serve(options, context))
 }
 
-async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
+async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::Result<ExitCode> {
     if let Err(error) = exec_server_host::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
+    let ServiceContext { manager: ServiceManager { notifier, sockets }, running } = context;
+    let listen = options.listen.as_ref().context("--listen says where to listen")?;
+    let endpoint = Endpoint::find(listen, options, sockets)?;
     let store = match options.tls_self_signed {
         true => options.store.store_beside_certificate(),
         false => options.store.store()?,
     };
     let directory = open(&store).await?;
-    let listen = options.listen.context("--listen says where to listen")?;
-    let tls = certificate(options, listen)?.map(Arc::new);
+    let tls = certificate(options, &endpoint)?.map(Arc::new);
     let config = RendezvousConfig {
         public_url: options.public_url.clone(),
         tls: tls.clone(),
@@ -60,18 +70,32 @@ async fn serve(options: &RendezvousOptions) -> anyhow::Result<ExitCode> {
             Store::Directory(_) => Duration::ZERO,
             Store::Cluster(_) => CLUSTER_DRAIN_SPREAD,
         },
-        ..RendezvousConfig::new(listen.address)
+        ..RendezvousConfig::new(endpoint.address)
     };
-    let service = Rendezvous::bind(config, directory).await?;
-    let _reloading = keep_certificate_current(tls.clone()).context("cannot handle signals")?;
+    let service = match endpoint.socket {
+        None => Rendezvous::bind(config, directory).await?,
+        Some(socket) => Rendezvous::from_socket(config, socket, directory).await?,
+    };
+    let reloadable = Reloadable {
+        authenticator: None,
+        tls: tls.clone(),
+        settings: running,
+        notifier: notifier.clone(),
+    };
+    let reloading = Reloading::start(reloadable).context("cannot handle signals")?;
     announce(service.url()).context("cannot write the URL to standard output")?;
     if let Some(tls) = tls.filter(|_| options.tls_self_signed) {
         // Nothing is lost with a line that cannot be written.
         let _ = writeln!(io::stderr(), "certificate fingerprint: {}", tls.fingerprint());
     }
+    notify(&notifier, ServiceState::Ready, "serving");
     service
         .serve_until(async {
-            signals.next().await;
+            tokio::select! {
+                _ = signals.next() => {}
+                () = reloading.terminal_closed() => {}
+            }
+            notify(&notifier, ServiceState::Stopping, "shutting down");
             tracing::info!("shutting down");
         })
         .await;
@@ -117,14 +141,44 @@ async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
     }
 }
 
+/// Where the service listens.
+struct Endpoint {
+    address: SocketAddr,
+    is_tls: bool,
+    /// The socket that the service manager passed.
+    socket: Option<TcpListener>,
+}
+
+impl Endpoint {
+    fn find(
+        listen: &HttpListenUrl,
+        options: &RendezvousOptions,
+        passed: Result<Vec<PassedSocket>, PassedSocketsError>,
+    ) -> anyhow::Result<Self> {
+        match listen {
+            HttpListenUrl::Address { address, is_tls } => {
+                warn_of_unused(passed);
+                Ok(Self { address: *address, is_tls: *is_tls, socket: None })
+            }
+            HttpListenUrl::Systemd(name) => {
+                let socket = only_tcp_socket(name.as_deref(), passed)?;
+                let address =
+                    socket.local_addr().context("cannot use the socket that was passed")?;
+                let is_tls = options.tls_cert.is_some() || options.tls_self_signed;
+                Ok(Self { address, is_tls, socket: Some(socket) })
+            }
+        }
+    }
+}
+
 fn certificate(
     options: &RendezvousOptions,
-    listen: HttpListenUrl,
+    endpoint: &Endpoint,
 ) -> anyhow::Result<Option<TlsServer>> {
     let files = match (&options.tls_cert, &options.tls_key) {
         (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
         _ if options.tls_self_signed => {
-            let address = listen.address.ip();
+            let address = endpoint.address.ip();
             let urls = [&options.public_url, &options.advertise];
             let hosts = urls.into_iter().flatten().filter_map(|url| host_of(url));
             let names = certificate_names([address].into_iter(), hosts);
@@ -134,7 +188,7 @@ fn certificate(
         }
         _ => None,
     };
-    let is_tls = listen.is_tls;
+    let is_tls = endpoint.is_tls;
     ensure!(
         is_tls || files.is_none(),
         "a certificate needs --listen https://IP:PORT; http:// has no TLS"

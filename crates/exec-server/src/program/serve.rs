@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::Launcher;
+use exec_server_host::service_manager::{Notifier, ServiceManager, ServiceState};
 use exec_server_relay::registry::RegistryError;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig, Telemetry};
 use exec_server_transport::{
@@ -20,7 +21,9 @@ use tokio::task::JoinSet;
 
 use super::door::Door;
 use super::monitor::Monitor;
+use super::reload::{Reloadable, Reloading, RunningSettings, notify};
 use super::remote::{Remote, RunningRemote};
+use super::sockets::{ActivationError, Endpoint, warn_of_unused};
 use crate::config::Settings;
 use crate::config::exposure::ExposureError;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
@@ -38,6 +41,8 @@ pub enum ServeError {
     Url(#[from] ExecServerListenUrlParseError),
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error(transparent)]
+    Activation(#[from] ActivationError),
     #[error("{0}")]
     Settings(String),
     #[error(transparent)]
@@ -79,56 +84,86 @@ pub async fn run_main(
 ) -> Result<ExitCode, ServeError> {
     let listen = vec![listen_url.to_owned()];
     let settings = Settings { listen, discoverable: false, ..Settings::default() };
-    run(&settings, &runtime_paths).await
+    run(&settings, &runtime_paths, ServiceContext::none()).await
+}
+
+/// The service manager, and the settings for a later comparison.
+#[derive(Debug)]
+pub(crate) struct ServiceContext {
+    pub(crate) manager: ServiceManager,
+    /// Compared with new ones on SIGHUP.
+    pub(crate) running: Option<RunningSettings>,
+}
+
+impl ServiceContext {
+    fn none() -> Self {
+        Self { manager: ServiceManager::none(), running: None }
+    }
 }
 
 /// The default command of the program.
-pub(crate) fn serve(settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn serve(settings: &Settings, context: ServiceContext) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program()));
+    let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program(), context));
     // A read of a terminal or a file on standard input cannot be cancelled; it must not hold us.
     runtime.shutdown_background();
     outcome.map_err(anyhow::Error::from)
 }
 
-async fn run(settings: &Settings, paths: &ExecServerRuntimePaths) -> Result<ExitCode, ServeError> {
+async fn run(
+    settings: &Settings,
+    paths: &ExecServerRuntimePaths,
+    context: ServiceContext,
+) -> Result<ExitCode, ServeError> {
     let urls = settings.listen.iter().map(|url| url.parse());
     let urls: Vec<ListenUrl> = urls.collect::<Result<_, _>>()?;
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     match urls[..] {
-        [ListenUrl::Stdio] => serve_stdio(settings, paths, &mut signals).await,
-        [ListenUrl::Off] => serve_listeners(settings, paths, &[], &mut signals).await,
-        _ => serve_listeners(settings, paths, &urls, &mut signals).await,
+        [ListenUrl::Stdio] => {
+            warn_of_unused(context.manager.sockets);
+            let notifier = &context.manager.notifier;
+            serve_stdio(settings, paths, notifier, &mut signals).await
+        }
+        [ListenUrl::Off] => serve_listeners(settings, paths, Vec::new(), context, signals).await,
+        _ => serve_listeners(settings, paths, urls, context, signals).await,
     }
 }
 
 async fn serve_listeners(
     settings: &Settings,
     paths: &ExecServerRuntimePaths,
-    urls: &[ListenUrl],
-    signals: &mut Signals,
+    urls: Vec<ListenUrl>,
+    ServiceContext { manager: ServiceManager { notifier, sockets }, running }: ServiceContext,
+    signals: Signals,
 ) -> Result<ExitCode, ServeError> {
+    let endpoints = Endpoint::all(urls, sockets)?;
     let remote =
         settings.remote_options().map_err(|error| ServeError::Settings(error.to_string()))?;
     let remote = remote.map(Remote::new).transpose()?;
-    let door = Door::new(settings, urls)?;
+    let door = Door::new(settings, &endpoints)?;
     let monitor = Monitor::new(settings)?;
     let mut listeners = Vec::new();
-    for url in urls {
+    for endpoint in endpoints {
         let monitor = Some(Arc::clone(&monitor) as Arc<dyn ListenerMonitor>);
         let options = ListenerOptions { monitor, ..door.options(settings) };
-        listeners.push(Listener::bind(url, options).await?);
+        listeners.push(endpoint.listen(options).await?);
     }
     let mut config = protecting(&settings.server, &door, &listeners);
     config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
     config.protected_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     // Before the announcement: a signal must not end a server that says it is there.
-    let _reloading = door.keep_current().map_err(ServeError::Signals)?;
-    let _reopening = monitor.reopen_on_signal().map_err(ServeError::Signals)?;
+    let reloadable = Reloadable {
+        settings: running,
+        notifier: notifier.clone(),
+        audit_log: monitor.audit_log.clone(),
+        ..door.reloadable()
+    };
+    let reloading = Reloading::start(reloadable).map_err(ServeError::Signals)?;
+    let mut ending = Ending { signals, reloading, notifier };
     // Before the announcement: whoever has read that may rely on the file.
     let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
         Some(listener) if settings.discoverable => publish(listener),
@@ -147,12 +182,14 @@ async fn serve_listeners(
         Some(remote) => Some(remote.serve_with(&server).await?),
         None => None,
     };
-    listen(&server, listeners, remote, signals).await
+    notify(&ending.notifier, ServiceState::Ready, "serving");
+    listen(&server, listeners, remote, &mut ending).await
 }
 
 async fn serve_stdio(
     settings: &Settings,
     paths: &ExecServerRuntimePaths,
+    notifier: &Notifier,
     signals: &mut Signals,
 ) -> Result<ExitCode, ServeError> {
     let monitor = Monitor::new(settings)?;
@@ -160,6 +197,7 @@ async fn serve_stdio(
     config.protected_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
+    notify(notifier, ServiceState::Ready, "serving");
     let mut connection = JoinSet::new();
     connection.spawn({
         let server = server.clone();
@@ -251,7 +289,7 @@ async fn listen(
     server: &Server,
     mut listeners: Vec<Listener>,
     mut remote: Option<RunningRemote>,
-    signals: &mut Signals,
+    ending: &mut Ending,
 ) -> Result<ExitCode, ServeError> {
     let mut connections = JoinSet::new();
     loop {
@@ -272,9 +310,10 @@ async fn listen(
                 let error = format!("{:#}", anyhow::Error::new(error));
                 tracing::error!(error, "not reachable through the relay any more");
             }
-            _ = signals.next() => break,
+            () = ending.asked() => break,
         }
     }
+    notify(&ending.notifier, ServiceState::Stopping, "shutting down");
     if let Some(remote) = &mut remote {
         remote.stop();
     }
@@ -282,7 +321,7 @@ async fn listen(
     for listener in &listeners {
         listener.readiness().drain();
     }
-    let code = shut_down(server, signals).await;
+    let code = shut_down(server, &mut ending.signals).await;
     if code == ExitCode::SUCCESS {
         let closed = async {
             while connections.join_next().await.is_some() {}
@@ -339,6 +378,22 @@ fn greet(url: &ListenUrl) {
              or exec-server run --connect {url} -- COMMAND. Any WebSocket client can\n\
              drive it too: see README.md. Ctrl-C stops the server and all it started.\n"
         );
+    }
+}
+
+/// The signals that end a server with listeners.
+struct Ending {
+    signals: Signals,
+    reloading: Reloading,
+    notifier: Notifier,
+}
+
+impl Ending {
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.signals.next() => {}
+            () = self.reloading.terminal_closed() => {}
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Request, Response};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::accept::{Admission, BoundSocket, Client, Decision, Reception, accept_all};
 use super::gate::{Gate, HostRule, asks_for_upgrade};
 use super::handshakes::Handshakes;
-use super::{BindError, READY_CONNECTIONS, Readiness, listen_on};
+use super::{BindError, READY_CONNECTIONS, Readiness, listen_on, take_over};
 use crate::auth::FailedAttempts;
 use crate::connection::{Connection, Peer};
 use crate::tls::TlsServer;
@@ -76,6 +77,15 @@ impl Default for HttpListenerOptions {
     }
 }
 
+impl HttpListenerOptions {
+    fn check_exposure(&self, address: SocketAddr) -> Result<(), BindError> {
+        match address.ip().is_loopback() || self.tls.is_some() || self.insecure {
+            true => Ok(()),
+            false => Err(BindError::NeedsTls { address }),
+        }
+    }
+}
+
 /// Dropping it closes the socket and every request in progress, and leaves connections alone.
 pub struct HttpListener<Grant> {
     address: SocketAddr,
@@ -91,10 +101,29 @@ impl<Grant: Send + 'static> HttpListener<Grant> {
         options: HttpListenerOptions,
         handler: impl FnOnce(SocketAddr) -> H,
     ) -> Result<Self, BindError> {
-        if !address.ip().is_loopback() && options.tls.is_none() && !options.insecure {
-            return Err(BindError::NeedsTls { address });
-        }
+        options.check_exposure(address)?;
         let (listener, address) = listen_on(address).await?;
+        Ok(Self::start(listener, address, options, handler))
+    }
+
+    /// Serves a socket that listens already. The rules about its address are those of
+    /// [`bind`](Self::bind). Needs a runtime.
+    pub fn from_tcp<H: HttpHandler<Grant = Grant>>(
+        listener: std::net::TcpListener,
+        options: HttpListenerOptions,
+        handler: impl FnOnce(SocketAddr) -> H,
+    ) -> Result<Self, BindError> {
+        let (listener, address) = take_over(listener)?;
+        options.check_exposure(address)?;
+        Ok(Self::start(listener, address, options, handler))
+    }
+
+    fn start<H: HttpHandler<Grant = Grant>>(
+        listener: TcpListener,
+        address: SocketAddr,
+        options: HttpListenerOptions,
+        handler: impl FnOnce(SocketAddr) -> H,
+    ) -> Self {
         let readiness = Readiness::default();
         let (sender, connections) = mpsc::channel(READY_CONNECTIONS);
         let admission = HandlerAdmission {
@@ -117,7 +146,7 @@ impl<Grant: Send + 'static> HttpListener<Grant> {
         let handshakes = Handshakes::at_most(options.max_handshakes);
         let socket = BoundSocket::Tcp(listener);
         let acceptor = tokio::spawn(accept_all(socket, handshakes, Arc::new(reception)));
-        Ok(Self { address, readiness, connections, acceptor })
+        Self { address, readiness, connections, acceptor }
     }
 
     #[must_use]

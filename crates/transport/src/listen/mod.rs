@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exec_server_protocol::{Principal, Subject};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -115,6 +115,10 @@ pub enum BindError {
     AlreadyInUse { path: PathBuf },
     #[error("{path} exists and is not a socket", path = path.display())]
     NotASocket { path: PathBuf },
+    #[error("cannot listen on the socket that was passed")]
+    Passed { source: io::Error },
+    #[error("the Unix socket that was passed has no path; give it one with ListenStream=/PATH")]
+    Unnamed,
     #[error("{url} is not an address to listen on")]
     NotAnAddress { url: ListenUrl },
 }
@@ -133,40 +137,97 @@ pub struct Listener {
 impl Listener {
     /// Binds and starts to serve. Needs a runtime.
     pub async fn bind(url: &ListenUrl, options: ListenerOptions) -> Result<Self, BindError> {
-        let mut tls = None;
-        let (socket, url, hosts, file) = match url {
+        match url {
             ListenUrl::WebSocket(address) => {
                 options.check_exposure(*address, None)?;
                 let (listener, bound) = listen_on(*address).await?;
-                let hosts = options.host_rule(bound);
-                (BoundSocket::Tcp(listener), ListenUrl::WebSocket(bound), hosts, None)
+                Ok(Self::start_tcp(listener, bound, None, options))
             }
             ListenUrl::SecureWebSocket(address) => {
                 let address = *address;
-                let server = options.tls.clone();
-                let server = server.ok_or(BindError::NeedsCertificate { address })?;
-                options.check_exposure(address, Some(&server))?;
-                tls = Some(server);
+                let tls = options.tls.clone();
+                let tls = tls.ok_or(BindError::NeedsCertificate { address })?;
+                options.check_exposure(address, Some(&tls))?;
                 let (listener, bound) = listen_on(address).await?;
-                let hosts = options.host_rule(bound);
-                (BoundSocket::Tcp(listener), ListenUrl::SecureWebSocket(bound), hosts, None)
+                Ok(Self::start_tcp(listener, bound, Some(tls), options))
             }
             ListenUrl::Unix(path) => {
                 let (listener, file) = unix::listen_at(path, options.open_to_other_users)?;
-                (BoundSocket::Unix(listener), url.clone(), HostRule::Any, Some(file))
+                let file = Some(file);
+                Ok(Self::start_unix(listener, url.clone(), file, options))
             }
-            ListenUrl::Stdio | ListenUrl::Off => {
-                return Err(BindError::NotAnAddress { url: url.clone() });
+            ListenUrl::Systemd(_) | ListenUrl::Stdio | ListenUrl::Off => {
+                Err(BindError::NotAnAddress { url: url.clone() })
             }
-        };
+        }
+    }
+
+    /// Serves a TCP socket that listens already: over TLS if the options have a certificate. The rules about
+    /// its address are those of [`bind`](Self::bind). Needs a runtime.
+    pub fn from_tcp(
+        listener: std::net::TcpListener,
+        options: ListenerOptions,
+    ) -> Result<Self, BindError> {
+        let tls = options.tls.clone();
+        let (listener, bound) = take_over(listener)?;
+        options.check_exposure(bound, tls.as_ref())?;
+        Ok(Self::start_tcp(listener, bound, tls, options))
+    }
+
+    /// Serves a Unix socket that listens already. Its file stays as it is, also at the end. Needs a runtime.
+    pub fn from_unix(
+        listener: std::os::unix::net::UnixListener,
+        options: ListenerOptions,
+    ) -> Result<Self, BindError> {
+        let failed = |source| BindError::Passed { source };
+        let address = listener.local_addr().map_err(failed)?;
+        let path = address.as_pathname().ok_or(BindError::Unnamed)?;
+        let url = ListenUrl::Unix(path.to_owned());
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
+        Ok(Self::start_unix(listener, url, None, options))
+    }
+
+    fn start_tcp(
+        listener: TcpListener,
+        bound: SocketAddr,
+        tls: Option<Arc<TlsServer>>,
+        options: ListenerOptions,
+    ) -> Self {
         let and_certificate = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
-        let identification = match (&socket, options.authenticator) {
-            (BoundSocket::Tcp(_), Some(authenticator)) => {
-                Identification::Token { authenticator, and_certificate }
-            }
-            (BoundSocket::Tcp(_), None) if and_certificate => Identification::Certificate,
-            _ => Identification::User(options.identify_user),
+        let identification = match options.authenticator.clone() {
+            Some(authenticator) => Identification::Token { authenticator, and_certificate },
+            None if and_certificate => Identification::Certificate,
+            None => Identification::User(options.identify_user),
         };
+        let url = match tls {
+            Some(_) => ListenUrl::SecureWebSocket(bound),
+            None => ListenUrl::WebSocket(bound),
+        };
+        let hosts = HostRule::of(bound, options.allowed_hosts.clone());
+        let names = (url, hosts);
+        Self::start(BoundSocket::Tcp(listener), names, None, tls, identification, options)
+    }
+
+    fn start_unix(
+        listener: UnixListener,
+        url: ListenUrl,
+        file: Option<SocketFile>,
+        options: ListenerOptions,
+    ) -> Self {
+        let identification = Identification::User(options.identify_user);
+        let names = (url, HostRule::Any);
+        Self::start(BoundSocket::Unix(listener), names, file, None, identification, options)
+    }
+
+    fn start(
+        socket: BoundSocket,
+        (url, hosts): (ListenUrl, HostRule),
+        file: Option<SocketFile>,
+        tls: Option<Arc<TlsServer>>,
+        identification: Identification,
+        options: ListenerOptions,
+    ) -> Self {
         let readiness = Readiness::default();
         let (sender, connections) = mpsc::channel(READY_CONNECTIONS);
         let admission = ClientAdmission {
@@ -190,7 +251,7 @@ impl Listener {
         };
         let handshakes = Handshakes::at_most(options.max_handshakes);
         let acceptor = tokio::spawn(accept_all(socket, handshakes, Arc::new(reception)));
-        Ok(Self { url, readiness, connections, acceptor, _file: file })
+        Self { url, readiness, connections, acceptor, _file: file }
     }
 
     /// Where clients find us, with the port that was chosen.
@@ -238,15 +299,20 @@ impl ListenerOptions {
         }
         Ok(())
     }
-
-    fn host_rule(&self, bound: SocketAddr) -> HostRule {
-        HostRule::of(bound, self.allowed_hosts.clone())
-    }
 }
 
 async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError::Tcp { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// A socket that listens already, and its address.
+fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr), BindError> {
+    let failed = |source| BindError::Passed { source };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = TcpListener::from_std(listener).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }

@@ -16,6 +16,9 @@ pub enum ListenUrl {
     SecureWebSocket(SocketAddr),
     /// `unix:///PATH`
     Unix(PathBuf),
+    /// `systemd` or `systemd:NAME`: the sockets that the service manager passed to this process, or those
+    /// with this name. Over TCP they are `wss://` with a certificate, and `ws://` without.
+    Systemd(Option<String>),
     /// `stdio` or `stdio://`
     Stdio,
     /// `off`
@@ -25,7 +28,8 @@ pub enum ListenUrl {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecServerListenUrlParseError {
     #[error(
-        "{url:?} is no listen URL; expected ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio or off"
+        "{url:?} is no listen URL; expected ws://IP:PORT, wss://IP:PORT, unix:///PATH, systemd, \
+         systemd:NAME, stdio or off"
     )]
     UnknownForm { url: String },
     #[error("{url:?} has no port; write {scheme}{host}:PORT, or port 0 to have one chosen")]
@@ -38,6 +42,10 @@ pub enum ExecServerListenUrlParseError {
     Path { url: String },
     #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
+    #[error(
+        "{url:?} does not name a socket; expected systemd:NAME, with the FileDescriptorName of a socket unit"
+    )]
+    SocketName { url: String },
 }
 
 impl FromStr for ListenUrl {
@@ -51,6 +59,15 @@ impl FromStr for ListenUrl {
             return Ok(Self::Off);
         }
         let error_url = || url.to_owned();
+        if url == "systemd" {
+            return Ok(Self::Systemd(None));
+        }
+        if let Some(name) = url.strip_prefix("systemd:") {
+            return match is_descriptor_name(name) {
+                true => Ok(Self::Systemd(Some(name.to_owned()))),
+                false => Err(ExecServerListenUrlParseError::SocketName { url: error_url() }),
+            };
+        }
         if let Some(path) = url.strip_prefix("unix://") {
             return match path {
                 "/" => Err(ExecServerListenUrlParseError::RelativeUnixPath { url: error_url() }),
@@ -66,6 +83,12 @@ impl FromStr for ListenUrl {
             None => Err(ExecServerListenUrlParseError::UnknownForm { url: error_url() }),
         }
     }
+}
+
+/// As systemd checks them.
+fn is_descriptor_name(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b':';
+    (1..=255).contains(&name.len()) && name.bytes().all(is_part) && !name.starts_with("//")
 }
 
 fn socket_address(
@@ -107,6 +130,8 @@ impl fmt::Display for ListenUrl {
             Self::WebSocket(address) => write!(f, "ws://{address}"),
             Self::SecureWebSocket(address) => write!(f, "wss://{address}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Systemd(None) => f.write_str("systemd"),
+            Self::Systemd(Some(name)) => write!(f, "systemd:{name}"),
             Self::Stdio => f.write_str("stdio"),
             Self::Off => f.write_str("off"),
         }
@@ -125,6 +150,8 @@ mod tests {
             ("ws://[::1]:80", "ws://[::1]:80"),
             ("wss://0.0.0.0:7777", "wss://0.0.0.0:7777"),
             ("unix:///run/x.sock", "unix:///run/x.sock"),
+            ("systemd", "systemd"),
+            ("systemd:exec-server.socket", "systemd:exec-server.socket"),
             ("stdio", "stdio"),
             ("stdio://", "stdio"),
             ("off", "off"),
@@ -148,6 +175,9 @@ mod tests {
             ("ws://[::1]", "has no port; write ws://[::1]:PORT"),
             ("ws://127.0.0.1:99999", "\"99999\" is not a port"),
             ("ws://127.0.0.1:80/rpc", "has a path"),
+            ("systemd:", "does not name a socket"),
+            ("systemd://name", "does not name a socket"),
+            ("systemd:a:b", "does not name a socket"),
             ("unix://run/x.sock", "absolute path"),
             ("unix://", "absolute path"),
             ("unix:///", "absolute path"),

@@ -1,0 +1,61 @@
+//! The protocol of systemd and other service managers: the sockets that they pass, and notifications to them.
+
+mod notifier;
+mod passed_sockets;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+
+pub use notifier::{Notifier, ServiceState};
+pub use passed_sockets::{ListeningSocket, PassedSocket, PassedSocketsError};
+
+const SOCKET_VARIABLES: [&str; 4] =
+    ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"];
+const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// The service manager that started this process.
+#[derive(Debug)]
+pub struct ServiceManager {
+    pub notifier: Notifier,
+    pub sockets: Result<Vec<PassedSocket>, PassedSocketsError>,
+}
+
+impl ServiceManager {
+    /// No service manager.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { notifier: Notifier::default(), sockets: Err(PassedSocketsError::NonePassed) }
+    }
+
+    /// Takes the sockets that were passed to this process, and removes the variables that told of them: they
+    /// are not meant for its children. Call it early in `main`, before anything opens a file that stays open.
+    /// Fails if there are other threads, which may be reading the environment.
+    pub fn take() -> io::Result<Self> {
+        let variables = SOCKET_VARIABLES.into_iter().chain([NOTIFY_VARIABLE]);
+        let set: Vec<_> = variables.filter(|name| std::env::var_os(name).is_some()).collect();
+        if set.is_empty() {
+            return Ok(Self::none());
+        }
+        require_single_thread()?;
+        let variable = |name: &str| std::env::var_os(name);
+        let notifier = variable(NOTIFY_VARIABLE).map_or_else(Notifier::default, Notifier::new);
+        let sockets = passed_sockets::take(variable);
+        for name in set {
+            // SAFETY: no other thread reads the environment meanwhile, because there is none.
+            unsafe { std::env::remove_var(name) };
+        }
+        Ok(Self { notifier, sockets })
+    }
+}
+
+fn require_single_thread() -> io::Result<()> {
+    match fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        _ => Err(io::Error::other("the process has several threads already")),
+    }
+}
+
+/// Looks up a variable.
+trait Variables: Fn(&str) -> Option<OsString> {}
+impl<F: Fn(&str) -> Option<OsString>> Variables for F {}
