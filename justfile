@@ -14,6 +14,10 @@ soak *arguments:
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-rendezvous --run-ignored only --no-capture -E 'test(a_hundred_thousand)' {{arguments}}
 
+# The program as one static file. Prints its path.
+static *arguments:
+    scripts/static {{arguments}}
+
 bench *arguments:
     cargo run --release -- bench {{arguments}}
 

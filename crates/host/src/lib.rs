@@ -9,6 +9,7 @@ mod available_memory;
 mod child_stack;
 pub mod fs;
 pub mod http;
+mod name_services;
 pub mod network;
 mod own_process;
 pub mod owned_file;
@@ -18,6 +19,7 @@ pub mod service_manager;
 mod user_database;
 
 pub use available_memory::available_memory;
+pub use name_services::use_built_in_name_services;
 pub use own_process::{
     hangup_is_ignored, protect_own_memory, raise_descriptor_limit, return_freed_memory,
     survive_file_size_limit,

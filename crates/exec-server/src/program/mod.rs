@@ -32,6 +32,7 @@ use serve::ServiceContext;
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
+    exec_server_host::use_built_in_name_services();
     if let Some(code) = run_spawner_if_asked() {
         return code;
     }
