@@ -18,6 +18,10 @@ soak *arguments:
 static *arguments:
     scripts/static {{arguments}}
 
+# The tests of packaging/ with the static program, in some minutes of building.
+static-test:
+    STATIC_PROGRAM="$(scripts/static)" cargo nextest run -p exec-server --test e2e -E 'test(packaging::)'
+
 bench *arguments:
     cargo run --release -- bench {{arguments}}
 

@@ -39,6 +39,7 @@ mod mcp;
 mod monitoring;
 mod network;
 mod output;
+mod packaging;
 mod processes;
 mod readme;
 mod recipes;

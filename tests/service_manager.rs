@@ -11,7 +11,7 @@ use crate::support::{PROGRAM, Running, Server, ServerBuilder, command, run_progr
 
 /// `pass.py SOCKETS VARIABLES PROGRAM…`: binds the sockets (`NAME=ADDRESS NAME=/PATH …`), puts them at descriptors 3
 /// and following, sets the variables and becomes the program.
-const PASS: &str = r#"
+pub(crate) const PASS: &str = r#"
 import fcntl, os, socket, sys
 names, high = [], []
 for word in sys.argv[1].split():
