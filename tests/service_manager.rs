@@ -4,10 +4,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
+use exec_server_test_support::skipped;
 use rustix::process::Signal;
 
 use crate::foreign_client::python;
-use crate::support::{PROGRAM, Running, Server, ServerBuilder, command, run_program};
+use crate::support::{
+    PROGRAM, Running, Server, ServerBuilder, command, eventually, run_command, run_program,
+};
 
 /// `pass.py SOCKETS VARIABLES PROGRAM…`: binds the sockets (`NAME=ADDRESS NAME=/PATH …`), puts them at descriptors 3
 /// and following, sets the variables and becomes the program.
@@ -185,7 +188,30 @@ fn a_rendezvous_takes_its_socket() {
     }
 }
 
-/// Receives what a service says about itself.
+/// A program of systemd that passes sockets once a client connects.
+#[test]
+fn systemd_itself_passes_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("passed.sock");
+    let mut program = command("systemd-socket-activate");
+    program.arg("--listen").arg(&socket).args(["--fdname=local", PROGRAM]);
+    program.args(["--listen", "systemd:local", "--discoverable=false"]);
+    let mut found = command("sh");
+    found.args(["-c", "command -v systemd-socket-activate"]);
+    if run_command(found).code != Some(0) {
+        skipped("no systemd-socket-activate: sockets are passed by Python only");
+        return;
+    }
+    let running = Running::start(program);
+    let url = format!("unix://{}", socket.display());
+    eventually("the server answers", || {
+        run_program(&["run", "--connect", &url, "--", "echo", "hello"]).stdout == "hello\n"
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().0.code(), Some(0));
+}
+
+/// The end of `NOTIFY_SOCKET` that a service manager has.
 struct Manager {
     socket: UnixDatagram,
     path: String,
