@@ -88,6 +88,10 @@ impl Echoing {
                     return number;
                 }
                 writeln!(input, "{number}").unwrap();
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "it paces the load, and waits for nothing"
+                )]
                 thread::sleep(PACE);
             }
             unreachable!("numbers do not end");

@@ -39,6 +39,8 @@ pub struct RendezvousConfig {
     /// How long peers have to take the close frame when the service ends.
     pub drain_timeout: Duration,
     pub quotas: Quotas,
+    /// Whether `GET /metrics` is served.
+    pub metrics: bool,
 }
 
 impl RendezvousConfig {
@@ -66,6 +68,7 @@ impl RendezvousConfig {
             drain_spread: Duration::ZERO,
             drain_timeout: Duration::from_secs(3),
             quotas: Quotas::default(),
+            metrics: false,
         }
     }
 }

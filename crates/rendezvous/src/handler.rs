@@ -7,10 +7,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use exec_server_transport::{HttpHandler, HttpReply};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +22,7 @@ use crate::authentication::{Authentication, AuthenticationError, Purpose};
 use crate::directory::Directory;
 use crate::environment_id::EnvironmentId;
 use crate::error_response::{Refusal, json};
+use crate::metrics::RendezvousMetrics;
 use crate::quota::PerKey;
 use crate::registry::Registry;
 use crate::router::Router;
@@ -43,6 +45,7 @@ pub(crate) struct Handler {
     pub(crate) registry: Registry,
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
+    pub(crate) metrics: Option<RendezvousMetrics>,
     /// No environment may come here any more.
     pub(crate) is_leaving: AtomicBool,
     /// The id of this node. Each start has another one.
@@ -85,6 +88,18 @@ impl Handler {
                 needs(&parts, &[&Method::GET, &Method::HEAD])?;
                 let Self { status, authentication, router, directory, .. } = self;
                 status.answer(&parts.headers, authentication, router, &**directory).await
+            }
+            ["metrics"] => {
+                needs(&parts, &[&Method::GET, &Method::HEAD])?;
+                let metrics = self.metrics.as_ref().ok_or_else(Refusal::not_found)?;
+                let Self { status, authentication, router, directory, .. } = self;
+                match status.check_operator(&parts.headers, authentication).await? {
+                    Some(refusal) => Ok(refusal),
+                    None => {
+                        let text = metrics.text(router, directory.is_reachable());
+                        Ok(HttpReply::Answer(plain(text)))
+                    }
+                }
             }
             ["cloud", "environment", id, call @ ("register" | "connect" | "validate")] => {
                 needs(&parts, &[&Method::POST])?;
@@ -185,6 +200,13 @@ fn needs(parts: &Parts, methods: &[&Method]) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::method_not_allowed()),
     }
+}
+
+fn plain(text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
 }
 
 fn ok(body: &impl Serialize) -> HttpReply {

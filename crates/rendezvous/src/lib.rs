@@ -16,6 +16,7 @@ mod directory;
 mod environment_id;
 mod error_response;
 mod handler;
+mod metrics;
 mod node_status;
 mod public_key;
 mod quota;

@@ -21,6 +21,7 @@ use crate::authentication::Authentication;
 use crate::config::{RendezvousConfig, Routing};
 use crate::directory::{Directory, Revocation};
 use crate::handler::{Handler, SharedHandler, local_url};
+use crate::metrics::RendezvousMetrics;
 use crate::quota::PerKey;
 use crate::registry::Registry;
 use crate::router::Router;
@@ -324,6 +325,7 @@ fn new_handler(
         registry,
         router,
         status: StatusPage::new(is_open, &config.routing),
+        metrics: config.metrics.then(RendezvousMetrics::new),
         is_leaving: AtomicBool::new(false),
         node,
         bus: config.routing.bus().cloned(),

@@ -86,6 +86,24 @@ impl StatusPage {
         Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters, &nodes))))
     }
 
+    /// What concerns all environments is for operators. Returns the refusal of another viewer.
+    pub(crate) async fn check_operator(
+        &self,
+        headers: &HeaderMap,
+        authentication: &Authentication,
+    ) -> Result<Option<HttpReply>, Refusal> {
+        if self.is_open {
+            return Ok(None);
+        }
+        match authentication.authenticate_viewer(headers, SystemTime::now()).await {
+            Ok(viewer) if viewer.role == Role::Operator => Ok(None),
+            Err(error @ (AuthenticationError::TooMany | AuthenticationError::Directory(_))) => {
+                Err(error.into())
+            }
+            Ok(_) | Err(_) => Ok(Some(unauthorized())),
+        }
+    }
+
     /// `counters`: of the whole service. They tell what other environments do.
     fn page(
         &self,

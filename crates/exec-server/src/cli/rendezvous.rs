@@ -55,6 +55,9 @@ pub(crate) struct RendezvousOptions {
     /// Use a certificate of its own, made once and kept in the data directory
     #[arg(long, requires = "data", conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(crate) tls_self_signed: bool,
+    /// Serve metrics for Prometheus at /metrics
+    #[arg(long)]
+    pub(crate) metrics: bool,
     /// Allow http:// beyond loopback, for a TLS proxy in front
     #[arg(long)]
     pub(crate) insecure: bool,

@@ -61,6 +61,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
         public_url: options.public_url.clone(),
         tls: tls.clone(),
         insecure: options.insecure,
+        metrics: options.metrics,
         routing: routing(&store, options.advertise.clone()).await?,
         admin_socket: match &store {
             Store::Directory(data) => Some(data.join(ADMIN_SOCKET_FILE)),
@@ -77,6 +78,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
         Some(socket) => Rendezvous::from_socket(config, socket, directory).await?,
     };
     let reloadable = Reloadable {
+        audit_log: None,
         authenticator: None,
         tls: tls.clone(),
         settings: running,

@@ -85,6 +85,44 @@ async fn health_and_the_status_page_are_answered() {
 }
 
 #[tokio::test]
+async fn metrics_are_for_operators_and_name_no_environment() {
+    let closed = Service::start().await;
+    assert_eq!(closed.request(Method::GET, "/metrics", &[], String::new()).await.0, 404);
+    closed.stop().await;
+    let service = Service::start_with(|config| {
+        config.metrics = true;
+        config.public_url = Some("https://relay.example".into());
+    })
+    .await;
+    let get = async |token: &str| {
+        let headers = [("authorization", &*bearer(token))];
+        let (status, _, text) =
+            service.request(Method::GET, "/metrics", &headers, String::new()).await;
+        (status, text)
+    };
+    assert_eq!(get("wrong").await.0, 401);
+    let harness = service.token(Role::Harness, "hostile-name").await;
+    assert_eq!(get(&harness).await.0, 401);
+    let new = NewCredential {
+        kind: CredentialKind::Token,
+        role: Role::Operator,
+        environments: BTreeSet::new(),
+        lifetime: None,
+        name: None,
+    };
+    let (_, operator) = service.create_new(new).await;
+    let environment = service.token(Role::Environment, "hostile-name").await;
+    service.register("hostile-name", &environment).await;
+    let (status, text) = get(&operator).await;
+    assert_eq!(status, 200);
+    for line in ["exec_server_relay_environments 0", "exec_server_relay_directory_up 1"] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("hostile-name"), "{text}");
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn a_public_status_page_needs_a_token_and_shows_its_environments() {
     let service = Service::start_with(|config| {
         config.public_url = Some("https://relay.example".into());
