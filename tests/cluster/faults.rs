@@ -45,8 +45,8 @@ impl Fault {
     fn longest_outage(self, routing: Routing) -> Duration {
         let seconds = match (self, routing) {
             (Self::Hang | Self::IsolateNode, _) => 45,
-            // Frames pass the server that is cut off, until the nodes give it up.
-            (Self::IsolateNats, Routing::OverNats) => 20,
+            // Frames pass the server that is cut off, until the nodes notice its silence.
+            (Self::IsolateNats, Routing::OverNats) => 45,
             // Frames that a lost server had are sent again after one, three and seven seconds.
             (Self::KillNats | Self::NatsAway, Routing::OverNats) => 10,
             _ => 2,
