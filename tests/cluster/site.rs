@@ -180,7 +180,23 @@ impl Site {
         ["--cluster".to_owned(), self.nats.urls_at(address).join(",")]
     }
 
+    /// Like its unit, until it runs: a node ends while the NATS servers have no leader.
     fn start_node(&self, number: usize) -> Running {
+        let mut node = None;
+        eventually("the node runs", || {
+            let mut starting = Running::start(self.node(number));
+            match starting.line().starts_with("http://") {
+                true => node = Some(starting),
+                false => drop(starting.finish()),
+            }
+            node.is_some()
+        });
+        let mut node = node.expect("it runs");
+        drop(node.collect_errors());
+        node
+    }
+
+    fn node(&self, number: usize) -> Command {
         let address = self.node_address(number);
         let listen = format!("http://{address}");
         let mut program = self.program(&["rendezvous", "--listen", &listen, "--replicas", "3"]);
@@ -189,11 +205,7 @@ impl Site {
         if self.routing == Routing::Direct {
             program.args(["--advertise", &format!("ws://{address}")]);
         }
-        let mut node = Running::start(program);
-        let line = node.line();
-        assert!(line.starts_with("http://"), "{line:?}: {}", node.finish().2);
-        drop(node.collect_errors());
-        node
+        program
     }
 
     fn start_environment(&self, id: &str) -> Running {
