@@ -401,3 +401,34 @@ async fn a_connection_with_something_running_is_not_idle() {
     assert_eq!(exited["params"]["exitCode"], 7);
     client.ended().await;
 }
+
+#[tokio::test]
+async fn processes_are_limited_for_each_subject_and_in_all() {
+    let config =
+        ServerConfig { max_processes_per_subject: 2, max_processes: 3, ..ServerConfig::default() };
+    let server = TestServer::new(config);
+    // Two sessions of one subject share its number.
+    let (mut first, _) = open(&server, named("alice")).await;
+    let (mut second, _) = open(&server, named("alice")).await;
+    let (mut bob, _) = open(&server, named("bob")).await;
+    let start = |id: &str| json!({ "processId": id, "argv": ["sleep", "1000"], "cwd": "/" });
+    first.call("process/start", start("a")).await.unwrap();
+    second.call("process/start", start("b")).await.unwrap();
+    let error = first.call("process/start", start("c")).await.unwrap_err();
+    assert_eq!(kind(&error), "tooManyProcesses");
+    assert!(error["message"].as_str().unwrap().contains("max_processes_per_subject"), "{error}");
+    bob.call("process/start", start("d")).await.unwrap();
+    let error = bob.call("process/start", start("e")).await.unwrap_err();
+    assert!(error["message"].as_str().unwrap().contains("(max_processes)"), "{error}");
+    // A start that fails takes no place, and one that ends gives its place back.
+    first.call("process/terminate", json!({ "processId": "a" })).await.unwrap();
+    let failing = json!({ "processId": "f", "argv": ["/no/such/program"], "cwd": "/" });
+    loop {
+        match first.call("process/start", failing.clone()).await {
+            Err(error) if kind(&error) == "tooManyProcesses" => tokio::task::yield_now().await,
+            Err(error) => break assert_eq!(kind(&error), "programNotFound"),
+            Ok(_) => panic!("there is no such program"),
+        }
+    }
+    bob.call("process/start", start("g")).await.unwrap();
+}
