@@ -33,7 +33,7 @@ pub(super) struct Sender {
     bytes: usize,
     peer: Peer,
     round_trip: RoundTrip,
-    /// Timeouts since something was acknowledged.
+    /// Timeouts since a round trip was measured.
     timeouts: u32,
 }
 
@@ -46,6 +46,14 @@ struct Record {
 impl Record {
     fn is_due(&self) -> bool {
         matches!(self.state, State::Due { .. })
+    }
+
+    /// Whether it was under way at a timeout, or when a socket was lost.
+    fn may_be_lost(&self) -> bool {
+        let State::Due { before: is_lost } = self.state else {
+            return matches!(self.state, State::UnderWay { is_sample: false, .. });
+        };
+        is_lost
     }
 }
 
@@ -161,25 +169,19 @@ impl Sender {
         if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
             return;
         }
-        let before = self.first_seq;
         // Zero does not say whether number 0 was received.
         while ack > 0 && self.first_seq <= u64::from(ack) && !self.records.is_empty() {
             self.measure(0, now);
             self.pop_front();
         }
-        let mut progress = self.first_seq > before;
         for bit in (0..32).filter(|bit| ack_bits & (1 << bit) != 0) {
             let seq = u64::from(ack) + 1 + bit;
             let Some(index) = seq.checked_sub(self.first_seq) else { continue };
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             self.measure(index, now);
             if let Some(record) = self.records.get_mut(index) {
-                progress |= record.state != State::Received;
                 record.state = State::Received;
             }
-        }
-        if progress {
-            self.timeouts = 0;
         }
     }
 
@@ -188,6 +190,8 @@ impl Sender {
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
+            // Only now is it known that the timeout is long enough.
+            self.timeouts = 0;
         }
     }
 
@@ -256,9 +260,9 @@ impl Sender {
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u32, Bytes)> {
         let index = self.records.iter().position(Record::is_due)?;
+        // Behind a record that was lost, an acknowledgement says nothing about this one's way.
+        let is_sample = !self.records.iter().any(Record::may_be_lost);
         let record = &mut self.records[index];
-        // While a record is missing, those behind it are not acknowledged either.
-        let is_sample = record.state == State::Due { before: false } && self.timeouts == 0;
         record.state = State::UnderWay { since: now, is_sample };
         let seq = u32::try_from(self.first_seq + index as u64).ok()?;
         Some((seq, record.bytes.clone()))
@@ -341,9 +345,38 @@ mod tests {
         }
         assert!(now >= start + 15 * SHORTEST_TIMEOUT, "the pauses grow");
         ack(&mut sender, 43, 0, now);
-        sender.send(Bytes::from_static(b"afterwards")).unwrap();
+        for _ in 0..2 {
+            sender.send(Bytes::from_static(b"afterwards")).unwrap();
+            due(&mut sender, now);
+            let last = sender.next_unacknowledged();
+            ack(&mut sender, last, 0, now);
+        }
+        sender.send(Bytes::from_static(b"lost")).unwrap();
         due(&mut sender, now);
         assert_eq!(sender.poll_timeout(), Some(now + SHORTEST_TIMEOUT));
+    }
+
+    #[test]
+    fn a_path_that_is_slower_than_the_timeout_is_measured() {
+        const ROUND_TRIP: Duration = Duration::from_secs(3);
+        let mut now = Instant::now();
+        let mut sender = sent(1, now);
+        ack(&mut sender, 0, 0, now);
+        sender.handle_ack(Acknowledgement::default(), true, now);
+        let mut sent = 1;
+        for _ in 0..20 {
+            sender.send(Bytes::from_static(b"x")).unwrap();
+            sent += due(&mut sender, now).len();
+            let arrives = now + ROUND_TRIP;
+            while let Some(timeout) = sender.poll_timeout().filter(|timeout| *timeout < arrives) {
+                sender.handle_timeout(timeout);
+                sent += due(&mut sender, timeout).len();
+            }
+            now = arrives;
+            let last = sender.first_seq + sender.records.len() as u64 - 1;
+            ack(&mut sender, u32::try_from(last).unwrap(), 0, now);
+        }
+        assert!(sent < 30, "{sent} frames for 21 records");
     }
 
     #[test]
