@@ -297,13 +297,23 @@ impl Log {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            let deadline = self.lock().wait_for_reader(&self.limits, Instant::now());
+            let mut freed = std::pin::pin!(self.limits.totals.freed.notified());
+            freed.as_mut().enable();
+            let deadline = {
+                let mut state = self.lock();
+                // Other logs may have lowered the bound since the last event.
+                state.evict_confirmed(&self.limits);
+                state.wait_for_reader(&self.limits, Instant::now())
+            };
             match deadline {
                 Some(until) => {
                     let _ = tokio::time::timeout_at(until, room).await;
                 }
                 None if self.has_room() => return,
-                None => room.await,
+                None => tokio::select! {
+                    () = room => {}
+                    () = freed => {}
+                },
             }
         }
     }

@@ -184,8 +184,9 @@ impl State {
     pub(super) fn wait_for_reader(&mut self, limits: &LogLimits, now: Instant) -> Option<Instant> {
         let events = self.progress.next_seq - 1 - self.confirmed.seq;
         let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
-        let chunk = spill::BATCH_BYTES.min(limits.memory_bytes / 4) as u64;
-        let fits = unconfirmed + chunk <= limits.memory_bytes as u64;
+        let bound = limits.memory_bound();
+        let chunk = spill::BATCH_BYTES.min(bound / 4) as u64;
+        let fits = unconfirmed + chunk <= bound as u64;
         if fits {
             self.reader_deadline = None;
         }

@@ -461,3 +461,30 @@ async fn discarded_output_is_counted_unless_the_client_had_it() {
     }
     assert!((10_000..=12_000).contains(&totals.discarded_bytes()), "{totals:?}");
 }
+
+#[tokio::test]
+async fn a_log_goes_on_when_others_have_used_up_the_memory_and_when_they_free_it() {
+    let totals = Arc::new(LogTotals::bounded(200 << 10, 0));
+    let new_log = || {
+        let (memory_bytes, spill_bytes, on_full) = (1 << 20, 1 << 30, OnFull::Block);
+        Log::new(LogLimits { memory_bytes, spill_bytes, on_full, totals: Arc::clone(&totals) })
+    };
+    let (one, other) = (new_log(), new_log());
+    let chunk = || vec![b'x'; 32 << 10];
+    for _ in 0..4 {
+        assert!(produce(&one, chunk()).await);
+    }
+    // Its reader has all of it, and nothing more will be confirmed.
+    one.confirm(u64::MAX);
+    while produce(&other, chunk()).await {}
+    one.wait_for_room().await;
+    assert!(produce(&one, chunk()).await);
+    // One whose reader is away waits until another log is gone.
+    while produce(&other, chunk()).await {}
+    let waiting = other.wait_for_room();
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(tokio::time::timeout(Duration::from_millis(20), waiting.as_mut()).await.is_err());
+    drop(one);
+    waiting.await;
+    assert!(produce(&other, chunk()).await);
+}

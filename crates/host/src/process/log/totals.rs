@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::sync::Notify;
+
 /// What a log keeps in memory when all logs together have too much there.
 const SMALLEST_MEMORY: usize = 64 << 10;
 
@@ -14,6 +16,8 @@ pub struct LogTotals {
     spilled: AtomicU64,
     output: AtomicU64,
     discarded: AtomicU64,
+    /// Wakes those who wait because others have too much.
+    pub(super) freed: Notify,
 }
 
 impl Default for LogTotals {
@@ -30,7 +34,8 @@ impl LogTotals {
     pub fn bounded(max_memory: u64, max_spilled: u64) -> Self {
         let zero = || AtomicU64::new(0);
         let (memory, spilled, output, discarded) = (zero(), zero(), zero(), zero());
-        Self { max_memory, max_spilled, memory, spilled, output, discarded }
+        let freed = Notify::new();
+        Self { max_memory, max_spilled, memory, spilled, output, discarded, freed }
     }
 
     /// Bytes that logs hold in memory, with their overhead.
@@ -68,6 +73,10 @@ impl LogTotals {
         self.spilled_bytes() < self.max_spilled
     }
 
+    fn is_full(&self) -> bool {
+        self.memory_bytes() > self.max_memory || !self.may_spill()
+    }
+
     pub(super) fn add_output(&self, bytes: u64) {
         self.output.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -86,9 +95,13 @@ pub(super) struct Share {
 
 impl Share {
     pub(super) fn update(&mut self, totals: &LogTotals, memory: u64, spilled: u64) {
+        let was_full = totals.is_full();
         change(&totals.memory, self.memory, memory);
         change(&totals.spilled, self.spilled, spilled);
         *self = Self { memory, spilled };
+        if was_full && !totals.is_full() {
+            totals.freed.notify_waiters();
+        }
     }
 }
 
