@@ -82,7 +82,7 @@ fn metrics_are_served_if_the_operator_asks_for_them() {
         assert_eq!(value(&metrics, name), expected, "{name} in\n{metrics}");
     }
     check_with_promtool(&metrics);
-    // Names of clients reach no metric, whatever they are.
+    // Pages of other sites read nothing.
     let (status, _) = get(&url, "/metrics", "origin: https://evil.example\r\n");
     assert_eq!(status, 403);
 }
@@ -119,10 +119,11 @@ fn metrics_of_a_server_with_tokens_are_for_administrators() {
     assert_eq!(get(&url, "/metrics", "").0, 401);
     assert_eq!(get(&url, "/metrics", "authorization: Bearer wrong\r\n").0, 401);
     assert_eq!(get(&url, "/metrics", &bearer("owner")).0, 403);
+    assert_eq!(get(&url, "/metrics", &bearer("observer")).0, 403);
     let (status, metrics) = get(&url, "/metrics", &bearer("admin"));
     assert_eq!(status, 200);
     let refused = "exec_server_connections_refused_total{reason=\"credentials\"}";
-    assert_eq!(value(&metrics, refused), 3.0);
+    assert_eq!(value(&metrics, refused), 4.0);
 }
 
 #[test]

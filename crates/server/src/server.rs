@@ -474,6 +474,7 @@ async fn tend(
         Ok(Ok(())) => report(Ok(())),
         Ok(Err(error)) => {
             session.forget(&process);
+            drop(permit);
             return report(Err(error));
         }
         // The owner of the process is gone, as it is when the runtime shuts down.

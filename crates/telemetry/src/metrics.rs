@@ -46,12 +46,6 @@ impl MetricsRegistry {
         self.register(IntGauge::new(name, help).expect("the name is valid"))
     }
 
-    #[must_use]
-    pub fn duration(&self, name: &str, help: &str) -> Histogram {
-        let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS.to_vec());
-        self.register(Histogram::with_opts(options).expect("the name is valid"))
-    }
-
     /// One counter for each value of a label.
     #[must_use]
     pub fn counters(
@@ -87,15 +81,6 @@ impl MetricsRegistry {
     ) -> Labelled<Histogram> {
         let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS.to_vec());
         self.labelled(HistogramVec::new(options, &[label]).expect("the name is valid"), values)
-    }
-
-    /// One counter for each pair of values. Those of the second label appear when they first occur;
-    /// the caller sees to it that they are few.
-    #[must_use]
-    pub fn counter_pairs(&self, name: &str, help: &str, labels: [&str; 2]) -> IntCounterVec {
-        self.register(
-            IntCounterVec::new(Opts::new(name, help), &labels).expect("the name is valid"),
-        )
     }
 
     /// What `GET /metrics` answers.

@@ -126,7 +126,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// No sandbox may change what was recorded.
+    /// No sandbox may read or change what was recorded.
     pub(crate) fn audit_file(&self) -> Option<PathBuf> {
         let target = self.audit_target().ok().flatten()?;
         match target {

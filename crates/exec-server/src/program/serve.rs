@@ -153,7 +153,7 @@ async fn serve_listeners(
     }
     let mut config = protecting(&settings.server, &door, &listeners);
     config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
-    config.protected_paths.extend(settings.audit_file());
+    config.secret_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     // Before the announcement: a signal must not end a server that says it is there.
     let reloadable = Reloadable {
@@ -194,7 +194,7 @@ async fn serve_stdio(
 ) -> Result<ExitCode, ServeError> {
     let monitor = Monitor::new(settings)?;
     let mut config = settings.server.clone();
-    config.protected_paths.extend(settings.audit_file());
+    config.secret_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
     notify(notifier, ServiceState::Ready, "serving");

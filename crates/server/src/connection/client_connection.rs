@@ -129,12 +129,13 @@ impl ClientConnection {
     }
 
     /// Who the client is.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.address
-    }
-
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// Where the client is, on TCP.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
     }
 
     pub(crate) fn socket(&self) -> Option<&Socket> {

@@ -8,13 +8,14 @@ mod record;
 mod request;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use exec_server_host::network::gate::{DecisionRecord, Verdict};
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::launch::{EndedBy, ExitRecord};
 use exec_server_protocol::{ErrorKind, RpcError};
-use exec_server_telemetry::AuditLog;
+use exec_server_telemetry::{AuditError, AuditLog};
 use exec_server_transport::Refusal;
 
 use crate::connection::ClientConnection;
@@ -39,6 +40,7 @@ pub struct Audit {
 pub struct Telemetry {
     pub(crate) metrics: ServerMetrics,
     audit: Option<Audit>,
+    is_audit_failing: AtomicBool,
 }
 
 impl Default for Telemetry {
@@ -59,7 +61,7 @@ pub(crate) enum SessionEvent {
 impl Telemetry {
     #[must_use]
     pub fn new(audit: Option<Audit>) -> Self {
-        Self { metrics: ServerMetrics::new(), audit }
+        Self { metrics: ServerMetrics::new(), audit, is_audit_failing: AtomicBool::new(false) }
     }
 
     /// A listener refused a client.
@@ -156,9 +158,7 @@ impl Telemetry {
     /// Before a request changes something: an operator may want nothing done that is not recorded.
     fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
         let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
-        log.write(&record()).map_err(|error| {
-            self.metrics.audit_failures.inc();
-            tracing::error!(%error, "refused a request that cannot be recorded");
+        self.write_to(log, &record()).map_err(|_| {
             let message = "the server cannot write its audit log, and does nothing unrecorded";
             RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
         })
@@ -166,13 +166,27 @@ impl Telemetry {
 
     fn write(&self, record: impl FnOnce() -> Record) {
         let Some(Audit { log, .. }) = &self.audit else { return };
-        if let Err(error) = log.write(&record()) {
-            // The counter has them all; a line each could fill the same disk.
-            if self.metrics.audit_failures.get() == 0 {
-                tracing::error!(%error, "records are missing in the audit log");
+        // It has been counted and logged.
+        let _ = self.write_to(log, &record());
+    }
+
+    /// The counter has all failures. The log has the first of each outage: a line for each could fill
+    /// the same disk.
+    fn write_to(&self, log: &AuditLog, record: &Record) -> Result<(), AuditError> {
+        let written = log.write(record);
+        let was_failing = self.is_audit_failing.swap(written.is_err(), Ordering::Relaxed);
+        match &written {
+            Err(error) => {
+                self.metrics.audit_failures.inc();
+                if !was_failing {
+                    let cause = std::error::Error::source(error).map(ToString::to_string);
+                    tracing::error!(%error, cause, "records are missing in the audit log");
+                }
             }
-            self.metrics.audit_failures.inc();
+            Ok(()) if was_failing => tracing::info!("the audit log is written again"),
+            Ok(()) => {}
         }
+        written
     }
 
     fn shows_commands(&self) -> bool {

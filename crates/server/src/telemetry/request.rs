@@ -12,8 +12,8 @@ use super::record::{Event, Record};
 use crate::connection::ClientConnection;
 use crate::sessions::Session;
 
-/// Arguments of one command in a record.
-const MAX_ARGUMENTS: usize = 64;
+/// Of one command in a record, so that a record always fits into a datagram of the journal.
+const MAX_COMMAND_BYTES: usize = 8 << 10;
 
 /// The kinds of errors that refuse a request because of who asks, or for what.
 const REFUSALS: &[ErrorKind] = &[
@@ -155,10 +155,16 @@ fn command(call: &Call) -> Vec<String> {
         Call::CommandExec(params) => &params.argv,
         _ => return Vec::new(),
     };
-    let mut command: Vec<_> =
-        argv.iter().take(MAX_ARGUMENTS).map(|argument| short(argument)).collect();
-    if argv.len() > MAX_ARGUMENTS {
-        command.push(format!("… ({} arguments)", argv.len()));
+    let mut command = Vec::new();
+    let mut bytes = 0;
+    for argument in argv {
+        let shown = short(argument);
+        bytes += shown.len() + 1;
+        if bytes > MAX_COMMAND_BYTES {
+            command.push(format!("… ({} arguments)", argv.len()));
+            break;
+        }
+        command.push(shown);
     }
     command
 }

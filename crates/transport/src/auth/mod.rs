@@ -84,6 +84,11 @@ impl Authenticator {
         Ok(Self { options, keys })
     }
 
+    /// Whether tokens say which role their clients have.
+    pub(crate) fn has_roles(&self) -> bool {
+        matches!(self.options, AuthOptions::SignedBearerToken { .. })
+    }
+
     /// Reads the files again. After an error everything is as before.
     pub fn reload(&self) -> Result<(), AuthError> {
         let keys = Arc::new(Keys::read(&self.options)?);

@@ -113,8 +113,8 @@ impl ClientAdmission {
         }
     }
 
-    /// `None` for another request. Where clients need credentials, the metrics of all of them are for
-    /// administrators; where they do not, they are for everyone on this machine.
+    /// `None` for another request. Metrics are for administrators where tokens have roles, for every
+    /// client where credentials have none, and otherwise for all users of this machine.
     fn answer_metrics<B>(
         &self,
         request: &Request<B>,
@@ -124,16 +124,20 @@ impl ClientAdmission {
         if request.uri().path() != "/metrics" || asks_for_upgrade(request.headers()) {
             return None;
         }
+        let text = self.monitor.as_ref()?.metrics()?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Some(only_get().into_response());
         }
-        let is_named = |principal: &Principal| matches!(principal.subject, Subject::Named(_));
-        if principal.is_some_and(|it| is_named(it) && it.role != Role::Admin) {
+        // A capability token has no role: there is only one.
+        let has_role = match &self.identification {
+            Identification::Token { authenticator, .. } => authenticator.has_roles(),
+            Identification::Certificate | Identification::User(_) => false,
+        };
+        if has_role && principal.is_none_or(|it| it.role != Role::Admin) {
             self.report(client, RefusalReason::Credentials);
             let text = "metrics are for tokens with the role admin";
             return Some(answer(StatusCode::FORBIDDEN, text).into_response());
         }
-        let text = self.monitor.as_ref()?.metrics()?;
         let mut response = Response::new(Full::from(text));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
