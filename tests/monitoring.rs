@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::Command;
 
 use exec_server_test_support::skipped;
 use rustix::process::Signal;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::{PROGRAM, Running, command, eventually, run_command};
 
 /// A server with these flags, and its URL.
-fn serve(flags: &[&str]) -> (Running, String) {
+pub(crate) fn serve(flags: &[&str]) -> (Running, String) {
     let mut program = command(PROGRAM);
     program.args(["--listen", "ws://127.0.0.1:0", "--discoverable=false"]).args(flags);
     let mut server = Running::start(program);
@@ -22,8 +23,8 @@ fn serve(flags: &[&str]) -> (Running, String) {
 }
 
 /// The status and body of a GET request.
-fn get(url: &str, path: &str, headers: &str) -> (u16, String) {
-    let address = url.trim_start_matches("ws://").trim_end_matches('/');
+pub(crate) fn get(url: &str, path: &str, headers: &str) -> (u16, String) {
+    let address = url.split_once("://").unwrap().1.trim_end_matches('/');
     let mut socket = TcpStream::connect(address).unwrap();
     write!(socket, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n")
         .unwrap();
@@ -87,9 +88,14 @@ fn metrics_are_served_if_the_operator_asks_for_them() {
     assert_eq!(status, 403);
 }
 
+/// The tool of Prometheus: the one that `scripts/test` unpacked, or else that of the `PATH`.
+pub(crate) fn promtool() -> Command {
+    command(&std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".to_owned()))
+}
+
 /// What Prometheus itself thinks of it.
 fn check_with_promtool(metrics: &str) {
-    let mut promtool = command("promtool");
+    let mut promtool = promtool();
     promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
     let mut promtool = match promtool.spawn() {
         Ok(promtool) => promtool,

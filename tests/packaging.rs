@@ -1,5 +1,6 @@
 //! The files of `packaging/`: units that systemd accepts, an image that starts, and command lines that work.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,12 +9,15 @@ use std::process::Command;
 
 use exec_server_test_support::{Issued, TestAuthority, Validity, skipped};
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::foreign_client::python;
+use crate::monitoring::{get, promtool, serve};
 use crate::readme::{blocks, run_as_newcomer};
 use crate::service_manager::PASS;
 use crate::support::machine::is_root;
+use crate::support::rendezvous::Rendezvous;
 use crate::support::{PROGRAM, Running, command, run_command, run_program};
 
 const UNITS: [&str; 4] = [
@@ -333,5 +337,95 @@ fn the_image_is_built_and_serves() {
             assert_eq!(outcome.stdout.trim_end(), version, "{outcome:?}");
         }
         end(service);
+    }
+}
+
+const DASHBOARD: &str = "packaging/grafana/exec-server.json";
+const ALERTS: &str = "packaging/prometheus/alerts.yml";
+const SCRAPE: &str = "packaging/prometheus/scrape.yml";
+
+/// The types of all metrics of a running server and a running rendezvous, by name.
+fn metrics_of_the_code() -> BTreeMap<String, String> {
+    let (_server, server_url) = serve(&["--metrics"]);
+    let data = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::start_with(data.path(), "http://127.0.0.1:0", |program| {
+        program.arg("--metrics");
+    });
+    let mut metrics = BTreeMap::new();
+    for url in [&server_url, &rendezvous.url] {
+        let (status, text) = get(url, "/metrics", "");
+        assert_eq!(status, 200, "{text}");
+        for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, kind) = line.split_once(' ').unwrap();
+            metrics.insert(name.to_owned(), kind.to_owned());
+        }
+    }
+    metrics
+}
+
+/// The names of metrics in a text. A histogram is named by its series.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c: char| !is_word(c));
+    words
+        .filter(|word| word.starts_with("exec_server_") || word.starts_with("process_"))
+        .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+        .collect()
+}
+
+#[test]
+fn the_docs_list_every_metric_with_its_type() {
+    let page = read("docs/operating.md");
+    let (_, rest) = page.split_once("<!-- metrics -->").unwrap();
+    let (tables, _) = rest.split_once("<!-- end of metrics -->").unwrap();
+    let rows = tables.lines().filter_map(|line| line.strip_prefix("| `")).map(|row| {
+        let (name, rest) = row.split_once("` | ").unwrap();
+        (name.to_owned(), rest.split(' ').next().unwrap().to_owned())
+    });
+    assert_eq!(rows.collect::<BTreeMap<_, _>>(), metrics_of_the_code());
+}
+
+#[test]
+fn dashboard_alerts_and_docs_use_metrics_that_exist() {
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let queries: Vec<_> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
+    let metrics = metrics_of_the_code();
+    let page = read("docs/operating.md");
+    // Elsewhere the page has names of modules.
+    let (_, sections) = page.split_once("\n## Metrics\n").unwrap();
+    let (sections, _) = sections.split_once("\n## Shutdown\n").unwrap();
+    for text in [&*queries.join("\n"), &*read(ALERTS), sections] {
+        let used = metrics_in(text);
+        assert!(used.len() > 5, "{used:?}");
+        let unknown: Vec<_> = used.iter().filter(|name| !metrics.contains_key(**name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+}
+
+#[test]
+fn prometheus_accepts_the_alerts_and_the_scrape_configuration() {
+    if promtool().arg("--version").output().is_err() {
+        skipped("no promtool: alerts and the scrape configuration are not checked");
+        return;
+    }
+    // It looks for the files that a configuration names.
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for name in ["exec-server.token", "exec-server-rendezvous.token"] {
+        std::fs::write(path(name), "token").unwrap();
+    }
+    let authority = TestAuthority::new();
+    let Issued { certificate, .. } = authority.issue(directory.path(), &["box"], Validity::Now);
+    std::fs::copy(certificate, path("exec-server-ca.pem")).unwrap();
+    std::fs::write(path("exec-server-alerts.yml"), read(ALERTS)).unwrap();
+    let etc = format!("{}/", directory.path().display());
+    std::fs::write(path("prometheus.yml"), read(SCRAPE).replace("/etc/prometheus/", &etc)).unwrap();
+    for (check, file) in [("rules", "exec-server-alerts.yml"), ("config", "prometheus.yml")] {
+        let mut promtool = promtool();
+        promtool.args(["check", check]).arg(path(file));
+        let outcome = run_command(promtool);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
     }
 }
