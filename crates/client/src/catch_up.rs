@@ -21,7 +21,7 @@ pub(crate) fn apply(
             exit_code,
             sandbox_denied: response.sandbox_denied,
             denied: response.denied.clone(),
-            details: response.exit.clone(),
+            details: response.exit.clone().map(Box::new),
         }),
         _ => None,
     };

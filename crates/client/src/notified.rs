@@ -70,7 +70,7 @@ pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, Mirr
                 exit_code: params.exit_code,
                 sandbox_denied: params.sandbox_denied,
                 denied: params.denied.clone(),
-                details: params.exit.clone(),
+                details: params.exit.clone().map(Box::new),
             };
             (params.seq, event, params.dropped_bytes)
         }

@@ -29,7 +29,7 @@ pub enum MirrorEvent {
         exit_code: i32,
         sandbox_denied: bool,
         denied: Option<Denial>,
-        details: Option<ExitDetails>,
+        details: Option<Box<ExitDetails>>,
     },
     Closed,
 }

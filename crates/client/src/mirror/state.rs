@@ -109,7 +109,7 @@ impl State {
                     exit_code: *exit_code,
                     sandbox_denied: *sandbox_denied,
                     denied: denied.clone(),
-                    details: details.clone(),
+                    details: details.as_deref().cloned(),
                 });
             }
             MirrorEvent::Closed => self.closed = true,

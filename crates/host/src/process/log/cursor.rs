@@ -173,7 +173,7 @@ impl Cursor {
         self.read = exit;
         self.gap_from = None;
         let (seq, offset, at) = (exit.seq, exit.offset, Instant::now());
-        let entry = Entry { seq, offset, at, event: Event::Exited(record) };
+        let entry = Entry { seq, offset, at, event: Event::Exited(Box::new(record)) };
         Some(Delivered { entry, dropped: exit.offset.saturating_sub(from) })
     }
 

@@ -43,7 +43,8 @@ pub enum Event {
         stream: Stream,
         bytes: Bytes,
     },
-    Exited(ExitRecord),
+    /// In a box: there is one, and every entry is as large as the largest.
+    Exited(Box<ExitRecord>),
     /// The last event: the process has exited and its output has ended.
     Closed,
 }
@@ -240,7 +241,7 @@ impl Log {
         let mut state = self.lock();
         state.progress.exit = Some(exit);
         state.exited = Some(LogPosition { seq: state.progress.next_seq, offset: state.end_offset });
-        self.append(state, Event::Exited(exit));
+        self.append(state, Event::Exited(Box::new(exit)));
     }
 
     pub(crate) fn append_closed(&self) {

@@ -195,7 +195,9 @@ pub(super) fn decode(block: &Block, mut bytes: Bytes, exit: Option<ExitRecord>) 
             STDOUT => output(Stream::Stdout, bytes.split_to(len)),
             STDERR => output(Stream::Stderr, bytes.split_to(len)),
             PTY => output(Stream::Pty, bytes.split_to(len)),
-            EXITED => Event::Exited(exit.expect("an exit in the file was recorded before")),
+            EXITED => {
+                Event::Exited(Box::new(exit.expect("an exit in the file was recorded before")))
+            }
             _ => Event::Closed,
         };
         let entry = Entry { seq, offset, at: block.since, event };
