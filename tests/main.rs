@@ -40,6 +40,7 @@ mod monitoring;
 mod network;
 mod output;
 mod packaging;
+mod process_limits;
 mod processes;
 mod readme;
 mod recipes;

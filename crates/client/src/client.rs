@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::{
-    ErrorKind, ObserveParams, OnFull, ReadParams, Rpc, RpcError, SandboxRequest, SandboxType,
-    ServerLink, SessionCloseParams, StartParams, StartResponse, TerminateMode, TerminateParams,
-    for_each_method, rpc,
+    ErrorKind, LimitsRequest, ObserveParams, OnFull, ReadParams, Rpc, RpcError, SandboxRequest,
+    SandboxType, ServerLink, SessionCloseParams, StartParams, StartResponse, TerminateMode,
+    TerminateParams, for_each_method, rpc,
 };
 use exec_server_transport::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -22,7 +22,7 @@ use crate::launch::ChildServerConnector;
 use crate::leases::{Lease, LeaseId, LeaseWakeups};
 use crate::mirror::{GapPolicy, ProcessMirror};
 use crate::network::NetworkHandlers;
-use crate::process::ExecServerProcess;
+use crate::process::{ExecServerProcess, StartFacts};
 use crate::process_state::ProcessState;
 use crate::{
     ExecServerClientConnectOptions, ExecServerError, ExecServerLaunchCommand,
@@ -236,8 +236,12 @@ impl ExecServerClient {
             return Err(error);
         }
         unclaimed.claim();
-        let has_deadline = started.timeout_ms.is_some();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, Some(params.tty), has_deadline))
+        let facts = StartFacts {
+            has_terminal: Some(params.tty),
+            has_deadline: started.timeout_ms.is_some(),
+            limits: started.limits,
+        };
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, facts))
     }
 
     /// Starts a process for others. This client neither takes nor confirms its output, so all of it
@@ -277,7 +281,7 @@ impl ExecServerClient {
         let unclaimed = UnclaimedProcess::watched(&mirror);
         self.open::<rpc::ProcessRead>(params, process_state).await?;
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
     /// Events of a session in this program only go to this client, which has their mirror.
@@ -293,7 +297,7 @@ impl ExecServerClient {
                 RpcError::invalid_request(message).with_kind(ErrorKind::UnknownProcess),
             )
         })?;
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
     /// A handle that watches a process of another session: its events after `after_seq`, signals and termination, no
@@ -316,7 +320,7 @@ impl ExecServerClient {
         let unclaimed = UnclaimedProcess::watched(&mirror);
         self.open::<rpc::ProcessObserve>(params, process_state).await?;
         unclaimed.claim();
-        Ok(ExecServerProcess::new(self.clone(), key, mirror, None, false))
+        Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
     /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
@@ -427,6 +431,11 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     let network = started.enforcement.and_then(|enforcement| enforcement.network);
     if params.network.is_some() && network.is_none() {
         return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
+    }
+    // What is only required is about limits that the operator may have set.
+    let asks_for_limits = |limits: &LimitsRequest| !limits.values().is_empty();
+    if started.limits.is_none() && params.limits.as_deref().is_some_and(asks_for_limits) {
+        return Err(ExecServerError::NotLimited { process_id: process_id() });
     }
     Ok(())
 }

@@ -53,6 +53,12 @@ pub enum ExecServerError {
          had to end it again"
     )]
     NetworkNotManaged { process_id: String },
+    /// The server knows no limits, and started the process without them.
+    #[error(
+        "the server does not know limits of processes: it started the process without them, and had to \
+         end it again"
+    )]
+    NotLimited { process_id: String },
     /// This handle only watches a process that belongs to another session.
     #[error("process {process_id:?} belongs to another session and is only observed")]
     ReadOnly { process_id: String },

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_protocol::{
-    Base64Bytes, ListParams, ProcessIdParams, ReadParams, ReadResponse, ResizeParams, SignalName,
-    SignalParams, TerminalSize, TerminateMode, TerminateParams, WriteParams, WriteStatus, rpc,
+    Base64Bytes, EffectiveLimits, ListParams, ProcessIdParams, ReadParams, ReadResponse,
+    ResizeParams, SignalName, SignalParams, TerminalSize, TerminateMode, TerminateParams,
+    WriteParams, WriteStatus, rpc,
 };
 use tokio::sync::{Mutex, OnceCell, watch};
 
@@ -45,6 +46,16 @@ struct Shared {
     has_terminal: OnceCell<bool>,
     /// Whether the server ends it after the time that its start asked for.
     has_deadline: bool,
+    /// As the server reported them to the client that started it.
+    limits: Option<Box<EffectiveLimits>>,
+}
+
+/// What the client that started a process knows about it.
+#[derive(Debug, Default)]
+pub(crate) struct StartFacts {
+    pub(crate) has_terminal: Option<bool>,
+    pub(crate) has_deadline: bool,
+    pub(crate) limits: Option<Box<EffectiveLimits>>,
 }
 
 impl Drop for Shared {
@@ -58,8 +69,7 @@ impl ExecServerProcess {
         client: ExecServerClient,
         key: ProcessKey,
         mirror: ProcessMirror,
-        has_terminal: Option<bool>,
-        has_deadline: bool,
+        facts: StartFacts,
     ) -> Self {
         let shared = Shared {
             client,
@@ -68,8 +78,9 @@ impl ExecServerProcess {
             writing: Mutex::new(()),
             write_prefix: format!("{:08x}-", rand::random::<u32>()),
             writes: AtomicU64::new(0),
-            has_terminal: OnceCell::new_with(has_terminal),
-            has_deadline,
+            has_terminal: OnceCell::new_with(facts.has_terminal),
+            has_deadline: facts.has_deadline,
+            limits: facts.limits,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -79,6 +90,12 @@ impl ExecServerProcess {
     #[must_use]
     pub fn has_deadline(&self) -> bool {
         self.shared.has_deadline
+    }
+
+    /// The limits of the process and how they are kept, if this client started it and it has any.
+    #[must_use]
+    pub fn limits(&self) -> Option<&EffectiveLimits> {
+        self.shared.limits.as_deref()
     }
 
     #[must_use]

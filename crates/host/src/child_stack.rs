@@ -42,6 +42,11 @@ impl ChildStack {
         self.bottom().wrapping_byte_add(self.len)
     }
 
+    /// The lowest address and the length, as `clone3` wants them.
+    pub(crate) fn range(&self) -> (*mut libc::c_void, usize) {
+        (self.bottom(), self.len)
+    }
+
     /// Keeps the stack for a child that runs beside its parent and may outlive it.
     pub(crate) fn leak(self) {
         std::mem::forget(self);

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test without the test attribute")]
 
+mod limited;
 mod sandboxed;
 mod support;
 
@@ -17,6 +18,7 @@ use exec_server_host::process::launch::{
 };
 use exec_server_test_support::{Gate, skipped};
 use libtest_mimic::{Arguments, Failed, Trial};
+use limited::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::confinement::{Confinement, by_bubblewrap, confine};
 use support::latency::{compare_sandboxes, compare_with_a_bare_spawn};
@@ -104,6 +106,16 @@ fn trials() -> Vec<Trial> {
         children_keep_the_original_limit_on_descriptors,
         many_runs_leave_no_trace,
         concurrent_starts_do_not_mix,
+        a_memory_bomb_is_killed,
+        memory_is_that_of_the_whole_tree,
+        shared_memory_is_counted_once,
+        a_fork_bomb_is_killed,
+        a_burner_of_time_is_killed,
+        a_tree_within_its_limits_is_left_alone,
+        limits_of_each_process_are_set,
+        a_file_beyond_its_limit_ends_the_writer,
+        programs_are_killed_first_without_memory,
+        a_keeper_without_limits_never_wakes,
     ]);
     trials.extend(plain![
         exit_codes_are_exact,
@@ -120,6 +132,9 @@ fn trials() -> Vec<Trial> {
         a_killed_server_takes_its_trees_along,
         kill_on_exit_ends_what_is_left,
         concurrent_starts_do_not_mix,
+        limits_of_each_process_are_set,
+        a_file_beyond_its_limit_ends_the_writer,
+        programs_are_killed_first_without_memory,
     ]);
     trials.extend(confined![
         exit_codes_are_exact,
@@ -146,6 +161,12 @@ fn trials() -> Vec<Trial> {
         a_killed_spawner_is_replaced,
         many_runs_leave_no_trace,
         concurrent_starts_do_not_mix,
+        a_memory_bomb_is_killed,
+        a_fork_bomb_is_killed,
+        a_burner_of_time_is_killed,
+        a_tree_within_its_limits_is_left_alone,
+        limits_of_each_process_are_set,
+        programs_are_killed_first_without_memory,
     ]);
     trials.extend(sandboxed::trials());
     trials.extend(

@@ -90,12 +90,13 @@ pub use principal::{
     HostRules, MAX_SUBJECT_BYTES, Principal, Role, SandboxCeiling, SandboxLevel, Subject,
 };
 pub use process::{
-    AckParams, CloseStdinResponse, ClosedNotification, EnvInherit, EnvPolicy, ExecMode,
-    ExitDetails, ExitedNotification, ListParams, ListResponse, OnFull, OutputChunk,
+    AckParams, CloseStdinResponse, ClosedNotification, Cpus, CpusError, EffectiveLimits,
+    EnvInherit, EnvPolicy, ExecMode, ExitDetails, ExitedNotification, LimitName, LimitTooLow,
+    LimitValues, LimitsRequest, LimitsTier, ListParams, ListResponse, OnFull, OutputChunk,
     OutputNotification, OutputStream, ProcessIdParams, ProcessSummary, ReadParams, ReadResponse,
-    ResizeParams, SandboxType, SignalName, SignalParams, SnapshotResponse, StartParams,
-    StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse, WaitParams,
-    WaitResponse, WriteParams, WriteResponse, WriteStatus,
+    RequiredLimits, ResizeParams, SandboxType, SignalName, SignalParams, SnapshotResponse,
+    StartParams, StartResponse, TerminalSize, TerminateMode, TerminateParams, TerminateResponse,
+    WaitParams, WaitResponse, WriteParams, WriteResponse, WriteStatus,
 };
 pub use sandbox::{
     Denial, Enforcement, ExternalNetwork, FileSystemPermissions, MissingPath, NetworkPermission,

@@ -57,6 +57,10 @@ pub trait EventSink: Debug + Send + Sync {
 
 /// The outcome of [`EventSink::offer`].
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would cost an allocation for each notification"
+)]
 pub enum Offered {
     Accepted,
     /// There is no room for it now; offer it again.

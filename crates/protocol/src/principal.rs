@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Effect;
+use crate::{Effect, LimitValues};
 
 /// The client of a connection, as the server treats it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Principal {
     pub role: Role,
     /// Besides the operator's: the lower of both holds.
     pub ceiling: SandboxCeiling,
+    /// The most that each of its processes may use. The operator's limits hold besides.
+    pub limits: LimitValues,
     /// No session is opened or resumed from then on. Calls of an open session go on.
     pub expires: Option<SystemTime>,
 }
@@ -93,7 +95,7 @@ impl Principal {
     #[must_use]
     pub fn new(subject: Subject) -> Self {
         let (role, ceiling) = (Role::default(), SandboxCeiling::default());
-        Self { subject, role, ceiling, expires: None }
+        Self { subject, role, ceiling, limits: LimitValues::default(), expires: None }
     }
 
     /// For transports that only the server's own user can use.
@@ -121,7 +123,8 @@ impl Principal {
 
     /// A token with a ceiling must not type into a shell that was started without it.
     fn is_bound_like(&self, owner: &Self) -> bool {
-        self.ceiling.require.is_none() || self.ceiling == owner.ceiling
+        (self.ceiling.require.is_none() || self.ceiling == owner.ceiling)
+            && (self.limits.is_empty() || self.limits == owner.limits)
     }
 
     #[must_use]
@@ -181,6 +184,14 @@ mod tests {
         assert!(agent().owns(&agent()));
         let admin = Principal { role: Role::Admin, ..agent() };
         assert!(!admin.sees(&alice()));
+    }
+
+    #[test]
+    fn limits_of_a_token_hide_sessions_that_were_made_without_them() {
+        let limits = LimitValues { pids: Some(9), ..LimitValues::default() };
+        let limited = Principal { limits, ..alice() };
+        assert!(alice().sees(&limited) && limited.owns(&limited));
+        assert!(!limited.sees(&alice()) && !limited.owns(&alice()));
     }
 
     #[test]

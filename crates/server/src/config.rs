@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exec_server_protocol::SandboxCeiling;
+use exec_server_protocol::{LimitValues, SandboxCeiling};
 
 /// Limits and permissions of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +55,10 @@ pub struct ServerConfig {
     pub max_buffered_bytes: u64,
     /// The most that any request may have.
     pub sandbox: SandboxCeiling,
+    /// The limits of a process whose start names none.
+    pub default_limits: LimitValues,
+    /// The most that any process may use.
+    pub max_limits: LimitValues,
     /// Variables that `http/request` does not put into headers, besides those that no server does: names, or beginnings
     /// with a `*` behind them.
     pub http_protected_variables: Vec<String>,
@@ -98,6 +102,8 @@ impl Default for ServerConfig {
             concurrent_requests: 64,
             max_buffered_bytes: 0,
             sandbox: SandboxCeiling::default(),
+            default_limits: LimitValues::default(),
+            max_limits: LimitValues::default(),
             http_protected_variables: Vec::new(),
             http_allowed_variables: Vec::new(),
             protected_paths: Vec::new(),

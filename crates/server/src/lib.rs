@@ -19,6 +19,6 @@ mod sessions;
 mod telemetry;
 
 pub use config::ServerConfig;
-pub use exec_server_protocol::{SandboxCeiling, SandboxLevel};
+pub use exec_server_protocol::{LimitValues, SandboxCeiling, SandboxLevel};
 pub use server::{SandboxUnavailable, Server};
 pub use telemetry::{Audit, Telemetry};

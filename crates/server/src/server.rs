@@ -233,6 +233,7 @@ impl ServerState {
             log_totals: &self.log_totals,
             pool: &self.files,
             network_client,
+            token_limits: session.owner().limits,
         }
     }
 

@@ -10,6 +10,7 @@ use exec_server_transport::Fingerprint;
 
 use super::files::FileCommand;
 use super::http::Http;
+use super::limits::LimitFlags;
 use super::sandbox::SandboxFlags;
 use super::signal::parse_signal;
 use super::values::{parse_duration, parse_lifetime, parse_name, secret};
@@ -178,6 +179,8 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) sandbox: SandboxFlags,
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
 }
 
 /// Open a login shell, or run a command, in a terminal on the server's machine
@@ -196,6 +199,8 @@ pub(crate) struct Shell {
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) sandbox: SandboxFlags,
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
 }
 
 /// List the processes of the server

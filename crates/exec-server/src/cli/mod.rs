@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod files;
 pub(crate) mod hosts;
 pub(crate) mod http;
+pub(crate) mod limits;
 pub(crate) mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod sandbox;

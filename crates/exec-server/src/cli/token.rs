@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use exec_server_protocol::{Role, SandboxLevel};
+use exec_server_protocol::{LimitValues, Role, SandboxLevel};
 use exec_server_rendezvous::{EnvironmentId, InvalidEnvironmentId};
 
 use super::cluster::StoreOptions;
 use super::hosts::parse_pattern;
 use super::values::parse_duration;
+use crate::environment::limit_options::parse_limit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
@@ -131,6 +132,10 @@ pub(crate) struct Sign {
     /// With --network, let the client decide about hosts that are not named
     #[arg(long, requires = "network")]
     pub(crate) ask_network: bool,
+    /// The most that each of its processes may use, such as memory=512M or pids=100, as for run (may be
+    /// repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_limit)]
+    pub(crate) limit: Vec<LimitValues>,
     /// The issuer, if the server asks for one
     #[arg(long, value_name = "TEXT")]
     pub(crate) issuer: Option<String>,

@@ -56,7 +56,7 @@ where
 }
 
 /// A bare number is seconds, as it is for `timeout` and `sleep`.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let whole = text.parse().ok().map(Duration::from_secs);
     let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
     whole

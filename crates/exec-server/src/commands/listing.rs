@@ -118,6 +118,7 @@ pub(super) mod tests {
                 next_seq: 1,
                 descendants: 0,
                 timed_out: false,
+                limits_hit: Vec::new(),
                 first_seq_within: None,
             },
         }

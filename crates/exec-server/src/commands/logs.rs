@@ -208,7 +208,14 @@ fn as_json(event: &ExecProcessEvent) -> String {
             json!({"event": "gap", "droppedBytes": dropped_bytes})
         }
         ExecProcessEvent::Exited(exit) => {
-            json!({"event": "exited", "seq": exit.seq, "exitCode": exit.exit_code})
+            let mut object =
+                json!({"event": "exited", "seq": exit.seq, "exitCode": exit.exit_code});
+            if let Some(details) =
+                exit.details.as_ref().filter(|details| !details.limits_hit.is_empty())
+            {
+                object["limitsHit"] = json!(details.limits_hit);
+            }
+            object
         }
         ExecProcessEvent::Closed { seq } => json!({"event": "closed", "seq": seq}),
         ExecProcessEvent::Failed(error) => json!({"event": "failed", "reason": error.to_string()}),

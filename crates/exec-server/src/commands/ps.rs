@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use exec_server_protocol::LimitName;
 use serde::Serialize;
 
 use super::listing::Listed;
@@ -20,6 +21,8 @@ struct JsonProcess<'a> {
     running: bool,
     exit_code: Option<i32>,
     timed_out: bool,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    limits_hit: &'a [LimitName],
     started_at_ms: u64,
     descendants: u64,
 }
@@ -52,6 +55,7 @@ fn as_json(listed: &Listed) -> JsonProcess<'_> {
         running: process.running,
         exit_code: process.exit_code,
         timed_out: process.timed_out,
+        limits_hit: &process.limits_hit,
         started_at_ms: process.started_at_ms,
         descendants: process.descendants,
     }

@@ -61,6 +61,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
         sandbox: &run.sandbox,
         hosts: hosts.clone(),
         timeout: limit(run.timeout),
+        limits: run.limits.request(),
         claim_name: false,
     };
     let report = Report {
@@ -231,6 +232,7 @@ async fn start_detached(
         sandbox: &run.sandbox,
         hosts,
         timeout: limit(run.timeout),
+        limits: run.limits.request(),
         claim_name: true,
     };
     let params = spec.params(target, client).await?;

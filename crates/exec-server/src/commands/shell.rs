@@ -43,6 +43,7 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
         sandbox: &shell.sandbox,
         hosts,
         timeout: None,
+        limits: shell.limits.request(),
         claim_name: false,
     };
     let report = Report { denials: true, network_use: false, names_hosts };

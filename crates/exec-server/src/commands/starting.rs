@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{
-    EnvPolicy, ErrorKind, FsCanonicalizeParams, FsGetMetadataParams, OnFull, PathUri,
-    SandboxRequest, StartParams, TerminalSize, is_proxy_variable,
+    EnvPolicy, ErrorKind, FsCanonicalizeParams, FsGetMetadataParams, LimitsRequest, OnFull,
+    PathUri, SandboxRequest, StartParams, TerminalSize, is_proxy_variable,
 };
 use exec_server_server::SandboxLevel;
 use uuid::Uuid;
@@ -40,6 +40,7 @@ pub(crate) struct StartSpec<'a> {
     pub(crate) sandbox: &'a SandboxFlags,
     pub(crate) hosts: HostOptions,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) limits: Option<Box<LimitsRequest>>,
     /// No other process of the server may have the name.
     pub(crate) claim_name: bool,
 }
@@ -81,6 +82,7 @@ impl StartSpec<'_> {
             arg0: self.arg0,
             on_full: self.on_full,
             timeout_ms: self.timeout.map(milliseconds),
+            limits: self.limits,
             claim_name: self.claim_name,
             // A server that does not know `network` refuses the start because of this.
             enforce_managed_network: network.is_some().then_some(true),

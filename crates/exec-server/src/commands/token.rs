@@ -14,6 +14,7 @@ use exec_server_transport::{
 
 use super::{credentials, print};
 use crate::cli::token::{Inspect, LevelName, Sign, TokenCommand};
+use crate::environment::limit_options;
 use crate::terminal::printable;
 
 pub(crate) fn run(command: &TokenCommand, out: &mut impl Write) -> anyhow::Result<()> {
@@ -57,6 +58,7 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
         aud: options.audience.clone().into_iter().collect(),
         role: Some(options.role.into()).filter(|role| *role != Role::default()),
         sandbox,
+        limits: Some(limit_options::combined(&options.limit)).filter(|limits| !limits.is_empty()),
     };
     let token = secret.sign(&claims);
     // The server would refuse what cannot be read back.
@@ -105,6 +107,9 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
         line(&mut text, "not before", &moment(nbf, now));
     }
     line(&mut text, "sandbox", &claims.sandbox.as_ref().map_or("none".to_owned(), ceiling));
+    if let Some(limits) = claims.limits.filter(|limits| !limits.is_empty()) {
+        line(&mut text, "limits", &limit_options::describe(&limits));
+    }
     if let Some(issuer) = &claims.iss {
         line(&mut text, "issuer", issuer);
     }
@@ -204,6 +209,7 @@ mod tests {
             allow_host: Vec::new(),
             deny_host: Vec::new(),
             ask_network: false,
+            limit: Vec::new(),
             issuer: None,
             audience: Some("box".to_owned()),
         }
@@ -246,6 +252,22 @@ mod tests {
         assert_eq!((&claims.allow, claims.ask), (&options.allow_host, false));
         let text = explain(&token, false, SystemTime::now()).unwrap();
         assert!(text.contains("network to *.a.example, except x.a.example\n"), "{text}");
+    }
+
+    #[test]
+    fn a_token_can_limit_its_processes() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, new_token()).unwrap();
+        let mut options = options(&secret);
+        let limits = ["memory=512M", "cpus=1.5"].map(limit_options::parse_limit);
+        options.limit = limits.into_iter().map(Result::unwrap).collect();
+        let token = sign(&options, SystemTime::now()).unwrap();
+        let text = explain(&token, false, SystemTime::now()).unwrap();
+        assert!(text.contains("limits     memory 512M, cpus 1.5\n"), "{text}");
+        let json: serde_json::Value =
+            serde_json::from_str(&explain(&token, true, SystemTime::now()).unwrap()).unwrap();
+        assert_eq!(json["limits"], serde_json::json!({"memoryBytes": 512 << 20, "cpus": 1.5}));
     }
 
     #[test]

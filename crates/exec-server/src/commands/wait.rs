@@ -1,12 +1,14 @@
 //! `exec-server wait`: the exit code of a process, as soon as there is one.
 
 use exec_server_client::{ExecProcessEvent, ExecServerClient};
+use exec_server_protocol::LimitName;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::listing::{self, Listed};
 use crate::cli::client::Wait;
 use crate::cli::values::limit;
+use crate::environment::limit_options;
 use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::json_line;
@@ -15,6 +17,7 @@ struct Exit {
     exit_code: i32,
     /// The server ended it at the deadline of its start.
     timed_out: bool,
+    limits_hit: Vec<LimitName>,
 }
 
 pub(crate) async fn run(
@@ -31,7 +34,7 @@ pub(crate) async fn run(
     let mut last = 0;
     for process in found {
         let waiting = wait(client, process);
-        let Exit { exit_code, timed_out } = match deadline {
+        let Exit { exit_code, timed_out, limits_hit } = match deadline {
             None => waiting.await?,
             Some(deadline) => match timeout_at(deadline, waiting).await {
                 Ok(exit) => exit?,
@@ -45,12 +48,15 @@ pub(crate) async fn run(
         if timed_out {
             say(&format!("{} timed out", process.name()));
         }
+        for limit in &limits_hit {
+            say(&format!("{}: limit reached: {}", process.name(), limit_options::name(*limit)));
+        }
         last = exit_code;
         let line = if options.json {
             let (session_id, process_id) = (&process.session.session_id, process.name());
             json_line(&json!({
                 "processId": process_id, "sessionId": session_id, "exitCode": exit_code,
-                "timedOut": timed_out,
+                "timedOut": timed_out, "limitsHit": limits_hit,
             }))
         } else {
             format!("{exit_code}\n")
@@ -62,7 +68,8 @@ pub(crate) async fn run(
 
 async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Exit> {
     if let Some(exit_code) = listed.process.exit_code {
-        return Ok(Exit { exit_code, timed_out: listed.process.timed_out });
+        let limits_hit = listed.process.limits_hit.clone();
+        return Ok(Exit { exit_code, timed_out: listed.process.timed_out, limits_hit });
     }
     let name = listed.name();
     // What was said before we came does not matter; the exit was not.
@@ -76,7 +83,9 @@ async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Exit
                 if exit.server_stopped() {
                     say(&format!("the server stopped; {name} was ended"));
                 }
-                return Ok(Exit { exit_code: exit.exit_code, timed_out: exit.timed_out() });
+                let (exit_code, timed_out) = (exit.exit_code, exit.timed_out());
+                let limits_hit = exit.details.map(|details| details.limits_hit).unwrap_or_default();
+                return Ok(Exit { exit_code, timed_out, limits_hit });
             }
             ExecProcessEvent::Failed(error) => anyhow::bail!("lost sight of {name:?}: {error}"),
             ExecProcessEvent::Output(_)

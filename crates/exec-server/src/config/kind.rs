@@ -5,11 +5,13 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use exec_server_protocol::Cpus;
 use exec_server_server::SandboxLevel;
 use thiserror::Error;
 use toml::de::DeValue;
 
 use super::Settings;
+use crate::environment::limit_options::{LimitUnit, parse_size, show_size};
 use crate::program::logging::LogFormat;
 
 /// The way to one field of the settings.
@@ -63,6 +65,13 @@ pub(super) enum Kind {
     Switch(Field<bool>),
     LogFormat(Field<LogFormat>),
     SandboxLevel(Field<Option<SandboxLevel>>),
+    /// Of bytes, a count, or milliseconds that are written as a duration.
+    Limit {
+        field: Field<Option<u64>>,
+        unit: LimitUnit,
+        least: u64,
+    },
+    Cpus(Field<Option<Cpus>>),
 }
 
 /// A value as it was written. Flags and variables are text; only the file has types.
@@ -155,6 +164,17 @@ impl Kind {
                 let named = |name| SANDBOX_LEVELS.iter().find(|(known, _)| *known == name);
                 field.put(settings, raw.text().and_then(named).map(|(_, level)| *level))
             }
+            Self::Limit { field, unit, least } => {
+                let number = match unit {
+                    LimitUnit::Bytes => raw.size(),
+                    LimitUnit::Time => {
+                        raw.duration().and_then(|time| time.as_millis().try_into().ok())
+                    }
+                    LimitUnit::Count | LimitUnit::Processors => raw.whole_number(),
+                };
+                field.put(settings, number.filter(|number| number >= least).map(Some))
+            }
+            Self::Cpus(field) => field.put(settings, raw.cpus().map(Some)),
         };
         if accepted {
             Ok(())
@@ -165,7 +185,12 @@ impl Kind {
 
     /// Whether [`Self::show`] can be assigned again without a change.
     pub(super) fn is_given(&self, settings: &Settings) -> bool {
-        !matches!(self, Self::OptionalList { field, .. } if field.of(settings).is_none())
+        match self {
+            Self::OptionalList { field, .. } => field.of(settings).is_some(),
+            Self::Limit { field, .. } => field.of(settings).is_some(),
+            Self::Cpus(field) => field.of(settings).is_some(),
+            _ => true,
+        }
     }
 
     /// Invariant: assigning what is shown changes nothing, if it [is given](Self::is_given).
@@ -198,6 +223,16 @@ impl Kind {
                 let named = SANDBOX_LEVELS.iter().find(|(_, known)| known == level);
                 named.map_or("none", |(name, _)| *name).into()
             }
+            Self::Limit { field, unit, .. } => match (*field.of(settings), unit) {
+                (None, _) => "".into(),
+                (Some(bytes), LimitUnit::Bytes) => show_size(bytes).into(),
+                (Some(millis), LimitUnit::Time) => duration(Duration::from_millis(millis)).into(),
+                (Some(count), LimitUnit::Count | LimitUnit::Processors) => integer(count),
+            },
+            Self::Cpus(field) => match field.of(settings) {
+                None => "".into(),
+                Some(cpus) => (f64::from(cpus.thousandths()) / 1000.0).into(),
+            },
         }
     }
 
@@ -229,6 +264,9 @@ impl Kind {
             Self::SandboxLevel(_) => {
                 SANDBOX_LEVELS.map(|(name, _)| format!("{name:?}")).join(" or ")
             }
+            Self::Limit { unit, least: 0, .. } => unit.expected().to_owned(),
+            Self::Limit { unit, .. } => format!("{}, more than 0", unit.expected()),
+            Self::Cpus(_) => LimitUnit::Processors.expected().to_owned(),
         }
     }
 }
@@ -301,6 +339,24 @@ impl<'a> Raw<'a> {
             }
         };
         u64::try_from(number).ok()
+    }
+
+    /// A number of bytes, or a text with a unit. Within `i64::MAX`, too.
+    fn size(self) -> Option<u64> {
+        let bytes = match self.text() {
+            Some(text) => parse_size(text)?,
+            None => self.whole_number()?,
+        };
+        i64::try_from(bytes).is_ok().then_some(bytes)
+    }
+
+    fn cpus(self) -> Option<Cpus> {
+        let number = match self {
+            Self::Text(text) => text.parse().ok()?,
+            Self::Toml(DeValue::Float(number)) => number.as_str().parse().ok()?,
+            Self::Toml(_) => u32::try_from(self.whole_number()?).ok()?.into(),
+        };
+        Cpus::new(number).ok()
     }
 
     fn count(self) -> Option<usize> {
@@ -447,6 +503,30 @@ mod tests {
         assert!(assign_text(key, "9223372036854775808").is_err());
         assert!(assign_toml(key, "99999999999999999999").is_err());
         assert!(assign_text("shutdown_grace_period_ms", "9223372036854775807").is_err());
+    }
+
+    #[test]
+    fn limits_have_units() {
+        assert_eq!(assign_text("limits.max_memory", "512M"), Ok("512M".into()));
+        assert_eq!(assign_toml("limits.max_memory", "1073741824"), Ok("1G".into()));
+        assert_eq!(assign_text("limits.default_cpu_time", "90s"), Ok("1m 30s".into()));
+        assert_eq!(assign_toml("limits.max_cpus", "1.5"), Ok(1.5.into()));
+        assert_eq!(assign_toml("limits.max_cpus", "2"), Ok(2.0.into()));
+        assert_eq!(assign_text("limits.max_core_size", "0"), Ok("0".into()));
+        for (key, text) in [
+            ("limits.max_memory", "0"),
+            ("limits.max_memory", "-1"),
+            ("limits.max_memory", "8388608T"),
+            ("limits.max_pids", "0"),
+            ("limits.max_pids", ""),
+            ("limits.max_cpu_time", "0s"),
+            ("limits.max_cpu_time", "10"),
+            ("limits.max_cpus", "0"),
+            ("limits.max_cpus", "nan"),
+            ("limits.max_cpus", "1e300"),
+        ] {
+            assert!(assign_text(key, text).is_err(), "{key} = {text}");
+        }
     }
 
     #[test]

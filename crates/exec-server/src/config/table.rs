@@ -8,6 +8,7 @@ use exec_server_telemetry::AuditTarget;
 use exec_server_transport::{ListenUrl, parse_sha256};
 
 use crate::environment::host_options::HostOptions;
+use crate::environment::limit_options::LimitUnit;
 use crate::program::logging::parse_filter;
 
 /// The prefix of every variable of ours.
@@ -143,7 +144,8 @@ pub(super) const CLIENT_SECTION: &str = "exec_server";
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// The tables of the file. A key in them is written with a dot.
-pub(super) const SECTIONS: &[&str] = &[CLIENT_SECTION, "audit", "http", "network", "sandbox"];
+pub(super) const SECTIONS: &[&str] =
+    &[CLIENT_SECTION, "audit", "http", "limits", "network", "sandbox"];
 pub(super) const LISTEN_KEY: &str = "listen";
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
 pub(super) const NETWORK_ALLOW_KEY: &str = "network.allow";
@@ -166,6 +168,11 @@ const fn path(field: Field<String>) -> Kind {
 /// A text, or nothing.
 const fn text(field: Field<String>) -> Kind {
     Kind::Text { field, expected: "a text", check: any }
+}
+
+/// A limit, or nothing.
+const fn limit(field: Field<Option<u64>>, unit: LimitUnit, least: u64) -> Kind {
+    Kind::Limit { field, unit, least }
 }
 
 /// Of lists whose items are only compared with something.
@@ -522,6 +529,22 @@ pub(crate) static SETTINGS: &[Setting] = &[
     )
     .help("Let clients' HTTP requests use this variable, though it is protected by default")
     .each_by_flag("http.allowed_variable"),
+    Setting::new("Limits of processes", "limits.default_memory", "SIZE", limit(field!(server.default_limits.memory_bytes), LimitUnit::Bytes, 1)).help("Memory of a process and everything it starts, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_pids", "COUNT", limit(field!(server.default_limits.pids), LimitUnit::Count, 1)).help("Processes and threads that a process and everything it starts may be, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_cpu_time", "DURATION", limit(field!(server.default_limits.cpu_time_ms), LimitUnit::Time, 1)).help("Processor time of a process and everything it starts, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_cpus", "NUMBER", Kind::Cpus(field!(server.default_limits.cpus))).help("Processors that a process and everything it starts may keep busy, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_wall_time", "DURATION", limit(field!(server.default_limits.wall_time_ms), LimitUnit::Time, 1)).help("How long a process may run, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_open_files", "COUNT", limit(field!(server.default_limits.open_files), LimitUnit::Count, 1)).help("Files that each process may have open, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_file_size", "SIZE", limit(field!(server.default_limits.file_size_bytes), LimitUnit::Bytes, 0)).help("The largest file that a process may write, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.default_core_size", "SIZE", limit(field!(server.default_limits.core_size_bytes), LimitUnit::Bytes, 0)).help("The largest core file that a process may leave, unless its start says otherwise"),
+    Setting::new("Limits of processes", "limits.max_memory", "SIZE", limit(field!(server.max_limits.memory_bytes), LimitUnit::Bytes, 1)).help("The most memory that a process and everything it starts may have"),
+    Setting::new("Limits of processes", "limits.max_pids", "COUNT", limit(field!(server.max_limits.pids), LimitUnit::Count, 1)).help("The most processes and threads that a process and everything it starts may be"),
+    Setting::new("Limits of processes", "limits.max_cpu_time", "DURATION", limit(field!(server.max_limits.cpu_time_ms), LimitUnit::Time, 1)).help("The most processor time that a process and everything it starts may use"),
+    Setting::new("Limits of processes", "limits.max_cpus", "NUMBER", Kind::Cpus(field!(server.max_limits.cpus))).help("The most processors that a process and everything it starts may keep busy"),
+    Setting::new("Limits of processes", "limits.max_wall_time", "DURATION", limit(field!(server.max_limits.wall_time_ms), LimitUnit::Time, 1)).help("The longest time that a process may run"),
+    Setting::new("Limits of processes", "limits.max_open_files", "COUNT", limit(field!(server.max_limits.open_files), LimitUnit::Count, 1)).help("The most files that each process may have open"),
+    Setting::new("Limits of processes", "limits.max_file_size", "SIZE", limit(field!(server.max_limits.file_size_bytes), LimitUnit::Bytes, 0)).help("The largest file that a process may write"),
+    Setting::new("Limits of processes", "limits.max_core_size", "SIZE", limit(field!(server.max_limits.core_size_bytes), LimitUnit::Bytes, 0)).help("The largest core file that a process may leave"),
     Setting::new(
         "Network",
         NETWORK_ALLOW_KEY,

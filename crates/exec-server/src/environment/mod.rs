@@ -44,6 +44,7 @@ mod file_writer;
 pub(crate) mod host_options;
 mod http;
 mod lazy;
+pub(crate) mod limit_options;
 mod manager;
 mod named;
 mod remote;

@@ -40,6 +40,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each environment")]
 enum Location {
     Local { runtime_paths: ExecServerRuntimePaths, config: ServerConfig },
     Remote(RemoteServer),

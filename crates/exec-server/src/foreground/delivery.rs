@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use exec_server_client::{ExecProcessEvent, ExecServerError, ProcessEvents};
+use exec_server_client::{ExecProcessEvent, ExecServerError, ExecServerProcess, ProcessEvents};
 
 use super::output::Outputs;
 use super::report::Report;
@@ -10,7 +10,7 @@ use super::{Ending, OnGap, TimedOut, show};
 
 /// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
 pub(super) async fn deliver(
-    process_id: &str,
+    process: &ExecServerProcess,
     mut events: ProcessEvents,
     on_gap: OnGap,
     report: Report,
@@ -33,7 +33,7 @@ pub(super) async fn deliver(
                 }
             }
             Some(ExecProcessEvent::Gap { dropped_bytes }) if on_gap == OnGap::Fail => {
-                let process_id = process_id.to_owned();
+                let process_id = process.process_id().to_owned();
                 return Ending::Lost(ExecServerError::Gap { process_id, dropped_bytes });
             }
             Some(ExecProcessEvent::Gap { dropped_bytes }) => {
@@ -54,7 +54,7 @@ pub(super) async fn deliver(
             if exit.server_stopped() {
                 show("exec-server: the server stopped; the command was ended\n");
             }
-            for line in report.lines(&exit) {
+            for line in report.lines(&exit, process.limits()) {
                 show(&format!("exec-server: {line}\n"));
             }
             match timed_out {

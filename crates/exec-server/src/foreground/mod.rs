@@ -133,7 +133,7 @@ impl Foreground {
         let is_away = || outage::is_away(&state.borrow());
         let (orders, queue) = mpsc::channel(ORDERS);
         let is_blocked = Cell::new(false);
-        let output = deliver(process.process_id(), events, self.on_gap, self.report, &is_blocked);
+        let output = deliver(process, events, self.on_gap, self.report, &is_blocked);
         let input = async {
             match self.stdin {
                 Some(source) => {

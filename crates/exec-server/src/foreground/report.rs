@@ -1,8 +1,9 @@
 //! The messages about a process that has ended: denials of its sandbox, and use of the network.
 
 use exec_server_client::ProcessExit;
-use exec_server_protocol::{Denial, NetworkUse};
+use exec_server_protocol::{Denial, EffectiveLimits, NetworkUse};
 
+use crate::environment::limit_options;
 use crate::terminal::printable;
 
 /// The system calls that `--network` would allow.
@@ -21,10 +22,11 @@ pub(crate) struct Report {
 
 impl Report {
     /// One message each.
-    pub(super) fn lines(self, exit: &ProcessExit) -> Vec<String> {
+    pub(super) fn lines(self, exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
         let network = exit.details.as_ref().and_then(|details| details.network.as_ref());
         let network = network.filter(|_| self.network_use);
-        let mut lines = network.map(|network| self.network_lines(network)).unwrap_or_default();
+        let mut lines = limit_lines(exit, limits);
+        lines.extend(network.map(|network| self.network_lines(network)).unwrap_or_default());
         if exit.sandbox_denied && self.denials {
             let denial = exit.denied.clone().unwrap_or_default();
             match &denial.host {
@@ -59,6 +61,20 @@ impl Report {
     }
 }
 
+/// Always said: the end of the process would be a riddle. The value is known to the client that started it.
+fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
+    let hit = exit.details.iter().flat_map(|details| &details.limits_hit);
+    hit.map(|limit| {
+        let values = limits.map(EffectiveLimits::values);
+        let known = values.and_then(|values| limit_options::describe_one(&values, *limit));
+        format!(
+            "limit reached: {}",
+            known.unwrap_or_else(|| limit_options::name(*limit).to_owned())
+        )
+    })
+    .collect()
+}
+
 /// The program's own words, which must not move the cursor.
 fn denied(denial: Denial) -> String {
     match (denial.path, denial.call) {
@@ -73,7 +89,7 @@ fn denied(denial: Denial) -> String {
 
 #[cfg(test)]
 mod tests {
-    use exec_server_protocol::{ExitDetails, RefusedHost};
+    use exec_server_protocol::{ExitDetails, LimitName, LimitValues, LimitsTier, RefusedHost};
 
     use super::*;
 
@@ -87,10 +103,29 @@ mod tests {
             max_rss_bytes: 0,
             timed_out: false,
             server_stopped: false,
+            limits_hit: Vec::new(),
+            peak_memory_bytes: None,
+            tree_cpu_ms: None,
             network: network.map(Box::new),
         };
         let sandbox_denied = denied.is_some();
         ProcessExit { seq: 1, exit_code: 1, sandbox_denied, denied, details: Some(details) }
+    }
+
+    #[test]
+    fn a_limit_is_named_with_its_value_if_that_is_known() {
+        let mut exit = exit(None, None);
+        let hit = vec![LimitName::Memory, LimitName::WallTime];
+        exit.details.as_mut().unwrap().limits_hit = hit;
+        let memory_bytes = Some(512 << 20);
+        let values = LimitValues { memory_bytes, wall_time_ms: Some(90_000), ..<_>::default() };
+        let limits = EffectiveLimits::new(LimitsTier::Rlimit, values, Vec::new());
+        assert_eq!(
+            Report::default().lines(&exit, Some(&limits)),
+            ["limit reached: memory 512M", "limit reached: wall-time 1m 30s"]
+        );
+        let unknown = Report::default().lines(&exit, None);
+        assert_eq!(unknown, ["limit reached: memory", "limit reached: wall-time"]);
     }
 
     #[test]
@@ -99,16 +134,16 @@ mod tests {
         let exit = exit(Some(denial), None);
         let host = "a\u{fffd}.example:443";
         assert_eq!(
-            EVERYTHING.lines(&exit),
+            EVERYTHING.lines(&exit, None),
             [format!("network: {host} is not allowed; allow it with --allow-host {host}")]
         );
         let plain = Report { names_hosts: false, ..EVERYTHING };
         assert_eq!(
-            plain.lines(&exit),
+            plain.lines(&exit, None),
             [format!("network: {host} is not allowed by the rules of the server")]
         );
         let silent = Report { denials: false, ..EVERYTHING };
-        assert!(silent.lines(&exit).is_empty());
+        assert!(silent.lines(&exit, None).is_empty());
     }
 
     #[test]
@@ -123,7 +158,7 @@ mod tests {
         let denial = Denial { host: Some("[::1]:22".to_owned()), ..Denial::default() };
         let exit = exit(Some(denial), Some(network));
         assert_eq!(
-            EVERYTHING.lines(&exit),
+            EVERYTHING.lines(&exit, None),
             [
                 "network: 3 bytes up, 70000 bytes down",
                 "network: [::1]:22 is not allowed; allow it with --allow-host [::1]:22",
@@ -132,6 +167,6 @@ mod tests {
             ]
         );
         let brief = Report { network_use: false, ..EVERYTHING };
-        assert_eq!(brief.lines(&exit).len(), 1);
+        assert_eq!(brief.lines(&exit, None).len(), 1);
     }
 }

@@ -5,6 +5,7 @@ mod environment;
 mod gate;
 mod handle;
 pub mod launch;
+pub mod limits;
 mod location;
 mod log;
 mod orders;

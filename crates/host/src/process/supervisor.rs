@@ -300,6 +300,7 @@ mod tests {
 
     use super::super::handle::{Process, StartOutcome};
     use super::super::launch::Io;
+    use super::super::limits::Limits;
     use super::super::log::{Budget, Cursor, Event, LogLimits, LogListener, OnFull};
     use super::*;
 
@@ -331,6 +332,7 @@ mod tests {
             io: Io::Pipes { stdin: true },
             kill_on_exit: false,
             sandbox: None,
+            limits: Limits::default(),
         };
         let limits = LogLimits {
             memory_bytes: 1 << 20,

@@ -13,6 +13,7 @@ use exec_server_host::process::launch::{
     ChildStdio, Command, ExitRecord, Io, Launched, Launcher, PtySize, Signal, Tree, TreeControl,
     TreeEvent,
 };
+use exec_server_host::process::limits::Limits;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -25,6 +26,7 @@ pub(crate) fn shell(script: &str) -> Command {
         env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         io: Io::Pipes { stdin: false },
         kill_on_exit: false,
+        limits: Limits::default(),
         sandbox: confinement::current(),
     }
 }
@@ -145,7 +147,7 @@ impl Running {
         master.signal_foreground(signal)
     }
 
-    async fn read_more(&mut self) -> usize {
+    pub(crate) async fn read_more(&mut self) -> usize {
         self.seen.reserve(4096);
         loop {
             let read = match &self.stdio {
@@ -165,7 +167,7 @@ impl Running {
         }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.seen).into_owned()
     }
 }

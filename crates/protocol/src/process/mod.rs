@@ -1,6 +1,7 @@
 //! `process/*`: params, results and notifications.
 
 mod control;
+mod limits;
 mod output;
 mod overview;
 mod start;
@@ -8,6 +9,10 @@ mod start;
 pub use control::{
     CloseStdinResponse, ProcessIdParams, ResizeParams, SignalName, SignalParams, TerminateMode,
     TerminateParams, TerminateResponse, WriteParams, WriteResponse, WriteStatus,
+};
+pub use limits::{
+    Cpus, CpusError, EffectiveLimits, LimitName, LimitTooLow, LimitValues, LimitsRequest,
+    LimitsTier, RequiredLimits,
 };
 pub use output::{
     AckParams, ClosedNotification, ExitDetails, ExitedNotification, OutputChunk,

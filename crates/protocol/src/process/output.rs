@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::{Base64Bytes, Denial, NetworkUse};
+use crate::{Base64Bytes, Denial, LimitName, NetworkUse};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -79,6 +79,15 @@ pub struct ExitDetails {
     /// The server ended it because the server shut down.
     #[serde(default, skip_serializing_if = "is_default")]
     pub server_stopped: bool,
+    /// Limits that it had reached by then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_hit: Vec<LimitName>,
+    /// The most memory that the process and everything it started had at once, if that was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Processor time of the process and everything it started, if that was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree_cpu_ms: Option<u64>,
     /// Of a process with a managed network, until it exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkUse>>,

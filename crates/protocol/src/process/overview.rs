@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::Base64Bytes;
+use crate::{Base64Bytes, LimitName};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +26,15 @@ pub struct WaitResponse {
     /// The server ended it because the server shut down (ours).
     #[serde(default, skip_serializing_if = "is_default")]
     pub server_stopped: bool,
+    /// Limits that it had reached (ours).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_hit: Vec<LimitName>,
+    /// The most memory that its tree had at once, if that was watched (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Processor time of its tree, if that was watched (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree_cpu_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +81,9 @@ pub struct ProcessSummary {
     /// The server ended it because `timeoutMs` of its start had passed (ours).
     #[serde(default, skip_serializing_if = "is_default")]
     pub timed_out: bool,
+    /// Limits that it had reached (ours).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits_hit: Vec<LimitName>,
     /// Number of the first retained event of the last `withinMs`, if the request has that; `nextSeq` if
     /// there is none (ours). Of output in the spill file it may be somewhat older.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::is_default;
 use crate::misspelt::CaseChecked;
 use crate::{
-    Enforcement, ManagedNetwork, NetworkProxy, NetworkRules, PathUri, SandboxRequest, nullable,
+    EffectiveLimits, Enforcement, LimitsRequest, ManagedNetwork, NetworkProxy, NetworkRules,
+    PathUri, SandboxRequest, nullable,
 };
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub struct StartParams {
     /// The server ends the process this long after it runs (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The most that the process and everything it starts may use (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Box<LimitsRequest>>,
     /// Refuse the start if a process of any session has this `process_id` (ours).
     #[serde(
         default,
@@ -112,6 +116,7 @@ impl StartParams {
             size: None,
             mode: ExecMode::default(),
             timeout_ms: None,
+            limits: None,
             claim_name: false,
         }
     }
@@ -187,6 +192,9 @@ pub struct StartResponse {
     /// The deadline that the server enforces; absent without one (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The limits in force; absent without any (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Box<EffectiveLimits>>,
 }
 
 /// What keeps a process to its sandbox. A server that says nothing does nothing.

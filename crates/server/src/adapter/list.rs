@@ -59,6 +59,7 @@ impl ManagedProcess {
             next_seq: progress.next_seq,
             descendants,
             timed_out: progress.exit.is_some_and(timed_out),
+            limits_hit: progress.exit.map(|exit| self.limits_hit(&exit)).unwrap_or_default(),
             first_seq_within: None,
         }
     }

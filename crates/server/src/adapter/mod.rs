@@ -3,6 +3,7 @@
 mod environment;
 mod files;
 mod http;
+mod limits;
 mod list;
 mod names;
 mod network;

@@ -12,13 +12,14 @@ use exec_server_host::process::{
 use exec_server_host::sandbox::{NetworkEnforcement as HostEnforcement, Plan};
 use exec_server_protocol::{
     Base64Bytes, ClosedNotification, Denial, Enforcement, ErrorKind, ErrorSubject, ExitDetails,
-    ExitedNotification, NetworkEnforcement, NetworkUse, OutputChunk, OutputNotification,
+    ExitedNotification, LimitName, NetworkEnforcement, NetworkUse, OutputChunk, OutputNotification,
     OutputStream, ReadParams, ReadResponse, RefusedHost, RpcError, ServerNotification, SignalName,
     SnapshotResponse, TerminalSize, TerminateMode, WaitParams, WaitResponse, WriteParams,
     WriteStatus,
 };
 use tokio::sync::oneshot;
 
+use super::limits::GrantedLimits;
 use super::names::check_name;
 use super::start::{RequestedConfinement, StartContext, planned};
 
@@ -40,6 +41,7 @@ pub(crate) struct ManagedProcess {
     pub(super) process: Process,
     /// Set before a sandboxed program runs.
     sandbox: Arc<OnceLock<Arc<Plan>>>,
+    limits: GrantedLimits,
     /// Closed, with nothing left running; its session keeps count.
     over: AtomicBool,
     /// Nobody wants it any more; see [`Self::abandon`].
@@ -70,7 +72,7 @@ impl ManagedProcess {
         command: Command,
         asked: Option<RequestedConfinement>,
         limits: LogLimits,
-        timeout_ms: Option<u64>,
+        granted: GrantedLimits,
         (id, argv, dialect): (String, Vec<String>, NotificationDialect),
     ) -> Started {
         let sandbox = Arc::new(OnceLock::new());
@@ -86,7 +88,7 @@ impl ManagedProcess {
             Box::pin(confining) as ConfinementFuture
         });
         let is_sandboxed = confining.is_some();
-        let timeout = timeout_ms.map(Duration::from_millis);
+        let timeout = granted.timeout_ms().map(Duration::from_millis);
         let launcher = context.launcher.clone();
         let (process, outcome) = Process::start(launcher, command, confining, limits, timeout);
         if is_sandboxed {
@@ -100,6 +102,7 @@ impl ManagedProcess {
                 dialect,
                 process,
                 sandbox,
+                limits: granted,
                 over: AtomicBool::new(false),
                 abandoned: AtomicBool::new(false),
                 received: AtomicU64::new(0),
@@ -136,6 +139,15 @@ impl ManagedProcess {
                 HostEnforcement::ProxyOnly => Some(NetworkEnforcement::Proxy),
             },
         })
+    }
+
+    pub(crate) fn limits(&self) -> &GrantedLimits {
+        &self.limits
+    }
+
+    /// The limits that it had reached by its exit.
+    pub(super) fn limits_hit(&self, exit: &ExitRecord) -> Vec<LimitName> {
+        self.limits.hit(exit, timed_out(*exit))
     }
 
     /// What the sandbox seems to have denied; known from the exit on.
@@ -319,6 +331,7 @@ impl ManagedProcess {
             None => exited.await,
         }
         let progress = self.log().progress();
+        let exit = progress.exit;
         WaitResponse {
             exited: progress.exit.is_some(),
             exit_code: progress.exit.map(|exit| exit.code),
@@ -326,6 +339,11 @@ impl ManagedProcess {
             closed: progress.closed,
             timed_out: progress.exit.is_some_and(timed_out),
             server_stopped: progress.exit.is_some_and(server_stopped),
+            limits_hit: exit.map(|exit| self.limits_hit(&exit)).unwrap_or_default(),
+            peak_memory_bytes: exit
+                .and_then(|exit| exit.tree_use)
+                .map(|tree| tree.peak_memory_bytes),
+            tree_cpu_ms: exit.and_then(|exit| exit.tree_use).map(|tree| millis(tree.cpu)),
         }
     }
 
@@ -337,6 +355,9 @@ impl ManagedProcess {
             max_rss_bytes: exit.max_rss_bytes,
             timed_out: timed_out(*exit),
             server_stopped: server_stopped(*exit),
+            limits_hit: self.limits_hit(exit),
+            peak_memory_bytes: exit.tree_use.map(|tree| tree.peak_memory_bytes),
+            tree_cpu_ms: exit.tree_use.map(|tree| millis(tree.cpu)),
             network: self.process.network_use().map(|network| {
                 Box::new(NetworkUse {
                     bytes_up: network.bytes_up,

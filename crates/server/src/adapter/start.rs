@@ -15,11 +15,12 @@ use exec_server_host::sandbox::{
     Access, HostNames, Network, Plan, Policy, SandboxError, StartFacts,
 };
 use exec_server_protocol::{
-    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ErrorSubject, ExecMode, ExecParams, PathUri,
-    RpcError, StartParams, is_proxy_variable,
+    EnvInherit, EnvPolicy, ErrorCode, ErrorKind, ErrorSubject, ExecMode, ExecParams, LimitValues,
+    PathUri, RpcError, StartParams, is_proxy_variable,
 };
 
 use super::files::FilePool;
+use super::limits::GrantedLimits;
 use super::names::check_name;
 use super::network::{NetworkClient, RequestedNetwork};
 use super::process::{ManagedProcess, NotificationDialect, Started, pty_size};
@@ -42,6 +43,8 @@ pub(crate) struct StartContext<'a> {
     pub(crate) pool: &'a FilePool,
     /// The client that is asked about hosts.
     pub(crate) network_client: &'a Arc<dyn NetworkClient>,
+    /// The most that a process of the session's owner may use.
+    pub(crate) token_limits: LimitValues,
 }
 
 impl ManagedProcess {
@@ -57,6 +60,8 @@ impl ManagedProcess {
             .read(params.sandbox.as_ref(), Some(params.cwd.as_path()))
             .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
         let network = RequestedNetwork::read(&params, context.sandboxes.hosts())
+            .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
+        let granted = GrantedLimits::grant(context, params.limits.as_deref(), params.timeout_ms)
             .map_err(|error| error.about(ErrorSubject::Process(params.process_id.clone())))?;
         let asked = confinement(asked, network, &params.cwd);
         let env = match &params.env_policy {
@@ -85,6 +90,7 @@ impl ManagedProcess {
             },
             kill_on_exit: params.kill_on_exit,
             sandbox: None,
+            limits: granted.of_host(),
         };
         let limits = LogLimits {
             memory_bytes: config.retained_output_bytes_per_process,
@@ -93,7 +99,7 @@ impl ManagedProcess {
             totals: Arc::clone(context.log_totals),
         };
         let identity = (params.process_id, params.argv, NotificationDialect::Current);
-        Ok(Self::spawn(context, command, asked, limits, params.timeout_ms, identity))
+        Ok(Self::spawn(context, command, asked, limits, granted, identity))
     }
 
     /// Without keepers, for tests of what comes after the start.
@@ -112,6 +118,7 @@ impl ManagedProcess {
             log_totals,
             pool,
             network_client,
+            token_limits: LimitValues::default(),
         };
         Self::start(context, params).unwrap()
     }
@@ -124,6 +131,8 @@ impl ManagedProcess {
         let config = context.config;
         check_argv(&params.process_id, &params.argv)?;
         check_mode(config, &params.process_id, ExecMode::Direct)?;
+        // It cannot ask for limits, and has those of the operator and of its token all the same.
+        let granted = GrantedLimits::grant(context, None, None)?;
         let retained = config.retained_output_bytes_per_process;
         let cap = params.output_bytes_cap.and_then(|cap| usize::try_from(cap).ok());
         let command = Command {
@@ -134,6 +143,7 @@ impl ManagedProcess {
             io: if params.tty { Io::Pty(DEFAULT_SIZE) } else { Io::Pipes { stdin: false } },
             kill_on_exit: false,
             sandbox: None,
+            limits: granted.of_host(),
         };
         let limits = LogLimits {
             memory_bytes: cap.map_or(retained, |cap| cap.min(retained)),
@@ -146,7 +156,7 @@ impl ManagedProcess {
         let start = StartParams::new(&identity.0, [""; 0], params.cwd);
         let network = RequestedNetwork::read(&start, context.sandboxes.hosts())?;
         let asked = confinement(context.sandboxes.read(None, None)?, network, &start.cwd);
-        Ok(Self::spawn(context, command, asked, limits, None, identity))
+        Ok(Self::spawn(context, command, asked, limits, granted, identity))
     }
 }
 
@@ -172,6 +182,7 @@ pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
         LaunchError::Sandbox { .. } | LaunchError::SandboxWithoutKeeper => {
             (ErrorCode::InvalidRequest, ErrorKind::SandboxUnavailable)
         }
+        LaunchError::Limits { .. } => (ErrorCode::InternalError, ErrorKind::LimitsUnavailable),
         LaunchError::SpawnerUnavailable { .. }
         | LaunchError::KeeperLost { .. }
         | LaunchError::Terminated { .. }

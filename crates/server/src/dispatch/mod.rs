@@ -233,7 +233,6 @@ impl Dispatcher {
 
     fn start(&self, session: &Arc<Session>, params: StartParams, reply: Reply) {
         let (id, claim_name) = (params.process_id.clone(), params.claim_name);
-        let timeout_ms = params.timeout_ms;
         let state = Arc::clone(&self.state);
         let client = session.network_client(&self.state.telemetry);
         let start = || ManagedProcess::start(state.start_context(session, &client), params);
@@ -243,7 +242,8 @@ impl Dispatcher {
                 process_id: process.id().to_owned(),
                 sandbox_type: sandbox_type(enforcement.as_ref()),
                 enforcement,
-                timeout_ms,
+                timeout_ms: process.limits().timeout_ms(),
+                limits: process.limits().reported().map(Box::new),
             };
             reply.send::<rpc::ProcessStart>(Ok(response));
         });

@@ -6,6 +6,7 @@ mod dispatch;
 mod files;
 mod http;
 mod large_answers;
+mod limits;
 mod memory;
 mod other_processes;
 mod ownership;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_server_protocol::{HostRules, MAX_SUBJECT_BYTES, Role, SandboxCeiling, SandboxLevel};
+use exec_server_protocol::{
+    HostRules, LimitValues, MAX_SUBJECT_BYTES, Role, SandboxCeiling, SandboxLevel,
+};
 use ring::hmac;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -19,7 +21,7 @@ pub const MIN_SECRET_BYTES: usize = 32;
 
 const ALGORITHM: &str = "HS256";
 
-/// What a token says. Members that are not listed are ignored; `role` and `sandbox` restrict, so
+/// What a token says. Members that are not listed are ignored; `role`, `sandbox` and `limits` restrict, so
 /// what is not understood in them is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
@@ -45,6 +47,9 @@ pub struct Claims {
     pub role: Option<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxClaim>,
+    /// The most that each process may use, as in `process/start`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitValues>,
 }
 
 /// The ceiling of a token.
@@ -228,6 +233,9 @@ impl<'t> Parts<'t> {
                 format!("writable root {} must be absolute, without \"..\"", root.display());
             return Err(TokenError::Claims(reason));
         }
+        if let Some(Err(error)) = claims.limits.as_ref().map(LimitValues::check) {
+            return Err(TokenError::Claims(error.to_string()));
+        }
         if let Some(sandbox) = &claims.sandbox {
             let needs_roots = sandbox.mode == SandboxLevel::WorkspaceWrite;
             if needs_roots == sandbox.writable_roots.is_empty() {
@@ -367,6 +375,26 @@ mod tests {
             let error = refused(bad);
             let is_expected = matches!(error, TokenError::NotAToken | TokenError::Signature);
             assert!(is_expected, "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn limits_that_are_not_understood_refuse_the_token() {
+        let claims = |limits: &str| format!(r#"{{"exp":2000,"limits":{limits}}}"#);
+        let verified = |limits: &str| verify(&claims(limits), &TokenRules::default());
+        let limits = verified(r#"{"memoryBytes":512,"cpus":0.5}"#).unwrap().limits.unwrap();
+        assert_eq!((limits.memory_bytes, limits.pids), (Some(512), None));
+        for limits in [
+            r#"{"memoryBytes":0}"#,
+            r#"{"memoryBytes":-1}"#,
+            r#"{"memory":1}"#,
+            r#"{"cpus":0}"#,
+            r#"{"required":"cgroup"}"#,
+            "[]",
+            "7",
+        ] {
+            let refused = verified(limits);
+            assert!(matches!(refused, Err(TokenError::Claims(_))), "{limits}: {refused:?}");
         }
     }
 

@@ -129,6 +129,7 @@ impl Authenticator {
                     ceiling: claims
                         .sandbox
                         .map_or_else(SandboxCeiling::default, SandboxClaim::into_ceiling),
+                    limits: claims.limits.unwrap_or_default(),
                     subject: claims.sub.map_or(Subject::Token(sha256), Subject::Named),
                 })
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use exec_server_host::process::launch::{Command, Io, Launched, PtySize, Teardown, TreeEvent};
+use exec_server_host::process::limits::{Limits, LimitsSupport, LimitsTier};
 use exec_server_host::sandbox::Plan;
 use serde::Serialize;
 
@@ -31,6 +32,7 @@ pub(super) async fn checks() -> Vec<Check> {
         check("spawner", "programs start through the spawner", starts(pipes)).await,
         check("terminals", "programs can have a terminal", starts(terminal)).await,
         check("tree teardown", "also what calls setsid is killed", escapee_dies()).await,
+        limits(),
         check("private memory", "children cannot read the server's memory", async {
             exec_server_host::protect_own_memory()?;
             Ok(())
@@ -43,6 +45,26 @@ pub(super) async fn checks() -> Vec<Check> {
         })
         .await,
     ]
+}
+
+/// Limits hold in both tiers, so a weaker one is no failure.
+fn limits() -> Check {
+    let name = "limits";
+    let support = match ExecServerRuntimePaths::this_program().launcher() {
+        Ok(launcher) => launcher.limits(),
+        Err(error) => return Check { name, works: false, detail: error.to_string() },
+    };
+    let tier = match support.tier {
+        LimitsTier::Cgroup => "tier cgroup: the kernel limits whole process trees",
+        LimitsTier::Systemd => "tier systemd: the kernel limits whole process trees",
+        LimitsTier::Sampling => "tier rlimit: keepers watch process trees",
+        LimitsTier::ProcessOnly => "tier rlimit: only each process is limited",
+    };
+    let detail = match support.obstacle {
+        Some(obstacle) => format!("{tier}; why not cgroup: {obstacle}; {}", LimitsSupport::REMEDY),
+        None => tier.to_owned(),
+    };
+    Check { name, works: true, detail }
 }
 
 pub(super) async fn check(
@@ -103,5 +125,14 @@ fn command(script: &str, io: Io) -> Command {
     let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
     let env = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
     let cwd = "/".into();
-    Command { argv, arg0: None, cwd, env, io, kill_on_exit: false, sandbox: None }
+    Command {
+        argv,
+        arg0: None,
+        cwd,
+        env,
+        io,
+        kill_on_exit: false,
+        sandbox: None,
+        limits: Limits::default(),
+    }
 }

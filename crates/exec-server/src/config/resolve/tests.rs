@@ -56,6 +56,16 @@ fn sample(setting: &Setting) -> (String, String) {
             return ("/a:/b".to_owned(), "[\"/a\", \"/b\"]".to_owned());
         }
         ("network.allow", _) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
+        (key, _)
+            if key.starts_with("limits.")
+                && (key.ends_with("_memory") || key.ends_with("_size")) =>
+        {
+            "2M".to_owned()
+        }
+        (key, _) if key.ends_with("_pids") || key.ends_with("_open_files") => {
+            return ("7".to_owned(), "7".to_owned());
+        }
+        (key, _) if key.ends_with("_cpus") => return ("1.5".to_owned(), "1.5".to_owned()),
         (_, toml::Value::String(_)) => "2m".to_owned(),
         (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
         (_, toml::Value::Boolean(value)) => (!value).to_string(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::{LaunchError, StringPlace};
+use crate::process::limits::Limits;
 use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
 /// A program to start.
@@ -24,6 +25,8 @@ pub struct Command {
     pub kill_on_exit: bool,
     /// How it is confined.
     pub sandbox: Option<Arc<Plan>>,
+    /// The most that its tree may use.
+    pub limits: Limits,
 }
 
 /// What the program's descriptors 0, 1 and 2 are.

@@ -48,6 +48,8 @@ pub enum LaunchError {
     Setup { source: io::Error },
     #[error("the sandbox could not be put up: {step}{}: {}", AtPath(path.as_deref()), StepReason(*step, source))]
     Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
+    #[error("the limits of the process could not be set: {}", Reason(source))]
+    Limits { source: io::Error },
     #[error("a sandbox needs keepers, and this server starts programs without them")]
     SandboxWithoutKeeper,
 }

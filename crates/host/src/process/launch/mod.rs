@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 
+use super::limits::LimitsSupport;
+
 pub use command::{Command, Io, PtySize};
 pub use error::{LaunchError, StringPlace};
 #[cfg(target_os = "linux")]
@@ -104,6 +106,15 @@ impl Launcher {
             #[cfg(target_os = "linux")]
             Mechanism::Keepers(_) => Teardown::WholeTree,
             Mechanism::ProcessGroups => Teardown::ProcessGroup,
+        }
+    }
+
+    /// How the limits of trees are kept here.
+    pub fn limits(&self) -> LimitsSupport {
+        match &self.mechanism {
+            #[cfg(target_os = "linux")]
+            Mechanism::Keepers(spawner) => spawner.limits().clone(),
+            Mechanism::ProcessGroups => LimitsSupport::process_only(),
         }
     }
 

@@ -20,6 +20,9 @@ use super::error::LaunchError;
 use super::signal::Signal;
 use super::stdio::ChildEnds;
 use super::tree::{ExitRecord, Tree, TreeEvent};
+#[cfg(target_os = "linux")]
+use crate::process::limits::oom_score;
+use crate::process::limits::{Limit, Limits, rlimits};
 
 /// How often a group that outlived its leader is looked at: no event tells that it is empty.
 const GROUP_CHECK: Duration = Duration::from_millis(250);
@@ -47,9 +50,12 @@ pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), 
         group,
         started: Instant::now(),
         kill_on_exit: command.kill_on_exit,
+        limits: command.limits,
         events: sender,
     };
     tokio::spawn(attendance.run(deaths));
+    #[cfg(target_os = "linux")]
+    oom_score::raise_once(child.id());
     Ok((child.id(), Tree::group(child.id(), GroupEvents { receiver }, control)))
 }
 
@@ -64,6 +70,9 @@ fn require_directory(command: &Command) -> Result<(), LaunchError> {
 fn prepare(command: &Command, ends: &ChildEnds) -> io::Result<std::process::Command> {
     let [stdin, stdout, stderr] = ends.descriptors();
     let terminal = matches!(command.io, Io::Pty(_));
+    let limits = command.limits;
+    #[cfg(target_os = "linux")]
+    oom_score::prepare();
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut prepared = std::process::Command::new(command.program());
     prepared
@@ -82,7 +91,7 @@ fn prepare(command: &Command, ends: &ChildEnds) -> io::Result<std::process::Comm
             if terminal {
                 rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
-            Ok(())
+            rlimits::lower_own(&limits).map_err(io::Error::from_raw_os_error)
         });
     }
     Ok(prepared)
@@ -155,6 +164,7 @@ struct Attendance {
     group: Arc<Group>,
     started: Instant,
     kill_on_exit: bool,
+    limits: Limits,
     events: mpsc::Sender<TreeEvent>,
 }
 
@@ -167,7 +177,14 @@ impl Attendance {
             deaths.recv().await;
         };
         let cpu = to_duration(usage.ru_utime) + to_duration(usage.ru_stime);
-        let record = ExitRecord::new(status, self.started.elapsed(), cpu, max_rss_bytes(&usage));
+        let mut record =
+            ExitRecord::new(status, self.started.elapsed(), cpu, max_rss_bytes(&usage));
+        if self.limits.file_size_bytes.is_some() && record.signal == Some(libc::SIGXFSZ) {
+            record.limits_hit.add(Limit::FileSize);
+        }
+        if self.limits.cpu_time.is_some() && record.signal == Some(libc::SIGXCPU) {
+            record.limits_hit.add(Limit::CpuTime);
+        }
         // The channel has room for both events, so only a receiver that went away can fail it.
         let _ = self.events.try_send(TreeEvent::Exited(record));
         if self.kill_on_exit {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::linux::KeeperLink;
 use super::plain::{GroupControl, GroupEvents};
 use super::signal::Signal;
+use crate::process::limits::{LimitsHit, TreeUse};
 
 /// The processes that came from one program. They are killed, all of them, when this and every
 /// [`TreeControl`] made from it are dropped.
@@ -46,6 +47,10 @@ pub struct ExitRecord {
     pub duration: Duration,
     pub cpu: Duration,
     pub max_rss_bytes: u64,
+    /// The limits that its tree had reached.
+    pub limits_hit: LimitsHit,
+    /// Of the whole tree, if it had limits.
+    pub tree_use: Option<TreeUse>,
     /// Why the server ended it; `None` if it did not.
     pub ended_by: Option<EndedBy>,
 }
@@ -68,7 +73,17 @@ impl ExitRecord {
     pub(super) fn new(status: i32, duration: Duration, cpu: Duration, max_rss_bytes: u64) -> Self {
         let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
         let code = signal.map_or_else(|| libc::WEXITSTATUS(status), |number| 128 + number);
-        Self { code, signal, duration, cpu, max_rss_bytes, ended_by: None }
+        let limits_hit = LimitsHit::default();
+        Self {
+            code,
+            signal,
+            duration,
+            cpu,
+            max_rss_bytes,
+            limits_hit,
+            tree_use: None,
+            ended_by: None,
+        }
     }
 }
 

@@ -12,7 +12,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -59,14 +59,21 @@ pub(super) struct Wrapped {
     pub(super) gate: Vec<OwnedFd>,
 }
 
+/// What the start needs besides the request and its plan.
+pub(super) struct Outside<'a> {
+    pub(super) placeholders: &'a Placeholders,
+    /// Of bubblewrap and all that is inside.
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
+    pub(super) cancellation: StartCancellation<'a>,
+}
+
 /// Starts `program`, which is bubblewrap. After a failure, children may be left.
 pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
     program: &Path,
     plan: &Plan,
-    placeholders: &Placeholders,
-    cancellation: StartCancellation<'_>,
+    Outside { placeholders, cgroup, cancellation }: Outside<'_>,
 ) -> Result<Wrapped, Failure> {
     let (line, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -94,6 +101,9 @@ pub(super) fn start(
         lockdown: None,
         ignores_signals: true,
         parent: Parent::Caller,
+        // Those of each process are for the program, which lowers them inside.
+        limits: None,
+        cgroup,
     });
     let (pid, pidfd) = started.map_err(|failure| match failure.stage {
         Stage::Exec => Failure { stage: Stage::Sandbox(SandboxStep::Bubblewrap), ..failure },

@@ -5,14 +5,16 @@
 //! nothing, takes no lock and cannot be interrupted: all signals are blocked until the last step.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::process::{Pid, WaitOptions};
 
+use super::clone_into_cgroup::clone_into_cgroup;
 use super::signals;
 use super::wire::{Request, Stage, Strings};
 use crate::child_stack::ChildStack;
+use crate::process::limits::{Limits, oom_score, rlimits};
 use crate::sandbox::report::step::StepFailure;
 use crate::sandbox::setup::lockdown::Lockdown;
 
@@ -53,6 +55,10 @@ pub(super) struct Start<'a> {
     pub(super) lockdown: Option<&'a Lockdown>,
     pub(super) ignores_signals: bool,
     pub(super) parent: Parent,
+    /// What the kernel limits for each process.
+    pub(super) limits: Option<&'a Limits>,
+    /// The cgroup that it is born in; otherwise that of the caller.
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
 /// Starts the program as the leader of its own session.
@@ -65,6 +71,7 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
         session: Session::New { terminal: what.terminal },
         descriptors: &descriptors,
         ignores_signals: what.ignores_signals,
+        limits: what.limits,
         ..Steps::new(what.strings, &argv, &env, what.lockdown)
     };
     let stack = ChildStack::new(STACK_LEN)
@@ -74,18 +81,27 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
         Parent::Caller => 0,
         Parent::ParentOfCaller => libc::CLONE_PARENT,
     };
-    // SAFETY: the stack is big enough, and outlives the
-    // child's use of it, as do `steps` and everything it points to: with CLONE_VFORK this call returns
-    // only once the child has exec'd or is gone. CLONE_PIDFD stores one descriptor.
-    let pid = unsafe {
-        libc::clone(
-            run,
-            stack.top(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | sibling | libc::SIGCHLD,
-            (&raw mut steps).cast(),
-            &raw mut pidfd,
-        )
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | sibling;
+    let argument = (&raw mut steps).cast();
+    let born_inside = match what.cgroup {
+        Some(cgroup) => {
+            // SAFETY: as below.
+            let born =
+                unsafe { clone_into_cgroup(run, argument, &stack, flags, cgroup, &mut pidfd) };
+            born.map_err(|errno| Failure { stage: Stage::Limits, errno: errno.raw_os_error() })?
+        }
+        None => None,
     };
+    let pid = born_inside.unwrap_or_else(|| {
+        steps.cgroup = what.cgroup.map(|cgroup| cgroup.as_raw_fd());
+        // SAFETY: the stack is big enough, and outlives the
+        // child's use of it, as do `steps` and everything it points to: with CLONE_VFORK this call returns
+        // only once the child has exec'd or is gone. CLONE_PIDFD stores one descriptor.
+        unsafe {
+            let argument = (&raw mut steps).cast();
+            libc::clone(run, stack.top(), flags | libc::SIGCHLD, argument, &raw mut pidfd)
+        }
+    });
     let Some(pid) = (pid > 0).then(|| Pid::from_raw(pid)).flatten() else {
         return Err(Failure { stage: Stage::Fork, errno: last_errno() });
     };
@@ -104,7 +120,10 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
 pub(super) fn become_program_here(request: &Request<'_>, lockdown: &Lockdown) -> Failure {
     let argv = pointers(&request.strings.argv);
     let env = pointers(&request.strings.env);
-    let mut steps = Steps::new(&request.strings, &argv, &env, Some(lockdown));
+    let mut steps = Steps {
+        limits: request.limits.as_ref(),
+        ..Steps::new(&request.strings, &argv, &env, Some(lockdown))
+    };
     // SAFETY: the caller wants it to be this process.
     unsafe { become_program(&mut steps) }
 }
@@ -120,6 +139,9 @@ struct Steps<'a> {
     descriptors: &'a [RawFd],
     lockdown: Option<&'a Lockdown>,
     ignores_signals: bool,
+    limits: Option<&'a Limits>,
+    /// To be entered, if it was not born there.
+    cgroup: Option<RawFd>,
     signal_mask: libc::sigset_t,
     candidate: [u8; PATH_MAX],
     failure: Option<Failure>,
@@ -148,6 +170,8 @@ impl<'a> Steps<'a> {
             descriptors: &[0, 1, 2],
             lockdown,
             ignores_signals: false,
+            limits: None,
+            cgroup: None,
             signal_mask: signals::empty_set(),
             candidate: [0; PATH_MAX],
             failure: None,
@@ -178,6 +202,15 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     // keeper's own 0, 1 and 2 are open, so `descriptors` are above those they are to be (or are them
     // already), and no `dup2` hits another.
     unsafe {
+        // While /proc can still be written, and before there are children to inherit it.
+        if let Session::New { .. } = steps.session {
+            oom_score::raise_own();
+        }
+        if let Some(cgroup) = steps.cgroup
+            && !enter_cgroup(cgroup)
+        {
+            return failed(Stage::Limits);
+        }
         if let Session::New { .. } = steps.session
             && libc::setsid() == -1
         {
@@ -202,6 +235,9 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
         if libc::chdir(steps.cwd.as_ptr().cast()) == -1 {
             return failed(Stage::WorkingDirectory);
         }
+        if let Some(Err(errno)) = steps.limits.map(rlimits::lower_own) {
+            return Failure { stage: Stage::Limits, errno };
+        }
         if steps.ignores_signals {
             signals::ignore_all();
         }
@@ -211,6 +247,20 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
         return failure.into();
     }
     Failure { stage: Stage::Exec, errno: execute(steps) }
+}
+
+/// The way into a cgroup for kernels without `CLONE_INTO_CGROUP`. It takes a lock of the whole system.
+fn enter_cgroup(directory: RawFd) -> bool {
+    // SAFETY: plain system calls on numbers and constants.
+    unsafe {
+        let file =
+            libc::openat(directory, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        let entered = file != -1 && libc::write(file, c"0".as_ptr().cast(), 1) == 1;
+        if file != -1 && entered {
+            libc::close(file);
+        }
+        entered
+    }
 }
 
 /// Marks every descriptor from `first` on. Where the kernel is too old for that (before 5.11) they are closed at once.

@@ -25,6 +25,8 @@ use super::spawner::SPAWNER_ARG;
 use super::wire::{
     self, Order, REPORT_LEN, Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage,
 };
+use crate::process::limits::cgroup::Delegated;
+use crate::process::limits::{LimitsSupport, LimitsTier};
 use crate::sandbox::NetworkNamespace;
 
 /// A spawner, replaced when a launch finds it dead.
@@ -33,6 +35,9 @@ pub(in super::super) struct Spawner {
     executable: PathBuf,
     /// What children get; the server's own limit may have been raised since.
     descriptor_limit: Option<u64>,
+    /// Below which limited trees have cgroups.
+    cgroups: Option<Delegated>,
+    limits: LimitsSupport,
     current: Mutex<Arc<SpawnerProcess>>,
 }
 
@@ -44,8 +49,23 @@ impl Spawner {
     pub(in super::super) fn start(executable: PathBuf) -> io::Result<Self> {
         require_kernel_support()?;
         let descriptor_limit = getrlimit(Resource::Nofile).current;
+        // Before there is a spawner, which is to be where the server is.
+        let (cgroups, limits) = match Delegated::take() {
+            Ok(cgroups) => {
+                (Some(cgroups), LimitsSupport { tier: LimitsTier::Cgroup, obstacle: None })
+            }
+            Err(error) => {
+                let obstacle = Some(error.to_string().into());
+                (None, LimitsSupport { tier: LimitsTier::Sampling, obstacle })
+            }
+        };
         let process = SpawnerProcess::start(&executable, descriptor_limit)?;
-        Ok(Self { executable, descriptor_limit, current: Mutex::new(Arc::new(process)) })
+        let current = Mutex::new(Arc::new(process));
+        Ok(Self { executable, descriptor_limit, cgroups, limits, current })
+    }
+
+    pub(in super::super) fn limits(&self) -> &LimitsSupport {
+        &self.limits
     }
 
     pub(in super::super) async fn launch(
@@ -62,7 +82,8 @@ impl Spawner {
             Some(NetworkNamespace::Empty) => START_WITHOUT_NETWORK,
             Some(NetworkNamespace::Gated(_)) => START_WITH_GATE,
         };
-        let start = StartMessage { kind, request: wire::encode_request(command)?, gate_len };
+        let request = wire::encode_request(command, self.cgroups.as_ref().map(Delegated::path))?;
+        let start = StartMessage { kind, request, gate_len };
         let mut outcome = process.launch(&start, &ends, unwanted.as_mut()).await;
         if let Err(Unstarted::SpawnerGone(_)) = outcome {
             let process = self.replace(&process).map_err(|error| self.unavailable(error))?;
@@ -77,6 +98,7 @@ impl Spawner {
                 Stage::Fork | Stage::Setup => LaunchError::from_setup(error),
                 Stage::WorkingDirectory => LaunchError::from_chdir(command, error),
                 Stage::Exec => LaunchError::from_exec(command, error),
+                Stage::Limits => LaunchError::Limits { source: error },
                 Stage::Sandbox(step) => LaunchError::from_sandbox(command, step, error),
             },
         })?;

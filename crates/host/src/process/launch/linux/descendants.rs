@@ -56,7 +56,7 @@ pub(super) fn is_available() -> bool {
     fs::read("/proc/self/stat").is_ok()
 }
 
-fn own_children() -> Vec<Pid> {
+pub(super) fn own_children() -> Vec<Pid> {
     match fs::read("/proc/thread-self/children") {
         Ok(list) => parse_list(&list),
         // A kernel built without CONFIG_PROC_CHILDREN.
@@ -100,10 +100,14 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 }
 
 #[derive(Debug, PartialEq)]
-struct Stat {
-    parent: Option<Pid>,
+pub(super) struct Stat {
+    pub(super) parent: Option<Pid>,
     /// Dead, or killed and not yet gone: on a busy machine a process may need long for its exit.
     is_dying: bool,
+    /// Its threads; a dead process that is not collected counts as one.
+    pub(super) tasks: u64,
+    /// Processor time in hundredths of a second, with that of children that it has collected.
+    pub(super) ticks: u64,
 }
 
 /// `PF_EXITING` and `PF_SIGNALED` of the kernel: the process is in its exit, or a signal has killed it.
@@ -112,21 +116,28 @@ const EXITING: u64 = 0x4 | 0x400;
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
 impl Stat {
-    fn read(pid: Pid) -> Option<Self> {
+    pub(super) fn read(pid: Pid) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
     /// `pid (name) state ppid …`, where the name is the process's own choice and may look like
-    /// any of the others: only the last parenthesis ends it. The 9th field has the flags, the 31st the
-    /// pending signals.
+    /// any of the others: only the last parenthesis ends it. The 9th field has the flags, the 14th to 17th
+    /// the times, the 20th the threads, the 31st the pending signals.
     fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let mut fields = line.get(name_end + 2..)?.split(|byte| *byte == b' ');
         let is_zombie = fields.next()? == b"Z";
         let parent = parse_pid(fields.next()?);
-        let (flags, pending) = (parse_number(fields.nth(4)?)?, parse_number(fields.nth(21)?)?);
+        let flags = parse_number(fields.nth(4)?)?;
+        let mut ticks = 0;
+        fields.nth(3)?;
+        for _ in 0..4 {
+            ticks += parse_number(fields.next()?).unwrap_or(0);
+        }
+        let threads = parse_number(fields.nth(2)?)?;
+        let pending = parse_number(fields.nth(10)?)?;
         let is_dying = is_zombie || flags & EXITING != 0 || pending & KILLED != 0;
-        Some(Self { parent, is_dying })
+        Some(Self { parent, is_dying, tasks: threads.max(1), ticks })
     }
 }
 
@@ -137,7 +148,7 @@ mod tests {
     #[test]
     fn a_process_cannot_fake_its_parent_by_its_name() {
         let stat = stat("a) Z 1 (x", "S", 0, 0);
-        assert_eq!(stat, Stat { parent: Pid::from_raw(7), is_dying: false });
+        assert_eq!(stat, Stat { parent: Pid::from_raw(7), is_dying: false, tasks: 1, ticks: 10 });
     }
 
     #[test]
@@ -153,7 +164,7 @@ mod tests {
 
     fn stat(name: &str, state: &str, flags: u64, pending: u64) -> Stat {
         let line = format!(
-            "42 ({name}) {state} 7 42 42 0 -1 {flags} 97 0 0 0 0 0 0 0 20 0 1 0 1178192 3133440 362 \
+            "42 ({name}) {state} 7 42 42 0 -1 {flags} 97 0 0 0 1 2 3 4 20 0 1 0 1178192 3133440 362 \
              18446744073709551615 94413537497088 94413537516969 140722442224272 0 0 {pending} 0 0 0 0 0 0 17 0\n"
         );
         Stat::parse(line.as_bytes()).unwrap()

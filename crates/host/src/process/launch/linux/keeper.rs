@@ -17,7 +17,9 @@ use super::passing;
 use super::reaping::{self, Pause};
 use super::sandboxed::{self, Confines, Started};
 use super::signals::ChildDeaths;
+use super::watch::TreeWatch;
 use super::wire::{self, ORDER_LEN, Order, Report, Request, Stage};
+use crate::process::limits::{LimitsHit, oom_score};
 use crate::sandbox::setup::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 
@@ -37,12 +39,17 @@ pub(super) fn keep(
     };
     let request = Request::decode(&bytes);
     let kill_on_exit = request.as_ref().is_some_and(|request| request.kill_on_exit);
+    let mut watch = None;
     let started = match (adopted, request) {
         (Err(errno), _) => Err(Failure { stage: Stage::Setup, errno: errno.raw_os_error() }),
         (_, None) => Err(Failure { stage: Stage::Setup, errno: libc::EPROTO }),
         (Ok(()), Some(request)) => {
             let cancellation = StartCancellation::at(socket.as_fd());
-            sandboxed::start(&request, &stdio, network, cancellation)
+            prepare_watch(&request).and_then(|prepared| {
+                watch = prepared;
+                let cgroup = watch.as_ref().and_then(TreeWatch::leaf);
+                sandboxed::start(&request, &stdio, network, cgroup, cancellation)
+            })
         }
     };
     drop(stdio);
@@ -55,12 +62,37 @@ pub(super) fn keep(
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
             let _ = passing::send(&socket, &report, &passed);
             drop((pidfd, gate, own, bytes));
+            // Nobody waits for it.
+            if oom_score::is_left_to_keeper() {
+                raise_oom_scores([pid].into_iter().chain(confines.wrapping()).collect());
+            }
             let leader = Leader::Running { pid, since: Instant::now() };
-            Keeper { socket: Some(socket), deaths, leader, confines, kill_on_exit, kill: None }
-                .run();
+            let socket = Some(socket);
+            Keeper { socket, deaths, leader, confines, watch, kill_on_exit, kill: None }.run();
         }
-        Err(Failure { stage, errno }) => send(&socket, &Report::Failed { stage, errno }.encode()),
+        Err(Failure { stage, errno }) => {
+            // Invariant: whoever hears of the failure finds no cgroup of it.
+            drop(watch);
+            send(&socket, &Report::Failed { stage, errno }.encode());
+        }
     }
+}
+
+/// Each process before its children, so those that come later inherit it.
+fn raise_oom_scores(mut unvisited: Vec<Pid>) {
+    while let Some(pid) = unvisited.pop() {
+        oom_score::raise(pid.as_raw_pid().cast_unsigned());
+        unvisited.extend(descendants::children_of(pid).unwrap_or_default());
+    }
+}
+
+fn prepare_watch(request: &Request<'_>) -> Result<Option<TreeWatch>, Failure> {
+    let Some(limits) = request.limits else { return Ok(None) };
+    let prepared = TreeWatch::prepare(limits, request.cgroup);
+    prepared.map(Some).map_err(|error| Failure {
+        stage: Stage::Limits,
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    })
 }
 
 /// `None` when the server went away, or cannot have meant it.
@@ -92,6 +124,8 @@ struct Keeper<'a> {
     deaths: &'a ChildDeaths,
     leader: Leader,
     confines: Confines,
+    /// Of a tree with limits.
+    watch: Option<TreeWatch>,
     kill_on_exit: bool,
     /// Set while everything is to die.
     kill: Option<Pause>,
@@ -106,7 +140,11 @@ impl Keeper<'_> {
     fn run(mut self) {
         loop {
             let socket = self.socket.as_ref().map(AsFd::as_fd);
-            let woken = reaping::wait_for(self.deaths, socket, self.kill.as_mut());
+            let pause = match &mut self.kill {
+                Some(pause) => Some(pause.take()),
+                None => self.watch.as_ref().and_then(TreeWatch::due_in),
+            };
+            let woken = reaping::wait_for(self.deaths, socket, pause);
             if woken.by_death {
                 self.deaths.clear();
                 if self.reap() == Remaining::None {
@@ -119,9 +157,25 @@ impl Keeper<'_> {
             if woken.by_message {
                 self.hear();
             }
+            if self.kill.is_none() {
+                self.check_limits();
+            }
             if self.kill.is_some() {
                 self.kill_round();
             }
+        }
+    }
+
+    /// Looks at the tree when it is time to, and stops one that is over a limit, to be killed.
+    fn check_limits(&mut self) {
+        let Some(watch) = self.watch.as_mut().filter(|watch| watch.is_due()) else { return };
+        if watch.look(self.confines.init()) {
+            let leader = match self.leader {
+                Leader::Running { pid, .. } => Some(pid),
+                Leader::Reaped => None,
+            };
+            watch.stop_tree(leader);
+            self.kill = Some(Pause::first());
         }
     }
 
@@ -132,17 +186,23 @@ impl Keeper<'_> {
         let remaining = loop {
             match reaping::reap() {
                 Ok(Some(dead)) => {
+                    if let Some(watch) = &mut self.watch {
+                        watch.reaped(&dead);
+                    }
                     let Leader::Running { pid, since } = self.leader else {
                         continue;
                     };
                     if dead.pid == pid {
                         self.leader = Leader::Reaped;
                         self.confines.program_is_gone();
+                        let record = self.watch.as_mut().map(|watch| watch.record(&dead));
                         let exited = Report::Exited {
                             status: dead.status,
                             duration: since.elapsed(),
                             cpu: dead.cpu(),
                             max_rss_bytes: dead.max_rss_bytes(),
+                            hit: record.map_or(LimitsHit::default(), |(hit, _)| hit),
+                            tree: record.map(|(_, tree)| tree),
                         };
                         reports.extend_from_slice(&exited.encode());
                     }
@@ -157,6 +217,7 @@ impl Keeper<'_> {
         if remaining == Remaining::None {
             // Invariant: whoever hears that the tree is gone finds nothing of its sandbox either.
             self.confines.tear_down();
+            self.watch = None;
             reports.extend_from_slice(&Report::Emptied.encode());
         }
         if let Some(socket) = &self.socket
@@ -203,6 +264,9 @@ impl Keeper<'_> {
     /// Kills the direct children. Theirs become ours as they die, so rounds until none is left
     /// reach every descendant, also one that forks and exits all the time.
     fn kill_round(&self) {
+        if let Some(watch) = &self.watch {
+            watch.kill_leaf();
+        }
         if let Leader::Running { pid, .. } = self.leader {
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }

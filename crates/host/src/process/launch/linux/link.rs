@@ -173,8 +173,9 @@ impl Inbox {
         }
         self.filled = 0;
         match Report::decode(&self.partial) {
-            Some(Report::Exited { status, duration, cpu, max_rss_bytes }) => {
-                self.exited = Some(ExitRecord::new(status, duration, cpu, max_rss_bytes));
+            Some(Report::Exited { status, duration, cpu, max_rss_bytes, hit, tree }) => {
+                let record = ExitRecord::new(status, duration, cpu, max_rss_bytes);
+                self.exited = Some(ExitRecord { limits_hit: hit, tree_use: tree, ..record });
             }
             Some(Report::Emptied) => self.end = Some(TreeEvent::Emptied),
             Some(Report::Counted { ticket, descendants }) => {

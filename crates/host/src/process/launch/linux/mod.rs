@@ -9,22 +9,26 @@
 //! `client` and `link` run in the server, `spawner` and `keeper` in processes of their own, `child`
 //! between fork and exec; `wire` and `passing` are what they say to each other and how. A program that
 //! is to be confined is started by `sandboxed`: directly, by way of `stage` in namespaces of its own,
-//! or by `bubblewrapped`. What is done to confine it is in [`crate::sandbox`]. Nobody
+//! or by `bubblewrapped`. A program with limits has a `watch`, which asks its cgroup or `measure`s the tree.
+//! What is done to confine it is in [`crate::sandbox`]. Nobody
 //! here cleans up by remembering pids: a process is killed only by its parent, which knows that
 //! the number cannot have been reused, or through its pidfd.
 
 mod bubblewrapped;
 mod child;
 mod client;
+mod clone_into_cgroup;
 mod descendants;
 mod keeper;
 mod link;
+mod measure;
 mod passing;
 mod reaping;
 mod sandboxed;
 mod signals;
 mod spawner;
 mod stage;
+mod watch;
 mod wire;
 
 pub(super) use client::{LaunchedTree, Spawner};

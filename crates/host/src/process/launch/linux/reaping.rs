@@ -23,10 +23,11 @@ impl Pause {
         Self(FIRST_PAUSE)
     }
 
-    fn take(&mut self) -> Timespec {
+    /// The pause before the next round.
+    pub(super) fn take(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(LONGEST_PAUSE);
-        Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() }
+        pause
     }
 }
 
@@ -40,9 +41,12 @@ pub(super) struct Woken {
 pub(super) fn wait_for(
     deaths: &ChildDeaths,
     messages: Option<BorrowedFd<'_>>,
-    pause: Option<&mut Pause>,
+    pause: Option<Duration>,
 ) -> Woken {
-    let pause = pause.map(Pause::take);
+    let pause = pause.map(|pause| Timespec {
+        tv_sec: pause.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: pause.subsec_nanos().into(),
+    });
     let both = [Some(deaths.as_fd()), messages];
     let mut polled =
         both.map(|fd| PollFd::from_borrowed_fd(fd.unwrap_or(deaths.as_fd()), PollFlags::IN));

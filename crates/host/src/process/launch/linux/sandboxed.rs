@@ -1,6 +1,6 @@
 //! Starting a program as its plan wants it, and what remains of that for as long as its tree lives.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
@@ -44,6 +44,16 @@ impl Confines {
         self.init.as_ref().map(Init::pid).into_iter().chain(self.wrapping.iter().copied())
     }
 
+    /// Processes that bubblewrap has made, the program among them.
+    pub(super) fn wrapping(&self) -> impl Iterator<Item = Pid> {
+        self.wrapping.iter().copied()
+    }
+
+    /// The process of the tree that has the memory of the keeper.
+    pub(super) fn init(&self) -> Option<Pid> {
+        self.init.as_ref().map(Init::pid)
+    }
+
     pub(super) fn program_is_gone(&self) {
         if let Some(init) = &self.init {
             init.program_is_gone();
@@ -62,10 +72,11 @@ pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
     network: Option<&NetworkNamespaceFds>,
+    cgroup: Option<BorrowedFd<'_>>,
     cancellation: StartCancellation<'_>,
 ) -> Result<Started, Failure> {
     let Some(plan) = request.sandbox else {
-        return start_here(request, stdio, None);
+        return start_here(request, stdio, None, cgroup);
     };
     let mut plan = Plan::decode(plan).ok_or(SandboxStep::Plan.failed(Errno::PROTO))?;
     missing_roots::make(&mut plan.mounts);
@@ -73,7 +84,7 @@ pub(super) fn start(
         Tier::Direct => {
             let terminal = request.terminal.then(|| stdio[0].as_fd());
             let lockdown = Lockdown::prepare(&plan, terminal.as_slice())?;
-            start_here(request, stdio, Some(&lockdown))
+            start_here(request, stdio, Some(&lockdown), cgroup)
         }
         Tier::Namespaces => {
             let placeholders = Placeholders::hold(&plan.mounts, cancellation)?;
@@ -83,6 +94,7 @@ pub(super) fn start(
                 plan: &plan,
                 placeholders: &placeholders,
                 network,
+                cgroup,
                 cancellation,
             };
             let entered = stage::start(task);
@@ -93,8 +105,9 @@ pub(super) fn start(
         }
         Tier::Bubblewrap(program) => {
             let placeholders = Placeholders::hold(&plan.mounts, cancellation)?;
-            let wrapped =
-                bubblewrapped::start(request, stdio, program, &plan, &placeholders, cancellation);
+            let outside =
+                bubblewrapped::Outside { placeholders: &placeholders, cgroup, cancellation };
+            let wrapped = bubblewrapped::start(request, stdio, program, &plan, outside);
             let Wrapped { pid, pidfd, wrapping, gate } = wrapped.inspect_err(|_| end_children())?;
             let confines = Confines { wrapping, placeholders, ..Confines::default() };
             Ok(Started { pid, pidfd, confines, gate })
@@ -107,6 +120,7 @@ fn start_here(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
     lockdown: Option<&Lockdown>,
+    cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<Started, Failure> {
     let (pid, pidfd) = child::start(&Start {
         strings: &request.strings,
@@ -116,6 +130,8 @@ fn start_here(
         lockdown,
         ignores_signals: false,
         parent: Parent::Caller,
+        limits: request.limits.as_ref(),
+        cgroup,
     })?;
     Ok(Started { pid, pidfd, confines: Confines::default(), gate: Vec::new() })
 }

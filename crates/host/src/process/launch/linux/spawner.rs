@@ -20,6 +20,7 @@ use super::passing::{self, START_DESCRIPTORS};
 use super::reaping::{self, Pause};
 use super::signals::{self, ChildDeaths};
 use super::wire::{Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage};
+use crate::process::limits::oom_score;
 use crate::sandbox::setup::network_namespace::{NetworkNamespaceFds, NetworkNamespaces};
 
 /// The first argument that asks an executable to be the spawner.
@@ -73,6 +74,7 @@ impl Spawner {
             let limit = Rlimit { current: Some(limit), maximum };
             rustix::process::setrlimit(Resource::Nofile, limit)?;
         }
+        oom_score::prepare();
         let deaths = ChildDeaths::watch()?;
         Ok(Self {
             server,
@@ -93,7 +95,8 @@ impl Spawner {
                 self.prepares = unsafe { self.networks.prepare() };
                 continue;
             }
-            let woken = reaping::wait_for(&self.deaths, server, self.orphans.as_mut());
+            let woken =
+                reaping::wait_for(&self.deaths, server, self.orphans.as_mut().map(Pause::take));
             if woken.by_death {
                 self.deaths.clear();
                 self.reap();

@@ -49,6 +49,8 @@ pub(super) struct Task<'a> {
     pub(super) placeholders: &'a Placeholders,
     /// As the plan wants it, if the spawner could make it.
     pub(super) network: Option<&'a NetworkNamespaceFds>,
+    /// Of the program. The stage and init stay in that of the keeper.
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
     pub(super) cancellation: StartCancellation<'a>,
 }
 
@@ -117,6 +119,8 @@ impl Task<'_> {
             lockdown: Some(&lockdown),
             ignores_signals: false,
             parent: Parent::ParentOfCaller,
+            limits: self.request.limits.as_ref(),
+            cgroup: self.cgroup,
         })?;
         Ok(Entered { pid, pidfd, init, gate })
     }

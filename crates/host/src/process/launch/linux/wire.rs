@@ -3,11 +3,14 @@
 //! Both ends are one executable, so numbers travel in native order and there is no version. The
 //! start request is laid out for the keeper: it points `execve` into the received bytes.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::super::command::{Command, Io};
 use super::super::error::LaunchError;
+use crate::process::limits::{ENCODED_LEN as LIMITS_LEN, Limits, LimitsHit, TreeUse};
 use crate::sandbox::SandboxStep;
 
 /// The one byte of the datagram that carries a start's descriptors to the spawner.
@@ -28,9 +31,14 @@ const TERMINAL: u32 = 1;
 const KILL_ON_EXIT: u32 = 2;
 const SEARCH: u32 = 4;
 const SANDBOX: u32 = 8;
+const LIMITS: u32 = 16;
 
-/// Lays out a start request: header, plan of the sandbox, then NUL-terminated strings in the order of [`Strings`].
-pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> {
+/// Lays out a start request: header, limits, plan of the sandbox, then NUL-terminated strings: the cgroup
+/// for limits, and those of [`Strings`] in their order.
+pub(super) fn encode_request(
+    command: &Command,
+    cgroup: Option<&Path>,
+) -> Result<Vec<u8>, LaunchError> {
     let searched = command.program_path().is_none() && !command.program().is_empty();
     let mut flags = 0;
     for (flag, set) in [
@@ -38,6 +46,7 @@ pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> 
         (KILL_ON_EXIT, command.kill_on_exit),
         (SEARCH, searched),
         (SANDBOX, command.sandbox.is_some()),
+        (LIMITS, !command.limits.is_empty()),
     ] {
         flags |= if set { flag } else { 0 };
     }
@@ -46,7 +55,13 @@ pub(super) fn encode_request(command: &Command) -> Result<Vec<u8>, LaunchError> 
 
     let plan = command.sandbox.as_ref().map(|plan| plan.encode()).unwrap_or_default();
     let mut bytes = vec![0; HEADER_LEN];
+    if !command.limits.is_empty() {
+        bytes.extend_from_slice(&command.limits.encode());
+    }
     bytes.extend_from_slice(&plan);
+    if !command.limits.is_empty() {
+        push_string(&mut bytes, &[cgroup.map_or(b"", |path| path.as_os_str().as_bytes())]);
+    }
     push_string(&mut bytes, &[command.program().as_bytes()]);
     let search_path = command.variable("PATH").map_or(DEFAULT_SEARCH_PATH, OsStrExt::as_bytes);
     push_string(&mut bytes, &[if searched { search_path } else { b"" }]);
@@ -96,6 +111,9 @@ pub(super) struct Request<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) terminal: bool,
     pub(super) kill_on_exit: bool,
+    pub(super) limits: Option<Limits>,
+    /// Below which the tree gets a cgroup of its own.
+    pub(super) cgroup: Option<&'a Path>,
     /// An encoded plan.
     pub(super) sandbox: Option<&'a [u8]>,
     pub(super) strings: Strings<'a>,
@@ -116,8 +134,13 @@ impl<'a> Request<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (flags, argc, envc) = (field(bytes, 1)?, field(bytes, 2)?, field(bytes, 3)?);
         let plan_len = field(bytes, 4)? as usize;
-        let (plan, strings) = bytes.get(HEADER_LEN..)?.split_at_checked(plan_len)?;
+        let has_limits = flags & LIMITS != 0;
+        let limits_len = if has_limits { LIMITS_LEN } else { 0 };
+        let (limits, rest) = bytes.get(HEADER_LEN..)?.split_at_checked(limits_len)?;
+        let limits = if has_limits { Some(Limits::decode(limits)?) } else { None };
+        let (plan, strings) = rest.split_at_checked(plan_len)?;
         let mut strings = strings.split_inclusive(|byte| *byte == 0);
+        let cgroup = if has_limits { strings.next()?.strip_suffix(b"\0")? } else { b"" };
         let (program, search_path, cwd) = (strings.next()?, strings.next()?, strings.next()?);
         let argv: Vec<_> = strings.by_ref().take(argc as usize).collect();
         let env: Vec<_> = strings.by_ref().take(envc as usize).collect();
@@ -129,6 +152,8 @@ impl<'a> Request<'a> {
             bytes,
             terminal: flags & TERMINAL != 0,
             kill_on_exit: flags & KILL_ON_EXIT != 0,
+            limits,
+            cgroup: (!cgroup.is_empty()).then(|| Path::new(OsStr::from_bytes(cgroup))),
             sandbox: (flags & SANDBOX != 0).then_some(plan),
             strings: Strings {
                 program,
@@ -148,6 +173,7 @@ pub(super) enum Stage {
     Setup,
     WorkingDirectory,
     Exec,
+    Limits,
     Sandbox(SandboxStep),
 }
 
@@ -168,6 +194,9 @@ pub(super) enum Report {
         duration: Duration,
         cpu: Duration,
         max_rss_bytes: u64,
+        hit: LimitsHit,
+        /// If the tree was watched.
+        tree: Option<TreeUse>,
     },
     Emptied,
     Counted {
@@ -176,21 +205,23 @@ pub(super) enum Report {
     },
 }
 
-pub(super) const REPORT_LEN: usize = 40;
+pub(super) const REPORT_LEN: usize = 56;
 
 impl Report {
     pub(super) fn encode(self) -> [u8; REPORT_LEN] {
         let (kind, small, large) = match self {
-            Self::Started { pid } => (1, [pid, 0, 0], [0; 3]),
+            Self::Started { pid } => (1, [pid, 0, 0], [0; 5]),
             Self::Failed { stage, errno } => {
                 let [stage, detail] = stage.encode();
-                (2, [stage, errno.cast_unsigned(), detail], [0; 3])
+                (2, [stage, errno.cast_unsigned(), detail], [0; 5])
             }
-            Self::Exited { status, duration, cpu, max_rss_bytes } => {
-                (3, [status.cast_unsigned(), 0, 0], [nanos(duration), nanos(cpu), max_rss_bytes])
+            Self::Exited { status, duration, cpu, max_rss_bytes, hit, tree } => {
+                let small = [status.cast_unsigned(), hit.bits(), tree.is_some().into()];
+                let TreeUse { peak_memory_bytes: peak, cpu: tree_cpu } = tree.unwrap_or_default();
+                (3, small, [nanos(duration), nanos(cpu), max_rss_bytes, peak, nanos(tree_cpu)])
             }
-            Self::Emptied => (4, [0; 3], [0; 3]),
-            Self::Counted { ticket, descendants } => (5, [ticket, descendants, 0], [0; 3]),
+            Self::Emptied => (4, [0; 3], [0; 5]),
+            Self::Counted { ticket, descendants } => (5, [ticket, descendants, 0], [0; 5]),
         };
         let mut bytes = [0; REPORT_LEN];
         let (head, tail) = bytes.split_at_mut(16);
@@ -220,6 +251,14 @@ impl Report {
                 duration: Duration::from_nanos(large(0)?),
                 cpu: Duration::from_nanos(large(1)?),
                 max_rss_bytes: large(2)?,
+                hit: LimitsHit::from_bits(second)?,
+                tree: match field(bytes, 3)? {
+                    0 => None,
+                    _ => Some(TreeUse {
+                        peak_memory_bytes: large(3)?,
+                        cpu: Duration::from_nanos(large(4)?),
+                    }),
+                },
             },
             4 => Self::Emptied,
             5 => Self::Counted { ticket: first, descendants: second },
@@ -238,6 +277,7 @@ impl Stage {
             Self::Setup => [2, 0],
             Self::WorkingDirectory => [3, 0],
             Self::Exec => [4, 0],
+            Self::Limits => [5, 0],
             Self::Sandbox(step) => {
                 let [number, detail] = step.encode();
                 [Self::SANDBOX + number, detail]
@@ -251,6 +291,7 @@ impl Stage {
             2 => Self::Setup,
             3 => Self::WorkingDirectory,
             4 => Self::Exec,
+            5 => Self::Limits,
             _ => {
                 let step = [number.checked_sub(Self::SANDBOX)?, detail];
                 Self::Sandbox(SandboxStep::decode(step)?)
@@ -317,12 +358,13 @@ mod tests {
             io: Io::Pipes { stdin: true },
             kill_on_exit: true,
             sandbox: None,
+            limits: Limits::default(),
         }
     }
 
     #[test]
     fn a_request_arrives_as_it_was_sent() {
-        let bytes = encode_request(&command()).unwrap();
+        let bytes = encode_request(&command(), None).unwrap();
         assert_eq!(request_len(&bytes), Some(bytes.len()));
         let request = Request::decode(&bytes).unwrap();
         assert!(!request.terminal);
@@ -336,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_truncated_request_is_refused() {
-        let bytes = encode_request(&command()).unwrap();
+        let bytes = encode_request(&command(), None).unwrap();
         for len in 0..bytes.len() {
             assert!(Request::decode(&bytes[..len]).is_none(), "accepted {len} bytes");
         }
@@ -355,7 +397,7 @@ mod tests {
             own_terminals: false,
         };
         let sandboxed = Command { sandbox: Some(Arc::new(plan.clone())), ..command() };
-        let bytes = encode_request(&sandboxed).unwrap();
+        let bytes = encode_request(&sandboxed, None).unwrap();
         let request = Request::decode(&bytes).unwrap();
         assert_eq!(request.sandbox.and_then(Plan::decode), Some(plan));
         assert_eq!(request.strings.program, b"ls\0");
@@ -365,10 +407,29 @@ mod tests {
     }
 
     #[test]
+    fn limits_travel_with_their_request() {
+        let limits =
+            Limits { memory_bytes: Some(7), core_size_bytes: Some(0), ..Limits::default() };
+        let limited = Command { limits, ..command() };
+        for cgroup in [None, Some(Path::new("/sys/fs/cgroup/x"))] {
+            let bytes = encode_request(&limited, cgroup).unwrap();
+            let request = Request::decode(&bytes).unwrap();
+            assert_eq!((request.limits, request.cgroup), (Some(limits), cgroup));
+            assert_eq!(request.strings.program, b"ls\0");
+            for len in 0..bytes.len() {
+                assert!(Request::decode(&bytes[..len]).is_none(), "accepted {len} bytes");
+            }
+        }
+    }
+
+    #[test]
     fn a_request_of_absurd_size_is_refused_before_it_is_sent() {
         let mut command = command();
         command.argv.push("x".repeat(MAX_REQUEST_LEN).into());
-        assert!(matches!(encode_request(&command), Err(LaunchError::ArgumentsTooLong { .. })));
+        assert!(matches!(
+            encode_request(&command, None),
+            Err(LaunchError::ArgumentsTooLong { .. })
+        ));
     }
 
     #[test]
@@ -385,7 +446,18 @@ mod tests {
                 duration: Duration::from_nanos(1),
                 cpu: Duration::from_secs(2),
                 max_rss_bytes: 1 << 40,
+                hit: LimitsHit::default(),
+                tree: None,
             },
+            Report::Exited {
+                status: 0,
+                duration: Duration::ZERO,
+                cpu: Duration::ZERO,
+                max_rss_bytes: 0,
+                hit: LimitsHit::from_bits(5).unwrap(),
+                tree: Some(TreeUse { peak_memory_bytes: 1 << 41, cpu: Duration::from_secs(9) }),
+            },
+            Report::Failed { stage: Stage::Limits, errno: libc::EACCES },
             Report::Emptied,
             Report::Counted { ticket: u32::MAX, descendants: 3 },
         ] {

@@ -1,0 +1,132 @@
+//! What a tree uses, added up from /proc, for machines on which no cgroup counts it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::str;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+
+use super::descendants::{self, Stat};
+use crate::process::limits::Limits;
+use crate::process::limits::pace::Use;
+
+/// Adds up what the tree of this process uses, except the init of its sandbox, which has the memory of the
+/// keeper. It stops early when there are too many tasks: more would only be more of them.
+///
+/// Memory that several processes share is counted for each of them, so the sum may be too large.
+pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
+    let mut usage = Use::default();
+    let mut counted = Vec::new();
+    let mut unvisited = descendants::own_children();
+    while let Some(pid) = unvisited.pop() {
+        // A parent before its children: when one is collected meanwhile, it is not counted twice.
+        if let Some(stat) = Stat::read(pid).filter(|_| init != Some(pid)) {
+            usage.tasks += stat.tasks;
+            usage.cpu += stat.cpu();
+            counted.push(pid);
+            if limits.memory_bytes.is_some() {
+                usage.memory_bytes += memory(pid).unwrap_or(0);
+            }
+            if limits.pids.is_some_and(|limit| usage.tasks > limit) {
+                break;
+            }
+        }
+        unvisited.extend(descendants::children_of(pid).unwrap_or_default());
+    }
+    (usage, counted)
+}
+
+/// The memory of these processes, each page counted once. Slow: the kernel looks at every page.
+pub(super) fn exact_memory(pids: &[Pid]) -> u64 {
+    pids.iter().map(|pid| proportional_memory(*pid).or_else(|| memory(*pid)).unwrap_or(0)).sum()
+}
+
+fn memory(pid: Pid) -> Option<u64> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    Some(sum_of(&status, &["RssAnon:", "RssShmem:", "VmSwap:"]))
+}
+
+fn proportional_memory(pid: Pid) -> Option<u64> {
+    let rollup = fs::read(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    (!rollup.is_empty()).then(|| sum_of(&rollup, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]))
+}
+
+/// Of lines such as `RssAnon:  1234 kB`, in bytes.
+fn sum_of(text: &[u8], names: &[&str]) -> u64 {
+    let value = |line: &[u8]| -> Option<u64> {
+        let line = str::from_utf8(line).ok()?;
+        let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    text.split(|byte| *byte == b'\n').filter_map(value).sum::<u64>() << 10
+}
+
+/// Stops every process of the tree, so that none forks while it is killed.
+///
+/// A process that is stopped collects no children, so their numbers stay theirs, and one that is about to
+/// be stopped forks at most once more. So walks find fewer new ones each time.
+pub(super) fn stop_tree(leader: Option<Pid>) {
+    const MAX_WALKS: usize = 64;
+    if let Some(leader) = leader {
+        // At once, also for those that a walk has yet to find.
+        let _ = kill_process_group(leader, Signal::STOP);
+    }
+    let mut stopped = HashSet::new();
+    for _ in 0..MAX_WALKS {
+        let known = stopped.len();
+        let mut unvisited: Vec<(Pid, Option<Pid>)> =
+            descendants::own_children().into_iter().map(|pid| (pid, None)).collect();
+        while let Some((pid, parent)) = unvisited.pop() {
+            if !stopped.contains(&pid) && stop(pid, parent) {
+                stopped.insert(pid);
+            }
+            let children = descendants::children_of(pid).unwrap_or_default();
+            unvisited.extend(children.into_iter().map(|child| (child, Some(pid))));
+        }
+        if stopped.len() == known {
+            return;
+        }
+    }
+}
+
+/// Whether it was there to be stopped. `parent` is `None` for a child of this process.
+fn stop(pid: Pid, parent: Option<Pid>) -> bool {
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    // The number may have been given to a stranger since it was read. If not, and the process lives when
+    // the signal is sent, this is about the same process.
+    let is_ours = match (parent, Stat::read(pid)) {
+        (None, Some(_)) => true,
+        (Some(parent), Some(stat)) => stat.parent == Some(parent),
+        (_, None) => false,
+    };
+    is_ours && pidfd_send_signal(&pidfd, Signal::STOP).is_ok()
+}
+
+impl Stat {
+    fn cpu(&self) -> Duration {
+        // Fixed for user space on every architecture that is supported.
+        const TICK: Duration = Duration::from_millis(10);
+        TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_lines_count() {
+        let status = b"Name:\tRssAnon: 9 kB\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssFile:\t 7 kB\nVmSwap:\t 1 kB\n";
+        assert_eq!(sum_of(status, &["RssAnon:", "VmSwap:"]), 101 << 10);
+        assert_eq!(sum_of(b"RssAnon: many kB\nRssAnon: 5\n\xff\n", &["RssAnon:"]), 0);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_tasks() {
+        let own = rustix::process::getpid();
+        assert!(memory(own).unwrap() > 0);
+        assert!(exact_memory(&[own]) > 0);
+        assert!(Stat::read(own).unwrap().tasks >= 1);
+    }
+}

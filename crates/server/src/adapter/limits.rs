@@ -1,0 +1,108 @@
+//! The limits of a process: what its start asks for, within what operator and token allow.
+
+use std::time::Duration;
+
+use exec_server_host::process::launch::ExitRecord;
+use exec_server_host::process::limits::{Limit, Limits, LimitsSupport, LimitsTier as HostTier};
+use exec_server_protocol::{
+    Cpus, EffectiveLimits, ErrorKind, LimitName, LimitValues, LimitsRequest, LimitsTier,
+    RequiredLimits, RpcError,
+};
+
+use super::start::StartContext;
+
+/// The limits that a process has.
+#[derive(Debug, Clone)]
+pub(crate) struct GrantedLimits {
+    values: LimitValues,
+    tier: HostTier,
+    timeout_ms: Option<u64>,
+}
+
+impl GrantedLimits {
+    /// The lowest of what the request, the operator and the token say.
+    pub(super) fn grant(
+        context: StartContext<'_>,
+        request: Option<&LimitsRequest>,
+        timeout_ms: Option<u64>,
+    ) -> Result<Self, RpcError> {
+        let config = context.config;
+        let asked = request.map(LimitsRequest::values).unwrap_or_default();
+        asked.check().map_err(|error| {
+            RpcError::invalid_params(error.to_string()).with_kind(ErrorKind::BadLimits)
+        })?;
+        let support = context.launcher.limits();
+        if let Some(RequiredLimits::Cgroup) = request.and_then(|request| request.required)
+            && !support.is_kept_by_kernel()
+        {
+            return Err(unavailable(&support));
+        }
+        let values = asked
+            .or(config.default_limits)
+            .lowered_to(config.max_limits)
+            .lowered_to(context.token_limits);
+        // One timer keeps both.
+        let timeout_ms = match (timeout_ms, values.wall_time_ms) {
+            (Some(timeout), Some(wall)) => Some(timeout.min(wall)),
+            (timeout, wall) => timeout.or(wall),
+        };
+        Ok(Self { values, tier: support.tier, timeout_ms })
+    }
+
+    /// All but the wall time, which is the deadline of the process.
+    pub(super) fn of_host(&self) -> Limits {
+        Limits {
+            memory_bytes: self.values.memory_bytes,
+            pids: self.values.pids,
+            cpu_time: self.values.cpu_time_ms.map(Duration::from_millis),
+            cpu_thousandths: self.values.cpus.map(Cpus::thousandths),
+            open_files: self.values.open_files,
+            file_size_bytes: self.values.file_size_bytes,
+            core_size_bytes: self.values.core_size_bytes,
+        }
+    }
+
+    /// The deadline: that of the start, or the limit of its wall time if that comes first.
+    pub(crate) fn timeout_ms(&self) -> Option<u64> {
+        self.timeout_ms
+    }
+
+    /// `None` if nothing is limited.
+    pub(crate) fn reported(&self) -> Option<EffectiveLimits> {
+        if self.values.is_empty() {
+            return None;
+        }
+        let tier = match self.tier {
+            HostTier::Cgroup => LimitsTier::Cgroup,
+            HostTier::Systemd => LimitsTier::Systemd,
+            HostTier::Sampling | HostTier::ProcessOnly => LimitsTier::Rlimit,
+        };
+        let not_enforced = self.of_host().not_enforced(self.tier).into_iter().map(name).collect();
+        Some(EffectiveLimits::new(tier, self.values, not_enforced))
+    }
+
+    pub(super) fn hit(&self, exit: &ExitRecord, timed_out: bool) -> Vec<LimitName> {
+        // A shorter deadline of the start is not a limit that was reached.
+        let is_wall = timed_out && self.values.wall_time_ms == self.timeout_ms;
+        exit.limits_hit.iter().map(name).chain(is_wall.then_some(LimitName::WallTime)).collect()
+    }
+}
+
+fn name(limit: Limit) -> LimitName {
+    match limit {
+        Limit::Memory => LimitName::Memory,
+        Limit::Pids => LimitName::Pids,
+        Limit::CpuTime => LimitName::CpuTime,
+        Limit::Cpus => LimitName::Cpus,
+        Limit::FileSize => LimitName::FileSize,
+    }
+}
+
+fn unavailable(support: &LimitsSupport) -> RpcError {
+    let obstacle = support.obstacle.as_deref().unwrap_or("there are no cgroups");
+    let message = format!(
+        "limits of tier \"cgroup\" are required, and this server has tier \"rlimit\": {obstacle}; {}",
+        LimitsSupport::REMEDY
+    );
+    RpcError::invalid_request(message).with_kind(ErrorKind::LimitsUnavailable)
+}
