@@ -1,5 +1,7 @@
 //! Limits of processes hold against real bombs, the exit says which, and others are served meanwhile.
 
+mod guest;
+
 use serde_json::{Value, json};
 
 use crate::support::daemons::marker;
