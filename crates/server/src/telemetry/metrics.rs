@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use exec_server_host::process::LogTotals;
+use exec_server_host::process::limits::Limit;
 use exec_server_protocol::{ErrorKind, Method};
 use exec_server_telemetry::{Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry};
 use exec_server_transport::RefusalReason;
@@ -24,6 +25,9 @@ const LIMITS: &[ErrorKind] = &[
     ErrorKind::TooManyRequests,
     ErrorKind::TooManySessions,
 ];
+
+/// The limits of a process that its end can name.
+const PROCESS_LIMITS: [&str; 5] = ["memory", "pids", "cpuTime", "cpus", "fileSize"];
 
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
@@ -64,7 +68,8 @@ impl ServerMetrics {
         let with_unknown: Vec<_> = methods.iter().copied().chain([UNKNOWN]).collect();
         let kinds: Vec<&'static str> =
             ErrorKind::ALL.iter().map(ErrorKind::as_str).chain([ERROR]).collect();
-        let limits: Vec<&'static str> = LIMITS.iter().map(ErrorKind::as_str).collect();
+        let limits: Vec<&'static str> =
+            LIMITS.iter().map(ErrorKind::as_str).chain(PROCESS_LIMITS).collect();
         let refusals: Vec<_> = RefusalReason::ALL.iter().map(|reason| reason.label()).collect();
         Self {
             connections: metrics.gauge("exec_server_connections", "Connections that are served"),
@@ -136,7 +141,7 @@ impl ServerMetrics {
             },
             limits: metrics.counters(
                 "exec_server_limits_hit_total",
-                "Requests refused because of a limit, by kind of error",
+                "Requests refused because of a limit, by kind of error, and limits of processes",
                 "limit",
                 &limits,
             ),
@@ -169,6 +174,19 @@ impl ServerMetrics {
         if let Some(kind) = error.filter(|kind| LIMITS.contains(kind)) {
             self.limits.of(kind.as_str()).inc();
         }
+    }
+
+    /// A process reached one of its own limits.
+    pub(super) fn process_limit_hit(&self, limit: Limit) {
+        let [memory, pids, cpu_time, cpus, file_size] = PROCESS_LIMITS;
+        let name = match limit {
+            Limit::Memory => memory,
+            Limit::Pids => pids,
+            Limit::CpuTime => cpu_time,
+            Limit::Cpus => cpus,
+            Limit::FileSize => file_size,
+        };
+        self.limits.of(name).inc();
     }
 
     pub(super) fn update(&self, logs: &LogTotals, now: &ServerGauges) {

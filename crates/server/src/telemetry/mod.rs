@@ -120,6 +120,7 @@ impl Telemetry {
             ExitRecord { .. } => "failure",
         };
         self.metrics.exits.of(cause).inc();
+        exit.limits_hit.iter().for_each(|limit| self.metrics.process_limit_hit(limit));
         self.write(|| Record {
             outcome: cause,
             subject: Some(session.owner().subject.to_string()),
