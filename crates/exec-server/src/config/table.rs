@@ -482,10 +482,10 @@ pub(crate) static SETTINGS: &[Setting] = &[
     .or_variable("RUST_LOG"),
     Setting::new("Logging", "log_format", "FORMAT", Kind::LogFormat(field!(log_format)))
         .help("How log lines look: human or json"),
-    Setting::new("Monitoring", "metrics", "BOOL", Kind::Switch(field!(metrics)))
+    Setting::new("Metrics", "metrics", "BOOL", Kind::Switch(field!(metrics)))
         .help("Serve metrics for Prometheus at /metrics of each listener"),
     Setting::new(
-        "Monitoring",
+        "Audit log",
         "audit.log",
         "TARGET",
         Kind::Text {
@@ -498,9 +498,9 @@ pub(crate) static SETTINGS: &[Setting] = &[
         },
     )
     .help("Record who did what, in JSON lines, in this file, or with journald in the journal"),
-    Setting::new("Monitoring", "audit.commands", "BOOL", Kind::Switch(field!(audit_commands)))
+    Setting::new("Audit log", "audit.commands", "BOOL", Kind::Switch(field!(audit_commands)))
         .help("Record command lines and paths, too"),
-    Setting::new("Monitoring", "audit.required", "BOOL", Kind::Switch(field!(audit_required)))
+    Setting::new("Audit log", "audit.required", "BOOL", Kind::Switch(field!(audit_required)))
         .help("Refuse a request that changes something if it cannot be recorded"),
     Setting::new(
         "HTTP requests",

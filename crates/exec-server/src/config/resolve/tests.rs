@@ -66,6 +66,7 @@ fn sample(setting: &Setting) -> (String, String) {
             return ("7".to_owned(), "7".to_owned());
         }
         (key, _) if key.ends_with("_cpus") => return ("1.5".to_owned(), "1.5".to_owned()),
+        ("audit.log", _) => "/var/log/audit.jsonl".to_owned(),
         (_, toml::Value::String(_)) => "2m".to_owned(),
         (_, toml::Value::Array(_)) => return ("a,b".to_owned(), "[\"a\", \"b\"]".to_owned()),
         (_, toml::Value::Boolean(value)) => (!value).to_string(),
