@@ -63,9 +63,9 @@ impl LogTotals {
     }
 
     pub(super) fn memory_bound(&self, of_log: usize) -> usize {
-        match self.memory_bytes() > self.max_memory {
-            true => of_log.min(SMALLEST_MEMORY),
-            false => of_log,
+        match self.has_memory() {
+            true => of_log,
+            false => of_log.min(SMALLEST_MEMORY),
         }
     }
 
@@ -73,8 +73,8 @@ impl LogTotals {
         self.spilled_bytes() < self.max_spilled
     }
 
-    fn is_full(&self) -> bool {
-        self.memory_bytes() > self.max_memory || !self.may_spill()
+    fn has_memory(&self) -> bool {
+        self.memory_bytes() <= self.max_memory
     }
 
     pub(super) fn add_output(&self, bytes: u64) {
@@ -95,19 +95,27 @@ pub(super) struct Share {
 
 impl Share {
     pub(super) fn update(&mut self, totals: &LogTotals, memory: u64, spilled: u64) {
-        let was_full = totals.is_full();
-        change(&totals.memory, self.memory, memory);
-        change(&totals.spilled, self.spilled, spilled);
+        let (memory_before, memory_after) = change(&totals.memory, self.memory, memory);
+        let (spilled_before, spilled_after) = change(&totals.spilled, self.spilled, spilled);
         *self = Self { memory, spilled };
-        if was_full && !totals.is_full() {
+        let max = totals.max_memory;
+        let has_memory_again = memory_before > max && memory_after <= max;
+        let max = totals.max_spilled;
+        let may_spill_again = spilled_before >= max && spilled_after < max;
+        if has_memory_again || may_spill_again {
             totals.freed.notify_waiters();
         }
     }
 }
 
-fn change(total: &AtomicU64, from: u64, to: u64) {
-    if from != to {
-        // Wrapping, so that a smaller share is subtracted.
-        total.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
+/// Returns the total before and after.
+fn change(total: &AtomicU64, from: u64, to: u64) -> (u64, u64) {
+    if from == to {
+        let total = total.load(Ordering::Relaxed);
+        return (total, total);
     }
+    // Wrapping, so that a smaller share is subtracted.
+    let change = to.wrapping_sub(from);
+    let before = total.fetch_add(change, Ordering::Relaxed);
+    (before, before.wrapping_add(change))
 }
