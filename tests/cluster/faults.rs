@@ -49,9 +49,7 @@ impl Fault {
             (Self::IsolateNats, Routing::OverNats) => 45,
             // Frames that a lost server had are sent again after one, three and seven seconds.
             (Self::KillNats | Self::NatsAway, Routing::OverNats) => 10,
-            // Streams do not notice; a busy machine may.
-            (Self::KillNats | Self::NatsAway | Self::IsolateNats, Routing::Direct) => 5,
-            (Self::Kill | Self::Drain, _) => 2,
+            _ => 2,
         };
         Duration::from_secs(seconds)
     }

@@ -432,7 +432,7 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     if params.network.is_some() && network.is_none() {
         return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
     }
-    // What is only required is about limits that the operator may have set.
+    // A start with `required` alone is about limits that the operator may have set.
     let asks_for_limits = |limits: &LimitsRequest| !limits.values().is_empty();
     if started.limits.is_none() && params.limits.as_deref().is_some_and(asks_for_limits) {
         return Err(ExecServerError::NotLimited { process_id: process_id() });

@@ -50,7 +50,7 @@ struct Shared {
     limits: Option<Box<EffectiveLimits>>,
 }
 
-/// What the client that started a process knows about it.
+/// The facts about a process that only the client that started it knows.
 #[derive(Debug, Default)]
 pub(crate) struct StartFacts {
     pub(crate) has_terminal: Option<bool>,

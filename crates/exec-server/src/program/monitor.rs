@@ -1,4 +1,4 @@
-//! What the operator sees of a server: the audit log that the settings name, and `GET /metrics`.
+//! The operator's view of a server: the audit log that the settings name, and `GET /metrics`.
 
 use std::sync::{Arc, OnceLock};
 

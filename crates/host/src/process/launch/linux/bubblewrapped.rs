@@ -59,7 +59,7 @@ pub(super) struct Wrapped {
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// What the start needs besides the request and its plan.
+/// The inputs of a start besides its request and its plan.
 pub(super) struct Outside<'a> {
     pub(super) placeholders: &'a Placeholders,
     /// Of bubblewrap and all that is inside.

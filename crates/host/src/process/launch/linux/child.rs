@@ -55,7 +55,7 @@ pub(super) struct Start<'a> {
     pub(super) lockdown: Option<&'a Lockdown>,
     pub(super) ignores_signals: bool,
     pub(super) parent: Parent,
-    /// What the kernel limits for each process.
+    /// The limits that the kernel keeps for each process.
     pub(super) limits: Option<&'a Limits>,
     /// The cgroup that it is born in; otherwise that of the caller.
     pub(super) cgroup: Option<BorrowedFd<'a>>,

@@ -62,7 +62,7 @@ pub(super) fn keep(
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
             let _ = passing::send(&socket, &report, &passed);
             drop((pidfd, gate, own, bytes));
-            // Nobody waits for it.
+            // After the report, so that the start does not wait for it.
             if oom_score::is_left_to_keeper() {
                 raise_oom_scores([pid].into_iter().chain(confines.wrapping()).collect());
             }
