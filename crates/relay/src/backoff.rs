@@ -8,9 +8,10 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
 /// environment in and throws it out.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// A socket that lived for so long ends a series of failures. Shorter than nodes that are restarted one
-/// after the other keep an environment, or its pauses would grow with each of them.
-const LONG_LIFE: Duration = Duration::from_secs(5);
+/// A socket that lived for so long ends a series of failures. Nodes that die one after the other keep an
+/// environment for longer than that, or its pauses would grow with each of them. Two environments with
+/// one id take the place from each other about that often.
+const LONG_LIFE: Duration = Duration::from_secs(1);
 /// Environments that lose one rendezvous together do not come back together.
 const SPREAD: Duration = Duration::from_millis(250);
 
