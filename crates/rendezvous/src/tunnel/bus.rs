@@ -50,7 +50,7 @@ impl Default for TunnelTimes {
         Self {
             heartbeat_interval: Duration::from_secs(5),
             silence_limit: Duration::from_secs(15),
-            request_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_millis(1500),
         }
     }
 }

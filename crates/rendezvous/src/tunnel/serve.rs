@@ -41,20 +41,21 @@ impl Handler {
         let moved = moved_from(node, moves.subscribe());
         let request =
             OpenRequest { environment, generation, credential: credential.clone(), expires };
-        let opened = tokio::select! {
-            opened = bus.open(node, request) => Some(opened),
-            () = self.drained() => None,
-        };
-        let ended = async {
+        let mut ended = std::pin::pin!(async {
             tokio::select! {
                 () = self.drained() => RESTARTING,
                 () = moved => MOVED,
             }
+        });
+        // A node that has just died may still seem to be there to NATS.
+        let opened = tokio::select! {
+            opened = bus.open(node, request) => Ok(opened),
+            closing = &mut ended => Err(closing),
         };
         match opened {
-            None => pump.close(connection, RESTARTING).await,
-            Some(Ok(tunnel)) => pump.run(tunnel, connection, ended).await,
-            Some(Err(error)) => {
+            Err(closing) => pump.close(connection, closing).await,
+            Ok(Ok(tunnel)) => pump.run(tunnel, connection, ended).await,
+            Ok(Err(error)) => {
                 let error = with_sources(&error);
                 tracing::info!(node, %credential, error, "cannot open a tunnel");
                 pump.close(connection, UNREACHABLE).await;

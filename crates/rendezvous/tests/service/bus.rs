@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, SHORT, arrives, wait_for};
-use crate::support::{LIMIT, Peer, data};
+use crate::support::{LIMIT, Peer, bearer, data, key};
 
 /// A frame of exactly this size, most of it a field that only a newer version knows.
 fn frame_of(size: usize, stream: StreamId) -> Bytes {
@@ -148,6 +148,30 @@ async fn a_harness_leaves_a_dead_node_when_its_environment_is_at_another_one() {
     let mut environment = cluster.attach(1, &registered).await;
     let (mut harness, _) = cluster.harness(0, &token, &mut environment).await;
     cluster.nodes.remove(1).service.kill().await;
+    let mut environment = cluster.attach(1, &registered).await;
+    harness.closed().await;
+    cluster.harness(0, &token, &mut environment).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_harness_does_not_wait_for_the_answer_of_a_node_that_its_environment_has_left() {
+    let patient = TunnelTimes { request_timeout: Duration::from_secs(3600), ..SHORT };
+    let Some(mut cluster) = Cluster::start(3, patient).await else { return };
+    let registered = cluster.register(0).await;
+    let (_, token) = cluster.token(Role::Harness).await;
+    let _environment = cluster.attach(1, &registered).await;
+    let lease = cluster.nodes[0].directory.lookup(&"box".parse().unwrap()).await;
+    let subject = format!("exec-server.node.{}.open", lease.unwrap().unwrap().node.unwrap());
+    // To NATS the dead node still seems to be there.
+    let client = async_nats::connect(&cluster.nats.urls()[0]).await.unwrap();
+    let mut requests = client.subscribe(subject).await.unwrap();
+    cluster.nodes.remove(1).service.kill().await;
+    let body = json!({"harness_public_key": key("h")});
+    let (status, answer) = cluster.service(0).call("box", "connect", &bearer(&token), &body).await;
+    assert_eq!(status, 200, "{answer}");
+    let mut harness = Peer::dial(&answer["url"]).await;
+    timeout(LIMIT, requests.next()).await.unwrap();
     let mut environment = cluster.attach(1, &registered).await;
     harness.closed().await;
     cluster.harness(0, &token, &mut environment).await;
