@@ -8,6 +8,10 @@
 
 pub mod backoff;
 #[cfg(feature = "noise")]
+mod counters;
+#[cfg(feature = "noise")]
+pub use counters::RelayCounters;
+#[cfg(feature = "noise")]
 pub mod environment;
 pub mod frame;
 #[cfg(feature = "noise")]

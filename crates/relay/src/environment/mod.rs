@@ -9,12 +9,14 @@ mod streams;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use exec_server_transport::{CloseCode, Connection, Received, TlsOptions};
 use rand_core::OsRng;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
+use crate::counters::RelayCounters;
 use crate::frame::Frame;
 use crate::noise::Identity;
 use crate::registry::{RegisterResponse, RegistryClient, RegistryCredentials, RegistryError};
@@ -93,6 +95,12 @@ impl Environment {
         let streams = Streams::new(Arc::clone(&registry), Arc::clone(&identity), serve);
         let backoff = Backoff::default();
         Ok(Self { registry, tls, identity, streams, backoff, has_registered: false })
+    }
+
+    /// The frames of all its sockets.
+    #[must_use]
+    pub fn counters(&self) -> Arc<RelayCounters> {
+        Arc::clone(self.streams.queue().counters())
     }
 
     /// Serves until `shutdown`, or until the registry refuses for good. Then lets the streams finish what
@@ -226,6 +234,7 @@ impl Environment {
                         Some(Received::Message(message)) => {
                             // Frames that are malformed mean nothing; the socket goes on.
                             let Ok(frame) = Frame::decode(message) else { continue };
+                            queue.counters().received.fetch_add(1, Ordering::Relaxed);
                             was_used = true;
                             if self.streams.handle_frame(frame) == Verdict::Close {
                                 break SocketEnd::TooManyFailures;

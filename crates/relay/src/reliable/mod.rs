@@ -181,6 +181,12 @@ impl ReliableStream {
         self.sender.poll_timeout().into_iter().chain(ack).min()
     }
 
+    /// Records that were sent more than once, counted each time.
+    #[must_use]
+    pub fn retransmissions(&self) -> u64 {
+        self.sender.retransmissions()
+    }
+
     /// The next frame to send. Every frame takes the acknowledgement along.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, Acknowledgement)> {
         let transmit = if std::mem::take(&mut self.resume_due) {

@@ -35,6 +35,7 @@ pub(super) struct Sender {
     round_trip: RoundTrip,
     /// Timeouts since a round trip was measured.
     timeouts: u32,
+    retransmissions: u64,
 }
 
 #[derive(Debug)]
@@ -88,6 +89,7 @@ impl Default for Sender {
             peer: Peer::Silent,
             round_trip: RoundTrip::default(),
             timeouts: 0,
+            retransmissions: 0,
         }
     }
 }
@@ -95,6 +97,11 @@ impl Default for Sender {
 impl Sender {
     pub(super) fn peer_acknowledges(&self) -> bool {
         self.peer == Peer::Acknowledges
+    }
+
+    /// Records that were sent more than once, counted each time.
+    pub(super) fn retransmissions(&self) -> u64 {
+        self.retransmissions
     }
 
     pub(super) fn unacknowledged_records(&self) -> usize {
@@ -263,6 +270,9 @@ impl Sender {
         // Behind a record that was lost, an acknowledgement says nothing about this one's way.
         let is_sample = !self.records.iter().any(Record::may_be_lost);
         let record = &mut self.records[index];
+        if record.state == (State::Due { before: true }) {
+            self.retransmissions += 1;
+        }
         record.state = State::UnderWay { since: now, is_sample };
         let seq = u32::try_from(self.first_seq + index as u64).ok()?;
         Some((seq, record.bytes.clone()))
@@ -328,6 +338,7 @@ mod tests {
         assert_eq!(sender.poll_timeout().unwrap(), timeout + 2 * SHORTEST_TIMEOUT);
         ack(&mut sender, 4, 0, timeout);
         assert_eq!((sender.poll_timeout(), sender.records.len()), (None, 0));
+        assert_eq!(sender.retransmissions(), 2);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod halves;
 mod state;
 mod transmit_queue;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,11 @@ impl Stream {
 
     /// The frame that the socket sends next.
     pub(crate) fn poll_frame(self: &Arc<Self>) -> Option<Frame> {
-        let (body, ack) = self.change(State::poll_transmit)?;
+        let ((body, ack), retransmitted) = self.change(|state, now| {
+            let before = state.retransmissions();
+            Some((state.poll_transmit(now)?, state.retransmissions() - before))
+        })?;
+        self.queue.counters().retransmitted.fetch_add(retransmitted, Ordering::Relaxed);
         let (ack, ack_bits) = (ack.ack, ack.ack_bits);
         Some(Frame { stream_id: self.id, ack, ack_bits, body, trace: None })
     }

@@ -129,6 +129,10 @@ impl State {
         self.reliable.peer_acknowledges()
     }
 
+    pub(super) fn retransmissions(&self) -> u64 {
+        self.reliable.retransmissions()
+    }
+
     /// To be called after each change.
     pub(super) fn take_news(&mut self) -> News {
         self.note_acknowledged();

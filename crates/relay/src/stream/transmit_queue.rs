@@ -4,11 +4,13 @@
 //! evenly, and no frame waits anywhere but in the window of its stream.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
 use super::Stream;
+use crate::counters::RelayCounters;
 use crate::frame::{Body, Frame};
 
 /// Frames that belong to no stream: handshakes, and resets of unknown streams.
@@ -18,6 +20,7 @@ const MAX_LOOSE_FRAMES: usize = 256;
 pub(crate) struct TransmitQueue {
     waiting: Mutex<Waiting>,
     filled: Notify,
+    counters: Arc<RelayCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +32,10 @@ struct Waiting {
 }
 
 impl TransmitQueue {
+    pub(crate) fn counters(&self) -> &Arc<RelayCounters> {
+        &self.counters
+    }
+
     pub(super) fn push_stream(&self, stream: Arc<Stream>) {
         self.lock().streams.push_back(stream);
         self.filled.notify_one();
@@ -45,6 +52,12 @@ impl TransmitQueue {
     }
 
     pub(crate) fn next_frame(&self) -> Option<Frame> {
+        let frame = self.take_frame()?;
+        self.counters.sent.fetch_add(1, Ordering::Relaxed);
+        Some(frame)
+    }
+
+    fn take_frame(&self) -> Option<Frame> {
         loop {
             let stream = {
                 let mut waiting = self.lock();
