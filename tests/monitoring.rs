@@ -74,7 +74,9 @@ fn metrics_are_served_if_the_operator_asks_for_them() {
     for (name, expected) in [
         ("exec_server_process_exits_total{cause=\"failure\"}", 1.0),
         ("exec_server_output_bytes_total", 5.0),
-        ("exec_server_requests_total{method=\"process/start\"}", 2.0),
+        ("exec_server_requests_total{method=\"process/start\",outcome=\"ok\"}", 2.0),
+        ("exec_server_requests_total{method=\"process/start\",outcome=\"failed\"}", 1.0),
+        ("exec_server_queue_depth{queue=\"requests\"}", 0.0),
         ("exec_server_request_errors_total{kind=\"programNotFound\"}", 1.0),
         ("exec_server_session_events_total{event=\"opened\"}", 3.0),
         ("exec_server_connections_total", 3.0),
@@ -169,7 +171,69 @@ fn the_audit_log_says_who_did_what() {
     let (_server, url) = serve(&[&target, "--audit-commands"]);
     assert_eq!(run(&url, &["sh", "-c", "exit 5", hostile]), Some(5));
     let started = |record: &Value| record["command"] == json!(["sh", "-c", "exit 5", hostile]);
-    assert!(self::records(&log).iter().any(started));
+    eventually("the command line is recorded", || self::records(&log).iter().any(started));
+}
+
+#[test]
+fn sessions_and_uploads_are_recorded_to_their_end() {
+    let scratch = tempfile::tempdir().unwrap();
+    let log = scratch.path().join("audit.jsonl");
+    let target = format!("--audit-log={}", log.display());
+    let (server, url) = serve(&[&target, "--audit-commands", "--audit-required"]);
+    let [source, uploaded] = ["source", "uploaded"].map(|name| scratch.path().join(name));
+    // Large enough to be uploaded in blocks.
+    std::fs::write(&source, vec![0; 8 << 20]).unwrap();
+    let mut cp = command(PROGRAM);
+    let destination = format!("{}:{}", "box", uploaded.display());
+    let environments = scratch.path().join("environments.toml");
+    std::fs::write(&environments, format!("[[environments]]\nid = \"box\"\nurl = {url:?}\n"))
+        .unwrap();
+    cp.args(["cp", source.to_str().unwrap(), &destination])
+        .env("EXEC_SERVER_ENVIRONMENTS", &environments);
+    let copied = run_command(cp);
+    assert_eq!(copied.code, Some(0), "{}", copied.stderr);
+    let mut detached = command(PROGRAM);
+    detached.args(["run", "--detach", "--connect", &url, "--", "cat"]);
+    assert_eq!(run_command(detached).code, Some(0));
+    server.signal(Signal::TERM);
+    server.finish();
+    let records = records(&log);
+    let find = |event: &str, method: &str, outcome: &str| {
+        let found = records.iter().find(|record| {
+            (&record["event"], &record["method"], &record["outcome"])
+                == (&json!(event), &json!(method), &json!(outcome))
+        });
+        found.unwrap_or_else(|| panic!("{event} {method} {outcome} is not in {records:#?}"))
+    };
+    find("begun", "initialize", "begun");
+    find("begun", "fs/close", "begun");
+    let paths = &find("file", "fs/close", "ok")["paths"];
+    assert_eq!(*paths, json!([uploaded.to_str().unwrap()]));
+    let sessions = |outcome: &str| {
+        let is_it = |it: &&Value| it["event"] == "session" && it["outcome"] == outcome;
+        records.iter().filter(is_it).count()
+    };
+    assert!(sessions("opened") >= 2);
+    assert_eq!(sessions("ended"), sessions("opened"), "{records:#?}");
+    let of = |event: &str| records.iter().filter(|it| it["event"] == event).count();
+    assert_eq!((of("start"), of("exit")), (1, 1), "{records:#?}");
+    assert_eq!(of("begun"), of("file") + of("start") + of("request") + sessions("opened"));
+}
+
+#[test]
+fn a_flood_of_refused_clients_makes_few_records() {
+    let scratch = tempfile::tempdir().unwrap();
+    let log = scratch.path().join("audit.jsonl");
+    let (server, url) = serve(&[&format!("--audit-log={}", log.display())]);
+    for _ in 0..100 {
+        assert_eq!(get(&url, "/", "origin: https://evil.example\r\n").0, 403);
+    }
+    server.signal(Signal::TERM);
+    server.finish();
+    let records = records(&log);
+    let refused = records.iter().filter(|it| it["outcome"] == "name").count() as u64;
+    let left_out: u64 = records.iter().filter_map(|it| it["count"].as_u64()).sum();
+    assert_eq!(refused + left_out, 100, "{records:#?}");
 }
 
 #[test]
@@ -205,7 +269,9 @@ fn nothing_is_done_that_cannot_be_recorded_if_the_operator_says_so() {
     assert!(!witness.exists());
     let metrics = get(&url, "/metrics", "").1;
     assert!(value(&metrics, "exec_server_audit_failures_total") > 0.0, "{metrics}");
+    // Not even a session was opened.
     assert_eq!(value(&metrics, "exec_server_request_errors_total{kind=\"auditFailed\"}"), 1.0);
+    assert_eq!(value(&metrics, "exec_server_sessions{state=\"attached\"}"), 0.0);
 }
 
 #[test]

@@ -11,7 +11,6 @@ use crate::dispatch::{Dispatcher, Reply};
 use crate::feed::ConfirmedBy;
 use crate::server::ServerState;
 use crate::sessions::{Session, SessionSettings};
-use crate::telemetry::SessionEvent;
 
 /// A session that is attached to its link for as long as that lives: no other client can resume it, and it never expires.
 /// Otherwise it is like every other: counted by `max_sessions`, shown by `session/list`, and open to observers.
@@ -32,7 +31,6 @@ impl InProcessLink {
         let sandboxes = state.sandboxes.under(connection.principal());
         let (name, now) = (client_name.to_owned(), Instant::now());
         let session = state.sessions.open(name, settings, sandboxes, &connection, now)?;
-        state.telemetry.session(SessionEvent::Opened, &session, Some(&connection));
         let dispatcher = Dispatcher::new(Arc::clone(state), connection);
         Ok(Arc::new(Self { dispatcher, session }))
     }
@@ -62,7 +60,8 @@ impl ServerLink for InProcessLink {
 impl Drop for InProcessLink {
     fn drop(&mut self) {
         // All but the waiting is done when the future has been made, so no runtime is needed here.
-        drop(self.dispatcher.state().end_session(&self.session));
+        let connection = self.dispatcher.connection();
+        drop(self.dispatcher.state().end_session(&self.session, Some(connection)));
         self.dispatcher.connection().resources.end();
     }
 }

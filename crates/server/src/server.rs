@@ -16,7 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::ServerConfig;
-use crate::active_requests::ActiveRequests;
+use crate::active_requests::{ActiveRequest, ActiveRequests};
 use crate::adapter::{
     FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started,
 };
@@ -25,7 +25,7 @@ use crate::connections::Connections;
 use crate::in_process::InProcessLink;
 use crate::sandboxed_peers::SandboxedPeers;
 use crate::sessions::{Session, SessionRegistry};
-use crate::telemetry::{ServerGauges, SessionEvent, Telemetry};
+use crate::telemetry::{ServerGauges, Telemetry};
 
 /// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
 /// keeper was stopped.
@@ -64,6 +64,8 @@ pub(crate) struct ServerState {
     pub(crate) http_requests: ActiveRequests,
     /// Events on their way to clients in this program.
     pub(crate) in_process_feeds: ActiveRequests,
+    /// Processes whose end is not recorded yet.
+    unrecorded_ends: ActiveRequests,
     /// Under the ceiling of the operator; each session has its own.
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
@@ -98,7 +100,11 @@ impl Server {
         telemetry: Arc<Telemetry>,
     ) -> Self {
         start_spill_thread();
-        let sessions = SessionRegistry::new(config.max_sessions, config.max_sessions_per_subject);
+        let sessions = SessionRegistry::new(
+            config.max_sessions,
+            config.max_sessions_per_subject,
+            Arc::clone(&telemetry),
+        );
         let executable = launcher.executable().map(Path::to_owned);
         let sandboxes = Arc::new(SandboxResolver::new(&config, executable));
         let memory = MemoryBudget::new(buffered_bytes(config.max_buffered_bytes));
@@ -120,6 +126,7 @@ impl Server {
             http: HttpClient::default().protecting(protected_variables),
             http_requests: ActiveRequests::default(),
             in_process_feeds: ActiveRequests::default(),
+            unrecorded_ends: ActiveRequests::default(),
             sandboxes,
             sandboxed_peers: Arc::default(),
             sessions,
@@ -200,6 +207,7 @@ impl Server {
             for process in &last_words {
                 process.log().wait_closed().await;
             }
+            state.unrecorded_ends.idle().await;
             state.in_process_feeds.idle().await;
             for connection in &connections {
                 if let Some(socket) = connection.socket() {
@@ -212,7 +220,7 @@ impl Server {
             connection.give_up();
         }
         for session in state.sessions.all() {
-            session.end();
+            state.sessions.end(&session, None);
         }
         // Connections that end leave temporary files to be removed.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
@@ -290,8 +298,11 @@ impl ServerState {
     }
 
     fn gauges(&self) -> ServerGauges {
-        let mut gauges =
-            ServerGauges { buffered_bytes: self.memory.used(), ..ServerGauges::default() };
+        let mut gauges = ServerGauges {
+            buffered_bytes: self.memory.used(),
+            file_jobs: self.files.jobs() + self.searches.jobs(),
+            ..ServerGauges::default()
+        };
         for session in self.sessions.all() {
             match session.connection() {
                 Some(_) => gauges.attached_sessions += 1,
@@ -311,11 +322,14 @@ impl ServerState {
     }
 
     /// Ends a session at once. The future resolves when its processes are gone, or will not go.
-    pub(crate) fn end_session(&self, session: &Arc<Session>) -> impl Future<Output = ()> + use<> {
-        session.end();
-        if self.sessions.remove(session.id()) {
-            self.telemetry.session(SessionEvent::Ended, session, None);
-        }
+    ///
+    /// `by`: the connection that asked for it, if one did.
+    pub(crate) fn end_session(
+        &self,
+        session: &Arc<Session>,
+        by: Option<&ClientConnection>,
+    ) -> impl Future<Output = ()> + use<> {
+        self.sessions.end(session, by);
         let processes = session.processes();
         for process in &processes {
             process.abandon();
@@ -343,7 +357,7 @@ impl ServerState {
                     && let Some(state) = state.upgrade()
                 {
                     tracing::debug!(session = session.id(), "session expired");
-                    state.end_session(&session).await;
+                    state.end_session(&session, None).await;
                 }
             }
         });
@@ -383,9 +397,9 @@ impl ServerState {
     ) {
         self.known_processes.fetch_add(1, Ordering::Relaxed);
         let known = Known(Arc::downgrade(self));
-        let telemetry = Arc::clone(&self.telemetry);
+        let recording = (Arc::clone(&self.telemetry), self.unrecorded_ends.begin());
         self.spawn(async move {
-            tend(&telemetry, session, (process, outcome, permit), report).await;
+            tend(recording, session, (process, outcome, permit), report).await;
             drop(known);
         });
     }
@@ -466,7 +480,7 @@ fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> Rp
 
 /// From the start of a process until it is forgotten.
 async fn tend(
-    telemetry: &Telemetry,
+    (telemetry, unrecorded_end): (Arc<Telemetry>, ActiveRequest),
     session: Arc<Session>,
     (process, outcome, permit): (Arc<ManagedProcess>, StartOutcome, SubjectPermit),
     report: impl FnOnce(Result<(), LaunchError>),
@@ -482,9 +496,9 @@ async fn tend(
         Err(_) => return session.forget(&process),
     }
     process.log().wait_closed().await;
-    if let Some(exit) = process.log().progress().exit {
-        telemetry.process_exited(&session, process.id(), &exit);
-    }
+    let exit = process.log().progress().exit;
+    telemetry.process_exited(&session, process.id(), exit.as_ref());
+    drop(unrecorded_end);
     process.gone().await;
     session.finished(&process);
     drop(permit);

@@ -7,6 +7,6 @@ mod audit;
 mod metrics;
 mod own_process;
 
-pub use audit::{AuditError, AuditLog, AuditTarget, Timestamp, short};
+pub use audit::{AuditError, AuditLog, AuditTarget, RefusalLine, RefusalLines, Timestamp, short};
 pub use metrics::{Labelled, MetricsRegistry};
 pub use prometheus::{Histogram, IntCounter, IntGauge};

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use prometheus::core::{Collector, Metric, MetricVec, MetricVecBuilder};
+use prometheus::core::{Collector, Desc, Metric, MetricVec, MetricVecBuilder};
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -57,6 +58,35 @@ impl MetricsRegistry {
     ) -> Labelled<IntCounter> {
         let all = IntCounterVec::new(Opts::new(name, help), &[label]);
         self.labelled(all.expect("the name is valid"), values)
+    }
+
+    /// One counter for each pair of values: a group for each value of the first label.
+    #[must_use]
+    pub fn counter_groups<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        (group, groups): (&str, &[&'static str; N]),
+        (label, values): (&str, &[&'static str]),
+    ) -> [Labelled<IntCounter>; N] {
+        let all = IntCounterVec::new(Opts::new(name, help), &[group, label]);
+        let all = self.register(all.expect("the name is valid"));
+        groups.map(|group| {
+            let of = |value: &&'static str| (*value, all.with_label_values(&[group, *value]));
+            Labelled { by_value: values.iter().map(of).collect() }
+        })
+    }
+
+    /// A counter whose value is read when metrics are asked for.
+    pub fn observed_counter(
+        &self,
+        name: &str,
+        help: &str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let counter = IntCounter::new(name, help).expect("the name is valid");
+        let registered = self.registry.register(Box::new(ObservedCounter { counter, read }));
+        registered.expect("every metric has a name of its own");
     }
 
     #[must_use]
@@ -114,6 +144,22 @@ impl MetricsRegistry {
 impl fmt::Debug for MetricsRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MetricsRegistry").finish_non_exhaustive()
+    }
+}
+
+struct ObservedCounter<F> {
+    counter: IntCounter,
+    read: F,
+}
+
+impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.counter.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.counter.inc_by((self.read)().saturating_sub(self.counter.get()));
+        self.counter.collect()
     }
 }
 

@@ -1,9 +1,11 @@
 //! The operator's view of a server: the audit log that the settings name, and `GET /metrics`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use exec_server_relay::RelayCounters;
 use exec_server_server::{Audit, Server, Telemetry};
-use exec_server_telemetry::{AuditError, AuditLog};
+use exec_server_telemetry::{AuditError, AuditLog, MetricsRegistry};
 use exec_server_transport::{ListenerMonitor, Refusal};
 
 use super::serve::ServeError;
@@ -16,6 +18,7 @@ pub(super) struct Monitor {
     serves_metrics: bool,
     /// Listeners are bound before there is a server.
     server: OnceLock<Server>,
+    relay: Arc<OnceLock<Arc<RelayCounters>>>,
 }
 
 impl Monitor {
@@ -27,17 +30,26 @@ impl Monitor {
             commands: settings.audit_commands,
             required: settings.audit_required,
         });
+        let telemetry = Arc::new(Telemetry::new(audit));
+        let relay = Arc::default();
+        register_relay_metrics(telemetry.registry(), &relay);
         Ok(Arc::new(Self {
-            telemetry: Arc::new(Telemetry::new(audit)),
+            telemetry,
             audit_log,
             serves_metrics: settings.metrics,
             server: OnceLock::new(),
+            relay,
         }))
     }
 
     pub(super) fn watch(&self, server: &Server) {
         // A second server would be a mistake of the caller; the first one stays.
         let _ = self.server.set(server.clone());
+    }
+
+    pub(super) fn watch_relay(&self, counters: &Arc<RelayCounters>) {
+        // The same holds for a second relay.
+        let _ = self.relay.set(Arc::clone(counters));
     }
 }
 
@@ -50,6 +62,32 @@ impl ListenerMonitor for Monitor {
         let server = self.server.get().filter(|_| self.serves_metrics)?;
         Some(server.metrics())
     }
+}
+
+/// They are 0 until there is a relay.
+fn register_relay_metrics(metrics: &MetricsRegistry, counters: &Arc<OnceLock<Arc<RelayCounters>>>) {
+    type Count = fn(&RelayCounters) -> &AtomicU64;
+    let observe = |name: &str, help: &str, count: Count| {
+        let counters = Arc::clone(counters);
+        metrics.observed_counter(name, help, move || {
+            counters.get().map_or(0, |counters| count(counters).load(Ordering::Relaxed))
+        });
+    };
+    observe(
+        "exec_server_remote_frames_sent_total",
+        "Frames that the server has sent to its rendezvous",
+        |counters| &counters.sent,
+    );
+    observe(
+        "exec_server_remote_frames_received_total",
+        "Frames that the server has received from its rendezvous",
+        |counters| &counters.received,
+    );
+    observe(
+        "exec_server_remote_retransmissions_total",
+        "Records that the server has sent again because a client seemed to lack them",
+        |counters| &counters.retransmitted,
+    );
 }
 
 fn audit_failed(error: AuditError) -> ServeError {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use exec_server_relay::RelayCounters;
 use exec_server_relay::environment::{Environment, RemoteEnvironmentConfig, Serve};
 use exec_server_relay::registry::RegistryError;
 use exec_server_server::{Server, ServerConfig};
@@ -59,6 +60,7 @@ fn serving(server: &Server) -> Serve {
 pub(crate) struct RunningRemote {
     /// Dropped to ask for the end.
     stop: Option<oneshot::Sender<()>>,
+    counters: Arc<RelayCounters>,
     task: JoinHandle<Result<(), RegistryError>>,
 }
 
@@ -68,12 +70,17 @@ impl RunningRemote {
         serve: Serve,
     ) -> Result<Self, RegistryError> {
         let environment = Environment::new(config, serve).await?;
+        let counters = environment.counters();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(environment.run_until(async {
             // Dropping the sender is the signal.
             let _ = stopped.await;
         }));
-        Ok(Self { stop: Some(stop), task })
+        Ok(Self { stop: Some(stop), counters, task })
+    }
+
+    pub(super) fn counters(&self) -> &Arc<RelayCounters> {
+        &self.counters
     }
 
     /// No new streams from now on.

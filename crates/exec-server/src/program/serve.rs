@@ -182,8 +182,13 @@ async fn serve_listeners(
         Some(remote) => Some(remote.serve_with(&server).await?),
         None => None,
     };
+    if let Some(remote) = &remote {
+        monitor.watch_relay(remote.counters());
+    }
     notify(&ending.notifier, ServiceState::Ready, "serving");
-    listen(&server, listeners, remote, &mut ending).await
+    let outcome = listen(&server, listeners, remote, &mut ending).await;
+    monitor.telemetry.flush();
+    outcome
 }
 
 async fn serve_stdio(
@@ -203,10 +208,12 @@ async fn serve_stdio(
         let server = server.clone();
         async move { server.serve(stdio()).await }
     });
-    tokio::select! {
-        _ = connection.join_next() => Ok(ExitCode::SUCCESS),
-        _ = signals.next() => Ok(shut_down(&server, signals).await),
-    }
+    let code = tokio::select! {
+        _ = connection.join_next() => ExitCode::SUCCESS,
+        _ = signals.next() => shut_down(&server, signals).await,
+    };
+    monitor.telemetry.flush();
+    Ok(code)
 }
 
 /// A server does not need to be found: whatever is wrong here is only remarked on.

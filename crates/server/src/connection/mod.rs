@@ -14,7 +14,7 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_transport::{CloseCode, Connection, Peer, TransportKind};
+use exec_server_transport::{CloseCode, Connection, Peer, Refusal, RefusalReason, TransportKind};
 use tokio::time::Instant;
 
 pub(crate) use client_connection::{ClientConnection, ConnectionId, Reservation};
@@ -69,6 +69,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     };
     if is_socket && state.sandboxed_peers.may_include(peer, &state.files).await {
         tracing::warn!("refused a connection that may come from inside a sandbox of this server");
+        state.telemetry.connection_refused(&Refusal { address, reason: RefusalReason::Sandboxed });
         outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
         return;
     }
@@ -122,7 +123,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     }
     if let Some(session) = reader.into_session() {
         if kind == TransportKind::Stdio {
-            state.end_session(&session).await;
+            state.end_session(&session, Some(&connection)).await;
         } else if let Some(until) = session.detach(connection.id(), Instant::now()) {
             state.telemetry.session(SessionEvent::Detached, &session, Some(&connection));
             state.expire_later(&session, until);

@@ -20,7 +20,6 @@ use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
 use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
-use crate::telemetry::SessionEvent;
 
 /// How often an idle connection is looked at before it is closed: work that ends between two looks
 /// must not count as none.
@@ -346,18 +345,13 @@ impl Reader {
                     ConfirmedBy::Receipt => BTreeMap::new(),
                 };
                 let resume = Resume { confirmed_by, detached_ttl: ttl, positions };
-                let session = sessions.resume(&id, &resume, connection).await?;
-                state.telemetry.session(SessionEvent::Resumed, &session, Some(connection));
-                session
+                sessions.resume(&id, &resume, connection).await?
             }
             None => {
                 let detached_ttl = state.granted_ttl(params.detached_ttl_ms);
                 let settings = SessionSettings { confirmed_by, detached_ttl };
                 let (sandboxes, now) = (state.sandboxes.under(principal), Instant::now());
-                let session =
-                    sessions.open(params.client_name, settings, sandboxes, connection, now)?;
-                state.telemetry.session(SessionEvent::Opened, &session, Some(connection));
-                session
+                sessions.open(params.client_name, settings, sandboxes, connection, now)?
             }
         };
         let granted = session.settings().detached_ttl.as_millis();

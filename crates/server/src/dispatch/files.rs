@@ -208,10 +208,13 @@ impl Dispatcher {
     }
 
     /// Read handles close immediately; there is nothing to wait for. A written file is answered when it has its name.
-    pub(super) fn close_file(&self, params: &FsCloseParams, reply: Reply) {
+    pub(super) fn close_file(&self, params: &FsCloseParams, mut reply: Reply) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.resources.files.handles.remove(&params.handle_id) {
             Some(FileHandle::Writing(upload)) => {
+                if !discard && !keep {
+                    reply.note_file_change(upload.path());
+                }
                 let executor = upload.executor().clone();
                 executor.run(move |kept| {
                     let ended = kept.and_then(|()| {

@@ -217,7 +217,7 @@ impl Dispatcher {
         };
         let attached = session.connection();
         // Ended here and now; a client that hangs up right away has closed the session all the same.
-        let ended = self.state.end_session(&session);
+        let ended = self.state.end_session(&session, Some(&self.connection));
         // A client that had it would wait for events that never come. One that asks over its own socket hangs up itself.
         let hangs_up_itself = |connection: &ClientConnection| {
             connection.id() == self.connection.id() && connection.socket().is_some()

@@ -1,5 +1,6 @@
 //! The duty to answer one request, exactly once.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_protocol::{
@@ -56,6 +57,13 @@ impl Reply {
         match &mut self.record {
             Some(record) => record.run(session, call),
             None => Ok(()),
+        }
+    }
+
+    /// For the audit log: the call turns out to change this file.
+    pub(crate) fn note_file_change(&mut self, path: &Path) {
+        if let Some(record) = &mut self.record {
+            record.changes_file(path);
         }
     }
 

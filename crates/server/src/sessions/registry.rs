@@ -12,6 +12,7 @@ use super::attachment::{AttachError, Resume};
 use super::session::{Session, SessionSettings};
 use crate::adapter::{ManagedProcess, SandboxResolver, check_name};
 use crate::connection::ClientConnection;
+use crate::telemetry::{SessionEvent, Telemetry};
 
 /// How long the old connection of a session has to show that it lives.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,6 +22,7 @@ pub(crate) struct SessionRegistry {
     limit: usize,
     limit_per_subject: usize,
     by_id: Mutex<Table>,
+    telemetry: Arc<Telemetry>,
 }
 
 #[derive(Debug, Default)]
@@ -31,8 +33,8 @@ struct Table {
 }
 
 impl SessionRegistry {
-    pub(crate) fn new(limit: usize, limit_per_subject: usize) -> Self {
-        Self { limit, limit_per_subject, by_id: Mutex::new(Table::default()) }
+    pub(crate) fn new(limit: usize, limit_per_subject: usize, telemetry: Arc<Telemetry>) -> Self {
+        Self { limit, limit_per_subject, by_id: Mutex::default(), telemetry }
     }
 
     pub(crate) fn open(
@@ -44,24 +46,44 @@ impl SessionRegistry {
         now: Instant,
     ) -> Result<Arc<Session>, RpcError> {
         check_name("clientName", &client_name)?;
+        self.telemetry.begin_session(connection)?;
         let mut table = self.lock();
-        table.check_draining()?;
-        let subject = &connection.principal().subject;
-        let is_own = |session: &Session| session.owner().subject == *subject;
-        if table.count(subject) >= self.limit_per_subject && !table.make_room(now, is_own) {
-            let limit = self.limit_per_subject;
-            let message = format!("this client has {limit} sessions (max_sessions_per_subject)");
-            return Err(too_many(message));
-        }
-        if table.sessions.len() >= self.limit && !table.make_room(now, |_| true) {
-            return Err(too_many(format!("the server has {} sessions (max_sessions)", self.limit)));
-        }
+        let ended = self.make_room(&mut table, connection, now)?;
         let id = Uuid::new_v4().to_string();
-        let connection = Arc::clone(connection);
-        let session = Session::new(id.clone(), client_name, settings, sandboxes, connection);
-        let session = Arc::new(session);
+        let owner = Arc::clone(connection);
+        let session = Arc::new(Session::new(id.clone(), client_name, settings, sandboxes, owner));
         table.sessions.insert(id, Arc::clone(&session));
+        drop(table);
+        for session in ended {
+            self.telemetry.session(SessionEvent::Ended, &session, None);
+        }
+        self.telemetry.session(SessionEvent::Opened, &session, Some(connection));
         Ok(session)
+    }
+
+    /// Fails if there is no room for one more. Returns the sessions that it has ended.
+    fn make_room(
+        &self,
+        table: &mut Table,
+        connection: &ClientConnection,
+        now: Instant,
+    ) -> Result<Vec<Arc<Session>>, RpcError> {
+        table.check_draining()?;
+        let mut ended = Vec::new();
+        let subject = &connection.principal().subject;
+        if table.count(subject) >= self.limit_per_subject {
+            let is_own = |session: &Session| session.owner().subject == *subject;
+            ended.push(table.end_idle(now, is_own).ok_or_else(|| {
+                let limit = self.limit_per_subject;
+                too_many(format!("this client has {limit} sessions (max_sessions_per_subject)"))
+            })?);
+        }
+        if table.sessions.len() >= self.limit {
+            ended.push(table.end_idle(now, |_| true).ok_or_else(|| {
+                too_many(format!("the server has {} sessions (max_sessions)", self.limit))
+            })?);
+        }
+        Ok(ended)
     }
 
     /// Attaches a session to a new connection of its owner. If it still has one, that one is probed: a peer that
@@ -74,8 +96,21 @@ impl SessionRegistry {
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
         let session = self.find(id, |owner| connection.principal().owns(owner))?;
+        self.telemetry.begin_session(connection)?;
+        self.attach(&session, resume, connection).await?;
+        self.telemetry.session(SessionEvent::Resumed, &session, Some(connection));
+        Ok(session)
+    }
+
+    async fn attach(
+        &self,
+        session: &Session,
+        resume: &Resume,
+        connection: &Arc<ClientConnection>,
+    ) -> Result<(), RpcError> {
+        let id = session.id();
         let current = match session.attach(connection, resume, None) {
-            Ok(()) => return Ok(session),
+            Ok(()) => return Ok(()),
             Err(AttachError::Ended) => return Err(unknown(id)),
             Err(AttachError::Attached(current)) => current,
         };
@@ -85,7 +120,7 @@ impl SessionRegistry {
         match session.attach(connection, resume, Some(current.id())) {
             Ok(()) => {
                 current.give_up();
-                Ok(session)
+                Ok(())
             }
             Err(AttachError::Ended) => Err(unknown(id)),
             // Another client was quicker.
@@ -127,9 +162,13 @@ impl SessionRegistry {
         self.visible_to(by).iter().find_map(|session| session.find(process_id))
     }
 
-    /// Whether it was there.
-    pub(crate) fn remove(&self, id: &str) -> bool {
-        self.lock().sessions.remove(id).is_some()
+    /// Ends a session. `by`: the connection that asked for it, if one did.
+    pub(crate) fn end(&self, session: &Session, by: Option<&ClientConnection>) {
+        session.end();
+        let removed = self.lock().sessions.remove(session.id());
+        if removed.is_some() {
+            self.telemetry.session(SessionEvent::Ended, session, by);
+        }
     }
 
     /// From now on nothing new begins.
@@ -156,15 +195,19 @@ impl Table {
 
     /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
     /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
-    fn make_room(&mut self, now: Instant, may_go: impl Fn(&Session) -> bool) -> bool {
+    fn end_idle(
+        &mut self,
+        now: Instant,
+        may_go: impl Fn(&Session) -> bool,
+    ) -> Option<Arc<Session>> {
         let candidates = self.sessions.values().filter(|session| may_go(session));
         let idle = candidates.filter_map(|session| {
             let since = session.idle_since().filter(|since| now >= *since + RECONNECT_GRACE)?;
             Some((since, Arc::clone(session)))
         });
-        let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        let (_, oldest) = idle.min_by_key(|(since, _)| *since)?;
         oldest.end();
-        self.sessions.remove(oldest.id()).is_some()
+        self.sessions.remove(oldest.id())
     }
 
     fn check_draining(&self) -> Result<(), RpcError> {

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::limits::Limit;
 use exec_server_protocol::{ErrorKind, Method};
-use exec_server_telemetry::{Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry};
+use exec_server_telemetry::{AuditLog, Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry};
 use exec_server_transport::RefusalReason;
 
 use super::ServerGauges;
+use super::request::is_refusal;
 
 /// Requests whose method is not known.
 const UNKNOWN: &str = "unknown";
@@ -47,7 +48,8 @@ pub(crate) struct ServerMetrics {
     requests: Requests,
     limits: Labelled<IntCounter>,
     pub(super) network_decisions: Labelled<IntCounter>,
-    pub(super) audit_failures: IntCounter,
+    audit_failures: IntCounter,
+    queues: Labelled<IntGauge>,
     /// Held while gauges and counters are brought up to date.
     updating: Mutex<()>,
 }
@@ -56,9 +58,12 @@ pub(crate) struct ServerMetrics {
 struct Requests {
     /// By method.
     durations: Labelled<Histogram>,
+    /// By outcome, each by method.
     succeeded: Labelled<IntCounter>,
-    /// By kind of error.
+    refused: Labelled<IntCounter>,
     failed: Labelled<IntCounter>,
+    /// By kind of error.
+    errors: Labelled<IntCounter>,
 }
 
 impl ServerMetrics {
@@ -71,6 +76,13 @@ impl ServerMetrics {
         let limits: Vec<&'static str> =
             LIMITS.iter().map(ErrorKind::as_str).chain(PROCESS_LIMITS).collect();
         let refusals: Vec<_> = RefusalReason::ALL.iter().map(|reason| reason.label()).collect();
+        let outcomes = metrics.counter_groups(
+            "exec_server_requests_total",
+            "Requests that were answered, by method and outcome",
+            ("outcome", &["ok", "refused", "failed"]),
+            ("method", &with_unknown),
+        );
+        let [succeeded, refused, failed] = outcomes;
         Self {
             connections: metrics.gauge("exec_server_connections", "Connections that are served"),
             connections_total: metrics
@@ -103,7 +115,7 @@ impl ServerMetrics {
                 "exec_server_process_exits_total",
                 "Ends of processes, by cause",
                 "cause",
-                &["success", "failure", "signal", "deadline", "shutdown"],
+                &["success", "failure", "signal", "deadline", "shutdown", "lost"],
             ),
             output_bytes: metrics
                 .counter("exec_server_output_bytes_total", "Output that processes have written"),
@@ -126,13 +138,10 @@ impl ServerMetrics {
                     "method",
                     &with_unknown,
                 ),
-                succeeded: metrics.counters(
-                    "exec_server_requests_total",
-                    "Requests that succeeded, by method",
-                    "method",
-                    &with_unknown,
-                ),
-                failed: metrics.counters(
+                succeeded,
+                refused,
+                failed,
+                errors: metrics.counters(
                     "exec_server_request_errors_total",
                     "Requests that failed, by kind of error",
                     "kind",
@@ -155,6 +164,12 @@ impl ServerMetrics {
                 "exec_server_audit_failures_total",
                 "Records that could not be written to the audit log",
             ),
+            queues: metrics.gauges(
+                "exec_server_queue_depth",
+                "Requests without a response, file jobs and audit records that are not done",
+                "queue",
+                &["requests", "files", "audit"],
+            ),
             updating: Mutex::default(),
             registry: metrics,
         }
@@ -164,12 +179,18 @@ impl ServerMetrics {
         // The last one is of unknown methods.
         let index = method.map_or(Method::ALL.len(), |method| method as usize);
         self.requests.durations.at(index).observe(seconds);
+        let outcomes = match error {
+            None => &self.requests.succeeded,
+            Some(kind) if is_refusal(kind) => &self.requests.refused,
+            Some(_) => &self.requests.failed,
+        };
+        outcomes.at(index).inc();
         match error {
-            None => self.requests.succeeded.at(index).inc(),
+            None => {}
             Some(kind) if ErrorKind::ALL.contains(kind) => {
-                self.requests.failed.of(kind.as_str()).inc();
+                self.requests.errors.of(kind.as_str()).inc();
             }
-            Some(_) => self.requests.failed.of(ERROR).inc(),
+            Some(_) => self.requests.errors.of(ERROR).inc(),
         }
         if let Some(kind) = error.filter(|kind| LIMITS.contains(kind)) {
             self.limits.of(kind.as_str()).inc();
@@ -189,7 +210,15 @@ impl ServerMetrics {
         self.limits.of(name).inc();
     }
 
-    pub(super) fn update(&self, logs: &LogTotals, now: &ServerGauges) {
+    pub(super) fn requests_in_flight(&self) -> &IntGauge {
+        self.queues.of("requests")
+    }
+
+    pub(super) fn registry(&self) -> &MetricsRegistry {
+        &self.registry
+    }
+
+    pub(super) fn update(&self, logs: &LogTotals, now: &ServerGauges, audit: Option<&AuditLog>) {
         let _updating = self.updating.lock().expect("no code panics while it counts");
         let set =
             |gauge: &IntGauge, value: usize| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
@@ -202,14 +231,13 @@ impl ServerMetrics {
         set(self.processes.of("running"), now.running_processes);
         set(self.processes.of("finished"), now.finished_processes);
         set(&self.buffered_bytes, now.buffered_bytes);
+        set(self.queues.of("files"), now.file_jobs);
+        set(self.queues.of("audit"), audit.map_or(0, AuditLog::waiting));
+        advance(&self.audit_failures, audit.map_or(0, AuditLog::failures));
         set_bytes(&self.retained_bytes, logs.memory_bytes());
         set_bytes(&self.spilled_bytes, logs.spilled_bytes());
         advance(&self.output_bytes, logs.output_bytes());
         advance(&self.discarded_bytes, logs.discarded_bytes());
-    }
-
-    pub(super) fn text(&self) -> String {
-        self.registry.text()
     }
 }
 

@@ -7,15 +7,14 @@ mod metrics;
 mod record;
 mod request;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Instant, SystemTime};
 
 use exec_server_host::network::gate::{DecisionRecord, Verdict};
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::launch::{EndedBy, ExitRecord};
-use exec_server_protocol::{ErrorKind, RpcError};
-use exec_server_telemetry::{AuditError, AuditLog};
+use exec_server_protocol::{ErrorKind, Method, RpcError};
+use exec_server_telemetry::{AuditLog, MetricsRegistry, RefusalLine, RefusalLines};
 use exec_server_transport::Refusal;
 
 use crate::connection::ClientConnection;
@@ -40,7 +39,7 @@ pub struct Audit {
 pub struct Telemetry {
     pub(crate) metrics: ServerMetrics,
     audit: Option<Audit>,
-    is_audit_failing: AtomicBool,
+    refusals: Mutex<RefusalLines>,
 }
 
 impl Default for Telemetry {
@@ -61,15 +60,35 @@ pub(crate) enum SessionEvent {
 impl Telemetry {
     #[must_use]
     pub fn new(audit: Option<Audit>) -> Self {
-        Self { metrics: ServerMetrics::new(), audit, is_audit_failing: AtomicBool::new(false) }
+        Self { metrics: ServerMetrics::new(), audit, refusals: Mutex::default() }
+    }
+
+    /// For metrics of the program around the server.
+    #[must_use]
+    pub fn registry(&self) -> &MetricsRegistry {
+        self.metrics.registry()
     }
 
     /// A listener refused a client.
     pub fn connection_refused(&self, refusal: &Refusal) {
         self.metrics.refused_connections.of(refusal.reason.label()).inc();
+        let line = self.refusals().next(Instant::now());
+        match line {
+            RefusalLine::LeaveOut => return,
+            RefusalLine::WriteWithSummary { left_out } => self.summarize_refusals(left_out),
+            RefusalLine::Write => {}
+        }
         self.write(|| Record {
             outcome: refusal.reason.label(),
             address: refusal.address.map(|address| address.to_string()),
+            ..Record::new(Event::Connection)
+        });
+    }
+
+    fn summarize_refusals(&self, left_out: u64) {
+        self.write(|| Record {
+            outcome: "refused",
+            count: Some(left_out),
             ..Record::new(Event::Connection)
         });
     }
@@ -83,6 +102,15 @@ impl Telemetry {
     pub(crate) fn connection_closed(&self, connection: &ClientConnection) {
         self.metrics.connections.dec();
         self.write(|| Record { outcome: "closed", ..Record::of(Event::Connection, connection) });
+    }
+
+    /// Before a session is opened or resumed. Fails if that must be recorded first, and cannot be.
+    pub(crate) fn begin_session(&self, connection: &ClientConnection) -> Result<(), RpcError> {
+        self.write_ahead(|| Record {
+            outcome: "begun",
+            method: Some(Method::Initialize.name()),
+            ..Record::of(Event::Begun, connection)
+        })
     }
 
     /// `connection`: the one that asked for it, if any did.
@@ -100,34 +128,43 @@ impl Telemetry {
         };
         self.metrics.session_events.of(outcome).inc();
         self.write(|| {
+            let owner = &session.owner().subject;
             let record = match connection {
-                Some(connection) => Record::of(Event::Session, connection),
-                None => Record {
-                    subject: Some(session.owner().subject.to_string()),
-                    ..Record::new(Event::Session)
+                Some(connection) => Record {
+                    owner: (connection.principal().subject != *owner).then(|| owner.to_string()),
+                    ..Record::of(Event::Session, connection)
                 },
+                None => Record { subject: Some(owner.to_string()), ..Record::new(Event::Session) },
             };
             Record { outcome, session: Some(session.id().to_owned()), ..record }
         });
     }
 
-    pub(crate) fn process_exited(&self, session: &Session, process_id: &str, exit: &ExitRecord) {
+    /// `exit`: `None` if it was lost with the keeper of the process.
+    pub(crate) fn process_exited(
+        &self,
+        session: &Session,
+        process_id: &str,
+        exit: Option<&ExitRecord>,
+    ) {
         let cause = match exit {
-            ExitRecord { ended_by: Some(EndedBy::Deadline), .. } => "deadline",
-            ExitRecord { ended_by: Some(EndedBy::Shutdown), .. } => "shutdown",
-            ExitRecord { signal: Some(_), .. } => "signal",
-            ExitRecord { signal: None, code: 0, .. } => "success",
-            ExitRecord { .. } => "failure",
+            None => "lost",
+            Some(ExitRecord { ended_by: Some(EndedBy::Deadline), .. }) => "deadline",
+            Some(ExitRecord { ended_by: Some(EndedBy::Shutdown), .. }) => "shutdown",
+            Some(ExitRecord { signal: Some(_), .. }) => "signal",
+            Some(ExitRecord { signal: None, code: 0, .. }) => "success",
+            Some(ExitRecord { .. }) => "failure",
         };
         self.metrics.exits.of(cause).inc();
-        exit.limits_hit.iter().for_each(|limit| self.metrics.process_limit_hit(limit));
+        let limits_hit = exit.into_iter().flat_map(|exit| exit.limits_hit.iter());
+        limits_hit.for_each(|limit| self.metrics.process_limit_hit(limit));
         self.write(|| Record {
             outcome: cause,
             subject: Some(session.owner().subject.to_string()),
             session: Some(session.id().to_owned()),
             process: Some(exec_server_telemetry::short(process_id)),
-            exit_code: Some(exit.code),
-            signal: exit.signal,
+            exit_code: exit.map(|exit| exit.code),
+            signal: exit.and_then(|exit| exit.signal),
             ..Record::new(Event::Exit)
         });
     }
@@ -159,39 +196,39 @@ impl Telemetry {
     /// Before a request changes something: an operator may want nothing done that is not recorded.
     fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
         let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
-        self.write_to(log, &record()).map_err(|_| {
+        log.write_and_wait(&record()).map_err(|_| {
             let message = "the server cannot write its audit log, and does nothing unrecorded";
             RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
         })
     }
 
     fn write(&self, record: impl FnOnce() -> Record) {
-        let Some(Audit { log, .. }) = &self.audit else { return };
-        // It has been counted and logged.
-        let _ = self.write_to(log, &record());
+        if let Some(Audit { log, .. }) = &self.audit {
+            log.write(&record());
+        }
     }
 
-    /// The counter has all failures. The log has the first of each outage: a line for each could fill
-    /// the same disk.
-    fn write_to(&self, log: &AuditLog, record: &Record) -> Result<(), AuditError> {
-        let written = log.write(record);
-        let was_failing = self.is_audit_failing.swap(written.is_err(), Ordering::Relaxed);
-        match &written {
-            Err(error) => {
-                self.metrics.audit_failures.inc();
-                if !was_failing {
-                    let cause = std::error::Error::source(error).map(ToString::to_string);
-                    tracing::error!(%error, cause, "records are missing in the audit log");
-                }
-            }
-            Ok(()) if was_failing => tracing::info!("the audit log is written again"),
-            Ok(()) => {}
+    /// The last records of a server that ends.
+    pub fn flush(&self) {
+        let left_out = self.refusals().take_left_out();
+        if left_out > 0 {
+            self.summarize_refusals(left_out);
         }
-        written
+        if let Some(Audit { log, .. }) = &self.audit {
+            log.flush();
+        }
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, RefusalLines> {
+        self.refusals.lock().expect("no code panics while it holds the refusals")
     }
 
     fn shows_commands(&self) -> bool {
         self.audit.as_ref().is_some_and(|audit| audit.commands)
+    }
+
+    fn requires_audit(&self) -> bool {
+        self.audit.as_ref().is_some_and(|audit| audit.required)
     }
 
     fn is_audited(&self) -> bool {
@@ -200,8 +237,8 @@ impl Telemetry {
 
     /// The totals of logs as counters, and gauges as they are now.
     pub(crate) fn text(&self, logs: &LogTotals, now: &ServerGauges) -> String {
-        self.metrics.update(logs, now);
-        self.metrics.text()
+        self.metrics.update(logs, now, self.audit.as_ref().map(|audit| &*audit.log));
+        self.metrics.registry().text()
     }
 }
 
@@ -213,6 +250,7 @@ pub(crate) struct ServerGauges {
     pub(crate) running_processes: usize,
     pub(crate) finished_processes: usize,
     pub(crate) buffered_bytes: usize,
+    pub(crate) file_jobs: usize,
 }
 
 /// When something happened.

@@ -20,6 +20,8 @@ pub(super) enum Event {
     Refused,
     /// A request is about to change something; its outcome follows.
     Begun,
+    /// The outcome of another request that was announced.
+    Request,
 }
 
 /// Members that say nothing are left out.
@@ -31,6 +33,9 @@ pub(super) struct Record {
     pub(super) outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) subject: Option<String>,
+    /// The subject whose session it is, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,6 +54,9 @@ pub(super) struct Record {
     pub(super) host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port: Option<u16>,
+    /// How many events the record stands for, if it is not one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) count: Option<u64>,
     /// The program and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) command: Vec<String>,
@@ -63,6 +71,7 @@ impl Record {
             event,
             outcome: "",
             subject: None,
+            owner: None,
             address: None,
             connection: None,
             session: None,
@@ -72,6 +81,7 @@ impl Record {
             signal: None,
             host: None,
             port: None,
+            count: None,
             command: Vec::new(),
             paths: Vec::new(),
         }

@@ -1,5 +1,6 @@
 //! One request, from its arrival to its response.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,6 +49,9 @@ struct RequestSubject {
     process: Option<String>,
     command: Vec<String>,
     paths: Vec<String>,
+    /// The log has a line that says that the request begins.
+    was_announced: bool,
+    changes_file: bool,
 }
 
 impl RequestRecord {
@@ -58,6 +62,7 @@ impl RequestRecord {
         method: Option<Method>,
     ) -> Self {
         let (telemetry, connection) = (Arc::clone(telemetry), Arc::clone(connection));
+        telemetry.metrics.requests_in_flight().inc();
         Self { telemetry, connection, method, began: Instant::now(), subject: None }
     }
 
@@ -77,16 +82,29 @@ impl RequestRecord {
         let mut subject = RequestSubject {
             session: Some(session.id().to_owned()),
             process: call.process().map(short),
+            was_announced: self.telemetry.requires_audit() && is_announced(call),
+            changes_file: changes_files(call.method()),
             ..RequestSubject::default()
         };
         if shows_commands {
             subject.command = command(call);
             subject.paths = changed_paths(call).into_iter().map(show_path).collect();
         }
+        let was_announced = subject.was_announced;
         self.subject = Some(Box::new(subject));
-        match call.effect() {
-            Effect::Reads => Ok(()),
-            Effect::Changes => self.telemetry.write_ahead(|| self.record(Event::Begun, "begun")),
+        match was_announced {
+            true => self.telemetry.write_ahead(|| self.record(Event::Begun, "begun")),
+            false => Ok(()),
+        }
+    }
+
+    /// The request turns out to change this file.
+    pub(crate) fn changes_file(&mut self, path: &Path) {
+        let shows_paths = self.telemetry.shows_commands();
+        if let Some(subject) = &mut self.subject {
+            subject.changes_file = true;
+            subject.paths =
+                shows_paths.then(|| short(&path.to_string_lossy())).into_iter().collect();
         }
     }
 
@@ -97,10 +115,15 @@ impl RequestRecord {
         if !self.telemetry.is_audited() {
             return;
         }
+        let (changes_file, was_announced) = match &self.subject {
+            Some(subject) => (subject.changes_file, subject.was_announced),
+            None => (false, false),
+        };
         let event = match (self.method, &kind) {
-            (_, Some(kind)) if REFUSALS.contains(kind) => Event::Refused,
+            (_, Some(kind)) if is_refusal(kind) => Event::Refused,
             (Some(Method::ProcessStart | Method::CommandExec), _) => Event::Start,
-            (Some(method), _) if changes_files(method) => Event::File,
+            _ if changes_file => Event::File,
+            _ if was_announced => Event::Request,
             _ => return,
         };
         let outcome = match kind {
@@ -111,12 +134,32 @@ impl RequestRecord {
     }
 
     fn record(&self, event: Event, outcome: &'static str) -> Record {
-        let RequestSubject { session, process, command, paths } =
+        let RequestSubject { session, process, command, paths, .. } =
             *self.subject.clone().unwrap_or_default();
         let method = self.method.map(Method::name);
         let record = Record::of(event, &self.connection);
         Record { outcome, session, method, process, command, paths, ..record }
     }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        self.telemetry.metrics.requests_in_flight().dec();
+    }
+}
+
+/// Whether the log must say that a call begins, where it is required. Closing a handle may finish an
+/// upload.
+fn is_announced(call: &Call) -> bool {
+    match call {
+        Call::FsClose(params) => !params.discard && !params.keep,
+        call => call.effect() == Effect::Changes,
+    }
+}
+
+/// Whether an error refuses a request because of who asks, or for what.
+pub(super) fn is_refusal(kind: &ErrorKind) -> bool {
+    REFUSALS.contains(kind)
 }
 
 fn changes_files(method: Method) -> bool {

@@ -1,23 +1,23 @@
 //! The audit log: one JSON object per line, to a file or to journald.
 //!
-//! A record is written before the call that writes it returns. A failure is counted, and told to the
-//! caller, who may have to refuse what it was about to do.
+//! One thread writes all records, so a disk that hangs holds up nothing else. A failure is counted. A
+//! caller that must not go on without its record waits for it.
 
 mod file;
 mod journal;
+mod refusal_lines;
+mod writer;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
-use file::AuditFile;
-use journal::Journal;
+pub use refusal_lines::{RefusalLine, RefusalLines};
+use writer::Writer;
 
 /// Where systemd listens for log entries.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
@@ -25,6 +25,9 @@ const JOURNAL: &str = "journald";
 
 /// Of one text in a record. Longer ones are cut: a peer chooses many of them.
 const MAX_TEXT_BYTES: usize = 4096;
+
+/// How long a caller waits for its record, and the end of the service for the last ones.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where records go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,61 +69,62 @@ pub enum AuditError {
     Write { target: AuditTarget, source: io::Error },
 }
 
+/// Records pass through a thread of their own, in order.
 #[derive(Debug)]
 pub struct AuditLog {
     target: AuditTarget,
-    sink: Mutex<Sink>,
-    failures: AtomicU64,
-}
-
-#[derive(Debug)]
-enum Sink {
-    File(AuditFile),
-    Journal(Journal),
+    writer: Writer,
 }
 
 impl AuditLog {
     pub fn open(target: AuditTarget) -> Result<Self, AuditError> {
-        let sink = Sink::open(&target)?;
-        Ok(Self { target, sink: Mutex::new(sink), failures: AtomicU64::new(0) })
+        let writer = Writer::start(target.clone())?;
+        Ok(Self { target, writer })
     }
 
-    /// Appends one record.
-    pub fn write(&self, record: &impl Serialize) -> Result<(), AuditError> {
-        let written = serde_json::to_vec(record).map_err(io::Error::from).and_then(|json| {
-            let mut sink = self.sink.lock().expect("no code panics while it holds the log");
-            match &mut *sink {
-                Sink::File(file) => file.append(json),
-                Sink::Journal(journal) => journal.send(&json),
-            }
-        });
-        written.map_err(|source| {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            AuditError::Write { target: self.target.clone(), source }
-        })
+    /// Hands one record to the writer, and does not wait for it. A record that is lost is counted.
+    pub fn write(&self, record: &impl Serialize) {
+        // The counter and the log of the service say it.
+        let _ = self.encode(record).and_then(|json| self.writer.write(json));
+    }
+
+    /// Returns when the record is written. A log that hangs fails after two seconds, and from
+    /// then on at once until it is written again.
+    pub fn write_and_wait(&self, record: &impl Serialize) -> Result<(), AuditError> {
+        let json = self.encode(record);
+        let written = json.and_then(|json| self.writer.write_and_wait(json, WRITE_TIMEOUT));
+        written.map_err(|source| AuditError::Write { target: self.target.clone(), source })
     }
 
     /// Opens the file again, which a rotation may have renamed. On failure the old one stays in use.
     pub fn reopen(&self) -> Result<(), AuditError> {
-        let sink = Sink::open(&self.target)?;
-        *self.sink.lock().expect("no code panics while it holds the log") = sink;
-        Ok(())
+        self.writer.reopen(WRITE_TIMEOUT).unwrap_or_else(|| {
+            let source = io::ErrorKind::TimedOut.into();
+            Err(AuditError::Open { target: self.target.clone(), source })
+        })
+    }
+
+    /// Waits until all records so far are written, for a moment at most.
+    pub fn flush(&self) {
+        if !self.writer.flush(WRITE_TIMEOUT) {
+            tracing::error!(log = %self.target, "the audit log hangs; its last records are lost");
+        }
     }
 
     /// Records that could not be written.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
+        self.writer.failures()
     }
-}
 
-impl Sink {
-    fn open(target: &AuditTarget) -> Result<Self, AuditError> {
-        let opened = match target {
-            AuditTarget::File(path) => AuditFile::open(path).map(Self::File),
-            AuditTarget::Journal(path) => Journal::connect(path).map(Self::Journal),
-        };
-        opened.map_err(|source| AuditError::Open { target: target.clone(), source })
+    /// Records that wait to be written.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.writer.waiting()
+    }
+
+    fn encode(&self, record: &impl Serialize) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(record).map_err(|error| self.writer.lose(error.into()))
     }
 }
 

@@ -5,13 +5,16 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::{Value, json};
 
+use super::file::AuditFile;
 use super::*;
 
 fn log_at(path: &Path) -> AuditLog {
     AuditLog::open(AuditTarget::File(path.to_owned())).unwrap()
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+/// What the log has written to a file.
+fn lines(log: &AuditLog, path: &Path) -> Vec<Value> {
+    log.flush();
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -22,9 +25,9 @@ fn each_record_is_one_line_of_a_private_file() {
     let path = scratch.path().join("audit.jsonl");
     let log = log_at(&path);
     let hostile = "a\nb\u{1b}[31m\u{2028}\"\\";
-    log.write(&json!({"name": hostile, "time": Timestamp(SystemTime::UNIX_EPOCH)})).unwrap();
-    log.write(&json!({"name": short(&"é".repeat(1 << 20))})).unwrap();
-    let records = lines(&path);
+    log.write(&json!({"name": hostile, "time": Timestamp(SystemTime::UNIX_EPOCH)}));
+    log.write(&json!({"name": short(&"é".repeat(1 << 20))}));
+    let records = lines(&log, &path);
     assert_eq!(records[0]["name"], hostile);
     assert_eq!(records[0]["time"], "1970-01-01T00:00:00.000Z");
     let cut = records[1]["name"].as_str().unwrap();
@@ -38,18 +41,20 @@ fn a_rotated_file_is_written_until_the_log_is_reopened() {
     let scratch = tempfile::tempdir().unwrap();
     let [path, old] = ["audit", "audit.1"].map(|name| scratch.path().join(name));
     let log = log_at(&path);
-    log.write(&json!(1)).unwrap();
+    log.write(&json!(1));
+    log.flush();
     std::fs::rename(&path, &old).unwrap();
-    log.write(&json!(2)).unwrap();
+    log.write(&json!(2));
     log.reopen().unwrap();
-    log.write(&json!(3)).unwrap();
-    assert_eq!((lines(&old), lines(&path)), (vec![json!(1), json!(2)], vec![json!(3)]));
+    log.write(&json!(3));
+    assert_eq!(lines(&log, &old), [json!(1), json!(2)]);
+    assert_eq!(lines(&log, &path), [json!(3)]);
     // One that cannot be opened again stays in use.
     std::fs::rename(&path, &old).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert!(log.reopen().is_err());
-    log.write(&json!(4)).unwrap();
-    assert_eq!(lines(&old), [json!(3), json!(4)]);
+    log.write(&json!(4));
+    assert_eq!(lines(&log, &old), [json!(3), json!(4)]);
 }
 
 #[test]
@@ -66,19 +71,33 @@ fn what_could_make_the_writer_wait_is_refused() {
 fn a_record_after_a_torn_one_has_a_line_of_its_own() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("audit");
+    std::fs::write(&path, "{\"torn\":").unwrap();
+    let mut file = AuditFile::open(&path).unwrap();
+    // As after a write that the disk took in part.
+    file.mark_torn();
+    file.append(b"{\"whole\":2}".to_vec()).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"torn\":\n{\"whole\":2}\n");
+}
+
+#[test]
+fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("audit");
     let log = log_at(&path);
-    log.write(&json!({"whole": 1})).unwrap();
-    {
-        let mut sink = log.sink.lock().unwrap();
-        let Sink::File(file) = &mut *sink else { panic!("it is a file") };
-        file.append(b"{\"torn\":".to_vec()).unwrap();
-        // As after a write that the disk took in part.
-        *file = AuditFile::open(&path).unwrap();
-        file.mark_torn();
-    }
-    log.write(&json!({"whole": 2})).unwrap();
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.ends_with("\n{\"whole\":2}\n"), "{text}");
+    let writer = &log.writer;
+    let hanging = writer.hang();
+    let refused = writer.write_and_wait(b"{}".to_vec(), Duration::ZERO).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    // Now it is known, and nothing waits any more.
+    let refused = writer.write_and_wait(b"{}".to_vec(), Duration::MAX).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    let lost = (0..10_000).filter(|_| writer.write(b"{}".to_vec()).is_err()).count();
+    assert!(lost > 0 && writer.waiting() > 0, "the queue is bounded");
+    assert_eq!(log.failures(), 2 + lost as u64);
+    drop(hanging);
+    log.flush();
+    assert_eq!(writer.waiting(), 0);
+    log.write_and_wait(&json!(1)).unwrap();
 }
 
 #[test]
@@ -88,7 +107,7 @@ fn journald_gets_one_datagram_per_record() {
     let receiver = UnixDatagram::bind(&path).unwrap();
     let target: AuditTarget = format!("journald:{}", path.display()).parse().unwrap();
     let log = AuditLog::open(target).unwrap();
-    log.write(&json!({"name": "a\nPRIORITY=0"})).unwrap();
+    log.write(&json!({"name": "a\nPRIORITY=0"}));
     let mut buffer = [0; 1024];
     let len = receiver.recv(&mut buffer).unwrap();
     let entry = std::str::from_utf8(&buffer[..len]).unwrap();
@@ -96,7 +115,8 @@ fn journald_gets_one_datagram_per_record() {
     assert_eq!(lines[3], r#"MESSAGE={"name":"a\nPRIORITY=0"}"#);
     assert_eq!(lines.len(), 4, "{entry}");
     // Nothing reads: it is told, and does not wait.
-    let refused = (0..100_000).find_map(|_| log.write(&json!("x".repeat(1000))).err());
+    let record = json!("x".repeat(1000));
+    let refused = (0..100_000).find_map(|_| log.write_and_wait(&record).err());
     assert!(refused.is_some());
     assert_eq!(log.failures(), 1);
 }

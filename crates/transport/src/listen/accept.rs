@@ -50,6 +50,9 @@ pub(super) trait Admission: Send + Sync + 'static {
         request: Request<Incoming>,
         client: &Client,
     ) -> impl Future<Output = Decision<Self::Grant>> + Send;
+
+    /// The TLS handshake of a client failed.
+    fn note_failed_handshake(&self, _peer: Option<&Peer>) {}
 }
 
 pub(super) enum Decision<Grant> {
@@ -119,10 +122,14 @@ impl<A: Admission> Reception<A> {
         let Some(tls) = &self.tls else {
             return self.upgrade(stream, Client { peer, certificate: None }).await;
         };
-        let encrypted = tls.acceptor().accept(PromptlyAcknowledged(stream)).await;
-        let stream = encrypted
-            .inspect_err(|error| tracing::debug!(%error, "a TLS handshake failed"))
-            .ok()?;
+        let stream = match tls.acceptor().accept(PromptlyAcknowledged(stream)).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a TLS handshake failed");
+                self.admission.note_failed_handshake(peer.as_ref());
+                return None;
+            }
+        };
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|chain| name_of(chain.first()?));
         self.upgrade(TlsStream::from(stream), Client { peer, certificate }).await

@@ -60,14 +60,14 @@ impl Admission for ClientAdmission {
     async fn decide(&self, request: Request<Incoming>, client: &Client) -> Decision<Self::Grant> {
         if let Err(answer) = self.gate.admit(&request) {
             if answer.status == StatusCode::FORBIDDEN {
-                self.report(client, RefusalReason::Name);
+                self.report(client.peer.as_ref(), RefusalReason::Name);
             }
             return Decision::Answer(answer.into_response());
         }
         let principal = match self.check_credentials(&request, client) {
             Ok(principal) => principal,
             Err(failure) => {
-                self.report(client, RefusalReason::Credentials);
+                self.report(client.peer.as_ref(), RefusalReason::Credentials);
                 let delay = self.note_failure(client, &failure);
                 drop(request);
                 sleep(delay).await;
@@ -85,6 +85,10 @@ impl Admission for ClientAdmission {
                 Decision::Upgrade { key, subprotocol, grant: (principal, permit) }
             }
         }
+    }
+
+    fn note_failed_handshake(&self, peer: Option<&Peer>) {
+        self.report(peer, RefusalReason::Tls);
     }
 }
 
@@ -134,7 +138,7 @@ impl ClientAdmission {
             Identification::Certificate | Identification::User(_) => false,
         };
         if has_role && principal.is_none_or(|it| it.role != Role::Admin) {
-            self.report(client, RefusalReason::Credentials);
+            self.report(client.peer.as_ref(), RefusalReason::Credentials);
             let text = "metrics are for tokens with the role admin";
             return Some(answer(StatusCode::FORBIDDEN, text).into_response());
         }
@@ -160,19 +164,19 @@ impl ClientAdmission {
             (None, _) => None,
         };
         let principal = principal.ok_or_else(|| {
-            self.report(client, RefusalReason::OtherUser);
+            self.report(client.peer.as_ref(), RefusalReason::OtherUser);
             other_user()
         })?;
         let permit = self.limits.admit(&principal.subject).map_err(|reached| {
-            self.report(client, RefusalReason::Limit);
+            self.report(client.peer.as_ref(), RefusalReason::Limit);
             full(reached)
         })?;
         Ok((key, principal, permit))
     }
 
-    fn report(&self, client: &Client, reason: RefusalReason) {
-        let address = match client.peer {
-            Some(Peer::Tcp { remote, .. }) => Some(remote),
+    fn report(&self, peer: Option<&Peer>, reason: RefusalReason) {
+        let address = match peer {
+            Some(Peer::Tcp { remote, .. }) => Some(*remote),
             Some(Peer::Unix { .. }) | None => None,
         };
         if let Some(monitor) = &self.monitor {

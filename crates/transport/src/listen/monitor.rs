@@ -21,10 +21,15 @@ pub enum RefusalReason {
     OtherUser,
     /// There are too many connections.
     Limit,
+    /// Its TLS handshake failed.
+    Tls,
+    /// It may be inside a sandbox of the server.
+    Sandboxed,
 }
 
 impl RefusalReason {
-    pub const ALL: [Self; 4] = [Self::Name, Self::Credentials, Self::OtherUser, Self::Limit];
+    pub const ALL: [Self; 6] =
+        [Self::Name, Self::Credentials, Self::OtherUser, Self::Limit, Self::Tls, Self::Sandboxed];
 
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -33,6 +38,8 @@ impl RefusalReason {
             Self::Credentials => "credentials",
             Self::OtherUser => "otherUser",
             Self::Limit => "limit",
+            Self::Tls => "tls",
+            Self::Sandboxed => "sandboxed",
         }
     }
 }

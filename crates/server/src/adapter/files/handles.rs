@@ -1,5 +1,6 @@
 //! Files that stay open between requests. What is here blocks.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use exec_server_host::fs::{NewFile, NewFileOptions, OpenFile};
@@ -45,6 +46,7 @@ pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
 /// A file that is being written. Blocks may be written at once; the end waits for those that were asked for before it.
 #[derive(Debug)]
 pub(crate) struct Upload {
+    path: PathBuf,
     executor: FileExecutor,
     written_before: u64,
     /// Taken at the end.
@@ -87,12 +89,17 @@ impl Upload {
         };
         let file = NewFile::create(params.path.as_path(), options).map_err(to_rpc_error)?;
         Ok(Self {
+            path: params.path.as_path().to_owned(),
             executor,
             written_before: file.written(),
             file: RwLock::new(Some(file)),
             expected_blocks: Mutex::new(0),
             none_expected: Condvar::new(),
         })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Where it is written and ended: the policy that it was begun under holds to its end.

@@ -121,6 +121,11 @@ impl FilePool {
         ExpectedJob { shared: Arc::clone(&self.shared) }
     }
 
+    /// Jobs that are queued, running or expected.
+    pub(crate) fn jobs(&self) -> usize {
+        self.shared.lock().open_jobs
+    }
+
     /// Waits until no job is queued, running or expected.
     pub(crate) async fn idle(&self) {
         loop {
