@@ -79,11 +79,12 @@ fn the_operator_sees_health_and_a_status_page() {
 }
 
 #[test]
-fn no_secret_is_in_the_log() {
+fn the_audit_log_says_who_did_what_and_no_log_has_a_secret() {
     let data = tempfile::tempdir().unwrap();
+    let audit_log = data.path().join("audit.jsonl");
     let token = create_token(data.path(), "environment");
     let service = Rendezvous::start_with(data.path(), "http://127.0.0.1:0", |program| {
-        program.env("EXEC_SERVER_LOG", "trace");
+        program.env("EXEC_SERVER_LOG", "trace").arg("--audit-log").arg(&audit_log);
     });
     let (_, answer) = service.post(REGISTER, &token, &registration());
     let url = answer["url"].as_str().unwrap();
@@ -104,9 +105,30 @@ fn no_secret_is_in_the_log() {
     drop(socket);
     let log = service.stop();
     assert!(log.contains("environment registered"), "{log}");
+    let audit = std::fs::read_to_string(audit_log).unwrap();
     for secret in [&*token, ticket, wrong, "other-secret"] {
         assert!(!log.contains(secret), "{secret} is in {log}");
+        assert!(!audit.contains(secret), "{secret} is in {audit}");
     }
+    let records: Vec<Value> =
+        audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let facts = |record: &Value| {
+        ["event", "outcome", "method", "end"]
+            .map(|name| record[name].as_str().unwrap_or("-"))
+            .join(" ")
+    };
+    let facts: Vec<_> = records.iter().map(facts).collect();
+    for expected in [
+        "call ok register -",
+        "socket opened - environment",
+        "refused unauthorized - -",
+        "socket closed - environment",
+    ] {
+        assert!(facts.iter().any(|fact| fact == expected), "{expected} is not in {audit}");
+    }
+    assert_eq!(records[0]["environment"], "box");
+    assert_eq!(records[0]["credential"], list(data.path())[0]["id"]);
+    assert!(records[0]["address"].as_str().unwrap().starts_with("127."), "{audit}");
 }
 
 #[test]

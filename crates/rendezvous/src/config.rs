@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_telemetry::AuditLog;
 use exec_server_transport::{KeepAlive, SignOfLife, TlsServer};
 
 use crate::tunnel::Bus;
@@ -41,6 +42,8 @@ pub struct RendezvousConfig {
     pub quotas: Quotas,
     /// Whether `GET /metrics` is served.
     pub metrics: bool,
+    /// Where calls, sockets and refusals are recorded.
+    pub audit_log: Option<Arc<AuditLog>>,
 }
 
 impl RendezvousConfig {
@@ -69,6 +72,7 @@ impl RendezvousConfig {
             drain_timeout: Duration::from_secs(3),
             quotas: Quotas::default(),
             metrics: false,
+            audit_log: None,
         }
     }
 }

@@ -78,6 +78,11 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
+    /// Calls of peers that are known are recorded with their credential.
+    pub(crate) fn is_of_unknown_peer(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
+    }
+
     pub(crate) fn into_reply(self) -> HttpReply {
         let body = ErrorBody { code: self.code.to_owned(), message: self.message };
         let mut response = json(self.status, &ErrorResponse { error: body });

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use exec_server_transport::{HttpHandler, HttpReply};
+use exec_server_transport::{ClientAddress, HttpHandler, HttpReply};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::Extensions;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
@@ -18,7 +19,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::assertion::{TaskRequest, new_task};
+use crate::audit::Audit;
 use crate::authentication::{Authentication, AuthenticationError, Purpose};
+use crate::credential::Credential;
 use crate::directory::Directory;
 use crate::environment_id::EnvironmentId;
 use crate::error_response::{Refusal, json};
@@ -46,6 +49,7 @@ pub(crate) struct Handler {
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
     pub(crate) metrics: Option<RendezvousMetrics>,
+    pub(crate) audit: Option<Audit>,
     /// No environment may come here any more.
     pub(crate) is_leaving: AtomicBool,
     /// The id of this node. Each start has another one.
@@ -70,11 +74,13 @@ impl HttpHandler for SharedHandler {
     type Grant = Admission;
 
     async fn answer(&self, request: Request<Incoming>) -> HttpReply {
-        self.0.answer(request).await.unwrap_or_else(|refusal| self.0.refuse(refusal))
+        let address = client_address(request.extensions());
+        self.0.answer(request).await.unwrap_or_else(|refusal| self.0.refuse(refusal, address))
     }
 
     async fn admit(&self, request: Request<Incoming>) -> Result<Admission, HttpReply> {
-        self.0.admit(&request).await.map_err(|refusal| self.0.refuse(refusal))
+        let address = client_address(request.extensions());
+        self.0.admit(&request).await.map_err(|refusal| self.0.refuse(refusal, address))
     }
 }
 
@@ -136,13 +142,29 @@ impl Handler {
         let caller = self.authentication.authenticate(&parts.headers, purpose, now).await?;
         let environment: EnvironmentId =
             decoded(id)?.parse().map_err(|_| Refusal::invalid("the environment id is invalid"))?;
-        let body = body?;
+        let answered = match body {
+            Ok(body) => self.run(call, &caller, &environment, &body, now).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Some(audit) = &self.audit {
+            let address = client_address(&parts.extensions);
+            audit.call(call, &caller.id, &environment, address, &answered);
+        }
+        answered
+    }
+
+    async fn run(
+        &self,
+        call: &str,
+        caller: &Credential,
+        environment: &EnvironmentId,
+        body: &[u8],
+        now: SystemTime,
+    ) -> Result<HttpReply, Refusal> {
         Ok(match call {
-            "register" => ok(&self.registry.register(&caller, &environment, parse(&body)?).await?),
-            "connect" => {
-                ok(&self.registry.connect(&caller, &environment, parse(&body)?, now).await?)
-            }
-            _ => ok(&self.registry.validate(&caller, &environment, &parse(&body)?, now).await?),
+            "register" => ok(&self.registry.register(caller, environment, parse(body)?).await?),
+            "connect" => ok(&self.registry.connect(caller, environment, parse(body)?, now).await?),
+            _ => ok(&self.registry.validate(caller, environment, &parse(body)?, now).await?),
         })
     }
 
@@ -183,11 +205,18 @@ impl Handler {
         let _ = self.draining.subscribe().wait_for(|is_draining| *is_draining).await;
     }
 
-    fn refuse(&self, refusal: Refusal) -> HttpReply {
+    fn refuse(&self, refusal: Refusal, address: Option<SocketAddr>) -> HttpReply {
         self.router.counters.refusals.fetch_add(1, Ordering::Relaxed);
+        if let Some(audit) = self.audit.as_ref().filter(|_| refusal.is_of_unknown_peer()) {
+            audit.refused(&refusal, address);
+        }
         tracing::debug!(status = refusal.status.as_u16(), code = refusal.code, "refused a request");
         refusal.into_reply()
     }
+}
+
+fn client_address(extensions: &Extensions) -> Option<SocketAddr> {
+    extensions.get::<ClientAddress>().map(|ClientAddress(address)| *address)
 }
 
 /// The URL of a listener without a public one.

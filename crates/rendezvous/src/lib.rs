@@ -9,6 +9,7 @@
 
 mod admin;
 mod assertion;
+mod audit;
 mod authentication;
 mod config;
 mod credential;

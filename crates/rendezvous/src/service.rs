@@ -17,6 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeou
 use uuid::Uuid;
 
 use crate::admin::AdminSocket;
+use crate::audit::Audit;
 use crate::authentication::Authentication;
 use crate::config::{RendezvousConfig, Routing};
 use crate::directory::{Directory, Revocation};
@@ -326,6 +327,7 @@ fn new_handler(
         router,
         status: StatusPage::new(is_open, &config.routing),
         metrics: config.metrics.then(RendezvousMetrics::new),
+        audit: config.audit_log.clone().map(Audit::new),
         is_leaving: AtomicBool::new(false),
         node,
         bus: config.routing.bus().cloned(),

@@ -43,6 +43,7 @@ impl Handler {
     /// Serves a socket whose peer meets it here or, over a tunnel, at another node.
     pub(crate) async fn serve(&self, connection: Connection, admission: Admission) {
         let Admission { grant, route } = admission;
+        let _recorded = self.audit.as_ref().map(|audit| audit.socket_opened(&grant));
         match route {
             Route::Here => self.serve_here(connection, grant).await,
             // Boxed, so that the many sockets without a tunnel take no memory for one.

@@ -33,9 +33,9 @@ pub use exec_server_protocol::MAX_MESSAGE_BYTES;
 pub use length_prefixed::{StreamPeer, length_prefixed};
 pub use lines::lines;
 pub use listen::{
-    BindError, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, HttpHandler, HttpListener,
-    HttpListenerOptions, HttpReply, ListenUrl, Listener, ListenerMonitor, ListenerOptions,
-    Readiness, Refusal, RefusalReason,
+    BindError, ClientAddress, DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, HttpHandler,
+    HttpListener, HttpListenerOptions, HttpReply, ListenUrl, Listener, ListenerMonitor,
+    ListenerOptions, Readiness, Refusal, RefusalReason,
 };
 pub use memory::{memory, memory_with_capacity};
 pub use stdio::stdio;

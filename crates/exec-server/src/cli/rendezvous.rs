@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
+use exec_server_telemetry::AuditTarget;
 use exec_server_transport::ListenUrl;
 
 use super::cluster::{CLUSTER, StoreOptions};
@@ -58,6 +59,9 @@ pub(crate) struct RendezvousOptions {
     /// Serve metrics for Prometheus at /metrics
     #[arg(long)]
     pub(crate) metrics: bool,
+    /// Record calls, sockets and refusals: journald, journald:SOCKET, or the absolute path of a file
+    #[arg(long, value_name = "TARGET", value_hint = ValueHint::FilePath)]
+    pub(crate) audit_log: Option<AuditTarget>,
     /// Allow http:// beyond loopback, for a TLS proxy in front
     #[arg(long)]
     pub(crate) insecure: bool,

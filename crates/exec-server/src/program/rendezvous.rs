@@ -15,6 +15,7 @@ use exec_server_rendezvous::{
     ADMIN_SOCKET_FILE, Bus, Directory, DirectoryError, NatsDirectory, RedbDirectory, Rendezvous,
     RendezvousConfig, Routing, TunnelTimes,
 };
+use exec_server_telemetry::AuditLog;
 use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
 use tokio::time::{Instant, sleep};
 
@@ -57,7 +58,9 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
     };
     let directory = open(&store).await?;
     let tls = certificate(options, &endpoint)?.map(Arc::new);
+    let audit_log = options.audit_log.clone().map(AuditLog::open).transpose()?.map(Arc::new);
     let config = RendezvousConfig {
+        audit_log: audit_log.clone(),
         public_url: options.public_url.clone(),
         tls: tls.clone(),
         insecure: options.insecure,
@@ -78,7 +81,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
         Some(socket) => Rendezvous::from_socket(config, socket, directory).await?,
     };
     let reloadable = Reloadable {
-        audit_log: None,
+        audit_log,
         authenticator: None,
         tls: tls.clone(),
         settings: running,

@@ -181,6 +181,10 @@ impl<Grant> fmt::Debug for HttpListener<Grant> {
     }
 }
 
+/// The address of a client, as an extension of its requests.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub SocketAddr);
+
 struct HandlerAdmission<H> {
     gate: Gate,
     handler: H,
@@ -192,9 +196,12 @@ struct HandlerAdmission<H> {
 impl<H: HttpHandler> Admission for HandlerAdmission<H> {
     type Grant = H::Grant;
 
-    async fn decide(&self, request: Request<Incoming>, client: &Client) -> Decision<H::Grant> {
+    async fn decide(&self, mut request: Request<Incoming>, client: &Client) -> Decision<H::Grant> {
         if let Err(answer) = self.gate.admit(&request) {
             return Decision::Answer(answer.into_response());
+        }
+        if let Some(Peer::Tcp { remote, .. }) = &client.peer {
+            request.extensions_mut().insert(ClientAddress(*remote));
         }
         let reply = match asks_for_upgrade(request.headers()) {
             false => self.handler.answer(request).await,

@@ -35,7 +35,7 @@ use accept::{BoundSocket, Reception, accept_all};
 use admission::{ClientAdmission, Identification};
 use gate::{Gate, HostRule};
 use handshakes::Handshakes;
-pub use http::{HttpHandler, HttpListener, HttpListenerOptions, HttpReply};
+pub use http::{ClientAddress, HttpHandler, HttpListener, HttpListenerOptions, HttpReply};
 pub use monitor::{ListenerMonitor, Refusal, RefusalReason};
 use unix::SocketFile;
 pub use url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
