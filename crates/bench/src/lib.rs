@@ -17,6 +17,7 @@ mod keystroke;
 mod latency;
 mod listening;
 mod network;
+mod operated;
 mod output;
 mod pair;
 mod program;
@@ -109,7 +110,7 @@ const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
 
-const MEASUREMENTS: [(&str, Measure); 24] = [
+const MEASUREMENTS: [(&str, Measure); 25] = [
     ("start to close", latency::measure),
     ("processes per second", rate::measure),
     ("a flood of output", output::measure_flood),
@@ -130,6 +131,7 @@ const MEASUREMENTS: [(&str, Measure); 24] = [
     ("connections of a managed network", network::measure_connections),
     ("memory of a managed network", network::measure_memory),
     ("TLS and authentication", secured::measure),
+    ("limits, metrics and audit log", operated::measure),
     ("processes through a relay", relay::measure_processes),
     ("handshakes of a relay", relay::measure_handshakes),
     ("the rendezvous of a relay", relay::measure_rendezvous),

@@ -19,7 +19,7 @@ const TOKEN: &str = "bench-0123456789abcdefghijklmnopqrstuvwxyz-";
 pub(super) struct BenchServer {
     child: KilledOnDrop,
     endpoint: Endpoint,
-    /// The directory with the token and the certificate of a secured server.
+    /// The directory with the token and the certificate of a secured server, or with its audit log.
     _state: Option<TempDir>,
 }
 
@@ -44,6 +44,20 @@ impl BenchServer {
         let certificate = state.path().join("exec-server/tls/self-signed.pem");
         let security = Security::new(&certificate, TOKEN.to_owned())?;
         Ok(Self { child, endpoint: Endpoint::secured(address, security), _state: Some(state) })
+    }
+
+    /// The same with metrics, an audit log, and limits for each process.
+    pub(super) fn start_operated() -> anyhow::Result<Self> {
+        let state = tempfile::tempdir().context("cannot create a temporary directory")?;
+        let mut command = this_program()?;
+        command
+            .args(["--listen", "ws://127.0.0.1:0", "--discoverable", "false", "--metrics"])
+            .args(["--audit-commands", "--audit-log"])
+            .arg(state.path().join("audit.jsonl"))
+            .args(["--limits-default-memory", "1G", "--limits-default-pids", "1000"])
+            .args(["--limits-default-cpu-time", "1h"]);
+        let (child, address) = listen(command, "ws://")?;
+        Ok(Self { child, endpoint: Endpoint::plain(address), _state: Some(state) })
     }
 
     /// Returns when the server has said where it listens.

@@ -14,6 +14,8 @@ use crate::samples::Samples;
 use side::{Nats, Side};
 
 const KIB: f64 = 1024.0;
+const WARM_UP: usize = 1;
+const ROUNDS: usize = 5;
 const LIMIT_IS: &str = "a single node with its own store";
 
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
@@ -35,10 +37,12 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let memory =
         Pair { ours: sides.ours.idle_environment()?, limit: sides.limit.idle_environment()? };
     let connects = runtime.block_on(time_connects(&sides, scale.connects))?;
-    let routed = Pair {
-        ours: runtime.block_on(sides.ours.route(scale))?,
-        limit: runtime.block_on(sides.limit.route(scale))?,
-    };
+    runtime.block_on(sides.ours.open_streams(scale.active_streams))?;
+    runtime.block_on(sides.limit.open_streams(scale.active_streams))?;
+    let routed =
+        sides.time(WARM_UP, ROUNDS, |side| runtime.block_on(side.route(scale.stream_bytes)))?;
+    let rate = |seconds: f64| scale.stream_bytes as f64 / seconds;
+    let routed = Pair { ours: rate(routed.ours), limit: rate(routed.limit) };
     let percentile = |percent| {
         let Pair { ours, limit } = &connects;
         Pair { ours: ours.percentile(percent), limit: limit.percentile(percent) }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use bytes::Bytes;
 use exec_server_relay::frame::StreamId;
 use exec_server_relay::noise::{Identity, OsRng};
 use exec_server_relay::registry::{BearerToken, RegistryClient};
@@ -18,7 +19,6 @@ use tokio::task::JoinSet;
 use super::super::rendezvous::create_token;
 use super::super::router::{exchange_within, frame, open};
 use super::super::stream::connect_when_online;
-use crate::Scale;
 use crate::footprint::settled_bytes;
 use crate::program::{KilledOnDrop, command};
 use crate::server::{listen, this_program};
@@ -71,8 +71,16 @@ pub(super) struct Side {
     tokens: Vec<[RegistryClient; 2]>,
     names: Vec<String>,
     environments: Vec<Connection>,
+    streams: Vec<Stream>,
     _nats: Option<Nats>,
     _data: TempDir,
+}
+
+/// From an environment to a client, by plain sockets.
+struct Stream {
+    harness: Connection,
+    environment: Connection,
+    data: Bytes,
 }
 
 struct Node {
@@ -120,7 +128,8 @@ impl Side {
             Ok([client("environment")?, client("harness")?])
         });
         let tokens = tokens.collect::<anyhow::Result<_>>()?;
-        Ok(Self { nodes, tokens, names, environments: Vec::new(), _nats: nats, _data: data })
+        let (environments, streams) = (Vec::new(), Vec::new());
+        Ok(Self { nodes, tokens, names, environments, streams, _nats: nats, _data: data })
     }
 
     /// Registers all environments, at each node in turn, and opens their sockets. Returns how many
@@ -172,37 +181,40 @@ impl Side {
         Ok(began.elapsed())
     }
 
-    /// Sends bytes from many environments to a client of each, all at once. Returns bytes a second.
-    pub(super) async fn route(&mut self, scale: Scale) -> anyhow::Result<f64> {
-        let mut pairs = Vec::new();
-        for number in 0..scale.active_streams {
+    /// Opens a stream from a client of each of the first environments.
+    pub(super) async fn open_streams(&mut self, count: usize) -> anyhow::Result<()> {
+        let mut harnesses = Vec::new();
+        for number in 0..count {
             let registry = self.registry(number, number, 1)?;
             let identity = Identity::generate(&mut OsRng);
             let bundle = connect_when_online(&registry, identity.public_key()).await?;
-            pairs.push((open(&bundle.url).await?, StreamId::random()));
+            harnesses.push(open(&bundle.url).await?);
         }
-        let bytes = usize::try_from(scale.stream_bytes)?;
-        let count = bytes.div_ceil(PAYLOAD * pairs.len());
-        let mut peers = Vec::new();
-        for ((mut harness, stream), mut environment) in
-            pairs.into_iter().zip(self.environments.drain(..scale.active_streams))
+        for (mut harness, mut environment) in
+            harnesses.into_iter().zip(self.environments.drain(..count))
         {
-            exchange_within(1, &mut harness, &mut environment, &frame(stream, 1), 1).await?;
-            peers.push((harness, environment, frame(stream, PAYLOAD)));
+            let id = StreamId::random();
+            exchange_within(1, &mut harness, &mut environment, &frame(id, 1), 1).await?;
+            self.streams.push(Stream { harness, environment, data: frame(id, PAYLOAD) });
         }
-        let began = Instant::now();
-        let mut streams = JoinSet::new();
-        for (mut harness, mut environment, data) in peers {
-            streams.spawn(async move {
-                exchange_within(WINDOW, &mut environment, &mut harness, &data, count).await?;
-                anyhow::Ok((count * data.len(), harness, environment))
+        Ok(())
+    }
+
+    /// Sends so many bytes from environments to their clients, over all streams at once.
+    pub(super) async fn route(&mut self, bytes: u64) -> anyhow::Result<()> {
+        let count = usize::try_from(bytes)?.div_ceil(PAYLOAD * self.streams.len());
+        let mut exchanges = JoinSet::new();
+        for mut stream in self.streams.drain(..) {
+            exchanges.spawn(async move {
+                let Stream { harness, environment, data } = &mut stream;
+                exchange_within(WINDOW, environment, harness, data, count).await?;
+                anyhow::Ok(stream)
             });
         }
-        let mut routed = 0;
-        while let Some(ended) = streams.join_next().await {
-            routed += ended??.0;
+        while let Some(ended) = exchanges.join_next().await {
+            self.streams.push(ended??);
         }
-        Ok(routed as f64 / began.elapsed().as_secs_f64())
+        Ok(())
     }
 
     /// The registry at some node, as an environment (`role` 0) or its clients (1) use it.
