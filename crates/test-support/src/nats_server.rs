@@ -160,7 +160,10 @@ impl Launcher {
         };
         let address = if self.namespace.is_some() { "0.0.0.0" } else { "127.0.0.1" };
         command.args(["--addr", address, "--port", &port.to_string(), "--jetstream"]);
-        command.arg("--store_dir").arg(store);
+        // As in examples/cluster: routes that a partition has cut are made anew soon.
+        let config = store.with_extension("conf");
+        std::fs::write(&config, "ping_interval: \"2s\"\nping_max: 2\n").unwrap();
+        command.arg("--config").arg(config).arg("--store_dir").arg(store);
         if let Some(routes) = &self.routes {
             let own = format!("nats://{address}:{route_port}");
             command.args(["--server_name", &format!("server-{port}"), "--cluster_name", "test"]);
