@@ -6,10 +6,11 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
-use exec_server_test_support::skipped;
+use exec_server_test_support::{skipped, uri};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::tokens::Issuer;
 use crate::support::{PROGRAM, Running, command, eventually, run_command};
 
 /// A server with these flags, and its URL.
@@ -234,6 +235,91 @@ fn a_flood_of_refused_clients_makes_few_records() {
     let refused = records.iter().filter(|it| it["outcome"] == "name").count() as u64;
     let left_out: u64 = records.iter().filter_map(|it| it["count"].as_u64()).sum();
     assert_eq!(refused + left_out, 100, "{records:#?}");
+}
+
+/// Lines of a log and series of metrics that a client could want to forge or to flood.
+const HOSTILE: &str = "a\n2026-01-01T00:00:00Z  INFO forged\r\n{\"event\":\"forged\"}\u{1b}[31m\u{2028}\u{9b}\"\\,x=1} 1\nforged_total 1";
+
+#[test]
+fn hostile_names_forge_no_record_no_log_line_and_no_metric() {
+    let scratch = tempfile::tempdir().unwrap();
+    let log = scratch.path().join("audit.jsonl");
+    let issuer = Issuer::new();
+    let audit = format!("--audit-log={}", log.display());
+    let flags = [&*audit, "--audit-commands", "--metrics", "--log=trace"];
+    let mut server = issuer.server().arguments(&flags).capture_stderr().start();
+    let admin = issuer.token(&json!({"sub": "admin", "role": "admin"}));
+    let metrics = || {
+        let authorization = format!("authorization: Bearer {admin}\r\n");
+        get(server.url(), "/metrics", &authorization).1
+    };
+    // A connection is served when there is a server behind the listener.
+    server.client_of(&admin).call("environment/status", json!({}));
+    let names_before = series(&metrics());
+    let forged = issuer.token(&json!({"sub": HOSTILE}));
+    assert!(server.connect_with(&forged).is_err(), "a subject has no control characters");
+    let megabyte = "x".repeat(1 << 20);
+    for hostile in [HOSTILE, &megabyte] {
+        let path = format!("{}/{}", scratch.path().display(), &hostile.replace('/', "_"));
+        let uri = uri(&path);
+        let mut client = server.connect_with(&issuer.token(&json!({"sub": "a"}))).unwrap();
+        // Names that the server refuses are in its errors, and may be in its log.
+        let name = &hostile[..hostile.len().min(10_000)];
+        if client.initialize(&json!({"clientName": name})).is_err() {
+            client.initialize(&json!({})).unwrap();
+        }
+        for (method, params) in [
+            (hostile, json!({hostile: hostile})),
+            (
+                "process/start",
+                json!({"processId": hostile, "argv": [hostile, hostile],
+                "cwd": "file:///tmp", "env": {hostile: hostile}}),
+            ),
+            (
+                "process/start",
+                json!({"processId": "p", "argv": ["true", hostile],
+                "cwd": "file:///tmp", "env": {}}),
+            ),
+            ("process/start", json!({"processId": "q", "argv": ["true"], "cwd": uri, "env": {}})),
+            ("fs/createDirectory", json!({"path": uri})),
+            ("fs/readFile", json!({"path": uri})),
+            ("session/close", json!({"sessionId": hostile})),
+            ("process/read", json!({"processId": hostile})),
+            ("http/request", json!({"requestId": hostile, "method": hostile, "url": hostile})),
+        ] {
+            let trace = json!({"traceparent": hostile, "tracestate": hostile});
+            let id = format!("{}-{method}", hostile.len());
+            client.send(&json!({"id": id, "method": method, "params": params, "trace": trace}));
+            client.answer_with(&json!(id));
+        }
+        client.send(&json!({"method": hostile, "params": {"x": hostile}}));
+        client.call("environment/status", json!({}));
+    }
+    server.http("GET / HTTP/1.1\r\nHost: \u{9b}forged\r\nOrigin: \u{9b}31m\r\n\r\n");
+    assert_eq!(series(&metrics()), names_before, "no series comes from a client");
+    server.signal(Signal::TERM);
+    let lines = server.stderr();
+    for line in lines.lines() {
+        let is_whole = line.starts_with("20") || line.starts_with("Listening") || line.is_empty();
+        assert!(is_whole && !line.starts_with("2026-01-01T"), "{}", &line[..line.len().min(500)]);
+        let is_control = |c: char| c.is_control() || c == '\u{2028}';
+        assert!(!line.contains(is_control), "{line:?}");
+        assert!(line.len() < 64 << 10, "{} bytes: {}", line.len(), &line[..500]);
+    }
+    let text = std::fs::read_to_string(&log).unwrap();
+    for line in text.lines() {
+        assert!(line.len() < 64 << 10, "{} bytes: {}", line.len(), &line[..500]);
+        let record: Value = serde_json::from_str(line).unwrap();
+        assert_ne!(record["event"], "forged", "{line}");
+    }
+    let hostile_start = |record: &Value| record["command"] == json!(["true", HOSTILE]);
+    assert!(records(&log).iter().any(hostile_start), "{text}");
+}
+
+/// The names and labels of all series, without their values.
+fn series(metrics: &str) -> Vec<String> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
 }
 
 #[test]

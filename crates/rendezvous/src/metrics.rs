@@ -14,6 +14,7 @@ pub(crate) struct RendezvousMetrics {
     harnesses: IntGauge,
     streams: IntGauge,
     directory_up: IntGauge,
+    queued_bytes: IntGauge,
     frames: IntCounter,
     bytes: IntCounter,
     dropped: IntCounter,
@@ -35,6 +36,7 @@ impl RendezvousMetrics {
             harnesses: gauge("harnesses", "Sockets of clients at this node"),
             streams: gauge("streams", "Streams that this node routes"),
             directory_up: gauge("directory_up", "1 if the store or NATS answers, 0 if not"),
+            queued_bytes: gauge("queued_bytes", "Frames that wait for sockets of this node"),
             frames: counter("frames", "Frames that were passed on"),
             bytes: counter("bytes", "Bytes of the frames that were passed on"),
             dropped: counter("frames_dropped", "Frames without a place to go, or without room"),
@@ -56,6 +58,7 @@ impl RendezvousMetrics {
         set(&self.harnesses, environments.iter().map(|(_, it)| it.harnesses).sum());
         set(&self.streams, environments.iter().map(|(_, it)| it.streams).sum());
         set(&self.directory_up, usize::from(is_directory_up));
+        set(&self.queued_bytes, router.queued_bytes());
         let advance = |counter: &IntCounter, value: &AtomicU64| {
             counter.inc_by(value.load(Ordering::Relaxed).saturating_sub(counter.get()));
         };

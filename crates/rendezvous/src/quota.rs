@@ -133,6 +133,10 @@ impl ByteBudget {
         Self { limit, used: AtomicUsize::new(0) }
     }
 
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn try_add(&self, bytes: usize) -> bool {
         let add = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()

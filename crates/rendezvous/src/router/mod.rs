@@ -145,6 +145,11 @@ impl Router {
         }
     }
 
+    /// Bytes of frames that wait for sockets.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes.used()
+    }
+
     /// `None` if the credential, the environment or the service has too many sockets.
     pub(crate) fn permit(
         &self,
