@@ -130,7 +130,7 @@ fn run(routing: Routing, rounds: Rounds) {
         }
         let longest = longest.entry(fault).or_insert(outage);
         *longest = outage.max(*longest);
-        site.wait_for_nodes();
+        site.wait_until_whole();
     }
     let _ = writeln!(std::io::stdout(), "the longest time until all clients went on: {longest:?}");
     std::fs::write(&stop, "").unwrap();

@@ -72,7 +72,7 @@ impl Site {
             site.balancer.add(address);
             site.nodes.push(Node { address, running });
         }
-        site.wait_for_nodes();
+        site.wait_until_whole();
         for id in ENVIRONMENTS {
             let environment = site.start_environment(id);
             site.environments.push(environment);
@@ -128,9 +128,16 @@ impl Site {
         self.nodes[number].running = self.start_node(number);
     }
 
-    /// Until the load balancer leads to all nodes.
-    pub(super) fn wait_for_nodes(&self) {
+    /// Until the load balancer leads to all nodes, and each NATS server reaches the state of the cluster.
+    /// A fault that comes earlier meets a cluster that is still busy with the one before.
+    pub(super) fn wait_until_whole(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
+        for url in self.nats.urls_at("127.0.0.1") {
+            eventually("a NATS server has the state of the cluster", || {
+                let status = self.program(&["rendezvous", "status", "--json", "--cluster", &url]);
+                run_command(status).code == Some(0)
+            });
+        }
     }
 
     /// A node that holds an environment. Waits until what the nodes have told last is true of all.
