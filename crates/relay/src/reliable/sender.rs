@@ -51,24 +51,37 @@ impl Record {
 
     /// Whether it was under way at a timeout, or when a socket was lost.
     fn may_be_lost(&self) -> bool {
-        let State::Due { before: is_lost } = self.state else {
-            return matches!(self.state, State::UnderWay { is_sample: false, .. });
-        };
-        is_lost
+        matches!(
+            self.state,
+            State::Due { before: true } | State::UnderWay { path: Path::MayBeLost, .. }
+        )
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Not sent, or to be sent again.
-    Due { before: bool },
+    Due {
+        before: bool,
+    },
     UnderWay {
         since: Instant,
-        /// Its acknowledgement tells how long a round trip takes.
-        is_sample: bool,
+        path: Path,
     },
     /// The peer has it, and lacks an earlier one.
     Received,
+}
+
+/// What the acknowledgement of a record tells about its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// How long a round trip takes.
+    Sample,
+    /// Nothing: it is acknowledged only when a record before it has come, which may be lost. The records
+    /// behind it can be samples, or a stream that is always busy would have none after its first loss.
+    BehindLost,
+    /// Nothing: it was sent twice, or was under way at a timeout.
+    MayBeLost,
 }
 
 /// The behaviour of the other end, as far as it is known.
@@ -193,7 +206,7 @@ impl Sender {
     }
 
     fn measure(&mut self, index: usize, now: Instant) {
-        if let Some(Record { state: State::UnderWay { since, is_sample: true }, .. }) =
+        if let Some(Record { state: State::UnderWay { since, path: Path::Sample }, .. }) =
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
@@ -242,7 +255,7 @@ impl Sender {
             if let State::UnderWay { since, .. } = record.state {
                 record.state = match is_lost(since) {
                     true => State::Due { before: true },
-                    false => State::UnderWay { since, is_sample: false },
+                    false => State::UnderWay { since, path: Path::MayBeLost },
                 };
             }
         }
@@ -267,13 +280,16 @@ impl Sender {
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u32, Bytes)> {
         let index = self.records.iter().position(Record::is_due)?;
-        // Behind a record that was lost, an acknowledgement says nothing about this one's way.
-        let is_sample = !self.records.iter().any(Record::may_be_lost);
+        let path = match self.records[index].state {
+            State::Due { before: true } => {
+                self.retransmissions += 1;
+                Path::MayBeLost
+            }
+            _ if self.records.iter().any(Record::may_be_lost) => Path::BehindLost,
+            _ => Path::Sample,
+        };
         let record = &mut self.records[index];
-        if record.state == (State::Due { before: true }) {
-            self.retransmissions += 1;
-        }
-        record.state = State::UnderWay { since: now, is_sample };
+        record.state = State::UnderWay { since: now, path };
         let seq = u32::try_from(self.first_seq + index as u64).ok()?;
         Some((seq, record.bytes.clone()))
     }
@@ -364,6 +380,27 @@ mod tests {
         }
         sender.send(Bytes::from_static(b"lost")).unwrap();
         due(&mut sender, now);
+        assert_eq!(sender.poll_timeout(), Some(now + SHORTEST_TIMEOUT));
+    }
+
+    #[test]
+    fn a_stream_that_is_always_busy_notices_the_second_outage_as_soon_as_the_first() {
+        let start = Instant::now();
+        let mut sender = sent(3, start);
+        ack(&mut sender, 1, 0, start);
+        let mut now = start;
+        for _ in 0..4 {
+            now = sender.poll_timeout().unwrap();
+            sender.handle_timeout(now);
+            due(&mut sender, now);
+        }
+        // From now on one record is always under way.
+        for last_received in 2..10 {
+            sender.send(Bytes::from_static(b"more")).unwrap();
+            due(&mut sender, now);
+            ack(&mut sender, last_received, 0, now);
+            assert!(!sender.records.is_empty());
+        }
         assert_eq!(sender.poll_timeout(), Some(now + SHORTEST_TIMEOUT));
     }
 
