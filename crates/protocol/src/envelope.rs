@@ -148,7 +148,7 @@ pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
             id,
             method,
             params: members.params.map(Params::from),
-            trace: members.trace,
+            trace: members.trace.and_then(|trace| read_trace(trace.get().as_bytes())),
         })),
         (Some(method), None) => {
             Ok(Message::Notification(Notification { method, params: members.params }))
@@ -188,7 +188,7 @@ impl<'a> Spans<'a> {
 
     /// `None` if it is neither a call nor an answer. The params of a request are not touched.
     fn read(&self) -> serde_json::Result<Option<Message<'a>>> {
-        let trace = read(self.trace)?;
+        let trace = self.trace.and_then(read_trace);
         Ok(match (read(self.method)?, read(self.id)?) {
             (Some(method), Some(id)) => {
                 let params = self.params.map(Params);
@@ -211,6 +211,11 @@ fn read<'a, T: Deserialize<'a>>(span: Option<&'a [u8]>) -> serde_json::Result<Op
     span.map(serde_json::from_slice).transpose()
 }
 
+/// No request fails because of the trace beside it.
+fn read_trace(text: &[u8]) -> Option<TraceContext> {
+    serde_json::from_slice(text).ok()
+}
+
 #[derive(Deserialize)]
 struct Members<'a> {
     id: Option<RequestId>,
@@ -222,7 +227,8 @@ struct Members<'a> {
     result: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
-    trace: Option<TraceContext>,
+    #[serde(borrow)]
+    trace: Option<&'a RawValue>,
 }
 
 #[cfg(test)]
@@ -277,6 +283,15 @@ mod tests {
             };
             let checked = shown(decode(text.as_bytes()));
             assert_eq!(checked, shown(decode_unchecked(text.as_bytes())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_trace_that_is_not_valid_is_ignored() {
+        for trace in ["7", "[7]", r#""x""#, r#"{"traceparent":7}"#, r#"{"tracestate":{}}"#] {
+            let text = format!(r#"{{"id":1,"method":"m","trace":{trace}}}"#);
+            let Ok(Message::Request(request)) = decode(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!(request.trace, None, "{text}");
         }
     }
 
