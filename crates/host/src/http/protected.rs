@@ -15,6 +15,7 @@ use crate::process::OWN_VARIABLES;
 pub const PROTECTED_VARIABLES: &[&str] = &[
     // This server, its clients, and the models that drive them.
     OWN_VARIABLES[0],
+    OWN_VARIABLES[1],
     "ANTHROPIC_*",
     "CHATGPT_*",
     "CODEX_*",
@@ -146,6 +147,7 @@ mod tests {
     fn what_gives_power_over_the_machine_or_the_server_is_protected() {
         for variable in [
             "EXEC_SERVER_WS_TOKEN_FILE",
+            "OTEL_EXPORTER_OTLP_HEADERS",
             "CODEX_API_KEY",
             "OPENAI_API_KEY",
             "ANTHROPIC_API_KEY",

@@ -14,8 +14,8 @@ const CORE: &[&str] = &[
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
 /// The server's own settings, which may be secrets or point at them, never reach a child. A `*` at the
 /// end stands for any rest.
-pub(crate) const OWN_VARIABLES: [&str; 4] =
-    ["EXEC_SERVER_*", "CODEX_EXEC_SERVER_*", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"];
+pub(crate) const OWN_VARIABLES: [&str; 5] =
+    ["EXEC_SERVER_*", "OTEL_*", "CODEX_EXEC_SERVER_*", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherit {
@@ -96,6 +96,7 @@ mod tests {
         ("AWS_SECRET_ACCESS", "s"),
         ("api_key", "k"),
         ("EXEC_SERVER_LISTEN", "ws://127.0.0.1:1"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=x"),
     ];
 
     fn names(policy: &EnvironmentPolicy) -> Vec<String> {
