@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use exec_server_telemetry::MetricsSnapshot;
+use exec_server_telemetry::otlp::Span;
 use exec_server_transport::{ClientAddress, HttpHandler, HttpReply};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -31,6 +33,7 @@ use crate::registry::Registry;
 use crate::router::Router;
 use crate::sockets::{Admission, Route};
 use crate::status::StatusPage;
+use crate::trace::{self, RequestTracer};
 use crate::tunnel::Bus;
 
 /// The largest body of a call.
@@ -48,8 +51,11 @@ pub(crate) struct Handler {
     pub(crate) registry: Registry,
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
-    pub(crate) metrics: Option<RendezvousMetrics>,
+    pub(crate) metrics: RendezvousMetrics,
+    /// Whether `GET /metrics` is answered.
+    pub(crate) serves_metrics: bool,
     pub(crate) audit: Option<Audit>,
+    pub(crate) tracer: RequestTracer,
     /// No environment may come here any more.
     pub(crate) is_leaving: AtomicBool,
     /// The id of this node. Each start has another one.
@@ -74,17 +80,29 @@ impl HttpHandler for SharedHandler {
     type Grant = Admission;
 
     async fn answer(&self, request: Request<Incoming>) -> HttpReply {
-        let address = client_address(request.extensions());
-        self.0.answer(request).await.unwrap_or_else(|refusal| self.0.refuse(refusal, address))
+        let (span, address) = (self.0.span(&request), client_address(request.extensions()));
+        let answered = self.0.answer(request).await;
+        trace::end(span, &answered);
+        answered.unwrap_or_else(|refusal| self.0.refuse(refusal, address))
     }
 
     async fn admit(&self, request: Request<Incoming>) -> Result<Admission, HttpReply> {
-        let address = client_address(request.extensions());
-        self.0.admit(&request).await.map_err(|refusal| self.0.refuse(refusal, address))
+        let (span, address) = (self.0.span(&request), client_address(request.extensions()));
+        let admitted = self.0.admit(&request).await;
+        trace::end(span, &admitted);
+        admitted.map_err(|refusal| self.0.refuse(refusal, address))
     }
 }
 
 impl Handler {
+    pub(crate) fn metrics(&self) -> MetricsSnapshot {
+        self.metrics.snapshot(&self.router, self.directory.is_reachable())
+    }
+
+    fn span(&self, request: &Request<Incoming>) -> Option<Span> {
+        self.tracer.begin(request.method(), request.uri().path(), request.headers())
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<HttpReply, Refusal> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -97,14 +115,13 @@ impl Handler {
             }
             ["metrics"] => {
                 needs(&parts, &[&Method::GET, &Method::HEAD])?;
-                let metrics = self.metrics.as_ref().ok_or_else(Refusal::not_found)?;
-                let Self { status, authentication, router, directory, .. } = self;
+                if !self.serves_metrics {
+                    return Err(Refusal::not_found());
+                }
+                let Self { status, authentication, .. } = self;
                 match status.check_operator(&parts.headers, authentication).await? {
                     Some(refusal) => Ok(refusal),
-                    None => {
-                        let text = metrics.text(router, directory.is_reachable());
-                        Ok(HttpReply::Answer(plain(text)))
-                    }
+                    None => Ok(HttpReply::Answer(plain(self.metrics().text()))),
                 }
             }
             ["cloud", "environment", id, call @ ("register" | "connect" | "validate")] => {

@@ -26,6 +26,7 @@ mod router;
 mod service;
 mod sockets;
 mod status;
+mod trace;
 mod tunnel;
 
 pub use admin::{

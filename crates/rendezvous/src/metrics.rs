@@ -1,9 +1,9 @@
-//! The metrics of a rendezvous node, for Prometheus. They name no environment and no credential.
+//! The metrics of a rendezvous node. They name no environment and no credential.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exec_server_telemetry::{IntCounter, IntGauge, MetricsRegistry};
+use exec_server_telemetry::{IntCounter, IntGauge, MetricsRegistry, MetricsSnapshot};
 
 use crate::router::Router;
 
@@ -48,7 +48,7 @@ impl RendezvousMetrics {
         }
     }
 
-    pub(crate) fn text(&self, router: &Router, is_directory_up: bool) -> String {
+    pub(crate) fn snapshot(&self, router: &Router, is_directory_up: bool) -> MetricsSnapshot {
         let _updating = self.updating.lock().expect("no code panics while it counts");
         let set = |gauge: &IntGauge, value: usize| {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
@@ -69,6 +69,10 @@ impl RendezvousMetrics {
         advance(&self.malformed, &counters.malformed);
         advance(&self.slow, &counters.slow);
         advance(&self.refusals, &counters.refusals);
-        self.registry.text()
+        self.registry.snapshot()
+    }
+
+    pub(crate) fn registry(&self) -> &MetricsRegistry {
+        &self.registry
     }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use exec_server_telemetry::otlp::Tracer;
+use exec_server_telemetry::{MetricsRegistry, MetricsSnapshot};
 use exec_server_transport::{BindError, CloseCode, Connection, HttpListener, HttpListenerOptions};
 use hyper::Uri;
 use tokio::sync::broadcast::error::RecvError;
@@ -28,6 +30,7 @@ use crate::registry::Registry;
 use crate::router::Router;
 use crate::sockets::Admission;
 use crate::status::StatusPage;
+use crate::trace::RequestTracer;
 use crate::tunnel::{Bus, BusError, NodeInbox};
 
 const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -158,6 +161,23 @@ impl Rendezvous {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The registry of its metrics, for exports that fail.
+    #[must_use]
+    pub fn metrics_registry(&self) -> &MetricsRegistry {
+        self.handler.metrics.registry()
+    }
+
+    /// Reads all metrics as they are at each call.
+    pub fn metrics(&self) -> impl Fn() -> MetricsSnapshot + Send + use<> {
+        let handler = Arc::clone(&self.handler);
+        move || handler.metrics()
+    }
+
+    /// Requests are traced from now on.
+    pub fn set_tracer(&self, tracer: Tracer) {
+        self.handler.tracer.set(tracer);
     }
 
     #[must_use]
@@ -326,8 +346,10 @@ fn new_handler(
         registry,
         router,
         status: StatusPage::new(is_open, &config.routing),
-        metrics: config.metrics.then(RendezvousMetrics::new),
+        metrics: RendezvousMetrics::new(),
+        serves_metrics: config.metrics,
         audit: config.audit_log.clone().map(Audit::new),
+        tracer: RequestTracer::default(),
         is_leaving: AtomicBool::new(false),
         node,
         bus: config.routing.bus().cloned(),

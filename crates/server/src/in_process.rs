@@ -44,7 +44,7 @@ impl ServerLink for InProcessLink {
     fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond) {
         // The caller may be of another runtime, or of none.
         let _context = self.dispatcher.runtime().enter();
-        let record = self.dispatcher.record(Some(call.method()));
+        let record = self.dispatcher.record(Some(call.method()), None);
         let reply = Reply::in_process(respond, events, record);
         match call.check_names() {
             Ok(()) => self.dispatcher.call(&self.session, call, reply),

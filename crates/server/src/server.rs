@@ -10,6 +10,7 @@ use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::process::{LogTotals, StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
 use exec_server_protocol::{ErrorKind, ErrorSubject, RpcError, ServerLink};
+use exec_server_telemetry::MetricsSnapshot;
 use exec_server_transport::{Connection, Full, MemoryBudget, SubjectLimits, SubjectPermit};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
@@ -181,10 +182,10 @@ impl Server {
         usize::try_from(self.state.log_totals.memory_bytes()).unwrap_or(usize::MAX)
     }
 
-    /// What `GET /metrics` answers.
+    /// All metrics as they are now.
     #[must_use]
-    pub fn metrics(&self) -> String {
-        self.state.telemetry.text(&self.state.log_totals, &self.state.gauges())
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.state.telemetry.snapshot(&self.state.log_totals, &self.state.gauges())
     }
 
     /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as

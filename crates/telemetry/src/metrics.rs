@@ -4,6 +4,8 @@
 //! a metric before it first changes, and no client can make a new time series.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc, Metric, MetricVec, MetricVecBuilder};
 use prometheus::proto::MetricFamily;
@@ -22,18 +24,23 @@ const DURATION_BUCKETS: [f64; 13] =
 #[derive(Clone)]
 pub struct MetricsRegistry {
     registry: Registry,
+    since: SystemTime,
     own_process: Option<OwnProcess>,
+    exports: Option<ExportCounters>,
 }
 
 impl MetricsRegistry {
-    /// With the metrics that every service has: its version, and what its process takes.
+    /// With the metrics that every service has: its version, what its process takes, and how
+    /// exports go.
     #[must_use]
     pub fn new(version: &str) -> Self {
-        let mut metrics = Self { registry: Registry::new(), own_process: None };
+        let (registry, since) = (Registry::new(), SystemTime::now());
+        let mut metrics = Self { registry, since, own_process: None, exports: None };
         let help = "Always 1; its label is the version that runs";
         let info = IntGaugeVec::new(Opts::new("exec_server_build_info", help), &["version"]);
         metrics.register(info.expect("the name is valid")).with_label_values(&[version]).set(1);
         metrics.own_process = Some(OwnProcess::register(&metrics));
+        metrics.exports = Some(ExportCounters::register(&metrics));
         metrics
     }
 
@@ -113,14 +120,17 @@ impl MetricsRegistry {
         self.labelled(HistogramVec::new(options, &[label]).expect("the name is valid"), values)
     }
 
-    /// What `GET /metrics` answers.
+    /// All metrics as they are now.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn snapshot(&self) -> MetricsSnapshot {
         if let Some(own_process) = &self.own_process {
             own_process.update();
         }
-        let families = self.registry.gather();
-        TextEncoder::new().encode_to_string(&families).expect("a String accepts every write")
+        MetricsSnapshot { families: self.registry.gather(), since: self.since }
+    }
+
+    pub(crate) fn export_counters(&self) -> &ExportCounters {
+        self.exports.as_ref().expect("they are registered first of all")
     }
 
     fn register<C: Collector + Clone + 'static>(&self, collector: C) -> C {
@@ -147,6 +157,23 @@ impl fmt::Debug for MetricsRegistry {
     }
 }
 
+/// The values of all metrics at one moment.
+#[derive(Debug)]
+pub struct MetricsSnapshot {
+    pub(crate) families: Vec<MetricFamily>,
+    /// When counters were 0.
+    pub(crate) since: SystemTime,
+}
+
+impl MetricsSnapshot {
+    /// The body of `GET /metrics`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let text = TextEncoder::new().encode_to_string(&self.families);
+        text.expect("a String accepts every write")
+    }
+}
+
 struct ObservedCounter<F> {
     counter: IntCounter,
     read: F,
@@ -160,6 +187,31 @@ impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
     fn collect(&self) -> Vec<MetricFamily> {
         self.counter.inc_by((self.read)().saturating_sub(self.counter.get()));
         self.counter.collect()
+    }
+}
+
+/// Telemetry that was lost.
+#[derive(Debug, Clone)]
+pub(crate) struct ExportCounters {
+    pub(crate) dropped_spans: IntCounter,
+    /// By signal.
+    pub(crate) failures: Arc<Labelled<IntCounter>>,
+}
+
+impl ExportCounters {
+    fn register(metrics: &MetricsRegistry) -> Self {
+        Self {
+            dropped_spans: metrics.counter(
+                "exec_server_trace_spans_dropped_total",
+                "Spans that did not reach the OpenTelemetry collector",
+            ),
+            failures: Arc::new(metrics.counters(
+                "exec_server_telemetry_export_failures_total",
+                "Exports that the OpenTelemetry collector did not take",
+                "signal",
+                &["traces", "metrics"],
+            )),
+        }
     }
 }
 
@@ -196,7 +248,7 @@ mod tests {
         let durations = metrics.durations("took_seconds", "Time", "method", &["a"]);
         exits.of("signal").inc_by(2);
         durations.at(0).observe(0.002);
-        let text = metrics.text();
+        let text = metrics.snapshot().text();
         for line in [
             "exec_server_build_info{version=\"1.2.3\"} 1",
             "# TYPE exits_total counter",
@@ -215,7 +267,7 @@ mod tests {
     #[test]
     fn hostile_values_stay_in_their_line() {
         let metrics = MetricsRegistry::new("1\"\n# TYPE x counter\nx 1");
-        let text = metrics.text();
+        let text = metrics.snapshot().text();
         assert!(!text.lines().any(|line| line.starts_with("x ")), "{text}");
     }
 }

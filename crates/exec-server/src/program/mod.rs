@@ -5,6 +5,7 @@ pub(crate) mod exit_code;
 mod forward;
 pub(crate) mod logging;
 mod monitor;
+mod otlp;
 mod reload;
 pub(crate) mod remote;
 mod rendezvous;
@@ -133,7 +134,7 @@ fn as_service(
     };
     with_configuration(flags, |configuration| {
         let running = Some(RunningSettings::new(flags, configuration, is_used));
-        run(configuration, ServiceContext { manager, running })
+        run(configuration, ServiceContext { manager, running, otlp: None })
     })
 }
 

@@ -1,13 +1,16 @@
-//! The operator's view of a server: the audit log that the settings name, and `GET /metrics`.
+//! The operator's view of a server: the audit log that the settings name, `GET /metrics`, and
+//! exports to an OpenTelemetry collector.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exec_server_relay::RelayCounters;
 use exec_server_server::{Audit, Server, Telemetry};
+use exec_server_telemetry::otlp::OtlpSettings;
 use exec_server_telemetry::{AuditError, AuditLog, MetricsRegistry};
 use exec_server_transport::{ListenerMonitor, Refusal};
 
+use super::otlp::Export;
 use super::serve::ServeError;
 use crate::config::Settings;
 
@@ -22,7 +25,11 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    pub(super) fn new(settings: &Settings) -> Result<Arc<Self>, ServeError> {
+    /// Must be called within a runtime, which then exports.
+    pub(super) fn new(
+        settings: &Settings,
+        otlp: Option<OtlpSettings>,
+    ) -> Result<(Arc<Self>, Export), ServeError> {
         let audit_log = settings.audit_target()?.map(AuditLog::open).transpose();
         let audit_log = audit_log.map_err(audit_failed)?.map(Arc::new);
         let audit = audit_log.as_ref().map(|log| Audit {
@@ -30,16 +37,23 @@ impl Monitor {
             commands: settings.audit_commands,
             required: settings.audit_required,
         });
-        let telemetry = Arc::new(Telemetry::new(audit));
+        let mut telemetry = Telemetry::new(audit);
         let relay = Arc::default();
         register_relay_metrics(telemetry.registry(), &relay);
-        Ok(Arc::new(Self {
-            telemetry,
+        let mut export = Export::new(otlp, telemetry.registry());
+        if let Some(tracer) = export.traces()? {
+            telemetry.set_tracer(tracer);
+        }
+        let monitor = Arc::new(Self {
+            telemetry: Arc::new(telemetry),
             audit_log,
             serves_metrics: settings.metrics,
             server: OnceLock::new(),
             relay,
-        }))
+        });
+        let read = Arc::clone(&monitor);
+        export.metrics(move || read.server.get().map(Server::metrics))?;
+        Ok((monitor, export))
     }
 
     pub(super) fn watch(&self, server: &Server) {
@@ -60,7 +74,7 @@ impl ListenerMonitor for Monitor {
 
     fn metrics(&self) -> Option<String> {
         let server = self.server.get().filter(|_| self.serves_metrics)?;
-        Some(server.metrics())
+        Some(server.metrics().text())
     }
 }
 

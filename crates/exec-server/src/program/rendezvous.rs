@@ -20,6 +20,7 @@ use exec_server_transport::{SelfSigned, TlsFiles, TlsServer, self_signed};
 use tokio::time::{Instant, sleep};
 
 use super::door::certificate_names;
+use super::otlp::{self, Export};
 use super::reload::{Reloadable, Reloading, notify};
 use super::serve::{ServiceContext, Signals};
 use super::sockets::{only_tcp_socket, warn_of_unused};
@@ -41,7 +42,11 @@ pub(super) fn run(
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(options, context))
+    let otlp = otlp::settings("exec-server-rendezvous")?;
+    let outcome = runtime.block_on(serve(options, ServiceContext { otlp, ..context }));
+    // The lookup of a collector's name may hang.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::Result<ExitCode> {
@@ -49,7 +54,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
-    let ServiceContext { manager: ServiceManager { notifier, sockets }, running } = context;
+    let ServiceContext { manager: ServiceManager { notifier, sockets }, running, otlp } = context;
     let listen = options.listen.as_ref().context("--listen says where to listen")?;
     let endpoint = Endpoint::find(listen, options, sockets)?;
     let store = match options.tls_self_signed {
@@ -88,6 +93,12 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
         notifier: notifier.clone(),
     };
     let reloading = Reloading::start(reloadable).context("cannot handle signals")?;
+    let mut export = Export::new(otlp, service.metrics_registry());
+    if let Some(tracer) = export.traces()? {
+        service.set_tracer(tracer);
+    }
+    let metrics = service.metrics();
+    export.metrics(move || Some(metrics()))?;
     announce(service.url()).context("cannot write the URL to standard output")?;
     if let Some(tls) = tls.filter(|_| options.tls_self_signed) {
         // Nothing is lost with a line that cannot be written.
@@ -104,6 +115,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
             tracing::info!("shutting down");
         })
         .await;
+    export.finish(&mut signals).await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,6 +11,7 @@ use exec_server_host::process::launch::Launcher;
 use exec_server_host::service_manager::{Notifier, ServiceManager, ServiceState};
 use exec_server_relay::registry::RegistryError;
 use exec_server_server::{SandboxUnavailable, Server, ServerConfig, Telemetry};
+use exec_server_telemetry::otlp::OtlpSettings;
 use exec_server_transport::{
     AuthError, BindError, Connection, ExecServerListenUrlParseError, ListenUrl, Listener,
     ListenerMonitor, ListenerOptions, TlsError, stdio,
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::door::Door;
 use super::monitor::Monitor;
+use super::otlp::{self, ExportSetupError};
 use super::reload::{Reloadable, Reloading, RunningSettings, notify};
 use super::remote::{Remote, RunningRemote};
 use super::sockets::{ActivationError, Endpoint, warn_of_unused};
@@ -61,6 +63,8 @@ pub enum ServeError {
     #[error("cannot write the URL to standard output: {0}")]
     Announce(#[source] io::Error),
     #[error(transparent)]
+    Export(#[from] ExportSetupError),
+    #[error(transparent)]
     Sandbox(#[from] SandboxUnavailable),
     #[error(transparent)]
     NoCredentials(#[from] NoCredentials),
@@ -87,17 +91,19 @@ pub async fn run_main(
     run(&settings, &runtime_paths, ServiceContext::none()).await
 }
 
-/// The service manager, and the settings for a later comparison.
+/// The service manager, the settings for a later comparison, and where telemetry goes.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
     pub(crate) manager: ServiceManager,
     /// Compared with new ones on SIGHUP.
     pub(crate) running: Option<RunningSettings>,
+    /// Of the program itself. The variables of an embedder are the embedder's.
+    pub(crate) otlp: Option<OtlpSettings>,
 }
 
 impl ServiceContext {
     fn none() -> Self {
-        Self { manager: ServiceManager::none(), running: None }
+        Self { manager: ServiceManager::none(), running: None, otlp: None }
     }
 }
 
@@ -107,6 +113,7 @@ pub(crate) fn serve(settings: &Settings, context: ServiceContext) -> anyhow::Res
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    let context = ServiceContext { otlp: otlp::settings("exec-server")?, ..context };
     let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program(), context));
     // A read of a terminal or a file on standard input cannot be cancelled; it must not hold us.
     runtime.shutdown_background();
@@ -123,9 +130,10 @@ async fn run(
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     match urls[..] {
         [ListenUrl::Stdio] => {
-            warn_of_unused(context.manager.sockets);
-            let notifier = &context.manager.notifier;
-            serve_stdio(settings, paths, notifier, &mut signals).await
+            let ServiceContext { manager: ServiceManager { notifier, sockets }, otlp, .. } =
+                context;
+            warn_of_unused(sockets);
+            serve_stdio(settings, paths, otlp, &notifier, &mut signals).await
         }
         [ListenUrl::Off] => serve_listeners(settings, paths, Vec::new(), context, signals).await,
         _ => serve_listeners(settings, paths, urls, context, signals).await,
@@ -136,15 +144,16 @@ async fn serve_listeners(
     settings: &Settings,
     paths: &ExecServerRuntimePaths,
     urls: Vec<ListenUrl>,
-    ServiceContext { manager: ServiceManager { notifier, sockets }, running }: ServiceContext,
+    context: ServiceContext,
     signals: Signals,
 ) -> Result<ExitCode, ServeError> {
+    let ServiceContext { manager: ServiceManager { notifier, sockets }, running, otlp } = context;
     let endpoints = Endpoint::all(urls, sockets)?;
     let remote =
         settings.remote_options().map_err(|error| ServeError::Settings(error.to_string()))?;
     let remote = remote.map(Remote::new).transpose()?;
     let door = Door::new(settings, &endpoints)?;
-    let monitor = Monitor::new(settings)?;
+    let (monitor, export) = Monitor::new(settings, otlp)?;
     let mut listeners = Vec::new();
     for endpoint in endpoints {
         let monitor = Some(Arc::clone(&monitor) as Arc<dyn ListenerMonitor>);
@@ -188,20 +197,25 @@ async fn serve_listeners(
     notify(&ending.notifier, ServiceState::Ready, "serving");
     let outcome = listen(&server, listeners, remote, &mut ending).await;
     monitor.telemetry.flush();
+    if !matches!(outcome, Ok(code) if code != ExitCode::SUCCESS) {
+        export.finish(&mut ending.signals).await;
+    }
     outcome
 }
 
 async fn serve_stdio(
     settings: &Settings,
     paths: &ExecServerRuntimePaths,
+    otlp: Option<OtlpSettings>,
     notifier: &Notifier,
     signals: &mut Signals,
 ) -> Result<ExitCode, ServeError> {
-    let monitor = Monitor::new(settings)?;
+    let (monitor, export) = Monitor::new(settings, otlp)?;
     let mut config = settings.server.clone();
     config.secret_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
     let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
+    monitor.watch(&server);
     notify(notifier, ServiceState::Ready, "serving");
     let mut connection = JoinSet::new();
     connection.spawn({
@@ -213,6 +227,9 @@ async fn serve_stdio(
         _ = signals.next() => shut_down(&server, signals).await,
     };
     monitor.telemetry.flush();
+    if code == ExitCode::SUCCESS {
+        export.finish(signals).await;
+    }
     Ok(code)
 }
 

@@ -195,9 +195,10 @@ impl Reader {
     async fn request(&mut self, request: Request<'_>, bytes: usize) {
         let bytes = bytes + REQUEST_OVERHEAD;
         let text = self.texts.count(bytes);
-        let record = self.dispatcher.record(Method::from_name(&request.method));
+        let method = Method::from_name(&request.method);
+        let record = self.dispatcher.record(method, request.trace.as_ref());
         let reply = Reply::over_socket(&self.outbox, request.id, text, record);
-        tracing::trace!(method = &*request.method, trace = ?request.trace, "request");
+        tracing::trace!(method = &*request.method, "request");
         let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
             // Those that need a session are checked by the dispatcher.
             Call::Initialize(_) => {

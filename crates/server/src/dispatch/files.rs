@@ -27,13 +27,14 @@ impl Dispatcher {
         &self,
         session: &Session,
         params: M::Params,
-        reply: Reply,
+        mut reply: Reply,
     ) {
         let connection = Arc::clone(&self.connection);
         self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let done = scoped.and_then(|scoped| M::run(scoped, &connection.resources.files.stop));
             reply.send::<M>(done);
         });
@@ -45,7 +46,7 @@ impl Dispatcher {
         &self,
         session: &Session,
         params: M::Params,
-        reply: Reply,
+        mut reply: Reply,
     ) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
@@ -53,6 +54,7 @@ impl Dispatcher {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let scoped = match scoped {
                 Ok(scoped) => scoped,
                 Err(error) => return reply.fail(error),
@@ -71,13 +73,14 @@ impl Dispatcher {
     }
 
     /// A large file is read at once if there is budget for its response, and waits for it otherwise.
-    pub(super) fn read_file(&self, session: &Session, params: FsReadFileParams, reply: Reply) {
+    pub(super) fn read_file(&self, session: &Session, params: FsReadFileParams, mut reply: Reply) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
         self.file_executors(session).run(params, move |scoped| {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let begun = scoped.and_then(|scoped| {
                 let reading = Reading::begin(&scoped)?;
                 Ok((reading, scoped.executor))
@@ -95,9 +98,11 @@ impl Dispatcher {
                 return drop(reserved);
             }
             let coming = executor.expect_job();
+            reply.pause_file_work();
             state.spawn_on(&runtime, async move {
                 let reserved = connection.reserve(file.expected_bytes()).await;
                 executor.run(move |kept| {
+                    reply.begin_file_work();
                     match kept {
                         Ok(()) if reply.is_wanted() => reply.send_large_file(file),
                         Ok(()) => {}
@@ -110,7 +115,7 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn open_file(&self, session: &Session, params: FsOpenParams, reply: Reply) {
+    pub(super) fn open_file(&self, session: &Session, params: FsOpenParams, mut reply: Reply) {
         let claim = match self.connection.resources.files.handles.claim(params.handle_id.clone()) {
             Ok(claim) => claim,
             Err(error) => return reply.fail(error),
@@ -119,6 +124,7 @@ impl Dispatcher {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let response = scoped.and_then(|scoped| {
                 let (file, metadata) = open(&scoped)?;
                 let params = scoped.params;
@@ -140,10 +146,11 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let offset = params.offset;
-        let read = move |reply: Reply, thread: Result<(), RpcError>| {
+        let read = move |mut reply: Reply, thread: Result<(), RpcError>| {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             match thread.and_then(|()| read_block(&file, offset, len)) {
                 Ok((bytes, eof)) => reply.send_block(bytes, eof),
                 Err(error) => reply.fail(error),
@@ -171,7 +178,7 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn create_file(&self, session: &Session, params: FsCreateParams, reply: Reply) {
+    pub(super) fn create_file(&self, session: &Session, params: FsCreateParams, mut reply: Reply) {
         let claim = match self.connection.resources.files.handles.claim(params.handle_id.clone()) {
             Ok(claim) => claim,
             Err(error) => return reply.fail(error),
@@ -181,6 +188,7 @@ impl Dispatcher {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let response = scoped.and_then(Upload::create).and_then(|upload| {
                 let size = Some(upload.written_before());
                 claim
@@ -193,13 +201,14 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn write_block(&self, params: FsWriteBlockParams, reply: Reply) {
+    pub(super) fn write_block(&self, params: FsWriteBlockParams, mut reply: Reply) {
         match self.connection.resources.files.writing(&params.handle_id) {
             Err(error) => reply.fail(error),
             Ok(upload) => {
                 let executor = upload.executor().clone();
                 let block = upload.expect_block();
                 executor.run(move |kept| {
+                    reply.begin_file_work();
                     let written = kept.and_then(|()| block.write(params.offset, &params.chunk));
                     reply.send::<rpc::FsWriteBlock>(written.map(|()| Empty {}));
                 });
@@ -217,6 +226,7 @@ impl Dispatcher {
                 }
                 let executor = upload.executor().clone();
                 executor.run(move |kept| {
+                    reply.begin_file_work();
                     let ended = kept.and_then(|()| {
                         if discard {
                             upload.discard();
@@ -249,7 +259,8 @@ struct LargeCall<M: LargeFileCall> {
 }
 
 impl<M: LargeFileCall> LargeCall<M> {
-    fn wait_for_budget(self) {
+    fn wait_for_budget(mut self) {
+        self.reply.pause_file_work();
         let executor = self.scoped.executor.clone();
         let coming = executor.expect_job();
         let (state, runtime) = (Arc::clone(&self.state), self.runtime.clone());
@@ -257,7 +268,10 @@ impl<M: LargeFileCall> LargeCall<M> {
             let reserved = self.connection.reserve_names(M::LARGEST_ANSWER).await;
             executor.run(move |kept| match kept {
                 Ok(()) if !self.reply.is_wanted() => {}
-                Ok(()) => self.run(reserved),
+                Ok(()) => {
+                    self.reply.begin_file_work();
+                    self.run(reserved);
+                }
                 Err(error) => self.reply.fail(error),
             });
             drop(coming);

@@ -10,7 +10,8 @@ use exec_server_protocol::{
     ExecParams, ExecResponse, ExecWriteResponse, ListParams, Method, ObserveParams, Principal,
     ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams, SessionInfo,
     SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
-    TerminateParams, TerminateResponse, WaitParams, WriteParams, WriteResponse, WriteStatus, rpc,
+    TerminateParams, TerminateResponse, TraceContext, WaitParams, WriteParams, WriteResponse,
+    WriteStatus, rpc,
 };
 
 mod events;
@@ -72,9 +73,14 @@ impl Dispatcher {
         &self.runtime
     }
 
-    /// A request of this client has come; `None` if its method is not known.
-    pub(crate) fn record(&self, method: Option<Method>) -> RequestRecord {
-        RequestRecord::begin(&self.state.telemetry, &self.connection, method)
+    /// A request of this client has come, with the client's trace. `method` is `None` if it is
+    /// not known.
+    pub(crate) fn record(
+        &self,
+        method: Option<Method>,
+        trace: Option<&TraceContext>,
+    ) -> RequestRecord {
+        RequestRecord::begin(&self.state.telemetry, &self.connection, method, trace)
     }
 
     pub(crate) fn tasks(&self) -> &TaskSet {
@@ -273,6 +279,7 @@ impl Dispatcher {
         answer: impl FnOnce(&ManagedProcess, Reply) + Send + 'static,
     ) {
         let (connection, sink) = (&self.connection, reply.take_sink());
+        let launch = reply.launch();
         match self.state.start_process(session, connection, &process_id, claim_name, start) {
             Err(error) => reply.fail(error),
             Ok((process, outcome, permit)) => {
@@ -289,8 +296,15 @@ impl Dispatcher {
                 }
                 let running = (process, outcome, permit);
                 self.state.supervise(Arc::clone(session), running, move |outcome| match outcome {
-                    Ok(()) => answer(&started, reply),
-                    Err(error) => reply.fail(start_error(&process_id, &error)),
+                    Ok(()) => {
+                        launch.end(None);
+                        answer(&started, reply);
+                    }
+                    Err(error) => {
+                        let error = start_error(&process_id, &error);
+                        launch.end(Some(&error));
+                        reply.fail(error);
+                    }
                 });
             }
         }

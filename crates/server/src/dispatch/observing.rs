@@ -37,6 +37,7 @@ impl Dispatcher {
         let watches = Arc::clone(&connection.resources.files.watches);
         let work = self.file_executors(session);
         let watch = move |scoped: Result<PolicyScoped<FsWatchParams>, RpcError>| {
+            reply.begin_file_work();
             let (stop, stopped) = oneshot::channel();
             let (end, ended) = oneshot::channel();
             let watching = scoped.and_then(|scoped| {
@@ -108,6 +109,7 @@ impl Dispatcher {
             if !reply.is_wanted() {
                 return;
             }
+            reply.begin_file_work();
             let send = |results| {
                 let found = SearchResultsNotification { search_id: search_id.clone(), results };
                 let sent = runtime.block_on(async {

@@ -14,7 +14,7 @@ use crate::adapter::LargeFile;
 use crate::connection::{ClientConnection, Outbox, RequestPermit};
 use crate::feed::SocketFeed;
 use crate::sessions::Session;
-use crate::telemetry::RequestRecord;
+use crate::telemetry::{LaunchSpan, RequestRecord};
 
 /// Dropping it unanswered answers with an internal error: no client waits for ever.
 pub(crate) struct Reply {
@@ -65,6 +65,25 @@ impl Reply {
         if let Some(record) = &mut self.record {
             record.changes_file(path);
         }
+    }
+
+    /// For the trace: a thread begins to work on files for the request, until it is answered.
+    pub(crate) fn begin_file_work(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.begin_file_work();
+        }
+    }
+
+    /// For the trace: the request waits.
+    pub(crate) fn pause_file_work(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.pause_file_work();
+        }
+    }
+
+    /// For the trace: a process is launched from now on.
+    pub(crate) fn launch(&mut self) -> LaunchSpan {
+        self.record.as_mut().map(RequestRecord::launch).unwrap_or_default()
     }
 
     /// Every way to answer passes here, once.

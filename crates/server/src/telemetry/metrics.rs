@@ -5,14 +5,16 @@ use std::sync::Mutex;
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::limits::Limit;
 use exec_server_protocol::{ErrorKind, Method};
-use exec_server_telemetry::{AuditLog, Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry};
+use exec_server_telemetry::{
+    AuditLog, Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry, MetricsSnapshot,
+};
 use exec_server_transport::RefusalReason;
 
 use super::ServerGauges;
 use super::request::is_refusal;
 
 /// Requests whose method is not known.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 /// An error without a kind.
 const ERROR: &str = "error";
 
@@ -238,6 +240,10 @@ impl ServerMetrics {
         set_bytes(&self.spilled_bytes, logs.spilled_bytes());
         advance(&self.output_bytes, logs.output_bytes());
         advance(&self.discarded_bytes, logs.discarded_bytes());
+    }
+
+    pub(super) fn snapshot(&self) -> MetricsSnapshot {
+        self.registry.snapshot()
     }
 }
 

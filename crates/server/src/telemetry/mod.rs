@@ -1,11 +1,13 @@
-//! What operators see of a server: metrics that count it, and an audit log that says who did what.
+//! What operators see of a server: metrics that count it, traces of its requests, and an audit log
+//! that says who did what.
 //!
-//! The rest of the server reports each event here, once. Metrics never hold a name that a client
-//! chose; the audit log holds command lines and paths only if the operator asked for them.
+//! The rest of the server reports each event here, once. Metrics and traces never hold a name that
+//! a client chose; the audit log holds command lines and paths only if the operator asked for them.
 
 mod metrics;
 mod record;
 mod request;
+mod trace;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
@@ -14,7 +16,10 @@ use exec_server_host::network::gate::{DecisionRecord, Verdict};
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::launch::{EndedBy, ExitRecord};
 use exec_server_protocol::{ErrorKind, Method, RpcError};
-use exec_server_telemetry::{AuditLog, MetricsRegistry, RefusalLine, RefusalLines};
+use exec_server_telemetry::otlp::Tracer;
+use exec_server_telemetry::{
+    AuditLog, MetricsRegistry, MetricsSnapshot, RefusalLine, RefusalLines,
+};
 use exec_server_transport::Refusal;
 
 use crate::connection::ClientConnection;
@@ -23,6 +28,7 @@ use metrics::ServerMetrics;
 use record::{Event, Record};
 
 pub(crate) use request::RequestRecord;
+pub(crate) use trace::LaunchSpan;
 
 /// Where a server writes who did what.
 #[derive(Debug, Clone)]
@@ -40,6 +46,7 @@ pub struct Telemetry {
     pub(crate) metrics: ServerMetrics,
     audit: Option<Audit>,
     refusals: Mutex<RefusalLines>,
+    tracer: Option<Tracer>,
 }
 
 impl Default for Telemetry {
@@ -60,7 +67,13 @@ pub(crate) enum SessionEvent {
 impl Telemetry {
     #[must_use]
     pub fn new(audit: Option<Audit>) -> Self {
-        Self { metrics: ServerMetrics::new(), audit, refusals: Mutex::default() }
+        let refusals = Mutex::default();
+        Self { metrics: ServerMetrics::new(), audit, refusals, tracer: None }
+    }
+
+    /// Requests are traced from now on.
+    pub fn set_tracer(&mut self, tracer: Tracer) {
+        self.tracer = Some(tracer);
     }
 
     /// For metrics of the program around the server.
@@ -236,9 +249,9 @@ impl Telemetry {
     }
 
     /// The totals of logs as counters, and gauges as they are now.
-    pub(crate) fn text(&self, logs: &LogTotals, now: &ServerGauges) -> String {
+    pub(crate) fn snapshot(&self, logs: &LogTotals, now: &ServerGauges) -> MetricsSnapshot {
         self.metrics.update(logs, now, self.audit.as_ref().map(|audit| &*audit.log));
-        self.metrics.registry().text()
+        self.metrics.snapshot()
     }
 }
 

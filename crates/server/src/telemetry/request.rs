@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use exec_server_protocol::{Call, Effect, ErrorKind, Method, PathUri, RpcError};
+use exec_server_protocol::{Call, Effect, ErrorKind, Method, PathUri, RpcError, TraceContext};
 use exec_server_telemetry::short;
 
 use super::Telemetry;
 use super::metrics::kind_of;
 use super::record::{Event, Record};
+use super::trace::{LaunchSpan, RequestSpans};
 use crate::connection::ClientConnection;
 use crate::sessions::Session;
 
@@ -31,15 +32,22 @@ const REFUSALS: &[ErrorKind] = &[
     ErrorKind::UnknownSession,
 ];
 
-/// Counts a request when it is answered, and records those that the audit log is for.
+/// Counts a request when it is answered, traces it, and records those that the audit log is for.
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
     telemetry: Arc<Telemetry>,
     connection: Arc<ClientConnection>,
     method: Option<Method>,
     began: Instant,
-    /// Only if there is an audit log.
-    subject: Option<Box<RequestSubject>>,
+    /// Only if there is an audit log, or it is traced.
+    details: Option<Box<RequestDetails>>,
+}
+
+#[derive(Debug, Default)]
+struct RequestDetails {
+    /// For the audit log.
+    subject: RequestSubject,
+    spans: Option<RequestSpans>,
 }
 
 /// What a request is about.
@@ -55,22 +63,28 @@ struct RequestSubject {
 }
 
 impl RequestRecord {
-    /// `method`: `None` if it is not known.
+    /// `method`: `None` if it is not known. `trace`: the client's, whose span becomes the parent.
     pub(crate) fn begin(
         telemetry: &Arc<Telemetry>,
         connection: &Arc<ClientConnection>,
         method: Option<Method>,
+        trace: Option<&TraceContext>,
     ) -> Self {
         let (telemetry, connection) = (Arc::clone(telemetry), Arc::clone(connection));
         telemetry.metrics.requests_in_flight().inc();
-        Self { telemetry, connection, method, began: Instant::now(), subject: None }
+        let tracer = telemetry.tracer.as_ref();
+        let spans = tracer.and_then(|tracer| RequestSpans::begin(tracer, method, trace));
+        let details = spans.map(|spans| {
+            Box::new(RequestDetails { spans: Some(spans), ..RequestDetails::default() })
+        });
+        Self { telemetry, connection, method, began: Instant::now(), details }
     }
 
     /// For tests of something else.
     #[cfg(test)]
     pub(crate) fn unobserved() -> Self {
         let connection = ClientConnection::in_process(crate::connection::ConnectionId(1));
-        Self::begin(&Arc::default(), &Arc::new(connection), None)
+        Self::begin(&Arc::default(), &Arc::new(connection), None, None)
     }
 
     /// The call is about to run. Fails if it must be recorded first, and cannot be.
@@ -91,7 +105,7 @@ impl RequestRecord {
             subject.paths = changed_paths(call).into_iter().map(show_path).collect();
         }
         let was_announced = subject.was_announced;
-        self.subject = Some(Box::new(subject));
+        self.details.get_or_insert_default().subject = subject;
         match was_announced {
             true => self.telemetry.write_ahead(|| self.record(Event::Begun, "begun")),
             false => Ok(()),
@@ -100,23 +114,48 @@ impl RequestRecord {
 
     /// The request turns out to change this file.
     pub(crate) fn changes_file(&mut self, path: &Path) {
+        if !self.telemetry.is_audited() {
+            return;
+        }
         let shows_paths = self.telemetry.shows_commands();
-        if let Some(subject) = &mut self.subject {
-            subject.changes_file = true;
-            subject.paths =
-                shows_paths.then(|| short(&path.to_string_lossy())).into_iter().collect();
+        if let Some(details) = &mut self.details {
+            let paths = shows_paths.then(|| short(&path.to_string_lossy()));
+            details.subject.changes_file = true;
+            details.subject.paths = paths.into_iter().collect();
         }
     }
 
-    pub(crate) fn answered(self, error: Option<&RpcError>) {
+    /// A thread begins to work on files for the request.
+    pub(crate) fn begin_file_work(&mut self) {
+        if let Some(spans) = self.spans() {
+            spans.begin_file_work();
+        }
+    }
+
+    /// The request waits, and no thread works for it.
+    pub(crate) fn pause_file_work(&mut self) {
+        if let Some(spans) = self.spans() {
+            spans.end_file_work(None);
+        }
+    }
+
+    pub(crate) fn launch(&mut self) -> LaunchSpan {
+        self.spans().map(|spans| spans.launch()).unwrap_or_default()
+    }
+
+    pub(crate) fn answered(mut self, error: Option<&RpcError>) {
         let kind = error.map(kind_of);
+        let spans = self.details.as_mut().and_then(|details| details.spans.take());
+        if let Some(spans) = spans {
+            spans.end(kind.as_ref().map(known_word));
+        }
         let seconds = self.began.elapsed().as_secs_f64();
         self.telemetry.metrics.answered(self.method, kind.as_ref(), seconds);
         if !self.telemetry.is_audited() {
             return;
         }
-        let (changes_file, was_announced) = match &self.subject {
-            Some(subject) => (subject.changes_file, subject.was_announced),
+        let (changes_file, was_announced) = match &self.details {
+            Some(details) => (details.subject.changes_file, details.subject.was_announced),
             None => (false, false),
         };
         let event = match (self.method, &kind) {
@@ -133,9 +172,13 @@ impl RequestRecord {
         self.telemetry.write(|| self.record(event, outcome));
     }
 
+    fn spans(&mut self) -> Option<&mut RequestSpans> {
+        self.details.as_mut()?.spans.as_mut()
+    }
+
     fn record(&self, event: Event, outcome: &'static str) -> Record {
-        let RequestSubject { session, process, command, paths, .. } =
-            *self.subject.clone().unwrap_or_default();
+        let subject = self.details.as_ref().map(|details| details.subject.clone());
+        let RequestSubject { session, process, command, paths, .. } = subject.unwrap_or_default();
         let method = self.method.map(Method::name);
         let record = Record::of(event, &self.connection);
         Record { outcome, session, method, process, command, paths, ..record }
@@ -217,7 +260,7 @@ fn show_path(path: &PathUri) -> String {
 }
 
 /// The word of a kind that this server can make.
-fn known_word(kind: &ErrorKind) -> &'static str {
+pub(super) fn known_word(kind: &ErrorKind) -> &'static str {
     let known = ErrorKind::ALL.iter().find(|known| *known == kind);
     known.map_or("error", ErrorKind::as_str)
 }

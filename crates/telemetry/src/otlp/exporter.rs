@@ -1,0 +1,253 @@
+//! The tasks that send telemetry. Nothing waits for them: a collector that is slow or away costs
+//! spans, which are counted, and nothing else.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prometheus::IntCounter;
+use prost::Message as _;
+use rustls::ClientConfig;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
+
+use super::collector::{Collector, ExportError, stopped};
+use super::convert::convert;
+use super::messages::{
+    MetricsRequest, Resource, ResourceMetrics, ResourceSpans, Scope, ScopeMetrics, ScopeSpans,
+    TraceRequest,
+};
+use super::settings::{MetricSettings, OtlpError, OtlpSettings, Service, TraceSettings};
+use super::span::{FinishedSpan, Tracer};
+use crate::metrics::{ExportCounters, MetricsRegistry, MetricsSnapshot};
+
+/// How long the last spans and metrics have at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Sends telemetry until it is shut down.
+#[derive(Debug)]
+pub struct Exporter {
+    origin: Origin,
+    counters: ExportCounters,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Exporter {
+    /// Failures are counted in `registry`.
+    #[must_use]
+    pub fn new(settings: &OtlpSettings, registry: &MetricsRegistry) -> Self {
+        let (resource, service) = (settings.resource.clone(), settings.service);
+        Self {
+            origin: Origin { resource, service },
+            counters: registry.export_counters().clone(),
+            stop: watch::Sender::new(false),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Sends the spans of the returned tracer. Must be called within a runtime. `tls` is for a
+    /// destination that is encrypted, here and below.
+    pub fn export_traces(
+        &mut self,
+        settings: &TraceSettings,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Result<Tracer, OtlpError> {
+        let collector = Collector::new(settings.destination.clone(), self.origin.service, tls)?;
+        let (sender, queue) = mpsc::channel(settings.max_queue);
+        let dropped = self.counters.dropped_spans.clone();
+        let tracer = Tracer::new(sender, settings.sampler, dropped.clone());
+        let delivery = self.delivery("traces", collector);
+        let traces = TraceExport {
+            queue,
+            dropped,
+            delivery,
+            max_batch: settings.max_batch,
+            delay: settings.delay,
+        };
+        self.tasks.spawn(traces.run());
+        Ok(tracer)
+    }
+
+    /// Sends what `read` returns, at an interval. Must be called within a runtime.
+    pub fn export_metrics(
+        &mut self,
+        settings: &MetricSettings,
+        tls: Option<Arc<ClientConfig>>,
+        read: impl Fn() -> Option<MetricsSnapshot> + Send + 'static,
+    ) -> Result<(), OtlpError> {
+        let collector = Collector::new(settings.destination.clone(), self.origin.service, tls)?;
+        let delivery = self.delivery("metrics", collector);
+        self.tasks.spawn(export_metrics(settings.interval, delivery, read));
+        Ok(())
+    }
+
+    /// Sends the rest, for a moment.
+    pub async fn shutdown(mut self) {
+        self.stop.send_replace(true);
+        let sent = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(FLUSH_TIMEOUT, sent).await.is_err() {
+            tracing::warn!("the collector did not take the last telemetry in time");
+        }
+    }
+
+    fn delivery(&self, signal: &'static str, collector: Collector) -> Delivery {
+        Delivery {
+            signal,
+            collector,
+            origin: self.origin.clone(),
+            failures: self.counters.failures.of(signal).clone(),
+            is_failing: false,
+            stop: self.stop.subscribe(),
+        }
+    }
+}
+
+/// Where telemetry comes from.
+#[derive(Debug, Clone)]
+struct Origin {
+    resource: Resource,
+    service: Service,
+}
+
+impl Origin {
+    fn scope(&self) -> Scope {
+        Scope { name: "exec-server".to_owned(), version: self.service.version.to_owned() }
+    }
+}
+
+/// The exports of one signal, and how they go.
+struct Delivery {
+    signal: &'static str,
+    collector: Collector,
+    origin: Origin,
+    failures: IntCounter,
+    is_failing: bool,
+    stop: watch::Receiver<bool>,
+}
+
+impl Delivery {
+    /// Returns how much the collector rejected, or `None` if it did not take the export. The
+    /// counter has all failures. The log has the first of each outage.
+    async fn send(&mut self, body: Vec<u8>) -> Option<u64> {
+        let sent = self.collector.export(body, &mut self.stop).await;
+        let was_failing = std::mem::replace(&mut self.is_failing, sent.is_err());
+        let signal = self.signal;
+        match &sent {
+            Err(error) => self.failed(error, was_failing),
+            Ok(_) if was_failing => tracing::info!(signal, "telemetry is exported again"),
+            Ok(rejected @ 1..) => {
+                tracing::debug!(signal, rejected, "the collector rejected a part");
+            }
+            Ok(0) => {}
+        }
+        sent.ok()
+    }
+
+    fn failed(&self, error: &ExportError, was_failing: bool) {
+        self.failures.inc();
+        if !was_failing {
+            let (signal, error) = (self.signal, error.explain());
+            tracing::warn!(signal, error, "telemetry is lost");
+        }
+    }
+}
+
+struct TraceExport {
+    queue: mpsc::Receiver<FinishedSpan>,
+    dropped: IntCounter,
+    delivery: Delivery,
+    max_batch: usize,
+    delay: Duration,
+}
+
+impl TraceExport {
+    async fn run(mut self) {
+        let mut stop = self.delivery.stop.clone();
+        let mut batch = Vec::new();
+        loop {
+            let is_last = tokio::select! {
+                () = self.fill(&mut batch) => false,
+                () = stopped(&mut stop) => true,
+            };
+            if is_last {
+                break;
+            }
+            self.send(&mut batch).await;
+        }
+        // Later spans are counted as dropped.
+        self.queue.close();
+        loop {
+            while batch.len() < self.max_batch
+                && let Ok(span) = self.queue.try_recv()
+            {
+                batch.push(span);
+            }
+            if batch.is_empty() {
+                return;
+            }
+            self.send(&mut batch).await;
+        }
+    }
+
+    /// Returns when the batch is full, or its first span has waited. Keeps its spans if it is
+    /// cancelled.
+    async fn fill(&mut self, batch: &mut Vec<FinishedSpan>) {
+        self.receive(batch).await;
+        let waited = sleep(self.delay);
+        tokio::pin!(waited);
+        while batch.len() < self.max_batch {
+            tokio::select! {
+                () = self.receive(batch) => {}
+                () = &mut waited => return,
+            }
+        }
+    }
+
+    async fn receive(&mut self, batch: &mut Vec<FinishedSpan>) {
+        let room = self.max_batch - batch.len();
+        if self.queue.recv_many(batch, room).await == 0 {
+            // All tracers are gone: only the end comes now.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn send(&mut self, batch: &mut Vec<FinishedSpan>) {
+        let spans: Vec<_> = batch.drain(..).map(|span| span.to_message()).collect();
+        let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
+        let origin = &self.delivery.origin;
+        let scope_spans = vec![ScopeSpans { scope: Some(origin.scope()), spans }];
+        let resource = Some(origin.resource.clone());
+        let request =
+            TraceRequest { resource_spans: vec![ResourceSpans { resource, scope_spans }] };
+        let rejected = self.delivery.send(request.encode_to_vec()).await;
+        self.dropped.inc_by(rejected.unwrap_or(count).min(count));
+    }
+}
+
+async fn export_metrics(
+    period: Duration,
+    mut delivery: Delivery,
+    read: impl Fn() -> Option<MetricsSnapshot>,
+) {
+    let mut stop = delivery.stop.clone();
+    let mut ticks = interval_at(tokio::time::Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_last = tokio::select! {
+            _ = ticks.tick() => false,
+            () = stopped(&mut stop) => true,
+        };
+        if let Some(snapshot) = read() {
+            let metrics = convert(&snapshot, SystemTime::now());
+            let scope = Some(delivery.origin.scope());
+            let scope_metrics = vec![ScopeMetrics { scope, metrics }];
+            let resource = Some(delivery.origin.resource.clone());
+            let resource_metrics = vec![ResourceMetrics { resource, scope_metrics }];
+            delivery.send(MetricsRequest { resource_metrics }.encode_to_vec()).await;
+        }
+        if is_last {
+            return;
+        }
+    }
+}

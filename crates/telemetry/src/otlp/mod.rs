@@ -1,0 +1,20 @@
+//! OpenTelemetry: metrics and spans to a collector, over OTLP with protobuf over HTTP.
+//!
+//! Metrics are read from the registry of the service, which is their only source. Spans hold words
+//! of the code and the ids of the caller's trace, and nothing else.
+
+mod collector;
+mod convert;
+mod exporter;
+mod messages;
+mod sampler;
+mod settings;
+mod span;
+mod trace_context;
+
+pub use exporter::Exporter;
+pub use settings::{
+    Destination, MetricSettings, OtlpError, OtlpSettings, Service, TlsFiles, TraceSettings,
+};
+pub use span::{Span, Tracer};
+pub use trace_context::RemoteParent;
