@@ -38,6 +38,7 @@ mod logging;
 mod mcp;
 mod monitoring;
 mod network;
+mod otlp;
 mod output;
 mod packaging;
 mod process_limits;

@@ -41,7 +41,7 @@ fn run(url: &str, arguments: &[&str]) -> Option<i32> {
     run_command(program).code
 }
 
-fn value(metrics: &str, name: &str) -> f64 {
+pub(crate) fn value(metrics: &str, name: &str) -> f64 {
     let line = metrics
         .lines()
         .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));

@@ -47,7 +47,8 @@ pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     // The settings of whoever runs the tests are not part of them.
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("EXEC_SERVER_") {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("EXEC_SERVER_") || name_text.starts_with("OTEL_") {
             command.env_remove(name);
         }
     }
