@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -19,16 +19,21 @@ impl AuditFile {
     /// regular files are taken.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(flags)
-            .open(path)?;
-        if !file.metadata()?.is_file() {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(flags);
+        let file = match options.read(true).open(path) {
+            // A file that may only be written is fine, too.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                options.read(false).open(path)?
+            }
+            opened => opened?,
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
-        Ok(Self { file, is_torn: false })
+        let is_torn = ends_within_a_line(&file, metadata.len());
+        Ok(Self { file, is_torn })
     }
 
     /// One `write`, so that several servers may share the file.
@@ -56,4 +61,11 @@ impl AuditFile {
     pub(super) fn mark_torn(&mut self) {
         self.is_torn = true;
     }
+}
+
+/// Whether the last record of a file is torn: the disk was full, or the server was killed.
+fn ends_within_a_line(file: &File, len: u64) -> bool {
+    let mut last = [0];
+    let end = len.checked_sub(1).map(|end| file.read_at(&mut last, end));
+    matches!(end, Some(Ok(1))) && last != *b"\n"
 }

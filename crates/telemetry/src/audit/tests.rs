@@ -1,3 +1,4 @@
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -98,6 +99,25 @@ fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
     log.flush();
     assert_eq!(writer.waiting(), 0);
     log.write_and_wait(&json!(1)).unwrap();
+}
+
+#[test]
+fn a_torn_record_is_noticed_when_the_file_is_opened() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("audit");
+    let tear = || {
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"torn\":").unwrap();
+    };
+    let log = log_at(&path);
+    log.write(&json!(1)).unwrap();
+    tear();
+    log.reopen().unwrap();
+    log.write(&json!(2)).unwrap();
+    tear();
+    log_at(&path).write(&json!(3)).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, "1\n{\"torn\":\n2\n{\"torn\":\n3\n");
 }
 
 #[test]
