@@ -116,6 +116,7 @@ fn trials() -> Vec<Trial> {
         a_file_beyond_its_limit_ends_the_writer,
         programs_are_killed_first_without_memory,
         a_keeper_without_limits_never_wakes,
+        a_keeper_that_has_ended_is_known_to_have,
     ]);
     trials.extend(plain![
         exit_codes_are_exact,

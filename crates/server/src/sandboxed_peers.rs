@@ -93,18 +93,21 @@ impl Known {
 
 async fn is_any_below(lineages: &[Lineage], sandboxed: &[ProcessLocation]) -> bool {
     let includes = |pid| lineages.iter().any(|lineage| lineage.includes(pid));
+    let is_below_this_server = includes(std::process::id());
     let mut starting = Vec::new();
     for process in sandboxed {
         match process.networked_tree() {
             NetworkedTree::No => {}
             NetworkedTree::KeptBy(keeper) if includes(keeper) => return true,
             NetworkedTree::KeptBy(_) => {}
+            NetworkedTree::Orphaned if is_below_this_server => return true,
+            NetworkedTree::Orphaned => {}
             NetworkedTree::Somewhere => return true,
             NetworkedTree::Starting => starting.push(process),
         }
     }
     // Whoever is not below this server is of none of its starts, and need not wait for them.
-    if !includes(std::process::id()) {
+    if !is_below_this_server {
         return false;
     }
     for process in starting {
@@ -112,9 +115,10 @@ async fn is_any_below(lineages: &[Lineage], sandboxed: &[ProcessLocation]) -> bo
         match process.networked_tree() {
             NetworkedTree::No => {}
             NetworkedTree::KeptBy(keeper) if !includes(keeper) => {}
-            NetworkedTree::KeptBy(_) | NetworkedTree::Starting | NetworkedTree::Somewhere => {
-                return true;
-            }
+            NetworkedTree::KeptBy(_)
+            | NetworkedTree::Starting
+            | NetworkedTree::Orphaned
+            | NetworkedTree::Somewhere => return true,
         }
     }
     false

@@ -20,6 +20,8 @@ pub enum NetworkedTree {
     /// Its program may run already.
     Starting,
     KeptBy(u32),
+    /// Its keeper has ended. What may be left of it is below this server.
+    Orphaned,
     /// It runs, and the PID of its keeper is unknown.
     Somewhere,
 }
@@ -54,9 +56,11 @@ impl ProcessLocation {
         }
         match &*shared.phase() {
             Phase::Starting { .. } => NetworkedTree::Starting,
-            Phase::Running { tree, .. } => {
-                tree.keeper().map_or(NetworkedTree::Somewhere, NetworkedTree::KeptBy)
-            }
+            Phase::Running { tree, .. } => match tree.keeper() {
+                Some(keeper) => NetworkedTree::KeptBy(keeper),
+                None if tree.has_lost_keeper() => NetworkedTree::Orphaned,
+                None => NetworkedTree::Somewhere,
+            },
             Phase::Over => NetworkedTree::No,
         }
     }

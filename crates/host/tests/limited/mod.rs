@@ -171,6 +171,20 @@ pub(crate) async fn programs_are_killed_first_without_memory(launcher: Launcher)
     running.emptied().await;
 }
 
+/// Else its tree could be anywhere, and a server refuses all clients that could be part of it.
+pub(crate) async fn a_keeper_that_has_ended_is_known_to_have(launcher: Launcher) {
+    let io = Io::Pipes { stdin: true };
+    let mut running = Running::start(&launcher, Command { io, ..shell("read line") }).await;
+    assert!(running.control.keeper().is_some() && !running.control.has_lost_keeper());
+    running.close_stdin();
+    running.emptied().await;
+    // Its number is free once the spawner has collected it.
+    while running.control.keeper().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert!(running.control.has_lost_keeper());
+}
+
 /// A keeper that has nothing to look at sleeps.
 pub(crate) async fn a_keeper_without_limits_never_wakes(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };

@@ -148,6 +148,16 @@ impl TreeControl {
         }
     }
 
+    /// Whether that process has ended. What may be left of the tree is below the spawner then, which
+    /// kills it.
+    pub fn has_lost_keeper(&self) -> bool {
+        match &self.target {
+            #[cfg(target_os = "linux")]
+            Target::Kept(link) => link.has_lost_keeper(),
+            Target::Group(_) => false,
+        }
+    }
+
     /// Signals the program's process group; nothing happens when the program has ended.
     pub fn signal(&self, signal: Signal) {
         match &self.target {

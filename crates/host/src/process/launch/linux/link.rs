@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 use rustix::process::{Signal as ProcessSignal, pidfd_send_signal};
@@ -80,6 +81,14 @@ impl KeeperLink {
         let keeper = self.keeper.as_ref()?.as_raw_fd();
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{keeper}")).ok()?;
         info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+    }
+
+    /// From then on [`keeper`](Self::keeper) has no number.
+    pub(in super::super) fn has_lost_keeper(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| {
+            let mut ended = [PollFd::new(keeper, PollFlags::IN)];
+            matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1))
+        })
     }
 
     /// A child of the same user may have stopped its keeper.
