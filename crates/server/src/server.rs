@@ -504,8 +504,12 @@ async fn tend(
     session.finished(&process);
     drop(permit);
     while !process.is_abandoned() {
-        tokio::time::sleep(CLOSED_RETENTION).await;
-        if session.is_ended() || session.has_delivered(&process) {
+        tokio::select! {
+            () = tokio::time::sleep(CLOSED_RETENTION) => {}
+            // Its output has no reader any more, and would only take memory.
+            () = session.ended() => break,
+        }
+        if session.has_delivered(&process) {
             break;
         }
     }
@@ -530,12 +534,12 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_process_that_is_forgotten_leaves_nothing_behind() {
+    /// A server whose client has a process that is over, and has all of its events.
+    async fn with_a_finished_process() -> (Arc<ServerState>, Connection, Weak<ManagedProcess>) {
         let server = Server::new(ServerConfig::default(), Launcher::plain());
         let state = Arc::clone(&server.state);
         let (mut ours, theirs) = memory();
-        let _serving = tokio::spawn(async move { server.serve(theirs).await });
+        tokio::spawn(async move { server.serve(theirs).await });
         for message in [
             r#"{"id":1,"method":"initialize","params":{"clientName":"t","acks":true}}"#,
             r#"{"method":"initialized"}"#,
@@ -563,6 +567,23 @@ mod tests {
             }
             Arc::downgrade(&process)
         };
+        (state, ours, process)
+    }
+
+    #[tokio::test]
+    async fn a_process_ends_with_its_session() {
+        let (state, mut ours, process) = with_a_finished_process().await;
+        ours.outgoing.push(br#"{"id":3,"method":"session/close","params":{}}"#);
+        ours.outgoing.flush().await.unwrap();
+        while process.strong_count() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(state.known_processes.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_is_forgotten_leaves_nothing_behind() {
+        let (state, _ours, process) = with_a_finished_process().await;
         tokio::time::pause();
         for _ in 0..100 {
             tokio::time::advance(CLOSED_RETENTION).await;

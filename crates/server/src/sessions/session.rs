@@ -297,6 +297,17 @@ impl Session {
         matches!(self.lock().attachment, Attachment::Ended)
     }
 
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) {
+        let mut changes = self.subscribe_attachment();
+        // Not by `wait_for`, which asks under the lock of the channel: changes are sent while the
+        // session is locked.
+        while !self.is_ended() {
+            // The sender lives in the session, so this cannot fail.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Everything up to `seq` has reached the client on this connection.
     pub(crate) fn acknowledge(&self, connection: ConnectionId, process_id: &str, seq: u64) {
         let state = self.lock();
