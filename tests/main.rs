@@ -55,6 +55,7 @@ mod service_manager;
 mod sessions;
 mod shutdown;
 mod slow_client;
+mod soak;
 mod start_options;
 mod stdin;
 mod support;

@@ -7,4 +7,4 @@ mod bypass;
 mod faults;
 mod neighbours;
 mod programs;
-mod world;
+pub(crate) mod world;

@@ -33,7 +33,7 @@ const OWN_LOOKUPS: [&str; 14] = [
 
 /// One contact: with which server, and what it was told.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
-pub(super) struct Contact(pub(super) String, pub(super) String);
+pub(crate) struct Contact(pub(crate) String, pub(crate) String);
 
 pub(super) struct World {
     /// First, so that it is gone before its network is.
@@ -193,7 +193,7 @@ pub(super) fn python() -> &'static str {
 }
 
 /// The servers, and the directory that they serve.
-fn start_servers() -> Result<(Running, TempDir), String> {
+pub(crate) fn start_servers() -> Result<(Running, TempDir), String> {
     let namespaces: &[&str] =
         if is_root() { &["--net", "--mount"] } else { &["-U", "-r", "--net", "--mount"] };
     let mut probe = command("unshare");
