@@ -8,9 +8,13 @@ check:
 test *arguments:
     cargo nextest run {{arguments}}
 
+# Load and faults on a server with everything switched on, for this many minutes. SOAK_SEED=N repeats a run.
+soak minutes:
+    SOAK_MINUTES={{minutes}} cargo nextest run --profile soak --release -p exec-server --test e2e --run-ignored only --no-capture -E 'test(=soak::soak_everything)'
+
 # The full counts of the tests that repeat something, in some minutes after the build.
-soak *arguments:
-    cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-relay -p exec-server-server --run-ignored only -E 'test(soak_)' {{arguments}}
+soak-counts *arguments:
+    cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-relay -p exec-server-server --run-ignored only -E 'test(soak_) - test(=soak::soak_everything)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-rendezvous --run-ignored only --no-capture -E 'test(a_hundred_thousand)' {{arguments}}
 

@@ -80,7 +80,7 @@ fn terminate_that_races_exit_gives_one_exit_and_one_close() {
 }
 
 #[test]
-#[ignore = "soak: 10,000 races, run by `just soak`"]
+#[ignore = "soak: 10,000 races, run by `just soak-counts`"]
 fn soak_terminate_that_races_exit_gives_one_exit_and_one_close() {
     terminate_races_exit(10_000);
 }

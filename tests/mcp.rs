@@ -43,13 +43,13 @@ async fn mcp_calls_through_run_survive_cuts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "thousands of cuts: `just soak`"]
+#[ignore = "thousands of cuts: `just soak-counts`"]
 async fn soak_mcp_calls_through_the_library() {
     through_the_library(SOAK_CUTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "thousands of cuts: `just soak`"]
+#[ignore = "thousands of cuts: `just soak-counts`"]
 async fn soak_mcp_calls_through_run() {
     through_run(SOAK_CUTS).await;
 }

@@ -368,9 +368,9 @@ fn usage(pid: u32) -> (f64, f64) {
     (resident / 1024.0, ticks / 100.0)
 }
 
-/// Prints figures: `just soak -E 'test(soak_a_thousand)' --no-capture`.
+/// Prints figures: `just soak-counts -E 'test(soak_a_thousand)' --no-capture`.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes the whole machine and prints figures: just soak"]
+#[ignore = "takes the whole machine and prints figures: just soak-counts"]
 async fn soak_a_thousand_sessions_with_tls_and_tokens() {
     const SESSIONS: usize = 1000;
     const PROCESSES: usize = 200;

@@ -74,13 +74,13 @@ fn faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
 }
 
 #[test]
-#[ignore = "soak: 100 rounds, run by `just soak`"]
+#[ignore = "soak: 100 rounds, run by `just soak-counts`"]
 fn soak_faults_of_nodes_and_nats_lose_and_double_nothing() {
     run(Routing::Direct, Rounds::Soak(100));
 }
 
 #[test]
-#[ignore = "soak: 100 rounds, run by `just soak`"]
+#[ignore = "soak: 100 rounds, run by `just soak-counts`"]
 fn soak_faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
     run(Routing::OverNats, Rounds::Soak(100));
 }

@@ -20,7 +20,7 @@ fn nothing_reaches_through_a_directory_that_becomes_a_symlink() {
 }
 
 #[test]
-#[ignore = "soak: 400,000 requests, run by `just soak`"]
+#[ignore = "soak: 400,000 requests, run by `just soak-counts`"]
 fn soak_nothing_reaches_through_a_directory_that_becomes_a_symlink() {
     race(27_000);
 }

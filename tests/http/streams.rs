@@ -125,7 +125,7 @@ fn a_client_that_does_not_read_holds_the_download_back() {
 }
 
 #[test]
-#[ignore = "soak: 1 GiB, run by `just soak`"]
+#[ignore = "soak: 1 GiB, run by `just soak-counts`"]
 fn soak_a_client_that_does_not_read_holds_the_download_back() {
     download_slowly(1 << 30);
 }

@@ -24,7 +24,7 @@ fn cuts_of_every_link_lose_and_double_nothing() {
 }
 
 #[test]
-#[ignore = "soak: 300 cuts of each link, run by `just soak`"]
+#[ignore = "soak: 300 cuts of each link, run by `just soak-counts`"]
 fn soak_cuts_of_every_link_lose_and_double_nothing() {
     run(300);
 }

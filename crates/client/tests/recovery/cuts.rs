@@ -137,7 +137,7 @@ async fn twenty_processes_survive_random_cuts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "10,000 cuts of each kind of process: `just soak`"]
+#[ignore = "10,000 cuts of each kind of process: `just soak-counts`"]
 async fn ten_thousand_cuts() {
     numbered_lines(10_000).await;
     echo(10_000).await;

@@ -24,7 +24,7 @@ fn nothing_leaves_the_policy_while_a_directory_is_exchanged_with_a_symlink() {
 }
 
 #[test]
-#[ignore = "soak: 100,000 rounds, run by `just soak`"]
+#[ignore = "soak: 100,000 rounds, run by `just soak-counts`"]
 fn soak_nothing_leaves_the_policy_while_a_directory_is_exchanged_with_a_symlink() {
     race(100_000);
 }

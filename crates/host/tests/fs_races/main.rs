@@ -18,7 +18,7 @@ fn nothing_leaves_the_tree_while_a_directory_is_exchanged_with_a_symlink() {
 }
 
 #[test]
-#[ignore = "soak: 400,000 rounds, run by `just soak`"]
+#[ignore = "soak: 400,000 rounds, run by `just soak-counts`"]
 fn soak_nothing_leaves_the_tree_while_a_directory_is_exchanged_with_a_symlink() {
     race(400_000);
 }

@@ -234,7 +234,7 @@ async fn a_slow_reader_of_256_mib_holds_the_server_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "soak: reads 1 GiB, run by `just soak`"]
+#[ignore = "soak: reads 1 GiB, run by `just soak-counts`"]
 async fn soak_a_slow_reader_of_1_gib_holds_the_server_back() {
     a_slow_reader_holds_the_server_back(1 << 30).await;
 }

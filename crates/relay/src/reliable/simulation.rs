@@ -218,7 +218,7 @@ fn every_record_arrives_once_and_in_order() {
 }
 
 #[test]
-#[ignore = "soak: a million seeds, run by `just soak`"]
+#[ignore = "soak: a million seeds, run by `just soak-counts`"]
 fn soak_every_record_arrives_once_and_in_order() {
     const SEEDS: u64 = 1_000_000;
     let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);

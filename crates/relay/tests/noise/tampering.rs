@@ -76,7 +76,7 @@ fn flipped_bits_in_message_2_are_refused() {
 }
 
 #[test]
-#[ignore = "soak: thousands of handshakes, run by `just soak`"]
+#[ignore = "soak: thousands of handshakes, run by `just soak-counts`"]
 fn soak_a_flipped_bit_in_any_byte_of_message_2_is_refused() {
     flip_message_2(1);
 }

@@ -31,7 +31,7 @@ async fn one_byte_writes_arrive_and_memory_stays_bounded() {
 }
 
 #[tokio::test]
-#[ignore = "soak: a million one-byte writes, run by `just soak`"]
+#[ignore = "soak: a million one-byte writes, run by `just soak-counts`"]
 async fn soak_one_byte_writes_arrive_and_memory_stays_bounded() {
     one_byte_writes(1_000_000).await;
 }

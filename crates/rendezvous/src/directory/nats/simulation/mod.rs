@@ -111,7 +111,7 @@ fn a_seed_gives_the_same_run() {
 }
 
 #[test]
-#[ignore = "100,000 environments on 50 nodes: `just soak`"]
+#[ignore = "100,000 environments on 50 nodes: `just soak-counts`"]
 fn a_hundred_thousand_environments_come_back() {
     println!("{}", Report::HEADINGS);
     for (name, failures) in [
