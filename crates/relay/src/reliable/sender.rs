@@ -33,8 +33,10 @@ pub(super) struct Sender {
     bytes: usize,
     peer: Peer,
     round_trip: RoundTrip,
-    /// Timeouts since a round trip was measured.
+    /// Losses that were noticed by a timeout since a round trip was measured; each doubles the timeout.
     timeouts: u32,
+    /// When the last of them was noticed. Records that were sent earlier belong to the same loss.
+    last_loss: Option<Instant>,
     retransmissions: u64,
 }
 
@@ -61,11 +63,11 @@ impl Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Not sent, or to be sent again.
-    Due {
-        before: bool,
-    },
+    Due { before: bool },
     UnderWay {
         since: Instant,
+        /// It is taken for lost then.
+        until: Instant,
         path: Path,
     },
     /// The peer has it, and lacks an earlier one.
@@ -102,6 +104,7 @@ impl Default for Sender {
             peer: Peer::Silent,
             round_trip: RoundTrip::default(),
             timeouts: 0,
+            last_loss: None,
             retransmissions: 0,
         }
     }
@@ -206,7 +209,7 @@ impl Sender {
     }
 
     fn measure(&mut self, index: usize, now: Instant) {
-        if let Some(Record { state: State::UnderWay { since, path: Path::Sample }, .. }) =
+        if let Some(Record { state: State::UnderWay { since, path: Path::Sample, .. }, .. }) =
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
@@ -242,9 +245,20 @@ impl Sender {
         if self.poll_timeout().is_none_or(|moment| moment > now) {
             return;
         }
-        let timeout = self.timeout();
-        self.timeouts = self.timeouts.saturating_add(1);
-        self.send_again(|since| since + timeout <= now);
+        let last_loss = self.last_loss;
+        let is_new_loss = self.records.iter().any(|record| match record.state {
+            State::UnderWay { since, until, .. } => {
+                until <= now && last_loss.is_none_or(|last_loss| since >= last_loss)
+            }
+            State::Due { .. } | State::Received => false,
+        });
+        // A burst that was lost as a whole times out record by record. If each of them doubled the
+        // timeout, its repair would take many seconds.
+        if is_new_loss {
+            self.timeouts = self.timeouts.saturating_add(1);
+            self.last_loss = Some(now);
+        }
+        self.send_again(|until| until <= now);
     }
 
     /// A record that was sent twice does not tell which of the two arrived, and one behind a lost record
@@ -252,10 +266,10 @@ impl Sender {
     /// look like a long round trip, after which the next loss would be noticed late.
     fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
         for record in &mut self.records {
-            if let State::UnderWay { since, .. } = record.state {
-                record.state = match is_lost(since) {
+            if let State::UnderWay { since, until, .. } = record.state {
+                record.state = match is_lost(until) {
                     true => State::Due { before: true },
-                    false => State::UnderWay { since, path: Path::MayBeLost },
+                    false => State::UnderWay { since, until, path: Path::MayBeLost },
                 };
             }
         }
@@ -266,11 +280,11 @@ impl Sender {
         if self.peer != Peer::Acknowledges {
             return None;
         }
-        let oldest = self.records.iter().find_map(|record| match record.state {
-            State::UnderWay { since, .. } => Some(since),
+        let timeouts = self.records.iter().filter_map(|record| match record.state {
+            State::UnderWay { until, .. } => Some(until),
             State::Due { .. } | State::Received => None,
         });
-        oldest.map(|since| since + self.timeout())
+        timeouts.min()
     }
 
     fn timeout(&self) -> Duration {
@@ -288,8 +302,9 @@ impl Sender {
             _ if self.records.iter().any(Record::may_be_lost) => Path::BehindLost,
             _ => Path::Sample,
         };
+        let until = now + self.timeout();
         let record = &mut self.records[index];
-        record.state = State::UnderWay { since: now, path };
+        record.state = State::UnderWay { since: now, until, path };
         let seq = u32::try_from(self.first_seq + index as u64).ok()?;
         Some((seq, record.bytes.clone()))
     }
@@ -402,6 +417,27 @@ mod tests {
             assert!(!sender.records.is_empty());
         }
         assert_eq!(sender.poll_timeout(), Some(now + SHORTEST_TIMEOUT));
+    }
+
+    #[test]
+    fn a_burst_that_is_lost_is_sent_again_within_one_timeout() {
+        const PAUSE: Duration = Duration::from_millis(5);
+        let start = Instant::now();
+        let mut sender = sent(1, start);
+        sender.handle_ack(Acknowledgement::default(), true, start);
+        let mut now = start;
+        for _ in 0..40 {
+            now += PAUSE;
+            sender.send(Bytes::from_static(b"x")).unwrap();
+            due(&mut sender, now);
+        }
+        let mut sent_again = 0;
+        while let Some(timeout) = sender.poll_timeout().filter(|it| *it <= now + FIRST_TIMEOUT) {
+            sender.handle_timeout(timeout);
+            sent_again += due(&mut sender, timeout).len();
+        }
+        assert_eq!(sent_again, 41);
+        assert_eq!(sender.poll_timeout(), Some(start + 3 * FIRST_TIMEOUT), "doubled once");
     }
 
     #[test]
