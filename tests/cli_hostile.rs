@@ -141,6 +141,11 @@ fn result(method: &str, params: &Value) -> Option<Value> {
         "session/list" | "process/list" | "environment/info" => {
             return Some(overview(method, params));
         }
+        "server/status" => json!({"version": HOSTILE, "uptimeMs": u64::MAX, "listeners": [HOSTILE],
+            "sessions": {"attached": 1, "detached": 0}, "processes": {"running": 1, "finished": 0},
+            "limits": {"tier": "rlimit", "obstacle": HOSTILE}, "refusals": [
+                {"atMs": u64::MAX, "count": 2, "what": "request", "reason": HOSTILE,
+                    "address": HOSTILE, "subject": HOSTILE, "method": HOSTILE}]}),
         "process/start" => {
             let late = (params["argv"][0] == "late").then_some(1);
             json!({"processId": params["processId"], "sandboxType": "none", "timeoutMs": late})
@@ -299,6 +304,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("shell", "the sandbox seems to have denied H"),
     ("ps -a", "both"),
     ("ps -a --json", "both"),
+    ("status", "(2 times)"),
+    ("status --json", "refusals"),
     ("logs shared", "plain"),
     ("logs --json shared", "exitCode"),
     ("logs -f lost", "lost sight of \"lost\""),

@@ -57,6 +57,7 @@ mod shutdown;
 mod slow_client;
 mod soak;
 mod start_options;
+mod status;
 mod stdin;
 mod support;
 mod terminals;

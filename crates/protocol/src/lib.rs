@@ -28,6 +28,7 @@ mod process;
 mod sandbox;
 mod server_requests;
 mod spare;
+mod status;
 
 pub use base64::Base64Bytes;
 pub use bounds::{MAX_JSON_DEPTH, MAX_JSON_VALUES, MAX_MESSAGE_BYTES};
@@ -108,3 +109,6 @@ pub use server_requests::{
     server_request,
 };
 pub use spare::{recycle, release_spare};
+pub use status::{
+    LimitsStatus, ProcessCounts, RecentRefusal, RefusedThing, ServerStatus, SessionCounts,
+};

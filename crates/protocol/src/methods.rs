@@ -16,9 +16,9 @@ use crate::{
     FsWalkParams, FsWalkResponse, FsWatchParams, FsWriteBlockParams, FsWriteFileParams,
     FsWriteFileResponse, HttpCancelParams, HttpRequestParams, HttpResponse, InitializeParams,
     InitializeResponse, ListParams, ListResponse, ObserveParams, ProcessIdParams, ReadParams,
-    ReadResponse, ResizeParams, RpcError, SessionCloseParams, SessionListResponse, SignalParams,
-    SnapshotResponse, StartParams, StartResponse, TerminateParams, TerminateResponse, WaitParams,
-    WaitResponse, WriteParams, WriteResponse,
+    ReadResponse, ResizeParams, RpcError, ServerStatus, SessionCloseParams, SessionListResponse,
+    SignalParams, SnapshotResponse, StartParams, StartResponse, TerminateParams, TerminateResponse,
+    WaitParams, WaitResponse, WriteParams, WriteResponse,
 };
 
 /// The longest `processId`, `writeId` or `clientName`.
@@ -46,12 +46,14 @@ pub enum Replay {
     Never,
 }
 
-/// Whether a request acts, or only looks. Observers may only look.
+/// Whether a request acts, or only looks, and at what. Observers may only look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Reads,
     /// Changes files, processes or sessions, or acts on other machines.
     Changes,
+    /// Looks at the whole server. Only its operator may.
+    Administers,
 }
 
 /// A method as a type: what a client calls and a server answers.
@@ -203,6 +205,7 @@ macro_rules! for_each_method {
             SessionList session_list = "session/list", Ordinary, Idempotent, Reads: Empty => SessionListResponse;
             EnvironmentInfo environment_info = "environment/info", Control, Idempotent, Reads: Empty => EnvironmentInfo;
             EnvironmentStatus environment_status = "environment/status", Control, Idempotent, Reads: Empty => EnvironmentStatus;
+            ServerStatus server_status = "server/status", Control, Idempotent, Administers: Empty => ServerStatus;
             ProcessStart process_start = "process/start", Ordinary, Never, Changes: StartParams => StartResponse;
             ProcessRead process_read = "process/read", Waiting, Idempotent, Reads: ReadParams => ReadResponse;
             ProcessWrite process_write = "process/write", Ordinary, WithWriteId, Changes: WriteParams => WriteResponse;

@@ -106,7 +106,22 @@ impl Principal {
 
     #[must_use]
     pub fn may(&self, effect: Effect) -> bool {
-        effect == Effect::Reads || self.role != Role::Observer
+        match effect {
+            Effect::Reads => true,
+            Effect::Changes => self.role != Role::Observer,
+            Effect::Administers => self.is_operator(),
+        }
+    }
+
+    /// Whether this is the operator: a client with the role, or one that can do whatever the
+    /// server's user can. A capability token is the only one of its server. It never expires; a
+    /// signed token always does.
+    fn is_operator(&self) -> bool {
+        match (self.role, &self.subject) {
+            (Role::Admin, _) | (Role::Owner, Subject::LocalUser) => true,
+            (Role::Owner, Subject::Token(_)) => self.expires.is_none(),
+            _ => false,
+        }
     }
 
     /// Whether the sessions of `owner` exist for this principal.
@@ -199,5 +214,26 @@ mod tests {
         let observer = Principal { role: Role::Observer, ..alice() };
         assert!(observer.may(Effect::Reads) && !observer.may(Effect::Changes));
         assert!(alice().may(Effect::Changes));
+    }
+
+    #[test]
+    fn the_operator_is_an_admin_or_can_act_as_the_servers_user() {
+        let is_operator = |principal: &Principal| principal.may(Effect::Administers);
+        let admin = Principal { role: Role::Admin, ..alice() };
+        let capability = Principal::new(Subject::Token([7; 32]));
+        for operator in [&admin, &capability, &Principal::local()] {
+            assert!(is_operator(operator), "{operator:?}");
+        }
+        let nameless = Principal { expires: Some(SystemTime::UNIX_EPOCH), ..capability.clone() };
+        let observer = Principal { role: Role::Observer, ..Principal::local() };
+        let others = [
+            Subject::OtherUser(Some(7)),
+            Subject::Certificate("a".into()),
+            Subject::Relayed(Some("a".into())),
+        ];
+        let others = others.map(Principal::new);
+        for other in others.iter().chain([&alice(), &nameless, &observer]) {
+            assert!(!is_operator(other), "{other:?}");
+        }
     }
 }

@@ -9,7 +9,10 @@ use exec_server_host::http::{HttpClient, ProtectedVariables};
 use exec_server_host::process::launch::{LaunchError, Launcher};
 use exec_server_host::process::{LogTotals, StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
-use exec_server_protocol::{ErrorKind, ErrorSubject, RpcError, ServerLink};
+use exec_server_protocol::{
+    ErrorKind, ErrorSubject, LimitsStatus, ProcessCounts, RpcError, ServerLink, ServerStatus,
+    SessionCounts,
+};
 use exec_server_telemetry::MetricsSnapshot;
 use exec_server_transport::{Connection, Full, MemoryBudget, SubjectLimits, SubjectPermit};
 use tokio::runtime;
@@ -19,7 +22,7 @@ use tokio::time::Instant;
 use crate::ServerConfig;
 use crate::active_requests::{ActiveRequest, ActiveRequests};
 use crate::adapter::{
-    FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started,
+    FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started, wire_tier,
 };
 use crate::connection::{self, ClientConnection, ConnectionId, FLUSH_TIMEOUT};
 use crate::connections::Connections;
@@ -54,6 +57,7 @@ pub struct Server {
 pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
     pub(crate) telemetry: Arc<Telemetry>,
+    started: Instant,
     /// What the logs of all processes hold.
     pub(crate) log_totals: Arc<LogTotals>,
     pub(crate) launcher: Launcher,
@@ -119,6 +123,7 @@ impl Server {
             LogTotals::bounded(config.max_retained_output_bytes, config.max_spilled_output_bytes);
         let state = ServerState {
             telemetry,
+            started: Instant::now(),
             log_totals: Arc::new(log_totals),
             config,
             launcher,
@@ -314,6 +319,30 @@ impl ServerState {
             gauges.finished_processes += finished;
         }
         gauges
+    }
+
+    /// The result of `server/status`.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let gauges = self.gauges();
+        let limits = self.launcher.limits();
+        ServerStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            listeners: self.telemetry.listeners().to_vec(),
+            sessions: SessionCounts {
+                attached: gauges.attached_sessions,
+                detached: gauges.detached_sessions,
+            },
+            processes: ProcessCounts {
+                running: gauges.running_processes,
+                finished: gauges.finished_processes,
+            },
+            limits: LimitsStatus {
+                tier: wire_tier(limits.tier),
+                obstacle: limits.obstacle.as_deref().map(str::to_owned),
+            },
+            refusals: self.telemetry.recent_refusals(),
+        }
     }
 
     /// How long a session may live without a connection: what its client asked for, within reason.

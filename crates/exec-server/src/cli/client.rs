@@ -26,6 +26,7 @@ pub(crate) enum ClientCommand {
     Kill(Kill),
     Wait(Wait),
     Forget(Forget),
+    Status(Status),
     #[command(flatten)]
     Files(FileCommand),
     Http(Http),
@@ -42,6 +43,7 @@ impl ClientCommand {
             | Self::Kill(Kill { server, .. })
             | Self::Wait(Wait { server, .. })
             | Self::Forget(Forget { server, .. })
+            | Self::Status(Status { server, .. })
             | Self::Http(Http { server, .. }) => server,
             Self::Files(command) => command.server_mut(),
         }
@@ -294,6 +296,21 @@ pub(crate) struct Forget {
     /// The name of a process, or SESSION/NAME if the name is not unique
     #[arg(required_unless_present = "all", value_name = "NAME")]
     pub(crate) names: Vec<String>,
+}
+
+/// Show the state of a running server to its operator
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It shows version, uptime, listeners, sessions, processes, the tier of limits and recent refusals.
+A signed token needs the role admin; a capability token needs none.
+
+Example: exec-server status --connect wss://box.example:7777 --token-file admin.token")]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) server: ServerChoice,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

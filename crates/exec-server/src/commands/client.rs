@@ -11,7 +11,8 @@ use super::run::options;
 use super::servers::Servers;
 use super::wording::{UsageError, one_line};
 use super::{
-    attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, wait, watch,
+    attach, cat, cp, forget, grep, http, kill, logs, ls, mkdir, ps, rm, run, shell, status, wait,
+    watch,
 };
 use crate::cli::client::{ClientCommand, Forget, Kill, Ps, ServerChoice};
 use crate::cli::files::FileCommand;
@@ -61,6 +62,7 @@ fn failure_of(command: &ClientCommand) -> ExitStatus {
         | ClientCommand::Logs(_)
         | ClientCommand::Kill(_)
         | ClientCommand::Forget(_)
+        | ClientCommand::Status(_)
         | ClientCommand::Files(_)
         | ClientCommand::Http(_) => ExitStatus::FAILURE,
     }
@@ -78,6 +80,7 @@ async fn perform(command: &ClientCommand) -> anyhow::Result<ExitStatus> {
             })
             .await
         }
+        ClientCommand::Status(status) => status::run(status).await,
         ClientCommand::Logs(logs) => {
             let act = async |client: &_, listed: Vec<Listed>| {
                 logs::run(client, listing::find(&listed, &logs.name)?, logs).await

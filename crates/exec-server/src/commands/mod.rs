@@ -29,6 +29,7 @@ mod servers;
 mod shell;
 mod start_network;
 mod starting;
+mod status;
 pub(crate) mod token;
 mod wait;
 mod watch;

@@ -178,6 +178,9 @@ async fn serve_listeners(
         Some(listener) if settings.discoverable => publish(listener),
         _ => None,
     };
+    monitor
+        .telemetry
+        .listens_on(listeners.iter().map(|listener| listener.local_url().to_string()).collect());
     announce(&listeners).map_err(ServeError::Announce)?;
     if let [only] = &listeners[..]
         && door.is_open_to_own_user(only)

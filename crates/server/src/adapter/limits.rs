@@ -72,11 +72,7 @@ impl GrantedLimits {
         if self.values.is_empty() {
             return None;
         }
-        let tier = match self.tier {
-            HostTier::Cgroup => LimitsTier::Cgroup,
-            HostTier::Systemd => LimitsTier::Systemd,
-            HostTier::Sampling | HostTier::ProcessOnly => LimitsTier::Rlimit,
-        };
+        let tier = wire_tier(self.tier);
         let not_enforced = self.of_host().not_enforced(self.tier).into_iter().map(name).collect();
         Some(EffectiveLimits::new(tier, self.values, not_enforced))
     }
@@ -85,6 +81,15 @@ impl GrantedLimits {
         // A shorter deadline of the start is not a limit that was reached.
         let is_wall = timed_out && self.values.wall_time_ms == self.timeout_ms;
         exit.limits_hit.iter().map(name).chain(is_wall.then_some(LimitName::WallTime)).collect()
+    }
+}
+
+/// The tier in the words of the protocol.
+pub(crate) fn wire_tier(tier: HostTier) -> LimitsTier {
+    match tier {
+        HostTier::Cgroup => LimitsTier::Cgroup,
+        HostTier::Systemd => LimitsTier::Systemd,
+        HostTier::Sampling | HostTier::ProcessOnly => LimitsTier::Rlimit,
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_protocol::{
-    Call, CloseStdinResponse, Empty, Enforcement, EnvironmentStatus, ErrorKind, ErrorSubject,
-    ExecParams, ExecResponse, ExecWriteResponse, ListParams, Method, ObserveParams, Principal,
-    ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams, SessionInfo,
-    SessionListResponse, SignalParams, StartParams, StartResponse, Status, TerminalSize,
-    TerminateParams, TerminateResponse, TraceContext, WaitParams, WriteParams, WriteResponse,
-    WriteStatus, rpc,
+    Call, CloseStdinResponse, Effect, Empty, Enforcement, EnvironmentStatus, ErrorKind,
+    ErrorSubject, ExecParams, ExecResponse, ExecWriteResponse, ListParams, Method, ObserveParams,
+    Principal, ReadParams, ResizeParams, Role, RpcError, SandboxType, SessionCloseParams,
+    SessionInfo, SessionListResponse, SignalParams, StartParams, StartResponse, Status,
+    TerminalSize, TerminateParams, TerminateResponse, TraceContext, WaitParams, WriteParams,
+    WriteResponse, WriteStatus, rpc,
 };
 
 mod events;
@@ -126,6 +126,7 @@ impl Dispatcher {
             Call::SessionClose(params) => self.session_close(session, &params, to),
             Call::SessionList(_) => to.send::<rpc::SessionList>(Ok(self.session_list())),
             Call::EnvironmentInfo(_) => self.environment_info(to),
+            Call::ServerStatus(_) => to.send::<rpc::ServerStatus>(Ok(self.state.status())),
             Call::EnvironmentStatus(_) => to.send::<rpc::EnvironmentStatus>(Ok(READY)),
             Call::ProcessStart(params) => self.start(session, params, to),
             Call::ProcessRead(params) => self.read(session, params, to),
@@ -478,7 +479,13 @@ pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcEr
         return Ok(());
     }
     let method = call.method().name();
-    let message = format!("{method} is not allowed: the role of this client is observer");
+    let message = match call.effect() {
+        Effect::Administers => format!(
+            "{method} is for the operator: use a token with the role admin, or be the server's user \
+             on a listener without credentials"
+        ),
+        _ => format!("{method} is not allowed: the role of this client is observer"),
+    };
     Err(RpcError::invalid_request(message).with_kind(ErrorKind::Forbidden))
 }
 

@@ -1,21 +1,22 @@
-//! What operators see of a server: metrics that count it, traces of its requests, and an audit log
-//! that says who did what.
+//! What operators see of a server: metrics that count it, traces of its requests, an audit log that
+//! says who did what, and the listeners and recent refusals of `server/status`.
 //!
 //! The rest of the server reports each event here, once. Metrics and traces never hold a name that
 //! a client chose; the audit log holds command lines and paths only if the operator asked for them.
 
 mod metrics;
 mod record;
+mod refusals;
 mod request;
 mod trace;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use exec_server_host::network::gate::{DecisionRecord, Verdict};
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::launch::{EndedBy, ExitRecord};
-use exec_server_protocol::{ErrorKind, Method, RpcError};
+use exec_server_protocol::{ErrorKind, Method, RecentRefusal, RpcError};
 use exec_server_telemetry::otlp::Tracer;
 use exec_server_telemetry::{
     AuditLog, MetricsRegistry, MetricsSnapshot, RefusalLine, RefusalLines,
@@ -26,6 +27,7 @@ use crate::connection::ClientConnection;
 use crate::sessions::Session;
 use metrics::ServerMetrics;
 use record::{Event, Record};
+use refusals::RecentRefusals;
 
 pub(crate) use request::RequestRecord;
 pub(crate) use trace::LaunchSpan;
@@ -45,7 +47,11 @@ pub struct Audit {
 pub struct Telemetry {
     pub(crate) metrics: ServerMetrics,
     audit: Option<Audit>,
-    refusals: Mutex<RefusalLines>,
+    /// Lines of the audit log about refused clients.
+    refusal_lines: Mutex<RefusalLines>,
+    refusals: RecentRefusals,
+    /// The URLs of the listeners, once they are known.
+    listeners: OnceLock<Vec<String>>,
     tracer: Option<Tracer>,
 }
 
@@ -67,13 +73,32 @@ pub(crate) enum SessionEvent {
 impl Telemetry {
     #[must_use]
     pub fn new(audit: Option<Audit>) -> Self {
-        let refusals = Mutex::default();
-        Self { metrics: ServerMetrics::new(), audit, refusals, tracer: None }
+        Self {
+            metrics: ServerMetrics::new(),
+            audit,
+            refusal_lines: Mutex::default(),
+            refusals: RecentRefusals::default(),
+            listeners: OnceLock::new(),
+            tracer: None,
+        }
     }
 
     /// Requests are traced from now on.
     pub fn set_tracer(&mut self, tracer: Tracer) {
         self.tracer = Some(tracer);
+    }
+
+    /// The server listens there. Only the first call counts.
+    pub fn listens_on(&self, urls: Vec<String>) {
+        let _ = self.listeners.set(urls);
+    }
+
+    pub(crate) fn listeners(&self) -> &[String] {
+        self.listeners.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn recent_refusals(&self) -> Vec<RecentRefusal> {
+        self.refusals.list()
     }
 
     /// For metrics of the program around the server.
@@ -85,7 +110,8 @@ impl Telemetry {
     /// A listener refused a client.
     pub fn connection_refused(&self, refusal: &Refusal) {
         self.metrics.refused_connections.of(refusal.reason.label()).inc();
-        let line = self.refusals().next(Instant::now());
+        self.refusals.connection(refusal, SystemTime::now());
+        let line = self.refusal_lines().next(Instant::now());
         match line {
             RefusalLine::LeaveOut => return,
             RefusalLine::WriteWithSummary { left_out } => self.summarize_refusals(left_out),
@@ -223,7 +249,7 @@ impl Telemetry {
 
     /// The last records of a server that ends.
     pub fn flush(&self) {
-        let left_out = self.refusals().take_left_out();
+        let left_out = self.refusal_lines().take_left_out();
         if left_out > 0 {
             self.summarize_refusals(left_out);
         }
@@ -232,8 +258,8 @@ impl Telemetry {
         }
     }
 
-    fn refusals(&self) -> MutexGuard<'_, RefusalLines> {
-        self.refusals.lock().expect("no code panics while it holds the refusals")
+    fn refusal_lines(&self) -> MutexGuard<'_, RefusalLines> {
+        self.refusal_lines.lock().expect("no code panics while it holds the refusals")
     }
 
     fn shows_commands(&self) -> bool {

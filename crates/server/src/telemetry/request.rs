@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use exec_server_protocol::{Call, Effect, ErrorKind, Method, PathUri, RpcError, TraceContext};
 use exec_server_telemetry::short;
@@ -151,6 +151,11 @@ impl RequestRecord {
         }
         let seconds = self.began.elapsed().as_secs_f64();
         self.telemetry.metrics.answered(self.method, kind.as_ref(), seconds);
+        let refusal = kind.as_ref().filter(|kind| REFUSALS.contains(kind));
+        if let Some(kind) = refusal {
+            let (reason, now) = (known_word(kind), SystemTime::now());
+            self.telemetry.refusals.request(reason, self.method, &self.connection, now);
+        }
         if !self.telemetry.is_audited() {
             return;
         }
@@ -158,8 +163,8 @@ impl RequestRecord {
             Some(details) => (details.subject.changes_file, details.subject.was_announced),
             None => (false, false),
         };
-        let event = match (self.method, &kind) {
-            (_, Some(kind)) if is_refusal(kind) => Event::Refused,
+        let event = match (self.method, refusal) {
+            (_, Some(_)) => Event::Refused,
             (Some(Method::ProcessStart | Method::CommandExec), _) => Event::Start,
             _ if changes_file => Event::File,
             _ if was_announced => Event::Request,

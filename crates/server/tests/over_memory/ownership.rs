@@ -47,7 +47,10 @@ fn naming(method: Method, session: &str, process: &str) -> Value {
     match method {
         Method::Initialize => json!({ "clientName": "thief", "resumeSessionId": session }),
         Method::SessionClose => json!({ "sessionId": session }),
-        Method::SessionList | Method::EnvironmentInfo | Method::EnvironmentStatus => json!({}),
+        Method::SessionList
+        | Method::EnvironmentInfo
+        | Method::EnvironmentStatus
+        | Method::ServerStatus => json!({}),
         Method::ProcessStart => json!({
             "processId": process, "argv": ["/nonexistent/program"], "cwd": "file:///",
             "claimName": true,

@@ -1,0 +1,77 @@
+//! The state of a running server, for its operator (ours).
+
+use serde::{Deserialize, Serialize};
+
+use crate::LimitsTier;
+
+/// The server as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerStatus {
+    pub version: String,
+    pub uptime_ms: u64,
+    /// The URLs that it listens on. A server on stdio has none.
+    pub listeners: Vec<String>,
+    pub sessions: SessionCounts,
+    pub processes: ProcessCounts,
+    pub limits: LimitsStatus,
+    /// Oldest first. The server keeps a small number of them.
+    pub refusals: Vec<RecentRefusal>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCounts {
+    pub attached: usize,
+    pub detached: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessCounts {
+    pub running: usize,
+    /// Those that can still be read.
+    pub finished: usize,
+}
+
+/// How the limits of processes are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStatus {
+    pub tier: LimitsTier,
+    /// Why the kernel does not bound whole trees, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
+}
+
+/// A client or a request that was refused, once or several times in the same way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecentRefusal {
+    /// The last time, since 1970.
+    pub at_ms: u64,
+    pub count: u64,
+    pub what: RefusedThing,
+    /// The reason that the metrics have, or the kind of the error.
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RefusedThing {
+    Connection,
+    Request,
+}
+
+impl RefusedThing {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Request => "request",
+        }
+    }
+}
