@@ -2,6 +2,8 @@
 
 mod guest;
 
+use std::os::unix::net::UnixListener;
+
 use serde_json::{Value, json};
 
 use crate::support::daemons::marker;
@@ -158,4 +160,21 @@ fn doctor_names_the_tier() {
     let detail = limits["detail"].as_str().unwrap();
     assert!(detail.starts_with("tier "), "{detail}");
     assert!(detail.contains("tier cgroup") || detail.contains("Delegate=yes"), "{detail}");
+}
+
+#[test]
+fn a_service_manager_that_does_not_answer_changes_only_the_tier() {
+    let directory = tempfile::tempdir().unwrap();
+    // A socket without a listener.
+    drop(UnixListener::bind(directory.path().join("bus")).unwrap());
+    let run = |arguments: &[&str]| {
+        let mut program = command(PROGRAM);
+        program.args(arguments).env("XDG_RUNTIME_DIR", directory.path());
+        run_command(program)
+    };
+    let limited = run(&["run", "--limit", "pids=50", "--", "echo", "limited"]);
+    assert_eq!((limited.code, limited.stdout.as_str()), (Some(0), "limited\n"), "{limited:?}");
+    let doctor = run(&["doctor", "--json"]).stdout;
+    let said = ["tier cgroup", "systemd-run made no scope", "systemd-run is not installed"];
+    assert!(said.iter().any(|text| doctor.contains(text)), "{doctor}");
 }

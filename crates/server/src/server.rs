@@ -160,6 +160,11 @@ impl Server {
         }
     }
 
+    /// For a server that stays: no request with limits waits until their tier is known.
+    pub fn prepare_limits(&self) {
+        self.state.launcher.prepare_limits();
+    }
+
     /// Serves a connection to its end.
     pub async fn serve(&self, connection: Connection) {
         connection::serve(Arc::clone(&self.state), connection).await;

@@ -190,6 +190,7 @@ async fn serve_listeners(
     door.explain(settings, &listeners);
     let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
     monitor.watch(&server);
+    server.prepare_limits();
     let remote = match remote {
         Some(remote) => Some(remote.serve_with(&server).await?),
         None => None,

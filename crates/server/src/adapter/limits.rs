@@ -15,7 +15,8 @@ use super::start::StartContext;
 #[derive(Debug, Clone)]
 pub(crate) struct GrantedLimits {
     values: LimitValues,
-    tier: HostTier,
+    /// `None` if nothing is limited.
+    tier: Option<HostTier>,
     timeout_ms: Option<u64>,
 }
 
@@ -31,12 +32,6 @@ impl GrantedLimits {
         asked.check().map_err(|error| {
             RpcError::invalid_params(error.to_string()).with_kind(ErrorKind::BadLimits)
         })?;
-        let support = context.launcher.limits();
-        if let Some(RequiredLimits::Cgroup) = request.and_then(|request| request.required)
-            && !support.is_kept_by_kernel()
-        {
-            return Err(unavailable(&support));
-        }
         let values = asked
             .or(config.default_limits)
             .lowered_to(config.max_limits)
@@ -46,7 +41,15 @@ impl GrantedLimits {
             (Some(timeout), Some(wall)) => Some(timeout.min(wall)),
             (timeout, wall) => timeout.or(wall),
         };
-        Ok(Self { values, tier: support.tier, timeout_ms })
+        let is_required =
+            request.and_then(|request| request.required) == Some(RequiredLimits::Cgroup);
+        // Only where it matters: the first time it is asked for, it may have to be found out.
+        let support = (is_required || !values.is_empty()).then(|| context.launcher.limits());
+        if let Some(support) = support.as_ref().filter(|it| is_required && !it.is_kept_by_kernel())
+        {
+            return Err(unavailable(support));
+        }
+        Ok(Self { values, tier: support.map(|support| support.tier), timeout_ms })
     }
 
     /// All but the wall time, which is the deadline of the process.
@@ -72,9 +75,9 @@ impl GrantedLimits {
         if self.values.is_empty() {
             return None;
         }
-        let tier = wire_tier(self.tier);
-        let not_enforced = self.of_host().not_enforced(self.tier).into_iter().map(name).collect();
-        Some(EffectiveLimits::new(tier, self.values, not_enforced))
+        let tier = self.tier?;
+        let not_enforced = self.of_host().not_enforced(tier).into_iter().map(name).collect();
+        Some(EffectiveLimits::new(wire_tier(tier), self.values, not_enforced))
     }
 
     pub(super) fn hit(&self, exit: &ExitRecord, timed_out: bool) -> Vec<LimitName> {

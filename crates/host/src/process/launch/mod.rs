@@ -109,7 +109,14 @@ impl Launcher {
         }
     }
 
-    /// How the limits of trees are kept here.
+    /// Finds out how limits are kept, on a thread of its own, so that no later call has to wait.
+    pub fn prepare_limits(&self) {
+        let launcher = self.clone();
+        // Without a thread the first one waits.
+        let _ = std::thread::Builder::new().name("limits".into()).spawn(move || launcher.limits());
+    }
+
+    /// How the limits of trees are kept here. The first call may wait for the user's service manager.
     pub fn limits(&self) -> LimitsSupport {
         match &self.mechanism {
             #[cfg(target_os = "linux")]

@@ -8,7 +8,8 @@
 //!
 //! A cgroup with controllers for its children has no processes itself, so the server moves into a leaf.
 //! [`Delegated::take`] does that in the server, before there are other processes; a [`Leaf`] belongs to a
-//! keeper.
+//! keeper. Where the server has no such group, a spawner in a scope of the user's service manager
+//! takes that of the scope in the same way, and is there in place of the server.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -30,7 +31,7 @@ const MOST_PIDS: u64 = 4_194_303;
 /// How often to try to remove a leaf whose last process is just leaving it.
 const REMOVALS: u32 = 20;
 
-/// A cgroup whose children this server makes.
+/// A cgroup whose children this server, or its spawner in a scope, makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) struct Delegated {
     base: PathBuf,

@@ -155,7 +155,8 @@ pub struct LimitsSupport {
 impl LimitsSupport {
     /// How to get the kernel to keep limits.
     pub const REMEDY: &'static str = "run the server in a cgroup v2 of its own that is delegated to its user, \
-                                      such as a systemd service with Delegate=yes";
+                                      such as a systemd service with Delegate=yes, or in a login session \
+                                      with a systemd user manager";
 
     pub(super) fn process_only() -> Self {
         let obstacle = "this server starts programs without keepers";

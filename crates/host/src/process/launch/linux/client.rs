@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, socketpair};
@@ -21,25 +21,32 @@ use super::super::tree::Tree;
 use super::descendants;
 use super::link::KeeperLink;
 use super::passing;
-use super::spawner::SPAWNER_ARG;
+use super::scope::{self, NoScope, ScopeMaker};
+use super::spawner::{SPAWNER_ARG, SPAWNER_NAME};
 use super::wire::{
     self, Order, REPORT_LEN, Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage,
 };
-use crate::process::limits::cgroup::Delegated;
+use crate::process::limits::cgroup::{Delegated, NoCgroup};
 use crate::process::limits::{LimitsSupport, LimitsTier};
 use crate::sandbox::NetworkNamespace;
 
-/// A spawner, replaced when a launch finds it dead.
+/// The spawner of a server, and a second one for limited trees where the server has no cgroup
+/// of its own.
 #[derive(Debug)]
 pub(in super::super) struct Spawner {
     executable: PathBuf,
     /// What children get; the server's own limit may have been raised since.
     descriptor_limit: Option<u64>,
-    /// Below which limited trees have cgroups.
-    cgroups: Option<Delegated>,
-    limits: LimitsSupport,
-    current: Mutex<Arc<SpawnerProcess>>,
+    own_cgroup: Result<Delegated, NoCgroup>,
+    /// Where the server is.
+    ordinary: CurrentSpawner,
+    /// In a scope. Started when a limit first needs it, or the tier is asked for.
+    scoped: OnceLock<Result<CurrentSpawner, NoScope>>,
+    limits: OnceLock<LimitsSupport>,
 }
+
+/// Replaced when a launch finds it dead.
+type CurrentSpawner = Mutex<Arc<SpawnerProcess>>;
 
 impl Spawner {
     pub(in super::super) fn executable(&self) -> &Path {
@@ -50,22 +57,44 @@ impl Spawner {
         require_kernel_support()?;
         let descriptor_limit = getrlimit(Resource::Nofile).current;
         // Before there is a spawner, which is to be where the server is.
-        let (cgroups, limits) = match Delegated::take() {
-            Ok(cgroups) => {
-                (Some(cgroups), LimitsSupport { tier: LimitsTier::Cgroup, obstacle: None })
-            }
-            Err(error) => {
-                let obstacle = Some(error.to_string().into());
-                (None, LimitsSupport { tier: LimitsTier::Sampling, obstacle })
-            }
-        };
-        let process = SpawnerProcess::start(&executable, descriptor_limit)?;
-        let current = Mutex::new(Arc::new(process));
-        Ok(Self { executable, descriptor_limit, cgroups, limits, current })
+        let own_cgroup = Delegated::take();
+        let path = own_cgroup.as_ref().ok().map(|cgroup| cgroup.path().to_owned());
+        let process = SpawnerProcess::start(&executable, descriptor_limit, path)?;
+        let ordinary = Mutex::new(Arc::new(process));
+        let (scoped, limits) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { executable, descriptor_limit, own_cgroup, ordinary, scoped, limits })
     }
 
+    /// May ask the service manager of the user, once, and wait for it.
     pub(in super::super) fn limits(&self) -> &LimitsSupport {
-        &self.limits
+        self.limits.get_or_init(|| {
+            let Err(no_cgroup) = &self.own_cgroup else {
+                return LimitsSupport { tier: LimitsTier::Cgroup, obstacle: None };
+            };
+            match self.scoped() {
+                Ok(_) => LimitsSupport { tier: LimitsTier::Systemd, obstacle: None },
+                Err(no_scope) => {
+                    let obstacle = Some(format!("{no_cgroup}, and {no_scope}").into());
+                    LimitsSupport { tier: LimitsTier::Sampling, obstacle }
+                }
+            }
+        })
+    }
+
+    fn scoped(&self) -> Result<&CurrentSpawner, &NoScope> {
+        let start = || {
+            let process = SpawnerProcess::start_in_scope(&self.executable, self.descriptor_limit)?;
+            Ok(Mutex::new(Arc::new(process)))
+        };
+        self.scoped.get_or_init(start).as_ref()
+    }
+
+    /// The one that can keep the limits of a program as they are reported.
+    fn spawner_for(&self, command: &Command) -> &CurrentSpawner {
+        match &self.own_cgroup {
+            Err(_) if command.limits.bound_tree() => self.scoped().unwrap_or(&self.ordinary),
+            _ => &self.ordinary,
+        }
     }
 
     pub(in super::super) async fn launch(
@@ -76,18 +105,22 @@ impl Spawner {
     ) -> Result<LaunchedTree, LaunchError> {
         let mut unwanted = pin!(unwanted);
         let gate_len = command.gate_sockets().map_or(0, |sockets| sockets.list().len());
-        let process = self.current();
+        let spawner = self.spawner_for(command);
+        let process = Arc::clone(&spawner.lock().unwrap_or_else(PoisonError::into_inner));
         let kind = match command.sandbox.as_ref().map(|plan| &plan.network_namespace) {
             None | Some(NetworkNamespace::Inherited) => START,
             Some(NetworkNamespace::Empty) => START_WITHOUT_NETWORK,
             Some(NetworkNamespace::Gated(_)) => START_WITH_GATE,
         };
-        let request = wire::encode_request(command, self.cgroups.as_ref().map(Delegated::path))?;
-        let start = StartMessage { kind, request, gate_len };
-        let mut outcome = process.launch(&start, &ends, unwanted.as_mut()).await;
+        let start_by = |process: &SpawnerProcess| {
+            let request = wire::encode_request(command, process.cgroup.as_deref())?;
+            Ok::<_, LaunchError>(StartMessage { kind, request, gate_len })
+        };
+        let mut outcome = process.launch(&start_by(&process)?, &ends, unwanted.as_mut()).await;
         if let Err(Unstarted::SpawnerGone(_)) = outcome {
-            let process = self.replace(&process).map_err(|error| self.unavailable(error))?;
-            outcome = process.launch(&start, &ends, unwanted).await;
+            let process =
+                self.replace(spawner, &process).map_err(|error| self.unavailable(error))?;
+            outcome = process.launch(&start_by(&process)?, &ends, unwanted).await;
         }
         let KeptProgram { pid, link, gate } = outcome.map_err(|unstarted| match unstarted {
             Unstarted::SpawnerGone(error) => self.unavailable(error),
@@ -105,16 +138,22 @@ impl Spawner {
         Ok(LaunchedTree { pid, tree: Tree::kept(pid, link), gate })
     }
 
-    fn current(&self) -> Arc<SpawnerProcess> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Starts a new spawner unless another launch has already replaced `dead`.
-    fn replace(&self, dead: &Arc<SpawnerProcess>) -> io::Result<Arc<SpawnerProcess>> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+    fn replace(
+        &self,
+        spawner: &CurrentSpawner,
+        dead: &Arc<SpawnerProcess>,
+    ) -> io::Result<Arc<SpawnerProcess>> {
+        let mut current = spawner.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&current, dead) {
             tracing::warn!("the spawner died; starting another");
-            *current = Arc::new(SpawnerProcess::start(&self.executable, self.descriptor_limit)?);
+            let (executable, limit) = (&self.executable, self.descriptor_limit);
+            let fresh = match dead.is_in_scope {
+                // Not the ordinary one instead: limits would be weaker than was reported.
+                true => SpawnerProcess::start_in_scope(executable, limit).map_err(io::Error::other),
+                false => SpawnerProcess::start(executable, limit, dead.cgroup.clone()),
+            };
+            *current = Arc::new(fresh?);
         }
         Ok(Arc::clone(&current))
     }
@@ -165,17 +204,22 @@ enum Unstarted {
 struct SpawnerProcess {
     socket: OwnedFd,
     process: Child,
+    /// Below which its limited trees have cgroups.
+    cgroup: Option<PathBuf>,
+    is_in_scope: bool,
 }
 
 impl SpawnerProcess {
-    fn start(executable: &Path, descriptor_limit: Option<u64>) -> io::Result<Self> {
-        let kind = SocketType::SEQPACKET;
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
+    fn start(
+        executable: &Path,
+        descriptor_limit: Option<u64>,
+        cgroup: Option<PathBuf>,
+    ) -> io::Result<Self> {
+        let (socket, theirs) = spawner_socket()?;
         #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
         let mut command = std::process::Command::new(executable);
         command
-            .arg0("exec-server: spawner")
+            .arg0(SPAWNER_NAME)
             .arg(SPAWNER_ARG)
             .args(descriptor_limit.map(|limit| limit.to_string()))
             .env_clear()
@@ -184,7 +228,15 @@ impl SpawnerProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let process = command.spawn()?;
-        Ok(Self { socket, process })
+        Ok(Self { socket, process, cgroup, is_in_scope: false })
+    }
+
+    fn start_in_scope(executable: &Path, descriptor_limit: Option<u64>) -> Result<Self, NoScope> {
+        let maker = ScopeMaker::find()?;
+        let (socket, theirs) = spawner_socket()?;
+        let mut process = maker.start(executable, descriptor_limit, theirs)?;
+        let cgroup = Some(scope::wait_for_cgroup(&mut process, &socket)?);
+        Ok(Self { socket, process, cgroup, is_in_scope: true })
     }
 
     async fn launch(
@@ -222,6 +274,14 @@ impl SpawnerProcess {
             },
         }
     }
+}
+
+/// The server's end, and the spawner's.
+fn spawner_socket() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = SocketType::SEQPACKET;
+    let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok((socket, theirs))
 }
 
 impl Drop for SpawnerProcess {

@@ -9,7 +9,9 @@
 //! `client` and `link` run in the server, `spawner` and `keeper` in processes of their own, `child`
 //! between fork and exec; `wire` and `passing` are what they say to each other and how. A program that
 //! is to be confined is started by `sandboxed`: directly, by way of `stage` in namespaces of its own,
-//! or by `bubblewrapped`. A program with limits has a `watch`, which asks its cgroup or `measure`s the tree.
+//! or by `bubblewrapped`. Where the server has no cgroup of its own, programs with limits are started
+//! by a second spawner in a `scope`. A program with limits has a `watch`, which asks its cgroup or
+//! `measure`s the tree.
 //! What is done to confine it is in [`crate::sandbox`]. Nobody
 //! here cleans up by remembering pids: a process is killed only by its parent, which knows that
 //! the number cannot have been reused, or through its pidfd.
@@ -25,6 +27,7 @@ mod measure;
 mod passing;
 mod reaping;
 mod sandboxed;
+mod scope;
 mod signals;
 mod spawner;
 mod stage;

@@ -18,6 +18,7 @@ use super::descendants;
 use super::keeper;
 use super::passing::{self, START_DESCRIPTORS};
 use super::reaping::{self, Pause};
+use super::scope;
 use super::signals::{self, ChildDeaths};
 use super::wire::{Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage};
 use crate::process::limits::oom_score;
@@ -25,6 +26,8 @@ use crate::sandbox::setup::network_namespace::{NetworkNamespaceFds, NetworkNames
 
 /// The first argument that asks an executable to be the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";
+/// The name that `ps` shows.
+pub(super) const SPAWNER_NAME: &str = "exec-server: spawner";
 
 /// How long to go on killing orphans after the server is gone. What survives that cannot be killed,
 /// and the server may be waiting for the spawner's end.
@@ -34,13 +37,25 @@ const LAST_EFFORT: Duration = Duration::from_secs(1);
 /// input. Call it first thing in `main`, before any thread exists, when the first argument is
 /// [`SPAWNER_ARG`].
 ///
-/// With a further argument of its own it is the one that bubblewrap runs inside a sandbox.
+/// With a further argument of its own it is the one that bubblewrap runs inside a sandbox, or a
+/// spawner in a scope of systemd.
 pub fn run_spawner() -> ExitCode {
-    if std::env::args_os().nth(2).is_some_and(|argument| argument == bubblewrapped::INSIDE_ARG) {
+    let mut arguments = std::env::args_os().skip(2).peekable();
+    let first = arguments.peek().cloned().unwrap_or_default();
+    if first == bubblewrapped::INSIDE_ARG {
         return bubblewrapped::run_inside();
     }
-    match Spawner::prepare() {
+    if first == scope::ENTERED_ARG {
+        return scope::start_again();
+    }
+    let is_in_scope = first == scope::IN_SCOPE_ARG;
+    let limit = arguments.nth(usize::from(is_in_scope));
+    let limit = limit.and_then(|limit| limit.to_str()?.parse().ok());
+    match Spawner::prepare(limit) {
         Ok(spawner) => {
+            if is_in_scope {
+                scope::take_cgroup(&spawner.server);
+            }
             spawner.run();
             ExitCode::SUCCESS
         }
@@ -61,7 +76,7 @@ struct Spawner {
 }
 
 impl Spawner {
-    fn prepare() -> io::Result<Self> {
+    fn prepare(descriptor_limit: Option<u64>) -> io::Result<Self> {
         signals::block_all();
         signals::reset_dispositions();
         let server = isolate_descriptors()?;
@@ -69,7 +84,7 @@ impl Spawner {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         // A child of the same user could otherwise read or steer us through /proc.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        if let Some(limit) = std::env::args().nth(2).and_then(|limit| limit.parse().ok()) {
+        if let Some(limit) = descriptor_limit {
             let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
             let limit = Rlimit { current: Some(limit), maximum };
             rustix::process::setrlimit(Resource::Nofile, limit)?;
