@@ -1,5 +1,6 @@
-//! Limits that the kernel keeps, in a virtual machine: cgroup v2 with all controllers, delegated to an
-//! ordinary user. `tests/guest/init` is what runs there.
+//! Limits that the kernel keeps, in virtual machines with cgroup v2: one that delegates a cgroup to
+//! an ordinary user (it runs `tests/guest/init`), and one with systemd, whose user manager gives the
+//! server a scope (`tests/guest/in-scope`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -15,34 +16,107 @@ use crate::support::{PROGRAM, command, run_command};
 const QEMU: &str = "qemu-system-x86_64";
 const BUSYBOX: &str = "/bin/busybox";
 
+/// Files of Debian's packages systemd and dbus-daemon that the second guest has besides.
+const SYSTEMD_PROGRAMS: [&str; 4] = [
+    "/usr/lib/systemd/systemd",
+    "/usr/bin/systemd-run",
+    "/usr/bin/systemctl",
+    "/usr/bin/dbus-daemon",
+];
+const SYSTEMD_FILES: [&str; 11] = [
+    "/usr/share/dbus-1/system.conf",
+    "/usr/share/dbus-1/system.d/org.freedesktop.systemd1.conf",
+    "/usr/lib/systemd/user/basic.target",
+    "/usr/lib/systemd/user/default.target",
+    "/usr/lib/systemd/user/sockets.target",
+    "/usr/lib/systemd/user/timers.target",
+    "/usr/lib/systemd/user/paths.target",
+    "/usr/lib/systemd/user/shutdown.target",
+    "/usr/lib/systemd/user/exit.target",
+    "/usr/lib/systemd/user/systemd-exit.service",
+    "/usr/lib/systemd/user/app.slice",
+];
+const UNITS: [&str; 5] =
+    ["dbus.service", "dbus.socket", "guest.service", "guest.target", "user@1000.service"];
+
 #[test]
 fn the_kernel_keeps_limits_in_a_delegated_cgroup() {
     let kernel = match machine() {
         Ok(kernel) => kernel,
         Err(missing) => return skipped(format!("limits in cgroups need a guest: {missing}")),
     };
-    let results = boot(&kernel);
-    let result = |name: &str| {
-        let found = results.get(name);
-        found.unwrap_or_else(|| panic!("no result {name:?} in {results:#?}")).as_str()
-    };
+    let mut archive = Archive::of_guest();
+    archive.add(Path::new("/init"), &guest_file("init"));
+    let results = Results::of(&kernel, archive, "");
+    let result = |name| results.get(name);
     assert_eq!(result("end"), "ok");
     // The server is in a leaf of its own, and what a killed one has left is gone.
     assert_eq!((result("abandoned"), result("server_group")), ("0", "0::/box/exec-server"));
     assert_eq!(result("doctor"), "tier cgroup");
-    assert_eq!(result("required"), "strict");
     assert_eq!(result("group"), "1");
-    assert_eq!(result("values"), "67108864 1 20 20000 100000");
     assert_eq!(result("score"), "200");
-    assert_eq!(result("sandboxed"), "1 kept");
-    for (name, limit) in [("memory", "memory"), ("pids", "pids"), ("cpu", "cpuTime")] {
-        let (served, exit) = result(name).split_once(' ').unwrap();
-        assert_eq!(served, "served");
-        let exit: Value = serde_json::from_str(exit.trim_start_matches(|c| c != '{')).unwrap();
-        assert_eq!(exit["limitsHit"], json!([limit]), "{exit}");
-        assert_eq!(result(&format!("{name}_leaves")), "0");
+    results.expect_limits_to_hold();
+    assert_eq!(result("killed"), "0");
+}
+
+#[test]
+fn the_kernel_keeps_limits_in_a_scope_of_the_users_service_manager() {
+    let missing = SYSTEMD_PROGRAMS.iter().chain(&SYSTEMD_FILES).find(|it| !Path::new(it).exists());
+    let kernel = match (machine(), missing) {
+        (Ok(kernel), None) => kernel,
+        (Err(missing), _) => return skipped(format!("tier systemd needs a guest: {missing}")),
+        (_, Some(missing)) => {
+            return skipped(format!(
+                "tier systemd: {missing} is missing (Debian: apt-get install systemd dbus-daemon)"
+            ));
+        }
+    };
+    let results = Results::of(
+        &kernel,
+        archive_with_systemd(),
+        "rdinit=/usr/lib/systemd/systemd systemd.unit=guest.target \
+         systemd.unified_cgroup_hierarchy=1",
+    );
+    let result = |name| results.get(name);
+    assert_eq!(result("end"), "ok");
+    // The server stays in its session, and so do programs without limits.
+    assert_eq!(result("server_group"), "/first.service");
+    let group = "manager/app.slice/RUN/process-PID";
+    assert_eq!(result("group"), group);
+    for name in ["status", "doctor"] {
+        assert_eq!(result(name), "tier systemd", "{name}");
     }
-    assert_eq!((result("survivors"), result("killed")), ("0", "0"));
+    assert_eq!(result("answer"), r#""limits":{"tier":"systemd","pids":9}"#);
+    // No variables, and no more descriptors than every spawner has.
+    assert!(result("spawner").starts_with("exec-server: spawner __spawner __in-scope 0 0 1 2 3"));
+    results.expect_limits_to_hold();
+    assert_eq!((result("stopped"), result("again")), ("0 0", group));
+    assert_eq!(result("killed"), "0");
+    assert_eq!(result("without"), "weaker tier rlimit");
+    assert_eq!(result("refused"), "this server has tier \"rlimit\"");
+}
+
+fn archive_with_systemd() -> Archive {
+    let mut archive = Archive::of_guest();
+    for program in SYSTEMD_PROGRAMS {
+        archive.add_program(Path::new(program), Path::new(program));
+    }
+    for file in SYSTEMD_FILES {
+        archive.add(Path::new(file), Path::new(file));
+    }
+    for unit in UNITS {
+        let place = Path::new("/etc/systemd/system").join(unit);
+        archive.add(&place, &guest_file("systemd").join(unit));
+    }
+    for file in ["passwd", "group"] {
+        archive.add(&Path::new("/etc").join(file), &guest_file("systemd").join(file));
+    }
+    archive.add(Path::new("/in-scope"), &guest_file("in-scope"));
+    archive
+}
+
+fn guest_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest").join(name)
 }
 
 /// The kernel of the guest, if there is all that it needs; otherwise what is missing.
@@ -71,63 +145,97 @@ fn machine() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no kernel in {} (scripts/test puts it there)", directory.display()))
 }
 
-fn boot(kernel: &Path) -> HashMap<String, String> {
-    let directory = tempfile::tempdir().unwrap();
-    let archive = directory.path().join("initramfs");
-    fs::write(&archive, initramfs(directory.path())).unwrap();
-    let mut qemu = command(QEMU);
-    qemu.args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio", "-m", "1024"])
-        .args(["-smp", "2", "-accel", "tcg"])
-        .args(["-append", "console=ttyS0 quiet panic=-1"])
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(&archive);
-    let outcome = run_command(qemu);
-    // The firmware leaves escapes before the first line.
-    let results = outcome.stdout.lines().filter_map(|line| line.split_once("RESULT "));
-    let pairs = results.map(|(_, result)| result.split_once(' ').unwrap_or((result, "")));
-    let results: HashMap<_, _> =
-        pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
-    assert!(results.contains_key("end"), "{}\n{}", outcome.stdout, outcome.stderr);
-    results
-}
+/// The lines `RESULT NAME VALUE` of a guest.
+#[derive(Debug)]
+struct Results(HashMap<String, String>);
 
-/// The program, its libraries, busybox and the script that runs there.
-fn initramfs(scratch: &Path) -> Vec<u8> {
-    let stripped = scratch.join("exec-server");
-    let mut strip = command("strip");
-    strip.arg("-o").arg(&stripped).arg(PROGRAM);
-    if strip.status().map_or(true, |status| !status.success()) {
-        fs::copy(PROGRAM, &stripped).unwrap();
+impl Results {
+    fn of(kernel: &Path, archive: Archive, options: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let initramfs = directory.path().join("initramfs");
+        fs::write(&initramfs, archive.finish()).unwrap();
+        let mut qemu = command(QEMU);
+        qemu.args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio", "-m", "1024"])
+            .args(["-smp", "2", "-accel", "tcg"])
+            .args(["-append", &format!("console=ttyS0 quiet panic=-1 {options}")])
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(&initramfs);
+        let outcome = run_command(qemu);
+        // The firmware leaves escapes before the first line.
+        let results = outcome.stdout.lines().filter_map(|line| line.split_once("RESULT "));
+        let pairs = results.map(|(_, result)| result.split_once(' ').unwrap_or((result, "")));
+        let results: HashMap<_, _> =
+            pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+        assert!(results.contains_key("end"), "{}\n{}", outcome.stdout, outcome.stderr);
+        Self(results)
     }
-    let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest/init");
-    let mut archive = Archive::default();
-    archive.add(Path::new("/init"), &init);
-    archive.add(Path::new("/bin/busybox"), Path::new(BUSYBOX));
-    archive.add(Path::new("/bin/exec-server"), &stripped);
-    let mut ldd = command("ldd");
-    ldd.arg(PROGRAM);
-    for word in run_command(ldd).stdout.split_whitespace().filter(|word| word.starts_with('/')) {
-        archive.add(Path::new(word), Path::new(word));
+
+    fn get(&self, name: &str) -> &str {
+        self.0.get(name).unwrap_or_else(|| panic!("no result {name:?} in {self:#?}"))
     }
-    archive.finish()
+
+    /// The results of `limits_hold` in `tests/guest/common`.
+    fn expect_limits_to_hold(&self) {
+        assert_eq!(self.get("required"), "strict");
+        assert_eq!(self.get("values"), "67108864 1 20 20000 100000");
+        assert_eq!(self.get("sandboxed"), "1 kept");
+        for (name, limit) in [("memory", "memory"), ("pids", "pids"), ("cpu", "cpuTime")] {
+            let (served, exit) = self.get(name).split_once(' ').unwrap();
+            assert_eq!(served, "served");
+            let exit: Value = serde_json::from_str(exit.trim_start_matches(|c| c != '{')).unwrap();
+            assert_eq!(exit["limitsHit"], json!([limit]), "{exit}");
+            assert_eq!(self.get(&format!("{name}_leaves")), "0");
+        }
+        assert_eq!(self.get("survivors"), "0");
+    }
 }
 
 /// A cpio archive in the form that the kernel unpacks.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
-    directories: BTreeSet<PathBuf>,
+    names: BTreeSet<PathBuf>,
 }
 
 impl Archive {
+    /// The program, its libraries, busybox and the common part of the scripts.
+    fn of_guest() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let stripped = scratch.path().join("exec-server");
+        let mut strip = command("strip");
+        strip.arg("-o").arg(&stripped).arg(PROGRAM);
+        if strip.status().map_or(true, |status| !status.success()) {
+            fs::copy(PROGRAM, &stripped).unwrap();
+        }
+        let mut archive = Self::default();
+        archive.add(Path::new("/common"), &guest_file("common"));
+        archive.add(Path::new("/bin/busybox"), Path::new(BUSYBOX));
+        archive.add_program(Path::new("/bin/exec-server"), &stripped);
+        archive
+    }
+
+    /// With its libraries.
+    fn add_program(&mut self, name: &Path, file: &Path) {
+        self.add(name, file);
+        let mut ldd = command("ldd");
+        ldd.arg(file);
+        for word in run_command(ldd).stdout.split_whitespace().filter(|word| word.starts_with('/'))
+        {
+            self.add(Path::new(word), Path::new(word));
+        }
+    }
+
     fn add(&mut self, name: &Path, file: &Path) {
         const DIRECTORY: u32 = 0o040_755;
+        if !self.names.insert(name.to_owned()) {
+            return;
+        }
         let mut above: Vec<_> = name.ancestors().skip(1).collect();
         above.pop();
         for directory in above.into_iter().rev() {
-            if self.directories.insert(directory.to_owned()) {
+            if self.names.insert(directory.to_owned()) {
                 self.entry(&directory.to_string_lossy(), DIRECTORY, &[]);
             }
         }
