@@ -56,11 +56,6 @@ impl AuditFile {
         }
         Ok(())
     }
-
-    #[cfg(test)]
-    pub(super) fn mark_torn(&mut self) {
-        self.is_torn = true;
-    }
 }
 
 /// Whether the last record of a file is torn: the disk was full, or the server was killed.

@@ -6,7 +6,6 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::{Value, json};
 
-use super::file::AuditFile;
 use super::*;
 
 fn log_at(path: &Path) -> AuditLog {
@@ -69,18 +68,6 @@ fn what_could_make_the_writer_wait_is_refused() {
 }
 
 #[test]
-fn a_record_after_a_torn_one_has_a_line_of_its_own() {
-    let scratch = tempfile::tempdir().unwrap();
-    let path = scratch.path().join("audit");
-    std::fs::write(&path, "{\"torn\":").unwrap();
-    let mut file = AuditFile::open(&path).unwrap();
-    // As after a write that the disk took in part.
-    file.mark_torn();
-    file.append(b"{\"whole\":2}".to_vec()).unwrap();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"torn\":\n{\"whole\":2}\n");
-}
-
-#[test]
 fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("audit");
@@ -110,12 +97,12 @@ fn a_torn_record_is_noticed_when_the_file_is_opened() {
         file.write_all(b"{\"torn\":").unwrap();
     };
     let log = log_at(&path);
-    log.write(&json!(1)).unwrap();
+    log.write_and_wait(&json!(1)).unwrap();
     tear();
     log.reopen().unwrap();
-    log.write(&json!(2)).unwrap();
+    log.write_and_wait(&json!(2)).unwrap();
     tear();
-    log_at(&path).write(&json!(3)).unwrap();
+    log_at(&path).write_and_wait(&json!(3)).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text, "1\n{\"torn\":\n2\n{\"torn\":\n3\n");
 }
