@@ -9,9 +9,9 @@ use crate::support::tmux::Tmux;
 use crate::support::{Outcome, PROGRAM, Relay, Running, command, run_command, run_with_input};
 
 /// The commands that the tests below try.
-const TRIED: [&str; 16] = [
+const TRIED: [&str; 17] = [
     "attach", "cat", "cp", "forget", "grep", "http", "kill", "logs", "ls", "mkdir", "ps", "rm",
-    "run", "shell", "wait", "watch",
+    "run", "shell", "status", "wait", "watch",
 ];
 
 /// The output of a command that succeeds.
@@ -88,6 +88,13 @@ fn files_are_copied_listed_searched_and_removed() {
     drop(watching);
     output_of(&relay, &["rm", "--on", "box", "-r", there]);
     assert!(!std::path::Path::new(there).exists());
+}
+
+#[test]
+fn the_status_of_the_server_is_for_its_operator_only() {
+    let outcome = Relay::start().run(&["status", "--on", "box"]);
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("operator"), "{}", outcome.stderr);
 }
 
 #[test]
