@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
+use rustix::thread::sched_getaffinity;
 
 use super::measure;
 use super::reaping::Dead;
@@ -36,7 +37,8 @@ impl TreeWatch {
             Some(base) => Some(Leaf::create(base, &limits)?),
             None => None,
         };
-        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // One call; `available_parallelism` reads files of the cgroup, which takes as long as a fork.
+        let processors = sched_getaffinity(None).map_or(1, |processors| processors.count());
         let mut watch = Self {
             limits,
             leaf,
@@ -44,7 +46,7 @@ impl TreeWatch {
             cpu: Duration::ZERO,
             reaped_cpu: Duration::ZERO,
             hit: LimitsHit::default(),
-            processors: u32::try_from(processors).unwrap_or(u32::MAX),
+            processors,
             next_look: None,
         };
         let first = watch.pause(&Use::default(), Duration::ZERO).map(|_| pace::FIRST_LOOK);
