@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::tokens::Issuer;
-use crate::support::{PROGRAM, Running, command, eventually, run_command};
+use crate::support::{PROGRAM, Running, ServerBuilder, command, eventually, run_command};
 
 /// A server with these flags, and its URL.
 pub(crate) fn serve(flags: &[&str]) -> (Running, String) {
@@ -97,7 +97,7 @@ pub(crate) fn promtool() -> Command {
 }
 
 /// What Prometheus itself thinks of it.
-fn check_with_promtool(metrics: &str) {
+pub(crate) fn check_with_promtool(metrics: &str) {
     let mut promtool = promtool();
     promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
     let mut promtool = match promtool.spawn() {
@@ -358,6 +358,27 @@ fn nothing_is_done_that_cannot_be_recorded_if_the_operator_says_so() {
     // Not even a session was opened.
     assert_eq!(value(&metrics, "exec_server_request_errors_total{kind=\"auditFailed\"}"), 1.0);
     assert_eq!(value(&metrics, "exec_server_sessions{state=\"attached\"}"), 0.0);
+}
+
+#[test]
+fn clients_read_and_resume_while_the_required_audit_log_fails() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [socket, file] = ["journal", "file"].map(|name| scratch.path().join(name));
+    let journal = UnixDatagram::bind(&socket).unwrap();
+    std::fs::write(&file, "text").unwrap();
+    let target = format!("--audit-log=journald:{}", socket.display());
+    let server = ServerBuilder::new().arguments(&[&target, "--audit-required"]).start();
+    let before = server.client();
+    let session = before.session();
+    drop(before);
+    // journald is gone.
+    drop(journal);
+    let mut client = server.resume(&session, &json!({}));
+    client.call("fs/open", json!({ "path": uri(&file), "handleId": "in" }));
+    client.call("fs/close", json!({ "handleId": "in" }));
+    let change = json!({ "path": uri(scratch.path().join("new")), "dataBase64": "" });
+    let refused = client.refused("fs/writeFile", change);
+    assert_eq!(refused.kind.as_deref(), Some("auditFailed"), "{refused:?}");
 }
 
 #[test]

@@ -1,13 +1,18 @@
 //! `exec-server rendezvous` and the commands that manage its tokens.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::monitoring::{check_with_promtool, value};
+use crate::support::relay::wait_until_online;
 use crate::support::rendezvous::{Rendezvous, create_identity, create_token};
-use crate::support::{Gate, PROGRAM, Relay, RelayBuilder, Running, command, run_program};
+use crate::support::{
+    Gate, PROGRAM, Relay, RelayBuilder, Running, command, eventually, run_program,
+};
 
 fn list(data: &Path) -> Vec<Value> {
     let outcome = run_program(&["token", "list", "--data", data.to_str().unwrap(), "--json"]);
@@ -122,6 +127,7 @@ fn the_audit_log_says_who_did_what_and_no_log_has_a_secret() {
         "call ok register -",
         "socket opened - environment",
         "refused unauthorized - -",
+        "refused not_found - -",
         "socket closed - environment",
     ] {
         assert!(facts.iter().any(|fact| fact == expected), "{expected} is not in {audit}");
@@ -129,6 +135,50 @@ fn the_audit_log_says_who_did_what_and_no_log_has_a_secret() {
     assert_eq!(records[0]["environment"], "box");
     assert_eq!(records[0]["credential"], list(data.path())[0]["id"]);
     assert!(records[0]["address"].as_str().unwrap().starts_with("127."), "{audit}");
+}
+
+#[test]
+fn records_that_cannot_be_written_are_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let socket = data.path().join("journal");
+    let journal = UnixDatagram::bind(&socket).unwrap();
+    let service = Rendezvous::start_with(data.path(), "http://127.0.0.1:0", |program| {
+        program.arg("--metrics").arg(format!("--audit-log=journald:{}", socket.display()));
+    });
+    // journald is gone.
+    drop(journal);
+    assert_eq!(service.post(REGISTER, "esr_wrong", &registration()).0, 401);
+    let mut metrics = String::new();
+    eventually("the lost record is counted", || {
+        metrics = service.get("/metrics").1;
+        value(&metrics, "exec_server_audit_failures_total") == 1.0
+    });
+    check_with_promtool(&metrics);
+}
+
+#[test]
+fn the_tasks_of_agents_are_recorded() {
+    let data = tempfile::tempdir().unwrap();
+    let audit_log = data.path().join("audit.jsonl");
+    let identity = create_identity(data.path(), "environment");
+    let service = Rendezvous::start_with(data.path(), "http://127.0.0.1:0", |program| {
+        program.arg("--audit-log").arg(&audit_log);
+    });
+    let mut program = command(PROGRAM);
+    program
+        .args(["--remote", &service.url, "--environment-id", "box", "--use-agent-identity-auth"])
+        .env("EXEC_SERVER_ACCESS_TOKEN", identity);
+    let mut environment = Running::start(program);
+    wait_until_online(&mut environment);
+    drop(environment);
+    service.stop();
+    let audit = std::fs::read_to_string(audit_log).unwrap();
+    let mut records = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let task = records.find(|record| record["method"] == "registerTask");
+    let task = task.unwrap_or_else(|| panic!("no task is in {audit}"));
+    assert_eq!((&task["event"], &task["outcome"]), (&json!("call"), &json!("ok")), "{task}");
+    assert_eq!(task["credential"], list(data.path())[0]["id"]);
+    assert!(task["address"].is_string(), "{task}");
 }
 
 #[test]

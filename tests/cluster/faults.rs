@@ -100,10 +100,14 @@ fn run(routing: Routing, rounds: Rounds) {
     }
     // All have their streams; a first contact may fail for good.
     Progress::begin(&clients).follow(Duration::ZERO);
-    let faults = match site.has_partitions() {
+    let mut faults = match site.has_partitions() {
         true => [&PARTITIONS[..], &FAULTS].concat(),
         false => FAULTS.to_vec(),
     };
+    if let Ok(chosen) = std::env::var("SOAK_FAULTS") {
+        faults.retain(|fault| chosen.split(',').any(|name| name == format!("{fault:?}")));
+        assert!(!faults.is_empty(), "SOAK_FAULTS names no fault: {chosen}");
+    }
     let count = match rounds {
         Rounds::Each => faults.len(),
         Rounds::Soak(count) => count as usize,

@@ -1,17 +1,14 @@
 //! One address for all nodes, which leads to those that say that they are ready.
 
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use super::namespace::{Namespace, inside};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A node that takes longer to say that it is ready is not.
@@ -36,21 +33,12 @@ struct Node {
 }
 
 impl LoadBalancer {
-    /// In the network namespace whose file this is, or in that of the test.
-    pub(super) fn start(namespace: Option<&Path>) -> Self {
-        let namespace = namespace.map(|path| File::open(path).unwrap());
+    /// In this network namespace, or in that of the test.
+    pub(super) fn start(namespace: Option<&Namespace>) -> Self {
         let nodes = Arc::<Nodes>::default();
         let (checks, ended) = sync_channel(0);
-        let shared = Arc::clone(&nodes);
-        // Its threads are in the namespace, too.
-        let starting = thread::spawn(move || {
-            if let Some(namespace) = namespace {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(namespace.as_fd(), kind).unwrap();
-            }
-            serve(&shared, ended)
-        });
-        Self { address: starting.join().unwrap(), nodes, _checks: checks }
+        let address = inside(namespace, || serve(&nodes, ended));
+        Self { address, nodes, _checks: checks }
     }
 
     pub(super) fn url(&self) -> String {

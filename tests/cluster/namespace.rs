@@ -1,14 +1,32 @@
 //! A network namespace with loopback, where traffic of some addresses or ports can be dropped.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::command;
 
 /// Removed with this value.
 pub(super) struct Namespace {
     name: String,
+}
+
+/// Does work on a thread in the namespace, or in that of the test.
+pub(super) fn inside<T: Send>(namespace: Option<&Namespace>, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            if let Some(namespace) = namespace {
+                namespace.enter();
+            }
+            work()
+        });
+        working.join().unwrap()
+    })
 }
 
 impl Namespace {
@@ -30,8 +48,10 @@ impl Namespace {
         &self.name
     }
 
-    pub(super) fn file(&self) -> PathBuf {
-        PathBuf::from("/run/netns").join(&self.name)
+    /// Moves this thread into the namespace. Threads that it starts are there, too.
+    pub(super) fn enter(&self) {
+        let file = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
     pub(super) fn command(&self, program: &str) -> Command {

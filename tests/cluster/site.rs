@@ -2,7 +2,7 @@
 //! their own if there can be one.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::load_balancer::LoadBalancer;
-use super::namespace::Namespace;
+use super::mesh;
+use super::namespace::{Namespace, inside};
 use crate::support::relay::wait_until_online;
 use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_command};
 
@@ -57,7 +58,7 @@ impl Site {
         let namespace = namespace.ok();
         let name = namespace.as_ref().map(Namespace::name);
         let nats = NatsServers::start_in(name, NatsVersion::Current, 3)?;
-        let balancer = LoadBalancer::start(namespace.as_ref().map(Namespace::file).as_deref());
+        let balancer = LoadBalancer::start(namespace.as_ref());
         let directory = tempfile::tempdir().unwrap();
         let (environments, nodes) = (Vec::new(), Vec::new());
         let mut site =
@@ -128,10 +129,17 @@ impl Site {
         self.nodes[number].running = self.start_node(number);
     }
 
-    /// Until the load balancer leads to all nodes, and each NATS server reaches the state of the cluster.
+    /// Until the load balancer leads to all nodes, and each NATS server reaches the others and the state of
+    /// the cluster.
     /// A fault that comes earlier meets a cluster that is still busy with the one before.
     pub(super) fn wait_until_whole(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
+        let servers: Vec<SocketAddr> = (0..NODES)
+            .map(|number| (Ipv4Addr::LOCALHOST, self.nats.ports(number)[0]).into())
+            .collect();
+        eventually("messages pass between the NATS servers", || {
+            inside(self.namespace.as_ref(), || mesh::is_connected(&servers))
+        });
         for url in self.nats.urls_at("127.0.0.1") {
             eventually("a NATS server has the state of the cluster", || {
                 let status = self.program(&["rendezvous", "status", "--json", "--cluster", &url]);

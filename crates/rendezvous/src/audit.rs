@@ -82,7 +82,7 @@ impl Audit {
         &self,
         method: &str,
         credential: &CredentialId,
-        environment: &EnvironmentId,
+        environment: Option<&EnvironmentId>,
         address: Option<SocketAddr>,
         result: &Result<T, Refusal>,
     ) {
@@ -90,7 +90,7 @@ impl Audit {
         self.log.write(&Record {
             method: Some(method),
             credential: Some(credential),
-            environment: Some(environment),
+            environment,
             address,
             ..Record::new(Event::Call, outcome)
         });
@@ -107,7 +107,7 @@ impl Audit {
         socket
     }
 
-    /// A peer without valid credentials.
+    /// A request that [`Audit::call`] does not record: its peer is not known, or it is no call.
     pub(crate) fn refused(&self, refusal: &Refusal, address: Option<SocketAddr>) {
         let line = self.refusals().next(Instant::now());
         match line {
@@ -123,18 +123,17 @@ impl Audit {
         self.log.write(&Record { count, ..Record::new(Event::Refused, "refused") });
     }
 
-    fn refusals(&self) -> MutexGuard<'_, RefusalLines> {
-        self.refusals.lock().expect("no code panics while it holds the refusals")
-    }
-}
-
-impl Drop for Audit {
-    fn drop(&mut self) {
+    /// The last records of a service that ends.
+    pub(crate) fn flush(&self) {
         let left_out = self.refusals().take_left_out();
         if left_out > 0 {
             self.summarize_refusals(left_out);
         }
         self.log.flush();
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, RefusalLines> {
+        self.refusals.lock().expect("no code panics while it holds the refusals")
     }
 }
 

@@ -17,11 +17,13 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
+    /// The audit log has it already, as the outcome of a call.
+    pub(crate) is_recorded: bool,
 }
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), is_recorded: false }
     }
 
     pub(crate) fn unauthorized() -> Self {
@@ -78,9 +80,8 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// Calls of peers that are known are recorded with their credential.
-    pub(crate) fn is_of_unknown_peer(&self) -> bool {
-        self.status == StatusCode::UNAUTHORIZED
+    pub(crate) fn recorded(self) -> Self {
+        Self { is_recorded: true, ..self }
     }
 
     pub(crate) fn into_reply(self) -> HttpReply {

@@ -130,7 +130,7 @@ impl Handler {
             }
             ["v1", "agent", id, "task", "register"] => {
                 needs(&parts, &[&Method::POST])?;
-                self.register_task(&decoded(id)?, body).await
+                self.register_task(&decoded(id)?, &parts, body).await
             }
             _ => Err(Refusal::not_found()),
         }
@@ -145,7 +145,7 @@ impl Handler {
     ) -> Result<HttpReply, Refusal> {
         let body = read(body).await;
         let is_refused = match call {
-            "register" => self.is_leaving.load(Ordering::Relaxed),
+            "register" => self.is_leaving(),
             _ => *self.draining.borrow(),
         };
         if is_refused {
@@ -163,11 +163,21 @@ impl Handler {
             Ok(body) => self.run(call, &caller, &environment, &body, now).await,
             Err(refusal) => Err(refusal),
         };
-        if let Some(audit) = &self.audit {
-            let address = client_address(&parts.extensions);
-            audit.call(call, &caller.id, &environment, address, &answered);
-        }
-        answered
+        self.record_call(call, &caller, Some(&environment), parts, answered)
+    }
+
+    /// Returns what became of the call.
+    fn record_call(
+        &self,
+        call: &str,
+        caller: &Credential,
+        environment: Option<&EnvironmentId>,
+        parts: &Parts,
+        answered: Result<HttpReply, Refusal>,
+    ) -> Result<HttpReply, Refusal> {
+        let Some(audit) = &self.audit else { return answered };
+        audit.call(call, &caller.id, environment, client_address(&parts.extensions), &answered);
+        answered.map_err(Refusal::recorded)
     }
 
     async fn run(
@@ -185,15 +195,25 @@ impl Handler {
         })
     }
 
-    async fn register_task(&self, agent: &str, body: Incoming) -> Result<HttpReply, Refusal> {
+    async fn register_task(
+        &self,
+        agent: &str,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<HttpReply, Refusal> {
         let request: TaskRequest = parse(&read(body).await?)?;
         let now = SystemTime::now();
         let (credential, public_key) = self.authentication.agent(agent, now).await?;
         let verified = request.verify(agent, &public_key, now);
         verified.map_err(AuthenticationError::from)?;
-        self.authentication.count_call(&credential, Purpose::Call)?;
+        let answered = self.new_task(&credential).await;
+        self.record_call("registerTask", &credential, None, parts, answered)
+    }
+
+    async fn new_task(&self, agent: &Credential) -> Result<HttpReply, Refusal> {
+        self.authentication.count_call(agent, Purpose::Call)?;
         let secret = self.directory.signing_secret().await?;
-        Ok(ok(&TaskResponse { task_id: new_task(credential.id.as_str(), &secret) }))
+        Ok(ok(&TaskResponse { task_id: new_task(agent.id.as_str(), &secret) }))
     }
 
     async fn admit(&self, request: &Request<Incoming>) -> Result<Admission, Refusal> {
@@ -201,7 +221,7 @@ impl Handler {
         let now = SystemTime::now();
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/relay/environment") => {
-                if self.is_leaving.load(Ordering::Relaxed) {
+                if self.is_leaving() {
                     return Err(Refusal::draining());
                 }
                 let environment = value("id")?.parse().map_err(|_| Refusal::bad_ticket())?;
@@ -216,6 +236,10 @@ impl Handler {
         }
     }
 
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
     /// Resolves when the service ends.
     pub(crate) async fn drained(&self) {
         // The sender lives as long as this call.
@@ -224,7 +248,7 @@ impl Handler {
 
     fn refuse(&self, refusal: Refusal, address: Option<SocketAddr>) -> HttpReply {
         self.router.counters.refusals.fetch_add(1, Ordering::Relaxed);
-        if let Some(audit) = self.audit.as_ref().filter(|_| refusal.is_of_unknown_peer()) {
+        if let Some(audit) = self.audit.as_ref().filter(|_| !refusal.is_recorded) {
             audit.refused(&refusal, address);
         }
         tracing::debug!(status = refusal.status.as_u16(), code = refusal.code, "refused a request");

@@ -1,9 +1,9 @@
 //! The metrics of a rendezvous node. They name no environment and no credential.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use exec_server_telemetry::{IntCounter, IntGauge, MetricsRegistry, MetricsSnapshot};
+use exec_server_telemetry::{AuditLog, IntCounter, IntGauge, MetricsRegistry, MetricsSnapshot};
 
 use crate::router::Router;
 
@@ -26,8 +26,13 @@ pub(crate) struct RendezvousMetrics {
 }
 
 impl RendezvousMetrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(audit_log: Option<Arc<AuditLog>>) -> Self {
         let registry = MetricsRegistry::new(env!("CARGO_PKG_VERSION"));
+        registry.observed_counter(
+            "exec_server_audit_failures_total",
+            "Records that could not be written to the audit log",
+            move || audit_log.as_ref().map_or(0, |log| log.failures()),
+        );
         let gauge = |name: &str, help| registry.gauge(&format!("exec_server_relay_{name}"), help);
         let counter =
             |name: &str, help| registry.counter(&format!("exec_server_relay_{name}_total"), help);

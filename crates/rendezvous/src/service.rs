@@ -187,66 +187,63 @@ impl Rendezvous {
 
     /// Serves until `shutdown` resolves, and then closes all sockets with "service restart".
     pub async fn serve_until(mut self, shutdown: impl Future<Output = ()>) {
-        let mut sockets = JoinSet::new();
+        let mut upkeep = Upkeep::new(&self);
         let mut followers = JoinSet::new();
         if let Some((bus, NodeInbox { opens, moves })) = self.tunnels.take() {
-            sockets.spawn(Arc::clone(&self.handler).serve_tunnels(bus, opens));
+            upkeep.sockets.spawn(Arc::clone(&self.handler).serve_tunnels(bus, opens));
             followers.spawn(Arc::clone(&self.handler).follow_moves(moves));
         }
-        let mut renewals = JoinSet::new();
-        let mut moved_checks = JoinSet::new();
-        let mut rechecks = JoinSet::new();
-        let mut missed_revocations = false;
-        let mut revocations = self.handler.directory.watch_revocations();
-        let mut sweep = every(self.sweep_interval);
-        let mut renew = every(self.renew_interval);
-        tokio::pin!(shutdown);
+        self.run(&mut upkeep, shutdown).await;
+        self.leave(&mut upkeep).await;
+        self.drain(upkeep.sockets).await;
+        if let Some(audit) = &self.handler.audit {
+            audit.flush();
+        }
+    }
+
+    /// Does all the work of the service until `end` resolves.
+    async fn run(&mut self, upkeep: &mut Upkeep, end: impl Future<Output = ()>) {
+        tokio::pin!(end);
         loop {
             let handler = Arc::clone(&self.handler);
-            if missed_revocations && rechecks.is_empty() {
-                missed_revocations = false;
+            if upkeep.missed_revocations && upkeep.rechecks.is_empty() {
+                upkeep.missed_revocations = false;
                 let handler = Arc::clone(&handler);
-                rechecks.spawn(async move { handler.close_all_revoked().await });
+                upkeep.rechecks.spawn(async move { handler.close_all_revoked().await });
             }
             tokio::select! {
                 (connection, admission) = self.listener.accept() => {
-                    sockets.spawn(async move { handler.serve(connection, admission).await });
+                    upkeep.sockets.spawn(async move { handler.serve(connection, admission).await });
                 }
-                Some(_) = sockets.join_next() => {}
-                _ = sweep.tick() => {
+                Some(_) = upkeep.sockets.join_next() => {}
+                _ = upkeep.sweep.tick() => {
                     handler.router.sweep(Instant::now(), SystemTime::now());
                     handler.registry.forget_idle(Instant::now());
                     handler.authentication.forget_idle(Instant::now());
-                    self.listener.readiness().set_degraded(!handler.directory.is_reachable());
-                    if moved_checks.is_empty() {
-                        moved_checks.spawn(async move { handler.follow_moved().await });
+                    let is_ready = handler.directory.is_reachable() && !handler.is_leaving();
+                    self.listener.readiness().set_degraded(!is_ready);
+                    if upkeep.moved_checks.is_empty() {
+                        upkeep.moved_checks.spawn(async move { handler.follow_moved().await });
                     }
                 }
-                Some(_) = moved_checks.join_next() => {}
-                _ = renew.tick(), if renewals.is_empty() => {
-                    renewals.spawn(async move { handler.renew_all().await });
+                Some(_) = upkeep.moved_checks.join_next() => {}
+                _ = upkeep.renew.tick(), if upkeep.renewals.is_empty() => {
+                    upkeep.renewals.spawn(async move { handler.renew_all().await });
                 }
-                Some(_) = renewals.join_next() => {}
-                revocation = next_revocation(&mut revocations) => match revocation {
+                Some(_) = upkeep.renewals.join_next() => {}
+                revocation = next_revocation(&mut upkeep.revocations) => match revocation {
                     Revocation::Revoked(credential) => handler.router.close_credential(&credential),
-                    Revocation::Missed => missed_revocations = true,
+                    Revocation::Missed => upkeep.missed_revocations = true,
                 },
-                Some(_) = rechecks.join_next() => {}
-                () = &mut shutdown => break,
+                Some(_) = upkeep.rechecks.join_next() => {}
+                () = &mut end => break,
             }
         }
-        self.leave(&mut sockets, &mut revocations, &mut sweep).await;
-        self.drain(sockets).await;
     }
 
     /// Sends environments to other nodes, one after the other: all at once would be a burst of
     /// registrations there. Harnesses of those that are still here are let in.
-    async fn leave(
-        &mut self,
-        sockets: &mut JoinSet<()>,
-        revocations: &mut broadcast::Receiver<Revocation>,
-        sweep: &mut Interval,
-    ) {
+    async fn leave(&mut self, upkeep: &mut Upkeep) {
         self.handler.is_leaving.store(true, Ordering::Relaxed);
         self.listener.readiness().set_degraded(true);
         let environments = self.handler.router.online();
@@ -255,29 +252,10 @@ impl Rendezvous {
             return;
         };
         let handler = Arc::clone(&self.handler);
-        sockets.spawn(async move { handler.tell_status().await });
+        upkeep.sockets.spawn(async move { handler.tell_status().await });
         for (environment, _) in environments {
             self.handler.router.close_environment(&environment);
-            let mut paused = std::pin::pin!(sleep(pause));
-            loop {
-                let handler = Arc::clone(&self.handler);
-                tokio::select! {
-                    (connection, admission) = self.listener.accept() => {
-                        sockets.spawn(async move { handler.serve(connection, admission).await });
-                    }
-                    Some(_) = sockets.join_next() => {}
-                    _ = sweep.tick() => handler.router.sweep(Instant::now(), SystemTime::now()),
-                    revocation = next_revocation(revocations) => match revocation {
-                        Revocation::Revoked(credential) => {
-                            handler.router.close_credential(&credential);
-                        }
-                        Revocation::Missed => {
-                            sockets.spawn(async move { handler.close_all_revoked().await });
-                        }
-                    },
-                    () = &mut paused => break,
-                }
-            }
+            self.run(upkeep, sleep(pause)).await;
         }
     }
 
@@ -300,6 +278,35 @@ impl Rendezvous {
             }
         };
         let _ = timeout(self.drain_timeout, ended).await;
+    }
+}
+
+/// The tasks and timers of a service that runs.
+struct Upkeep {
+    sockets: JoinSet<()>,
+    renewals: JoinSet<()>,
+    /// Whether environments that were lost here are elsewhere.
+    moved_checks: JoinSet<()>,
+    /// Of the credentials of all sockets.
+    rechecks: JoinSet<()>,
+    missed_revocations: bool,
+    revocations: broadcast::Receiver<Revocation>,
+    sweep: Interval,
+    renew: Interval,
+}
+
+impl Upkeep {
+    fn new(service: &Rendezvous) -> Self {
+        Self {
+            sockets: JoinSet::new(),
+            renewals: JoinSet::new(),
+            moved_checks: JoinSet::new(),
+            rechecks: JoinSet::new(),
+            missed_revocations: false,
+            revocations: service.handler.directory.watch_revocations(),
+            sweep: every(service.sweep_interval),
+            renew: every(service.renew_interval),
+        }
     }
 }
 
@@ -346,7 +353,7 @@ fn new_handler(
         registry,
         router,
         status: StatusPage::new(is_open, &config.routing),
-        metrics: RendezvousMetrics::new(),
+        metrics: RendezvousMetrics::new(config.audit_log.clone()),
         serves_metrics: config.metrics,
         audit: config.audit_log.clone().map(Audit::new),
         tracer: RequestTracer::default(),

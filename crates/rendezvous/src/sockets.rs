@@ -186,7 +186,7 @@ impl Handler {
             streams: environments.iter().map(|(_, status)| status.streams).sum(),
             frames: counters.frames.load(Ordering::Relaxed),
             bytes: counters.bytes.load(Ordering::Relaxed),
-            is_leaving: self.is_leaving.load(Ordering::Relaxed),
+            is_leaving: self.is_leaving(),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod active_requests;
 mod adapter;
+mod blocking;
 mod config;
 mod connection;
 mod connections;

@@ -22,7 +22,8 @@ use tokio::time::Instant;
 use crate::ServerConfig;
 use crate::active_requests::{ActiveRequest, ActiveRequests};
 use crate::adapter::{
-    FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started, wire_tier,
+    FilePool, ManagedProcess, NetworkClient, SandboxResolver, StartContext, Started,
+    limits_support, wire_tier,
 };
 use crate::connection::{self, ClientConnection, ConnectionId, FLUSH_TIMEOUT};
 use crate::connections::Connections;
@@ -329,7 +330,7 @@ impl ServerState {
     /// The result of `server/status`.
     pub(crate) fn status(&self) -> ServerStatus {
         let gauges = self.gauges();
-        let limits = self.launcher.limits();
+        let limits = limits_support(&self.launcher);
         ServerStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -532,7 +533,8 @@ async fn tend(
     }
     process.log().wait_closed().await;
     let exit = process.log().progress().exit;
-    telemetry.process_exited(&session, process.id(), exit.as_ref());
+    let limits_hit = exit.map(|exit| process.limits_hit(&exit)).unwrap_or_default();
+    telemetry.process_exited(&session, process.id(), exit.as_ref(), limits_hit);
     drop(unrecorded_end);
     process.gone().await;
     session.finished(&process);

@@ -4,7 +4,7 @@
 //! a metric before it first changes, and no client can make a new time series.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc, Metric, MetricVec, MetricVecBuilder};
@@ -92,7 +92,8 @@ impl MetricsRegistry {
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let counter = IntCounter::new(name, help).expect("the name is valid");
-        let registered = self.registry.register(Box::new(ObservedCounter { counter, read }));
+        let observed = ObservedCounter { counter, read, collecting: Mutex::default() };
+        let registered = self.registry.register(Box::new(observed));
         registered.expect("every metric has a name of its own");
     }
 
@@ -177,6 +178,8 @@ impl MetricsSnapshot {
 struct ObservedCounter<F> {
     counter: IntCounter,
     read: F,
+    /// Two scrapes at once must not both add the same difference.
+    collecting: Mutex<()>,
 }
 
 impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
@@ -185,6 +188,7 @@ impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
         self.counter.inc_by((self.read)().saturating_sub(self.counter.get()));
         self.counter.collect()
     }

@@ -57,6 +57,7 @@ struct Launcher {
     namespace: Option<String>,
     /// Of all servers, if there are several.
     routes: Option<String>,
+    config: String,
 }
 
 #[derive(Debug)]
@@ -79,6 +80,20 @@ impl NatsServers {
         version: NatsVersion,
         count: usize,
     ) -> Result<Self, String> {
+        Self::launch(namespace, version, count, "")
+    }
+
+    /// One server on loopback, with these lines in its configuration file as well.
+    pub fn start_with_config(version: NatsVersion, config: &str) -> Result<Self, String> {
+        Self::launch(None, version, 1, config)
+    }
+
+    fn launch(
+        namespace: Option<&str>,
+        version: NatsVersion,
+        count: usize,
+        config: &str,
+    ) -> Result<Self, String> {
         let ports = free_ports(2 * count);
         let routes = ports[count..]
             .iter()
@@ -88,6 +103,8 @@ impl NatsServers {
             program: version.program()?,
             namespace: namespace.map(str::to_owned),
             routes: (count > 1).then(|| routes.join(",")),
+            // As in examples/cluster: routes that a partition has cut are made anew soon.
+            config: format!("ping_interval: \"2s\"\nping_max: 2\n{config}"),
         };
         let directory = tempfile::tempdir().unwrap();
         let servers = (0..count).map(|number| {
@@ -160,9 +177,8 @@ impl Launcher {
         };
         let address = if self.namespace.is_some() { "0.0.0.0" } else { "127.0.0.1" };
         command.args(["--addr", address, "--port", &port.to_string(), "--jetstream"]);
-        // As in examples/cluster: routes that a partition has cut are made anew soon.
         let config = store.with_extension("conf");
-        std::fs::write(&config, "ping_interval: \"2s\"\nping_max: 2\n").unwrap();
+        std::fs::write(&config, &self.config).unwrap();
         command.arg("--config").arg(config).arg("--store_dir").arg(store);
         if let Some(routes) = &self.routes {
             let own = format!("nats://{address}:{route_port}");

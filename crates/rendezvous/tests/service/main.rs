@@ -7,6 +7,7 @@ mod cluster;
 mod credentials;
 mod frames;
 mod lifetime;
+mod nats_access;
 mod outages;
 mod registry;
 mod support;

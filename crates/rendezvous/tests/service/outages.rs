@@ -12,10 +12,12 @@ use exec_server_rendezvous::{
     EnvironmentId, Lease, NodeStatus, RedbDirectory, Registration, Revocation, Role, SecretHash,
     Ticket,
 };
+use hyper::Method;
 use serde_json::json;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::timeout;
 
+use crate::cluster::wait_for;
 use crate::support::{LIMIT, Service, bearer, key};
 
 /// Passes every call on, or fails it. Its watchers hear of no revocation unless the test says so.
@@ -211,6 +213,32 @@ async fn streams_go_on_without_a_directory_and_new_peers_come_when_it_is_back() 
     let other = StreamId::random();
     second.send(other, b"after").await;
     assert_eq!(environment.payload().await, (other, "after".into()));
+    service.stop().await;
+}
+
+async fn wait_for_readiness(service: &Service, expected: u16) {
+    wait_for("the readiness", async || {
+        let (status, ..) = service.request(Method::GET, "/readyz", &[], String::new()).await;
+        (status == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_without_its_directory_says_so_and_when_to_try_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (directory, service) = start(scratch.path()).await;
+    let token = service.token(Role::Harness, "box").await;
+    wait_for_readiness(&service, 200).await;
+    directory.set_down(true);
+    wait_for_readiness(&service, 503).await;
+    let path = "/cloud/environment/box/connect";
+    let headers = [("authorization", &*bearer(&token))];
+    let body = json!({"harness_public_key": key("h")}).to_string();
+    let (status, headers, _) = service.request(Method::POST, path, &headers, body).await;
+    assert_eq!((status, headers["retry-after"].to_str().unwrap()), (503, "1"));
+    directory.set_down(false);
+    wait_for_readiness(&service, 200).await;
     service.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_server_host::process::launch::ExitRecord;
+use exec_server_host::process::launch::{ExitRecord, Launcher};
 use exec_server_host::process::limits::{Limit, Limits, LimitsSupport, LimitsTier as HostTier};
 use exec_server_protocol::{
     Cpus, EffectiveLimits, ErrorKind, LimitName, LimitValues, LimitsRequest, LimitsTier,
@@ -10,6 +10,7 @@ use exec_server_protocol::{
 };
 
 use super::start::StartContext;
+use crate::blocking::allow_blocking;
 
 /// The limits that a process has.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ impl GrantedLimits {
         let is_required =
             request.and_then(|request| request.required) == Some(RequiredLimits::Cgroup);
         // Only where it matters: the first time it is asked for, it may have to be found out.
-        let support = (is_required || !values.is_empty()).then(|| context.launcher.limits());
+        let support = (is_required || !values.is_empty()).then(|| limits_support(context.launcher));
         if let Some(support) = support.as_ref().filter(|it| is_required && !it.is_kept_by_kernel())
         {
             return Err(unavailable(support));
@@ -85,6 +86,11 @@ impl GrantedLimits {
         let is_wall = timed_out && self.values.wall_time_ms == self.timeout_ms;
         exit.limits_hit.iter().map(name).chain(is_wall.then_some(LimitName::WallTime)).collect()
     }
+}
+
+/// How limits are kept here. Early callers may wait until that is found out.
+pub(crate) fn limits_support(launcher: &Launcher) -> LimitsSupport {
+    launcher.known_limits().unwrap_or_else(|| allow_blocking(|| launcher.limits()))
 }
 
 /// The tier in the words of the protocol.

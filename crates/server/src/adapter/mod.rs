@@ -17,7 +17,7 @@ pub(crate) use files::{
     Reading, Searching, Upload, Watches, check_block_len, open, read_block,
 };
 pub(crate) use http::{MAX_BODY_BYTES, head, host_request, to_rpc_error as http_rpc_error};
-pub(crate) use limits::wire_tier;
+pub(crate) use limits::{limits_support, wire_tier};
 pub(crate) use list::Counted;
 pub(crate) use names::check_name;
 pub(crate) use network::NetworkClient;

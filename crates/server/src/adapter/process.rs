@@ -146,7 +146,7 @@ impl ManagedProcess {
     }
 
     /// The limits that it had reached by its exit.
-    pub(super) fn limits_hit(&self, exit: &ExitRecord) -> Vec<LimitName> {
+    pub(crate) fn limits_hit(&self, exit: &ExitRecord) -> Vec<LimitName> {
         self.limits.hit(exit, timed_out(*exit))
     }
 

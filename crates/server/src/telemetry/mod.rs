@@ -16,13 +16,14 @@ use std::time::{Instant, SystemTime};
 use exec_server_host::network::gate::{DecisionRecord, Verdict};
 use exec_server_host::process::LogTotals;
 use exec_server_host::process::launch::{EndedBy, ExitRecord};
-use exec_server_protocol::{ErrorKind, Method, RecentRefusal, RpcError};
+use exec_server_protocol::{ErrorKind, LimitName, Method, RecentRefusal, RpcError};
 use exec_server_telemetry::otlp::Tracer;
 use exec_server_telemetry::{
     AuditLog, MetricsRegistry, MetricsSnapshot, RefusalLine, RefusalLines,
 };
 use exec_server_transport::Refusal;
 
+use crate::blocking::allow_blocking;
 use crate::connection::ClientConnection;
 use crate::sessions::Session;
 use metrics::ServerMetrics;
@@ -143,7 +144,7 @@ impl Telemetry {
         self.write(|| Record { outcome: "closed", ..Record::of(Event::Connection, connection) });
     }
 
-    /// Before a session is opened or resumed. Fails if that must be recorded first, and cannot be.
+    /// Before a session is opened. Fails if that must be recorded first, and cannot be.
     pub(crate) fn begin_session(&self, connection: &ClientConnection) -> Result<(), RpcError> {
         self.write_ahead(|| Record {
             outcome: "begun",
@@ -185,6 +186,7 @@ impl Telemetry {
         session: &Session,
         process_id: &str,
         exit: Option<&ExitRecord>,
+        limits_hit: Vec<LimitName>,
     ) {
         let cause = match exit {
             None => "lost",
@@ -195,8 +197,7 @@ impl Telemetry {
             Some(ExitRecord { .. }) => "failure",
         };
         self.metrics.exits.of(cause).inc();
-        let limits_hit = exit.into_iter().flat_map(|exit| exit.limits_hit.iter());
-        limits_hit.for_each(|limit| self.metrics.process_limit_hit(limit));
+        limits_hit.iter().for_each(|limit| self.metrics.process_limit_hit(*limit));
         self.write(|| Record {
             outcome: cause,
             subject: Some(session.owner().subject.to_string()),
@@ -204,6 +205,7 @@ impl Telemetry {
             process: Some(exec_server_telemetry::short(process_id)),
             exit_code: exit.map(|exit| exit.code),
             signal: exit.and_then(|exit| exit.signal),
+            limits_hit,
             ..Record::new(Event::Exit)
         });
     }
@@ -235,7 +237,7 @@ impl Telemetry {
     /// Before a request changes something: an operator may want nothing done that is not recorded.
     fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
         let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
-        log.write_and_wait(&record()).map_err(|_| {
+        allow_blocking(|| log.write_and_wait(&record())).map_err(|_| {
             let message = "the server cannot write its audit log, and does nothing unrecorded";
             RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
         })

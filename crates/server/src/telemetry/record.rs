@@ -1,5 +1,6 @@
 //! One line of the audit log.
 
+use exec_server_protocol::LimitName;
 use exec_server_telemetry::Timestamp;
 use serde::Serialize;
 
@@ -50,6 +51,9 @@ pub(super) struct Record {
     pub(super) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) signal: Option<i32>,
+    /// The limits of a process that it reached.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) limits_hit: Vec<LimitName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +83,7 @@ impl Record {
             process: None,
             exit_code: None,
             signal: None,
+            limits_hit: Vec::new(),
             host: None,
             port: None,
             count: None,

@@ -96,7 +96,7 @@ impl RequestRecord {
         let mut subject = RequestSubject {
             session: Some(session.id().to_owned()),
             process: call.process().map(short),
-            was_announced: self.telemetry.requires_audit() && is_announced(call),
+            was_announced: self.telemetry.requires_audit() && is_announced(call, &self.connection),
             changes_file: changes_files(call.method()),
             ..RequestSubject::default()
         };
@@ -198,9 +198,12 @@ impl Drop for RequestRecord {
 
 /// Whether the log must say that a call begins, where it is required. Closing a handle may finish an
 /// upload.
-fn is_announced(call: &Call) -> bool {
+fn is_announced(call: &Call, connection: &ClientConnection) -> bool {
     match call {
-        Call::FsClose(params) => !params.discard && !params.keep,
+        Call::FsClose(params) => {
+            let commits = !params.discard && !params.keep;
+            commits && connection.resources.files.writing(&params.handle_id).is_ok()
+        }
         call => call.effect() == Effect::Changes,
     }
 }

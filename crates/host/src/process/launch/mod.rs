@@ -116,6 +116,15 @@ impl Launcher {
         let _ = std::thread::Builder::new().name("limits".into()).spawn(move || launcher.limits());
     }
 
+    /// The same as `limits`, if that would not wait.
+    pub fn known_limits(&self) -> Option<LimitsSupport> {
+        match &self.mechanism {
+            #[cfg(target_os = "linux")]
+            Mechanism::Keepers(spawner) => spawner.known_limits().cloned(),
+            Mechanism::ProcessGroups => Some(self.limits()),
+        }
+    }
+
     /// How the limits of trees are kept here. The first call may wait for the user's service manager.
     pub fn limits(&self) -> LimitsSupport {
         match &self.mechanism {

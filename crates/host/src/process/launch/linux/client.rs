@@ -65,6 +65,11 @@ impl Spawner {
         Ok(Self { executable, descriptor_limit, own_cgroup, ordinary, scoped, limits })
     }
 
+    /// `None` until it is found out.
+    pub(in super::super) fn known_limits(&self) -> Option<&LimitsSupport> {
+        self.limits.get()
+    }
+
     /// May ask the service manager of the user, once, and wait for it.
     pub(in super::super) fn limits(&self) -> &LimitsSupport {
         self.limits.get_or_init(|| {
