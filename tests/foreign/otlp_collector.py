@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 parser = argparse.ArgumentParser()
 parser.add_argument("--reject", type=int, default=0, help="spans or data points of each export")
 parser.add_argument("--unavailable", type=int, default=0, help="exports that are refused at first")
+parser.add_argument("--count", action="store_true", help="print no export; GET has their counts")
 parser.add_argument("--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "CLIENT_AUTHORITY"))
 options = parser.parse_args()
 
@@ -81,8 +82,14 @@ def decode_metrics(body):
 DECODERS = {"/v1/traces": decode_traces, "/v1/metrics": decode_metrics}
 
 
+counts = {"spans": 0, "metrics": 0}
+
+
 class Collector(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.answer(200, json.dumps(counts).encode())
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -90,13 +97,19 @@ class Collector(BaseHTTPRequestHandler):
         export |= DECODERS[self.path](body)
         # Text in it is found whatever is around it.
         export["body"] = body.decode("latin-1")
-        print(json.dumps(export), flush=True)
+        if options.count:
+            for kind in counts:
+                counts[kind] += len(export.get(kind, []))
+        else:
+            print(json.dumps(export), flush=True)
         response = trace_service.ExportTraceServiceResponse()
         if options.reject:
             response.partial_success.rejected_spans = options.reject
-        answer = response.SerializeToString()
         options.unavailable -= 1
-        self.send_response(503 if options.unavailable >= 0 else 200)
+        self.answer(503 if options.unavailable >= 0 else 200, response.SerializeToString())
+
+    def answer(self, status, answer):
+        self.send_response(status)
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("content-length", str(len(answer)))
         self.end_headers()

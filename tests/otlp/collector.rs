@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::foreign_client::python;
 use crate::support::{Running, ServerBuilder, command};
 
-pub(super) struct Collector {
+pub(crate) struct Collector {
     running: Running,
-    pub(super) url: String,
+    pub(crate) url: String,
     /// Everything that was received, as text.
     received: String,
 }
@@ -22,6 +23,11 @@ impl Collector {
 
     /// With arguments of the script.
     pub(super) fn with(arguments: &[&str]) -> Self {
+        Self::through(command, arguments)
+    }
+
+    /// The same, as a program that `command` makes.
+    pub(crate) fn through(command: impl FnOnce(&str) -> Command, arguments: &[&str]) -> Self {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign/otlp_collector.py");
         let mut program = command(python().to_str().unwrap());
@@ -43,7 +49,7 @@ impl Collector {
     }
 
     /// The next export.
-    pub(super) fn export(&mut self) -> Value {
+    pub(crate) fn export(&mut self) -> Value {
         let line = self.running.line();
         assert!(!line.is_empty(), "the collector has ended");
         self.received.push_str(&line);

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use crate::monitoring::{get, value};
 use crate::support::rendezvous::Rendezvous;
 use crate::support::{Client, PROGRAM, Server, command, eventually, program, run_command};
-use collector::{Collector, exporting_to, series};
+pub(crate) use collector::Collector;
+use collector::{exporting_to, series};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT_ID: &str = "b7ad6b7169203331";

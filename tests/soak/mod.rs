@@ -104,6 +104,7 @@ fn settle(site: &mut Site, load: Load, baseline: &mut Baseline) {
     let now = baseline.wait_until_reached(site);
     say(&format!("at rest: {now}"));
     site.check_audit_log();
+    site.check_exports();
     site.check_contacts();
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::audit::AuditLog;
 use super::place::{Disk, Place};
+use crate::otlp::Collector;
 use crate::support::relay::ENVIRONMENT_ID;
 use crate::support::rendezvous::create_token;
 use crate::support::tokens::Issuer;
@@ -36,6 +37,8 @@ pub(super) struct Site {
     pub(super) listener: String,
     audit_log: AuditLog,
     rotations: u64,
+    /// Where the server exports metrics and traces to.
+    collector: Collector,
     pub(super) place: Place,
 }
 
@@ -53,7 +56,8 @@ impl Site {
             std::fs::write(place.path(role), create_token(&place.path("data"), role)).unwrap();
         }
         let (issuer, authority) = (Issuer::new(), TestAuthority::new());
-        let mut server = start_server(&place, &issuer, &authority, &public);
+        let collector = Collector::through(|program| place.command(program), &["--count"]);
+        let mut server = start_server(&place, &issuer, &authority, &public, &collector.url);
         let listener = server.next_line();
         let address = listener.strip_prefix("wss://").unwrap().parse().unwrap();
         let direct_link = link(&place, address);
@@ -69,6 +73,7 @@ impl Site {
             listener,
             audit_log,
             rotations: 0,
+            collector,
             place,
         };
         site.write_environments_file();
@@ -105,7 +110,7 @@ impl Site {
     pub(super) fn server_metrics(&self) -> Metrics {
         let path = self.server.url().strip_prefix("unix://").unwrap();
         let mut socket = UnixStream::connect(path).unwrap();
-        get_metrics(&mut socket, "")
+        get_metrics(&mut socket, "").unwrap()
     }
 
     pub(super) fn rendezvous_metrics(&self) -> Metrics {
@@ -115,11 +120,31 @@ impl Site {
             std::fs::write(&token_file, create_operator_token(&data)).unwrap();
         }
         let token = std::fs::read_to_string(token_file).unwrap();
-        let asking = self.place.runtime().spawn_blocking(move || {
-            let mut socket = TcpStream::connect(address).unwrap();
-            get_metrics(&mut socket, &format!("authorization: Bearer {}\r\n", token.trim()))
+        let headers = format!("authorization: Bearer {}\r\n", token.trim());
+        let mut metrics = None;
+        // The test may ask more often than a token allows.
+        eventually("the rendezvous shows its metrics", || {
+            let headers = headers.clone();
+            metrics = self.in_network(move || {
+                get_metrics(&mut TcpStream::connect(address).unwrap(), &headers)
+            });
+            metrics.is_some()
         });
-        self.place.runtime().block_on(asking).unwrap()
+        metrics.unwrap()
+    }
+
+    /// Spans and metrics that the collector has received.
+    fn exported(&self) -> [u64; 2] {
+        let address = self.collector.url.strip_prefix("http://").unwrap().to_owned();
+        let counts =
+            self.in_network(move || get(&mut TcpStream::connect(address).unwrap(), "/", ""));
+        let counts: Value = serde_json::from_str(&counts.unwrap()).unwrap();
+        ["spans", "metrics"].map(|name| counts[name].as_u64().unwrap())
+    }
+
+    fn in_network<T: Send + 'static>(&self, ask: impl FnOnce() -> T + Send + 'static) -> T {
+        let runtime = self.place.runtime();
+        runtime.block_on(runtime.spawn_blocking(ask)).unwrap()
     }
 
     pub(super) fn rendezvous_pid(&self) -> u32 {
@@ -160,6 +185,21 @@ impl Site {
         self.audit_log.take_rotated();
         let metrics = self.server_metrics();
         self.audit_log.check(metrics.sum("exec_server_process_exits_total"), &metrics);
+    }
+
+    /// Metrics and traces still reach the collector.
+    pub(super) fn check_exports(&self) {
+        let before = self.exported();
+        drop(self.client());
+        eventually("exports go on", || {
+            self.exported().iter().zip(&before).all(|(now, before)| now > before)
+        });
+        let metrics = self.server_metrics();
+        let [spans, metrics_received] = self.exported();
+        super::say(&format!(
+            "exports: {spans} spans, {metrics_received} metrics, {} spans dropped",
+            metrics.of("exec_server_trace_spans_dropped_total")
+        ));
     }
 
     /// The hosts have been asked for nothing that was denied.
@@ -209,14 +249,27 @@ impl Metrics {
     }
 }
 
-fn get_metrics(socket: &mut (impl std::io::Read + std::io::Write), headers: &str) -> Metrics {
-    let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+fn get_metrics(
+    socket: &mut (impl std::io::Read + std::io::Write),
+    headers: &str,
+) -> Option<Metrics> {
+    get(socket, "/metrics", headers).map(Metrics)
+}
+
+/// `None` if it was asked too often.
+fn get(
+    socket: &mut (impl std::io::Read + std::io::Write),
+    path: &str,
+    headers: &str,
+) -> Option<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     write!(socket, "{request}{headers}\r\n").unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    Metrics(body.to_owned())
+    let is_answered = !head.starts_with("HTTP/1.1 429");
+    assert!(!is_answered || head.starts_with("HTTP/1.1 200"), "{head}");
+    is_answered.then(|| body.to_owned())
 }
 
 fn link(place: &Place, upstream: SocketAddr) -> FaultProxy {
@@ -242,6 +295,7 @@ fn start_server(
     issuer: &Issuer,
     authority: &TestAuthority,
     rendezvous: &str,
+    collector: &str,
 ) -> Server {
     let home = place.path("home");
     let Issued { certificate, key } = authority.issue(&home, &NAMES, Validity::Now);
@@ -269,6 +323,11 @@ fn start_server(
         .arguments(&["--remote", rendezvous, "--environment-id", ENVIRONMENT_ID])
         .arguments(&["--limits-default-pids", "256", "--limits-max-memory", "1G"])
         .variable("TMPDIR", &text(place.on_disk(Disk::Spill, "")))
+        .variable("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
+        .variable("OTEL_BSP_SCHEDULE_DELAY", "200")
+        .variable("OTEL_METRIC_EXPORT_INTERVAL", "1000")
+        // A proxy of the machine does not know the collector.
+        .variable("NO_PROXY", "127.0.0.1")
         .variable("HOME", &text(home.clone()))
         .variable(HISTORY_VARIABLE, &text(home.join("history")))
         .start()
