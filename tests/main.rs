@@ -35,6 +35,7 @@ mod lifecycle;
 mod limits;
 mod listener;
 mod logging;
+mod many_clients;
 mod mcp;
 mod monitoring;
 mod network;
