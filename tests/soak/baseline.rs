@@ -28,22 +28,24 @@ impl Baseline {
     /// Returns when all connections, sessions and processes are gone.
     pub(super) fn take(site: &Site) -> Self {
         let mut rest = String::new();
-        // A little earlier than others give up, so as to say why.
-        let deadline = Instant::now() + HANG * 9 / 10;
+        let deadline = deadline();
         eventually("the server is at rest", || {
             rest = restlessness(site);
             assert!(Instant::now() < deadline, "the server does not come to rest: {rest}");
             rest.is_empty()
         });
-        Self { processes: pids(site).map(Footprint::of) }
+        Self::read(&pids(site))
     }
 
     /// Returns the figures at rest when they are no higher than the baseline. Lower ones are the
     /// new baseline: idle threads take a while to end.
     pub(super) fn wait_until_reached(&mut self, site: &Site) -> Self {
         let mut now = Self::take(site);
+        let (pids, deadline) = (pids(site), deadline());
+        // Only /proc is read here: a request would keep threads alive that end when they are idle.
         eventually("descriptors, threads and memory are as before", || {
-            now = Self::take(site);
+            now = Self::read(&pids);
+            assert!(Instant::now() < deadline, "more is used than before: {now}\nbefore: {self}");
             now.processes.iter().zip(&self.processes).all(|(now, before)| now.is_within(before))
         });
         for (before, now) in self.processes.iter_mut().zip(&now.processes) {
@@ -51,6 +53,15 @@ impl Baseline {
         }
         now
     }
+
+    fn read(pids: &[u32; 3]) -> Self {
+        Self { processes: pids.map(Footprint::of) }
+    }
+}
+
+/// A little earlier than `eventually` gives up, to fail with the figures.
+fn deadline() -> Instant {
+    Instant::now() + HANG * 9 / 10
 }
 
 impl fmt::Display for Baseline {
