@@ -1,0 +1,66 @@
+/** Requests that wait for their responses, and what becomes of them when the connection is lost. */
+
+export interface Call {
+  readonly method: string;
+  /** The params as JSON. */
+  readonly params: string;
+  /** Whether it may be sent again when the connection is lost before the response. */
+  readonly replay: boolean;
+  /** How often the connection was lost before the response. */
+  losses: number;
+  /** Nobody waits for it any more. */
+  abandoned?: boolean;
+  resolve(result: unknown): void;
+  reject(error: Error): void;
+}
+
+/** A call that never gets a response may be what ends the connection each time. */
+const MAX_LOSSES = 100;
+
+export class PendingCalls {
+  #nextId = 1;
+  /** In the order they were sent. */
+  #inFlight = new Map<number, Call>();
+  /** To be sent again, in the order they were sent. */
+  #lost: Call[] = [];
+
+  /** The text of the request; its response is found by `answered`. */
+  send(call: Call): string {
+    const id = this.#nextId++;
+    this.#inFlight.set(id, call);
+    return `{"id":${id},"method":${JSON.stringify(call.method)},"params":${call.params}}`;
+  }
+
+  answered(id: unknown): Call | undefined {
+    const call = this.#inFlight.get(id as number);
+    if (call !== undefined) this.#inFlight.delete(id as number);
+    return call;
+  }
+
+  /** The connection is lost. Returns the calls that cannot be sent again; the others wait for `takeLost`. */
+  lose(): Call[] {
+    const failed: Call[] = [];
+    for (const call of this.#inFlight.values()) {
+      call.losses += 1;
+      if (call.replay && call.losses < MAX_LOSSES) this.#lost.push(call);
+      else failed.push(call);
+    }
+    this.#inFlight.clear();
+    return failed;
+  }
+
+  /** The calls to be sent again. */
+  takeLost(): Call[] {
+    const lost = this.#lost.filter((call) => !call.abandoned);
+    this.#lost = [];
+    return lost;
+  }
+
+  /** Everything that waits, to be told that it is over. */
+  takeAll(): Call[] {
+    const all = [...this.#inFlight.values(), ...this.#lost];
+    this.#inFlight.clear();
+    this.#lost = [];
+    return all;
+  }
+}

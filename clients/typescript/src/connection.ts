@@ -1,0 +1,436 @@
+/**
+ * The driver: owns the transport, performs what `Recovery` decides, and carries calls, responses and
+ * notifications. Everything above it sees one connection that never ends until the session does.
+ */
+import { PendingCalls, type Call } from "./calls.js";
+import { ClosedError, ConnectError, DisconnectedError, ProtocolError, ServerError, SessionLostError } from "./errors.js";
+import { KeepAlive } from "./keep-alive.js";
+import type { ProcessSync } from "./process-sync.js";
+import { DEFAULT_RECOVERY, Recovery, type Action, type GiveUpReason, type RecoveryPolicy } from "./recovery.js";
+import type { Dialer, Transport } from "./transport.js";
+import { isReplayable, type ReadResponse } from "./wire.js";
+
+export interface ConnectionOptions {
+  clientName: string;
+  /** How long the first attempt to connect may take, in milliseconds. */
+  connectTimeout: number;
+  /** How long the session survives without a connection, in milliseconds; the server's choice if absent. */
+  detachedTtl?: number;
+  recovery?: Partial<RecoveryPolicy>;
+  onState?: (state: ConnectionState) => void;
+}
+
+export type ConnectionState =
+  | { type: "connected" }
+  | { type: "recovering"; failedAttempts: number }
+  | { type: "failed"; error: Error }
+  | { type: "closed" };
+
+/** Something that lives as long as one connection: a watch, a search, an HTTP body. */
+export interface Lease {
+  notified(params: Record<string, unknown>): void;
+  lost(error: Error): void;
+}
+
+/** Largest message in either direction. */
+const MAX_MESSAGE = 64 << 20;
+/** Positions beyond this many processes might not fit into the first message of a connection. */
+const MAX_POSITIONS = 4096;
+
+export class Connection {
+  sessionId: string | null;
+  readonly #recovery: Recovery;
+  readonly #calls = new PendingCalls();
+  readonly #processes = new Map<string, ProcessSync>();
+  readonly #leases = new Map<string, Lease>();
+  /** Calls that wait for a connection. */
+  #waiting: Call[] = [];
+  #transport: Transport | null = null;
+  #dialing: AbortController | null = null;
+  #acks = false;
+  #catchingUp = 0;
+  #lastFailure: Error | null = null;
+  #over: Error | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #timerAt = Infinity;
+  readonly #keepAlive = new KeepAlive();
+  #opened: { resolve(): void; reject(error: Error): void } | null = null;
+
+  constructor(
+    readonly dialer: Dialer,
+    readonly options: ConnectionOptions,
+    resumeSessionId: string | null = null,
+  ) {
+    this.sessionId = resumeSessionId;
+    const policy = { ...DEFAULT_RECOVERY, ...options.recovery };
+    const resumes = resumeSessionId !== null;
+    const attempt = resumes ? policy.attempt : options.connectTimeout;
+    this.#recovery = new Recovery(policy, attempt, performance.now(), Math.random, resumes);
+  }
+
+  open(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#opened = { resolve, reject };
+      this.#perform();
+    });
+  }
+
+  /** Sends a request, once there is a connection, and again after a loss where that is harmless. */
+  call<T = unknown>(method: string, params: object, signal?: AbortSignal | null): Promise<T> {
+    return new Promise((resolve, reject) => {
+      if (this.#over !== null) return reject(this.#over);
+      const text = JSON.stringify(params);
+      if (text.length > MAX_MESSAGE - 1024) {
+        const error = `${method}: ${text.length} bytes do not fit into a message of ${MAX_MESSAGE}; send smaller pieces`;
+        return reject(new RangeError(error));
+      }
+      const call: Call = {
+        method,
+        params: text,
+        replay: isReplayable(method, params),
+        losses: 0,
+        resolve: resolve as (result: unknown) => void,
+        reject,
+      };
+      if (signal) {
+        const abort = () => {
+          call.abandoned = true;
+          reject(signal.reason);
+        };
+        if (signal.aborted) return abort();
+        signal.addEventListener("abort", abort, { once: true });
+        const forget = () => signal.removeEventListener("abort", abort);
+        call.resolve = (result) => (forget(), resolve(result as T));
+        call.reject = (error) => (forget(), reject(error));
+      }
+      this.#submit(call);
+    });
+  }
+
+  notify(method: string, params: object): void {
+    if (this.#recovery.connected) this.#send(JSON.stringify({ method, params }));
+  }
+
+  /** Starts a process whose events go to `sync`; known before the call, because they may come first. */
+  async start(sync: ProcessSync, params: object): Promise<Record<string, unknown>> {
+    this.track(sync);
+    try {
+      return await this.call("process/start", { ...params, processId: sync.processId });
+    } catch (error) {
+      if (error instanceof DisconnectedError && this.#over === null) {
+        // If it did start, it is ended: nobody has a handle, and nobody ever will.
+        sync.abandon();
+      } else {
+        this.#processes.delete(sync.processId);
+      }
+      throw error;
+    }
+  }
+
+  track(sync: ProcessSync): void {
+    if (this.#processes.has(sync.processId)) {
+      throw new RangeError(`process "${sync.processId}" has a handle already; use that one`);
+    }
+    sync.onConsumed = () => this.#sendFor(sync);
+    this.#processes.set(sync.processId, sync);
+    if (this.#recovery.connected) this.#sendFor(sync);
+  }
+
+  /** Leases end with the connection; `lost` is called then. */
+  addLease(id: string, lease: Lease): void {
+    this.#leases.set(id, lease);
+  }
+
+  removeLease(id: string): void {
+    this.#leases.delete(id);
+  }
+
+  get acks(): boolean {
+    return this.#acks;
+  }
+
+  /** Ends the connection. With `closeSession` the session and its processes end too. */
+  async close(closeSession: boolean): Promise<void> {
+    if (this.#over !== null) return;
+    if (closeSession && this.#recovery.connected) {
+      await this.call("session/close", {}).catch(() => {});
+    }
+    if (this.#over === null) this.#end(new ClosedError(), { type: "closed" });
+  }
+
+  #submit(call: Call): void {
+    if (!this.#recovery.connected) this.#waiting.push(call);
+    else this.#send(this.#calls.send(call));
+  }
+
+  #send(text: string): void {
+    this.#transport?.send(text);
+  }
+
+  #perform(): void {
+    for (let action = this.#recovery.pollAction(); action; action = this.#recovery.pollAction()) {
+      this.#performOne(action);
+    }
+    this.#schedule();
+  }
+
+  #performOne(action: Action): void {
+    if (action.type === "dial") {
+      void this.#dial(action.generation);
+      const recovering = this.#recovery.recovering;
+      if (recovering) this.options.onState?.({ type: "recovering", failedAttempts: recovering.failed });
+    } else if (action.type === "hangUp") {
+      this.#lastFailure = new ConnectError("the server did not answer initialize in time");
+      this.#dropTransport();
+    } else if (action.type === "catchUp") {
+      this.#catchUp(action.generation);
+    } else if (action.type === "admit") {
+      this.#admit();
+    } else {
+      const error = this.#finalError(action.reason);
+      this.#end(error, { type: "failed", error });
+    }
+  }
+
+  async #dial(generation: number): Promise<void> {
+    const dialing = new AbortController();
+    this.#dialing = dialing;
+    const isCurrent = () => this.#dialing === dialing && this.#over === null;
+    try {
+      const transport = await this.dialer.dial(
+        {
+          onMessage: (text) => isCurrent() && this.#receive(generation, text),
+          onClosed: (reason) => isCurrent() && this.#lost(generation, new ConnectError(reason)),
+        },
+        dialing.signal,
+      );
+      if (!isCurrent()) return transport.close();
+      this.#transport = transport;
+      this.#initialize(generation);
+    } catch (error) {
+      if (!isCurrent()) return;
+      this.#lastFailure = error as Error;
+      this.#recovery.handleLost(generation, (error as ConnectError).permanent === true, performance.now());
+      this.#perform();
+    }
+  }
+
+  #initialize(generation: number): void {
+    const { clientName, detachedTtl } = this.options;
+    const params: Record<string, unknown> = { clientName, acks: true };
+    if (this.sessionId !== null) params.resumeSessionId = this.sessionId;
+    // 2^64 - 1 is not a number of this language; no server grants as much as this either.
+    if (detachedTtl !== undefined) params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
+    if (this.sessionId !== null && this.#processes.size <= MAX_POSITIONS) {
+      params.positions = Object.fromEntries([...this.#processes].map(([id, sync]) => [id, sync.log.consumed]));
+    }
+    const resolve = (result: unknown) => this.#initialized(generation, result as Record<string, unknown>);
+    const reject = (error: Error) => this.#refused(generation, error);
+    const call = { method: "initialize", params: JSON.stringify(params), replay: false, losses: 0, resolve, reject };
+    this.#send(this.#calls.send(call));
+  }
+
+  #initialized(generation: number, result: Record<string, unknown>): void {
+    if (typeof result?.sessionId !== "string") {
+      return this.#refused(generation, new ProtocolError("the response to initialize has no sessionId"));
+    }
+    if (this.sessionId !== null && result.sessionId !== this.sessionId) {
+      return this.#refused(generation, new ProtocolError("the server gave another session than was asked for"));
+    }
+    this.sessionId = result.sessionId;
+    this.#acks = result.acks === true;
+    this.#known = new Set(Object.keys(result.positions ?? {}));
+    this.#send('{"method":"initialized"}');
+    this.#recovery.handleInitialized(generation, performance.now());
+    this.#perform();
+  }
+
+  /** Processes whose events the server sends by itself after a resume. */
+  #known = new Set<string>();
+
+  #refused(generation: number, error: Error): void {
+    if (error instanceof DisconnectedError) return;
+    this.#lastFailure = error;
+    // The old connection may not know yet that it is dead.
+    const attached = error instanceof ServerError && error.code === -32010;
+    this.#dropTransport();
+    this.#recovery.handleLost(generation, !attached, performance.now());
+    this.#perform();
+  }
+
+  /** Asks for what each process missed, unless the server sends it by itself. */
+  #catchUp(generation: number): void {
+    this.#catchingUp = 1;
+    const caughtUp = () => {
+      this.#catchingUp -= 1;
+      if (this.#catchingUp > 0) return;
+      this.#recovery.handleCaughtUp(generation, performance.now());
+      this.#perform();
+    };
+    for (const sync of this.#processes.values()) {
+      if (this.#known.has(sync.processId)) continue;
+      this.#catchingUp += 1;
+      const { params, after } = sync.catchUpRead();
+      this.#pull(sync, params, after, caughtUp);
+    }
+    caughtUp();
+  }
+
+  #pull(sync: ProcessSync, params: object, after: number, then: () => void): void {
+    const resolve = (result: unknown) => {
+      sync.pulled(after, result as ReadResponse, performance.now());
+      this.#sendFor(sync);
+      then();
+    };
+    const reject = (error: Error) => {
+      if (error instanceof DisconnectedError) return;
+      sync.pullFailed(error);
+      this.#sendFor(sync);
+      then();
+    };
+    const call = { method: "process/read", params: JSON.stringify(params), replay: false, losses: 0, resolve, reject };
+    this.#send(this.#calls.send(call));
+  }
+
+  #admit(): void {
+    this.#lastFailure = null;
+    this.#keepAlive.reset();
+    for (const call of this.#calls.takeLost()) this.#submit(call);
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const call of waiting) if (!call.abandoned) this.#submit(call);
+    for (const sync of this.#processes.values()) this.#sendFor(sync);
+    this.options.onState?.({ type: "connected" });
+    this.#opened?.resolve();
+    this.#opened = null;
+  }
+
+  #sendFor(sync: ProcessSync): void {
+    if (!this.#recovery.connected) return;
+    for (const outbound of sync.collect(this.#acks, performance.now())) {
+      if (outbound.type === "notify") {
+        this.#send(JSON.stringify({ method: outbound.method, params: outbound.params }));
+      } else if (outbound.type === "call") {
+        this.call(outbound.method, outbound.params).catch(() => {});
+      } else {
+        this.#pull(sync, outbound.params, outbound.after, () => {});
+      }
+    }
+    if (sync.done && this.#processes.get(sync.processId) === sync) this.#processes.delete(sync.processId);
+    const at = sync.pollTimeout();
+    if (at !== null) this.#scheduleAt(at);
+  }
+
+  #receive(generation: number, text: string): void {
+    this.#keepAlive.received();
+    let message: Record<string, any>;
+    try {
+      message = JSON.parse(text);
+      if (typeof message !== "object" || message === null) throw new SyntaxError("not an object");
+    } catch (error) {
+      const broken = new ProtocolError(`the server sent a message that is not JSON: ${(error as Error).message}`);
+      return this.#lost(generation, broken, true);
+    }
+    if (message.method === undefined) return this.#respond(message);
+    if (message.id !== undefined && message.id !== null) {
+      const error = { code: -32601, message: `method "${message.method}" is not known to this client` };
+      return this.#send(JSON.stringify({ id: message.id, error }));
+    }
+    const params = message.params ?? {};
+    if (params.sessionId !== undefined) return;
+    if (params.processId !== undefined) {
+      const sync = this.#processes.get(params.processId);
+      if (sync === undefined || !/^process\/(output|exited|closed)$/.test(message.method)) return;
+      sync.notified(message.method, params);
+      this.#sendFor(sync);
+    } else {
+      this.#leases.get(params.watchId ?? params.searchId ?? params.requestId)?.notified(params);
+    }
+  }
+
+  #respond(message: Record<string, any>): void {
+    const call = this.#calls.answered(message.id);
+    if (call === undefined) return;
+    if (message.error !== undefined && message.error !== null) call.reject(new ServerError(message.error));
+    else call.resolve(message.result ?? null);
+  }
+
+  #lost(generation: number, error: Error, permanent = false): void {
+    if (generation !== this.#recovery.generation) return;
+    this.#lastFailure ??= error;
+    this.#dropTransport();
+    this.#recovery.handleLost(generation, permanent || !this.dialer.canRedial, performance.now());
+    this.#perform();
+  }
+
+  #dropTransport(): void {
+    this.#dialing?.abort();
+    this.#dialing = null;
+    this.#transport?.close();
+    this.#transport = null;
+    for (const sync of this.#processes.values()) sync.connectionLost();
+    for (const call of this.#calls.lose()) call.reject(new DisconnectedError(call.method));
+    const leases = [...this.#leases.values()];
+    this.#leases.clear();
+    for (const lease of leases) lease.lost(new DisconnectedError("the connection"));
+  }
+
+  #finalError(reason: GiveUpReason): Error {
+    const last = this.#lastFailure;
+    if (reason === "neverConnected") return last ?? new ConnectError("the connection ended before initialize");
+    if (last instanceof ProtocolError) return last;
+    const cause = last?.message ?? "the connection was lost";
+    if (reason === "deadline") {
+      const seconds = this.#recovery.policy.deadline / 1000;
+      return new SessionLostError(`no connection to the server for ${seconds} s, the last failure being: ${cause}`);
+    }
+    return new SessionLostError(`the session is lost: ${cause}`, { cause: last });
+  }
+
+  /** Tells everybody who waits. */
+  #end(error: Error, state: ConnectionState): void {
+    this.#over = error;
+    clearTimeout(this.#timer);
+    this.#dialing?.abort();
+    this.#transport?.close();
+    this.#transport = null;
+    for (const call of [...this.#calls.takeAll(), ...this.#waiting]) call.reject(error);
+    this.#waiting = [];
+    for (const sync of this.#processes.values()) sync.log.fail(error);
+    this.#processes.clear();
+    for (const lease of this.#leases.values()) lease.lost(error);
+    this.#leases.clear();
+    this.options.onState?.(state);
+    this.#opened?.reject(error);
+    this.#opened = null;
+  }
+
+  #schedule(): void {
+    const at = this.#recovery.pollTimeout();
+    if (at !== null) this.#scheduleAt(at);
+    if (this.#recovery.connected && this.dialer.canRedial) this.#scheduleAt(performance.now() + this.#keepAlive.interval);
+  }
+
+  #scheduleAt(at: number): void {
+    if (this.#over !== null || at >= this.#timerAt) return;
+    clearTimeout(this.#timer);
+    this.#timerAt = at;
+    this.#timer = setTimeout(() => this.#timeout(), Math.max(0, at - performance.now()));
+  }
+
+  #timeout(): void {
+    this.#timerAt = Infinity;
+    this.#recovery.handleTimeout(performance.now());
+    if (this.#recovery.connected) {
+      for (const sync of this.#processes.values()) this.#sendFor(sync);
+      if (this.dialer.canRedial) this.#probe();
+    }
+    this.#perform();
+  }
+
+  #probe(): void {
+    const verdict = this.#keepAlive.tick(performance.now());
+    if (verdict === "probe") this.call("environment/status", {}).catch(() => {});
+    if (verdict === "dead") this.#lost(this.#recovery.generation, new ConnectError("the server stopped answering"));
+  }
+}

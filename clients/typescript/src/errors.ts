@@ -1,0 +1,80 @@
+/** Errors, by what a caller would do differently. */
+
+/** Every error of this package. */
+export class ExecServerError extends Error {
+  override get name(): string {
+    return this.constructor.name;
+  }
+}
+
+/** No connection could be made. */
+export class ConnectError extends ExecServerError {
+  /** Whether another attempt cannot change the outcome, such as a wrong token. */
+  readonly permanent: boolean;
+  constructor(message: string, options: { permanent?: boolean; cause?: unknown } = {}) {
+    super(message, { cause: options.cause });
+    this.permanent = options.permanent ?? false;
+  }
+}
+
+/** The connection was lost before the response. The request may or may not have been carried out. */
+export class DisconnectedError extends ExecServerError {
+  readonly method: string;
+  constructor(method: string) {
+    super(
+      `${method}: the connection was lost before the response; the request may or may not have been ` +
+        `carried out. Check, then decide whether to repeat it`,
+    );
+    this.method = method;
+  }
+}
+
+/** The server no longer has the session, or the time for recovery is over. Connect anew. */
+export class SessionLostError extends ExecServerError {}
+
+/** The client was closed by its owner. */
+export class ClosedError extends ExecServerError {
+  constructor() {
+    super("the machine is closed; call Machine.connect again");
+  }
+}
+
+/** The server refused the request. */
+export class ServerError extends ExecServerError {
+  readonly code: number;
+  /** A stable word for programs, such as `notFound` or `programNotFound`. */
+  readonly kind: string | null;
+  readonly data: unknown;
+  constructor(error: unknown) {
+    const { code, message, data } = (error ?? {}) as { code?: unknown; message?: unknown; data?: unknown };
+    super(typeof message === "string" ? message : "the server sent an error that cannot be read");
+    this.code = typeof code === "number" ? code : -32603;
+    this.data = data;
+    const kind = (data as { kind?: unknown } | null | undefined)?.kind;
+    this.kind = typeof kind === "string" ? kind : null;
+  }
+}
+
+/** Output of a process is missing. */
+export class GapError extends ExecServerError {
+  readonly processId: string;
+  readonly droppedBytes: number;
+  constructor(processId: string, droppedBytes: number) {
+    super(
+      `process "${processId}": ${droppedBytes} bytes of output are missing; ` +
+        `read events() to be told of gaps instead`,
+    );
+    this.processId = processId;
+    this.droppedBytes = droppedBytes;
+  }
+}
+
+/** The server broke the protocol. */
+export class ProtocolError extends ExecServerError {}
+
+/** The process does not read its stdin any more. */
+export class StdinClosedError extends ExecServerError {
+  constructor(processId: string) {
+    super(`process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before it exits`);
+  }
+}

@@ -1,0 +1,89 @@
+/** Files of any size, block by block. Handles end with their connection, and are not opened again. */
+import type { Connection } from "./connection.js";
+import { DisconnectedError, ExecServerError, ServerError } from "./errors.js";
+import { decodeBase64, encodeBase64, uniqueId } from "./wire.js";
+
+/** The largest block of the protocol. */
+const BLOCK = 1 << 20;
+
+abstract class Handle {
+  protected readonly handleId = uniqueId();
+  #opened: Promise<unknown> | undefined;
+
+  constructor(
+    protected readonly connection: Connection,
+    private readonly openMethod: string,
+    private readonly params: object,
+  ) {}
+
+  protected async call<T>(method: string, params: object): Promise<T> {
+    this.#opened ??= this.connection.call(this.openMethod, { handleId: this.handleId, ...this.params });
+    await this.#opened;
+    try {
+      return await this.connection.call<T>(method, { handleId: this.handleId, ...params });
+    } catch (error) {
+      // The connection that had the handle was replaced between two blocks.
+      const gone = error instanceof ServerError && error.kind === "unknownHandle";
+      throw gone ? new DisconnectedError(method) : error;
+    }
+  }
+
+  protected async closeHandle(params: object): Promise<void> {
+    if (this.#opened === undefined) return;
+    await this.call("fs/close", params).catch(() => {});
+  }
+}
+
+export class FileReader extends Handle {
+  #offset = 0;
+  #ended = false;
+
+  constructor(connection: Connection, params: object) {
+    super(connection, "fs/open", params);
+  }
+
+  /** Null at the end of the file. */
+  async read(): Promise<Uint8Array | null> {
+    if (this.#ended) return null;
+    const params = { offset: this.#offset, len: BLOCK };
+    const { chunk, eof } = await this.call<{ chunk: string; eof: boolean }>("fs/readBlock", params);
+    const bytes = decodeBase64(chunk);
+    this.#offset += bytes.length;
+    if (eof) {
+      this.#ended = true;
+      await this.close();
+    }
+    return bytes.length > 0 || !eof ? bytes : null;
+  }
+
+  close(): Promise<void> {
+    return this.closeHandle({});
+  }
+}
+
+export class FileWriter extends Handle {
+  #offset = 0;
+
+  constructor(connection: Connection, params: object) {
+    super(connection, "fs/create", params);
+  }
+
+  async write(bytes: Uint8Array): Promise<void> {
+    for (let at = 0; at < bytes.length; at += BLOCK) {
+      const block = bytes.subarray(at, at + BLOCK);
+      await this.call("fs/writeBlock", { offset: this.#offset, chunk: encodeBase64(block) });
+      this.#offset += block.length;
+    }
+  }
+
+  /** Gives the file its name. */
+  async commit(): Promise<void> {
+    const { committed } = await this.call<{ committed?: boolean }>("fs/close", {});
+    // The server answers {} for a handle that it does not know: the connection was replaced.
+    if (!committed) throw this.#offset > 0 ? new DisconnectedError("fs/close") : new ExecServerError("the file was not written");
+  }
+
+  discard(): Promise<void> {
+    return this.closeHandle({ discard: true });
+  }
+}

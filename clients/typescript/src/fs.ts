@@ -1,0 +1,248 @@
+/** The files of the machine, with Node's names. Paths are absolute. */
+import type { Connection } from "./connection.js";
+import { DisconnectedError, ServerError } from "./errors.js";
+import { FileReader, FileWriter } from "./file-blocks.js";
+import { fromUri, nameOf, toUri, type PathLike } from "./paths.js";
+import { wireSandbox, type Sandbox } from "./sandbox.js";
+import { Search, type SearchOptions } from "./search.js";
+import { Dirent, Stats, type Metadata } from "./stats.js";
+import { Watch, type WatchOptions } from "./watch.js";
+import { decodeBase64, encodeBase64, toBytes } from "./wire.js";
+
+export { Dirent, Stats } from "./stats.js";
+
+/** Of every method. */
+export interface FsOptions {
+  sandbox?: Sandbox;
+  /** `false`: no component of the path may be a symlink. */
+  followSymlinks?: boolean;
+}
+
+export interface WriteOptions extends FsOptions {
+  mode?: number;
+  /** Readers and crashes see the whole old or the whole new content. */
+  atomic?: boolean;
+  /** `wx` fails if the file exists. */
+  flag?: "w" | "wx";
+  /** Write only if the file still has this modification time, or this size. */
+  ifModifiedAtMs?: number;
+  ifSize?: number;
+}
+
+export interface GlobOptions extends FsOptions {
+  hidden?: boolean;
+  /** Include what .gitignore excludes. */
+  ignored?: boolean;
+  maxEntries?: number;
+}
+
+interface WireEntry extends Metadata {
+  fileName: string;
+  path: string;
+}
+
+/** Files up to this size are written by one message. */
+const ONE_MESSAGE = 32 << 20;
+
+export class FileSystem {
+  readonly #connection: Connection;
+
+  /** @internal */
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  readFile(path: PathLike, options: "utf8" | "utf-8" | (FsOptions & { encoding: "utf8" | "utf-8" })): Promise<string>;
+  readFile(path: PathLike, options?: FsOptions & { encoding?: null }): Promise<Uint8Array>;
+  async readFile(
+    path: PathLike,
+    options: string | (FsOptions & { encoding?: string | null }) = {},
+  ): Promise<string | Uint8Array> {
+    const { encoding, ...rest } = typeof options === "string" ? { encoding: options } : options;
+    let bytes: Uint8Array;
+    try {
+      const { dataBase64 } = await this.#call<{ dataBase64: string }>("fs/readFile", path, {}, rest);
+      bytes = decodeBase64(dataBase64);
+    } catch (error) {
+      if (!(error instanceof ServerError && error.kind === "fileTooLarge")) throw error;
+      bytes = await this.#readLarge(path, rest);
+    }
+    return encoding ? new TextDecoder().decode(bytes) : bytes;
+  }
+
+  /** Replaces the content. With `ifModifiedAtMs` and `ifSize` only if the file is the one that was seen. */
+  async writeFile(path: PathLike, data: string | Uint8Array | ArrayBuffer, options: WriteOptions = {}): Promise<void> {
+    const bytes = toBytes(data);
+    const { flag, mode, atomic, ifModifiedAtMs, ifSize } = options;
+    const createNew = flag === "wx" ? true : undefined;
+    if (bytes.length > ONE_MESSAGE) {
+      const writer = this.writeStream(path, options).getWriter();
+      await writer.write(bytes);
+      return writer.close();
+    }
+    const params = { dataBase64: encodeBase64(bytes), mode, atomic, ifModifiedAtMs, ifSize, createNew };
+    await this.#call("fs/writeFile", path, params, options);
+  }
+
+  /** The content of a file of any size. The stream ends with an error if the connection is lost. */
+  readStream(path: PathLike, options: FsOptions = {}): ReadableStream<Uint8Array> {
+    const reader = new FileReader(this.#connection, { path: toUri(path), ...wireOptions(options) });
+    const pull = async (controller: ReadableStreamDefaultController<Uint8Array>) => {
+      const chunk = await reader.read();
+      if (chunk === null) controller.close();
+      else controller.enqueue(chunk);
+    };
+    return new ReadableStream({ pull, cancel: () => reader.close() }, { highWaterMark: 0 });
+  }
+
+  /** The file appears, or is replaced, when the stream is closed; an abort leaves it as it was. */
+  writeStream(path: PathLike, options: WriteOptions = {}): WritableStream<Uint8Array | string> {
+    const { flag, mode, ifModifiedAtMs, ifSize } = options;
+    const createNew = flag === "wx" ? true : undefined;
+    const params = { path: toUri(path), mode, ifModifiedAtMs, ifSize, createNew, ...wireOptions(options) };
+    const writer = new FileWriter(this.#connection, params);
+    return new WritableStream({
+      write: (data) => writer.write(toBytes(data)),
+      close: () => writer.commit(),
+      abort: () => writer.discard(),
+    });
+  }
+
+  readdir(path: PathLike, options: FsOptions & { withFileTypes: true }): Promise<Dirent[]>;
+  readdir(path: PathLike, options?: FsOptions & { withFileTypes?: false }): Promise<string[]>;
+  async readdir(path: PathLike, options: FsOptions & { withFileTypes?: boolean } = {}): Promise<string[] | Dirent[]> {
+    const entries: Dirent[] = [];
+    for await (const entry of this.#entries(path, options)) entries.push(new Dirent(nameOf(entry.path), fromUri(entry.path), entry));
+    return options.withFileTypes ? entries : entries.map(({ name }) => name);
+  }
+
+  /** Follows a symlink. */
+  async stat(path: PathLike, options: FsOptions = {}): Promise<Stats> {
+    const metadata = await this.#call<Metadata>("fs/getMetadata", path, {}, options);
+    return new Stats({ ...metadata, isSymlink: false });
+  }
+
+  /** Describes the symlink itself. */
+  async lstat(path: PathLike, options: FsOptions = {}): Promise<Stats> {
+    try {
+      const metadata = await this.#call<Metadata>("fs/getMetadata", path, {}, options);
+      if (!metadata.isSymlink) return new Stats(metadata);
+    } catch (error) {
+      // A dangling symlink has no target to describe.
+      if (!(error instanceof ServerError && error.kind === "notFound")) throw error;
+    }
+    await this.#call("fs/readLink", path, {}, options);
+    const uri = toUri(path).replace(/\/+$/, "");
+    const [parent, name] = [uri.slice(0, uri.lastIndexOf("/")) || "file:///", uri.slice(uri.lastIndexOf("/") + 1)];
+    for await (const entry of this.#entries(parent, options, 8, `${parent}/${before(name)}`)) {
+      if (nameOf(entry.path) === nameOf(uri)) return new Stats(entry);
+    }
+    throw new ServerError({ code: -32004, message: `${fromUri(uri)} does not exist`, data: { kind: "notFound" } });
+  }
+
+  async exists(path: PathLike, options: FsOptions = {}): Promise<boolean> {
+    try {
+      await this.#call("fs/getMetadata", path, {}, options);
+      return true;
+    } catch (error) {
+      if (error instanceof ServerError && error.code === -32004) return false;
+      throw error;
+    }
+  }
+
+  async mkdir(path: PathLike, options: FsOptions & { recursive?: boolean } = {}): Promise<void> {
+    await this.#call("fs/createDirectory", path, { recursive: options.recursive ?? false }, options);
+  }
+
+  async rm(path: PathLike, options: FsOptions & { recursive?: boolean; force?: boolean } = {}): Promise<void> {
+    const { recursive = false, force = false } = options;
+    await this.#call("fs/remove", path, { recursive, force }, options);
+  }
+
+  /** With `replace: false` an existing destination is a `conflict`. */
+  async rename(from: PathLike, to: PathLike, options: FsOptions & { replace?: boolean } = {}): Promise<void> {
+    const params = { sourcePath: toUri(from), destinationPath: toUri(to), replace: options.replace };
+    await this.#connection.call("fs/rename", { ...params, ...wireOptions(options) });
+  }
+
+  async cp(from: PathLike, to: PathLike, options: { recursive?: boolean; sandbox?: Sandbox } = {}): Promise<void> {
+    const params = { sourcePath: toUri(from), destinationPath: toUri(to), recursive: options.recursive ?? false };
+    await this.#connection.call("fs/copy", { ...params, ...wireOptions(options) });
+  }
+
+  async symlink(target: string, path: PathLike, options: FsOptions = {}): Promise<void> {
+    await this.#call("fs/symlink", path, { target }, options);
+  }
+
+  async readlink(path: PathLike, options: FsOptions = {}): Promise<string> {
+    type Response = { target?: string; targetBase64?: string };
+    const { target, targetBase64 } = await this.#call<Response>("fs/readLink", path, {}, options);
+    return target ?? new TextDecoder().decode(decodeBase64(targetBase64!));
+  }
+
+  async realpath(path: PathLike, options: FsOptions = {}): Promise<string> {
+    return fromUri((await this.#call<{ path: string }>("fs/canonicalize", path, {}, options)).path);
+  }
+
+  async chmod(path: PathLike, mode: number, options: FsOptions = {}): Promise<void> {
+    await this.#call("fs/setPermissions", path, { mode }, options);
+  }
+
+  /** Files below `path` that match: `**` crosses directories, `!` in front excludes. */
+  async glob(patterns: string | string[], path: PathLike, options: GlobOptions = {}): Promise<string[]> {
+    const { hidden, ignored, maxEntries } = options;
+    const params = { patterns: [patterns].flat(), hidden, ignored, maxEntries };
+    type Response = { entries: { path: string }[] };
+    const { entries } = await this.#call<Response>("fs/glob", path, params, options);
+    return entries.map((entry) => fromUri(entry.path));
+  }
+
+  /** Changes of a file or directory, from now on. */
+  watch(path: PathLike, options: WatchOptions = {}): Promise<Watch> {
+    return Watch.open(this.#connection, { path: toUri(path), sandbox: wireSandbox(options.sandbox) }, options);
+  }
+
+  /** Lines below `path` that match a regular expression, or a text with `literal`. */
+  search(pattern: string, path: PathLike, options: SearchOptions = {}): Search {
+    return new Search(this.#connection, pattern, path, options);
+  }
+
+  async *#entries(path: PathLike, options: FsOptions, limit = 10_000, after?: string): AsyncGenerator<WireEntry> {
+    for (;;) {
+      const params = { details: true, limit, after };
+      type Response = { entries: WireEntry[]; next?: string };
+      const page = await this.#call<Response>("fs/readDirectory", path, params, options);
+      yield* page.entries;
+      if (!page.next) return;
+      after = page.next;
+    }
+  }
+
+  /** Reading twice is harmless, so a lost connection only means to begin again. */
+  async #readLarge(path: PathLike, options: FsOptions): Promise<Uint8Array> {
+    for (;;) {
+      try {
+        return new Uint8Array(await new Response(this.readStream(path, options)).arrayBuffer());
+      } catch (error) {
+        if (!(error instanceof DisconnectedError)) throw error;
+      }
+    }
+  }
+
+  #call<T>(method: string, path: PathLike, params: object, options: FsOptions): Promise<T> {
+    return this.#connection.call<T>(method, { path: toUri(path), ...params, ...wireOptions(options) });
+  }
+}
+
+function wireOptions(options: FsOptions): object {
+  return { sandbox: wireSandbox(options.sandbox), followSymlinks: options.followSymlinks };
+}
+
+/** A name, percent-encoded, that sorts before this one with hardly any other between. */
+function before(name: string): string {
+  const bytes = decodeURIComponent(name).length > 0 ? new TextEncoder().encode(decodeURIComponent(name)) : [];
+  const last = bytes.length - 1;
+  const encode = (byte: number) => `%${byte.toString(16).padStart(2, "0")}`;
+  const head = [...bytes.slice(0, last)].map(encode).join("");
+  return `${head}${encode(Math.max(1, bytes[last]! - 1))}%ff%ff`;
+}

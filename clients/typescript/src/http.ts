@@ -1,0 +1,136 @@
+/** HTTP requests from the machine. A body ends with its connection and cannot be resumed. */
+import type { Connection } from "./connection.js";
+import { ExecServerError } from "./errors.js";
+import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
+
+export interface HttpInit {
+  method?: string;
+  headers?: HeadersInit;
+  /** Headers that end with a variable of the server, which this client need not know. */
+  headersFromEnv?: { name: string; value: string; valueEnvVar: string }[];
+  body?: string | Uint8Array;
+  redirect?: "follow" | "manual";
+  /** Milliseconds until the headers have come. */
+  timeout?: number;
+  signal?: AbortSignal;
+}
+
+interface Delta {
+  seq: number;
+  deltaBase64: string;
+  done: boolean;
+  error: string | null;
+}
+
+/** Responses with these have no body. */
+const NULL_BODY = new Set([101, 103, 204, 205, 304]);
+
+export class Http {
+  readonly #connection: Connection;
+
+  /** @internal */
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  /** As the global `fetch`, from the machine and without its cookies and cache. */
+  async fetch(url: string | URL, init: HttpInit = {}): Promise<Response> {
+    init.signal?.throwIfAborted();
+    const requestId = uniqueId();
+    const body = new Body(this.#connection, requestId, init.signal);
+    const headers = [...new Headers(init.headers)].map(([name, value]) => ({ name, value }));
+    const params = {
+      requestId,
+      url: String(url),
+      method: (init.method ?? "GET").toUpperCase(),
+      headers: [...headers, ...(init.headersFromEnv ?? [])],
+      bodyBase64: init.body === undefined ? undefined : encodeBase64(toBytes(init.body)),
+      redirectPolicy: init.redirect === "manual" ? "stop" : "follow",
+      timeoutMs: init.timeout,
+      streamResponse: true,
+      acks: this.#connection.acks || undefined,
+    };
+    type Head = { status: number; headers: { name: string; value: string }[] };
+    try {
+      const head = await this.#connection.call<Head>("http/request", params, init.signal);
+      const pairs = head.headers.map(({ name, value }) => [name, value] as [string, string]);
+      const stream = body.stream();
+      const empty = NULL_BODY.has(head.status);
+      if (empty) void stream.cancel();
+      return new Response(empty ? null : stream, { status: head.status, headers: pairs });
+    } catch (error) {
+      body.end(error as Error);
+      throw error;
+    }
+  }
+}
+
+/** The body of one response. Only what was consumed is acknowledged, so a slow reader holds back the download. */
+class Body {
+  readonly #deltas: Delta[] = [];
+  #failure: Error | null = null;
+  #ended = false;
+  #wake: (() => void) | null = null;
+  readonly #abort = () => this.#cancel(this.signal!.reason);
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly requestId: string,
+    private readonly signal: AbortSignal | undefined,
+  ) {
+    connection.addLease(requestId, {
+      notified: (params) => {
+        const delta = params as unknown as Delta;
+        this.#deltas.push(delta);
+        if (delta.done) this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
+        this.#tell();
+      },
+      lost: (error) => this.end(error),
+    });
+    signal?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  stream(): ReadableStream<Uint8Array> {
+    return new ReadableStream(
+      {
+        pull: async (controller) => {
+          for (;;) {
+            const delta = this.#deltas.shift();
+            if (delta !== undefined) {
+              const { requestId } = this;
+              if (this.connection.acks) this.connection.notify("http/request/ack", { requestId, seq: delta.seq });
+              if (delta.deltaBase64 === "") continue;
+              return controller.enqueue(decodeBase64(delta.deltaBase64));
+            }
+            if (this.#failure !== null) throw this.#failure;
+            if (this.#ended) return controller.close();
+            await new Promise<void>((resolve) => (this.#wake = resolve));
+          }
+        },
+        cancel: () => this.#cancel(null),
+      },
+      { highWaterMark: 0 },
+    );
+  }
+
+  end(error: Error | null): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#failure = error;
+    this.connection.removeLease(this.requestId);
+    this.signal?.removeEventListener("abort", this.#abort);
+    this.#tell();
+  }
+
+  #cancel(reason: Error | null): void {
+    if (this.#ended) return;
+    this.end(reason);
+    this.connection.call("http/cancel", { requestId: this.requestId }).catch(() => {});
+  }
+
+  #tell(): void {
+    const wake = this.#wake;
+    this.#wake = null;
+    wake?.();
+  }
+}

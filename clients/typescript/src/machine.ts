@@ -1,0 +1,230 @@
+/** The machine that a server runs on: processes, files, HTTP. One machine is one session. */
+import { Connection, type ConnectionState } from "./connection.js";
+import { collect, type ExecOptions, type ExecResult } from "./exec.js";
+import { FileSystem } from "./fs.js";
+import { Http } from "./http.js";
+import { toUri, fromUri, type PathLike } from "./paths.js";
+import { Process, type ProcessState } from "./process.js";
+import { ProcessSync } from "./process-sync.js";
+import type { RecoveryPolicy } from "./recovery.js";
+import { wireSandbox, type Sandbox } from "./sandbox.js";
+import type { Dialer } from "./transport.js";
+import { WebSocketDialer, type Token } from "./websocket.js";
+import { uniqueId } from "./wire.js";
+
+export interface ConnectOptions {
+  /** The token of the server, or a function that is asked for it before each connection. */
+  token?: Token;
+  /** Shown to the operator of the server. */
+  clientName?: string;
+  /** How long the first attempt may take, in milliseconds; 10,000 by default. */
+  connectTimeout?: number;
+  /** How long the session survives without a connection, in milliseconds; 30,000 unless the server says more. */
+  detachedTtl?: number;
+  recovery?: Partial<RecoveryPolicy>;
+  /** Told when the connection is lost, back, or given up. */
+  onState?: (state: ConnectionState) => void;
+}
+
+export interface LocalOptions extends Omit<ConnectOptions, "token"> {
+  /** The binary, if it is not to be looked for. */
+  binary?: string;
+  /** More arguments for the server. */
+  args?: string[];
+}
+
+export interface SpawnOptions {
+  /** The working directory; the server's by default. */
+  cwd?: PathLike;
+  /** Variables on top of the inherited ones. */
+  env?: Record<string, string>;
+  /** What is inherited from the server; names with KEY, SECRET or TOKEN never are. `all` by default. */
+  inheritEnv?: "all" | "core" | "none";
+  /** A terminal of its own: `true`, or its size. */
+  tty?: boolean | { rows: number; cols: number };
+  /** `pipe` (default) keeps stdin open for writes; `ignore` is /dev/null. */
+  stdin?: "pipe" | "ignore";
+  /** Milliseconds after which the server ends the process and all its descendants. */
+  timeout?: number;
+  sandbox?: Sandbox;
+  /** See docs/limits.md: memoryBytes, pids, cpuTimeMs, cpus, … */
+  limits?: Record<string, number | string>;
+  /** Hosts that the process may reach; see docs/network.md. */
+  network?: { allow?: string[]; deny?: string[]; [member: string]: unknown };
+  /** What happens when the server's log is full: `block` the process (default) or `discard` the oldest output. */
+  onFull?: "block" | "discard";
+  /** Kill what the process left running when it exits. */
+  killOnExit?: boolean;
+  arg0?: string;
+  /** Aborting terminates the process and all its descendants. */
+  signal?: AbortSignal;
+}
+
+interface EnvironmentInfo {
+  shell: { name: string; path: string };
+  cwd: string;
+  tempDir: string;
+}
+
+export class Machine {
+  readonly fs: FileSystem;
+  readonly http: Http;
+  readonly #connection: Connection;
+  readonly #url: string;
+  #info: Promise<EnvironmentInfo> | undefined;
+
+  private constructor(connection: Connection, url: string) {
+    this.#connection = connection;
+    this.#url = url;
+    this.fs = new FileSystem(connection);
+    this.http = new Http(connection);
+  }
+
+  /** Connects to a server: `ws://HOST:PORT` or `wss://HOST:PORT`. */
+  static async connect(url: string | URL, options: ConnectOptions = {}): Promise<Machine> {
+    const dialer = new WebSocketDialer(url, options.token);
+    return Machine.#open(dialer, dialer.url, options);
+  }
+
+  /** Starts a server of its own on this machine. Only for Node, Deno and Bun. */
+  static async local(options: LocalOptions = {}): Promise<Machine> {
+    // Not a literal, or bundlers for browsers would include it.
+    const module = "./stdio.js";
+    const { StdioDialer, findBinary } = (await import(module)) as typeof import("./stdio.js");
+    const command = [options.binary ?? findBinary(), ...(options.args ?? []), "--listen", "stdio"];
+    return Machine.#open(new StdioDialer(command), "", options);
+  }
+
+  /** Continues a process where another client, or an earlier one of this program, saved it. */
+  static async resume(state: ProcessState, options: ConnectOptions = {}): Promise<Process & { machine: Machine }> {
+    const dialer = new WebSocketDialer(state.url, options.token);
+    const connection = Machine.#prepare(dialer, options, state.sessionId);
+    const machine = new Machine(connection, dialer.url);
+    const process = machine.#attach(state);
+    await connection.open();
+    return Object.assign(process, { machine });
+  }
+
+  get sessionId(): string {
+    return this.#connection.sessionId!;
+  }
+
+  /** Continues another process of the same session. */
+  attach(state: ProcessState): Process {
+    if (state.sessionId !== this.sessionId) {
+      throw new RangeError(`process "${state.processId}" is of another session; use Machine.resume`);
+    }
+    return this.#attach(state);
+  }
+
+  /** Runs a command to its end: a line for /bin/sh, or a program with its arguments. */
+  async exec(command: string | readonly string[], options: ExecOptions & { encoding: "buffer" }): Promise<ExecResult<Uint8Array>>;
+  async exec(command: string | readonly string[], options?: ExecOptions): Promise<ExecResult<string>>;
+  async exec(command: string | readonly string[], options: ExecOptions = {}): Promise<ExecResult<string | Uint8Array>> {
+    const argv = typeof command === "string" ? ["/bin/sh", "-c", command] : command;
+    const stdin = options.input === undefined ? "ignore" : "pipe";
+    const process = await this.spawn(argv, { ...options, stdin });
+    return collect(process, options);
+  }
+
+  /** Starts a program. */
+  async spawn(argv: readonly string[], options: SpawnOptions = {}): Promise<Process> {
+    if (argv.length === 0) throw new RangeError("argv is empty; name a program");
+    const { signal } = options;
+    signal?.throwIfAborted();
+    const params = await this.#startParams(argv, options);
+    const gaps = options.onFull === "discard" ? "declared" : "fatal";
+    const sync = new ProcessSync(`ts-${uniqueId()}`, { gaps });
+    const process = new Process(this.#connection, sync, this.#url);
+    await this.#connection.start(sync, params);
+    if (signal) {
+      const terminate = () => void process.terminate().catch(() => {});
+      if (signal.aborted) terminate();
+      else signal.addEventListener("abort", terminate, { once: true });
+      const forget = () => signal.removeEventListener("abort", terminate);
+      process.exited.then(forget, forget);
+    }
+    return process;
+  }
+
+  /** The shell, working directory and temporary directory of the machine. */
+  async info(): Promise<{ shell: string; cwd: string; tempDir: string }> {
+    const { shell, cwd, tempDir } = await this.#environment();
+    return { shell: shell.path, cwd: fromUri(cwd), tempDir: fromUri(tempDir) };
+  }
+
+  /** Any method of the protocol, as docs/protocol.md has it. */
+  call<T = unknown>(method: string, params: object = {}): Promise<T> {
+    return this.#connection.call(method, params);
+  }
+
+  /** Makes an HTTP request from the machine. */
+  fetch(url: string | URL, init?: Parameters<Http["fetch"]>[1]): Promise<Response> {
+    return this.http.fetch(url, init);
+  }
+
+  /** Ends the session and its processes. */
+  close(): Promise<void> {
+    return this.#connection.close(true);
+  }
+
+  /** Ends the connection only. The server keeps the session and its processes for `detachedTtl`. */
+  disconnect(): Promise<void> {
+    return this.#connection.close(false);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  static async #open(dialer: Dialer, url: string, options: ConnectOptions): Promise<Machine> {
+    const connection = Machine.#prepare(dialer, options, null);
+    await connection.open();
+    return new Machine(connection, url);
+  }
+
+  static #prepare(dialer: Dialer, options: ConnectOptions, resume: string | null): Connection {
+    const { clientName = "exec-server (TypeScript)", connectTimeout = 10_000, detachedTtl, recovery, onState } = options;
+    return new Connection(dialer, { clientName, connectTimeout, detachedTtl, recovery, onState }, resume);
+  }
+
+  #attach(state: ProcessState): Process {
+    if (state.version !== 1) throw new TypeError(`the saved state has version ${state.version}; this client knows 1`);
+    const { processId, after, gaps, consumed, exit, closed } = state;
+    const sync = new ProcessSync(processId, { gaps, after, attached: true });
+    sync.log.exit = exit;
+    sync.log.closed = closed;
+    const process = new Process(this.#connection, sync, this.#url, consumed);
+    if (!closed) this.#connection.track(sync);
+    return process;
+  }
+
+  /** Paths and shell of a machine do not change, so they are asked for once. */
+  #environment(): Promise<EnvironmentInfo> {
+    if (this.#info === undefined) {
+      this.#info = this.#connection.call<EnvironmentInfo>("environment/info", {});
+      this.#info.catch(() => (this.#info = undefined));
+    }
+    return this.#info;
+  }
+
+  async #startParams(argv: readonly string[], options: SpawnOptions): Promise<object> {
+    const { tty, timeout, limits, network, onFull, killOnExit, arg0 } = options;
+    return {
+      argv,
+      cwd: options.cwd === undefined ? (await this.#environment()).cwd : toUri(options.cwd),
+      env: options.env ?? {},
+      envPolicy: { inherit: options.inheritEnv ?? "all" },
+      tty: Boolean(tty),
+      size: typeof tty === "object" ? tty : undefined,
+      pipeStdin: !tty && options.stdin !== "ignore",
+      sandbox: wireSandbox(options.sandbox),
+      timeoutMs: timeout,
+      limits,
+      network,
+      onFull,
+      killOnExit,
+      arg0,
+    };
+  }
+}

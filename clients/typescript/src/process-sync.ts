@@ -1,0 +1,198 @@
+/**
+ * Keeps the log of one process equal to the server's: what was announced, consumed and confirmed, and what
+ * has to be asked for. Decides and returns what to send; no I/O, and time is an argument.
+ */
+import { applyRead, isSeq, readExit } from "./catch-up.js";
+import { ProtocolError } from "./errors.js";
+import { ProcessLog, type ExitStatus, type StreamName } from "./process-log.js";
+import { decodeBase64, type ReadResponse } from "./wire.js";
+
+/** Output is confirmed after this much of it was consumed, or this long afterwards. */
+const ACK_BYTES = 64 << 10;
+const ACK_DELAY = 100;
+/** The first read after a reconnect only has to show that nothing is missing; the rest follows by itself. */
+const CATCH_UP_BYTES = 64 << 10;
+
+export type Outbound =
+  | { type: "notify"; method: string; params: object }
+  /** A call that must arrive, and whose result nobody waits for. */
+  | { type: "call"; method: string; params: object }
+  /** A read whose response goes to `pulled`. */
+  | { type: "pull"; params: object; after: number };
+
+export class ProcessSync {
+  log: ProcessLog;
+  /** Called once, as soon as the exit is known: it may be far ahead of the output that is here. */
+  onExit: (exit: ExitStatus) => void = () => {};
+  /** Called when a reader consumed something: `collect` may have something to send. */
+  onConsumed: () => void = () => {};
+  /** The last event that the server has announced, taken or not. */
+  #announced: number;
+  /** There may be more than was announced. */
+  #unsure: boolean;
+  #pulling = false;
+  /** The last read brought nothing; the next one waits until this moment. */
+  #stalledUntil = 0;
+  #acked = 0;
+  #unackedBytes = 0;
+  #ackAt: number | null = null;
+  #exitTold = false;
+  #terminates = false;
+  #confirmedEnd = false;
+
+  constructor(
+    readonly processId: string,
+    options: { gaps: "fatal" | "declared"; after?: number; attached?: boolean },
+  ) {
+    const after = options.after ?? 0;
+    this.log = this.#newLog(options.gaps, after);
+    this.#announced = after;
+    this.#acked = after;
+    // Another client may have had events that the server does not send again by itself.
+    this.#unsure = options.attached ?? false;
+  }
+
+  /** Whether nothing more has to be received or sent. */
+  get done(): boolean {
+    return !this.#terminates && (this.log.failure !== null || this.#confirmedEnd);
+  }
+
+  notified(method: string, params: Record<string, unknown>): void {
+    const { seq } = params;
+    if (!isSeq(seq)) {
+      return this.#fail(
+        new ProtocolError(`process "${this.processId}": ${method} has the impossible sequence number ${seq}`),
+      );
+    }
+    this.#stalledUntil = 0;
+    this.#announced = Math.max(this.#announced, seq);
+    if (method === "process/exited") {
+      const exit = readExit(params);
+      if (exit === null) return this.#fail(new ProtocolError(`process "${this.processId}": exit without a code`));
+      this.#tellExit(exit);
+      this.log.offer(seq, { type: "exited", ...exit });
+    } else if (method === "process/closed") {
+      // Without an exit before it, the exit lies in a gap; a read knows it.
+      if (this.log.exit !== null) this.log.offer(seq, { type: "closed" });
+    } else if (seq === this.log.next) {
+      const data = decodeBase64(params.chunk as string);
+      this.log.offer(seq, { type: "output", stream: params.stream as StreamName, data });
+    }
+  }
+
+  /** The read that finds out, after a reconnect, what is missing. */
+  catchUpRead(): { params: object; after: number } {
+    return this.#read(CATCH_UP_BYTES);
+  }
+
+  /** Takes the response to a read after `after`. */
+  pulled(after: number, response: ReadResponse, now: number): void {
+    this.#pulling = false;
+    const before = this.log.next;
+    try {
+      this.#announced = Math.max(this.#announced, response.nextSeq - 1);
+      this.#unsure = response.chunks.length > 0;
+      const exit = readExit(response);
+      if (exit !== null) this.#tellExit(exit);
+      applyRead(this.log, after, response);
+      // An announced event that did not come is no reason to ask as fast as possible.
+      if (this.log.next === before) this.#stalledUntil = now + ACK_DELAY;
+    } catch (error) {
+      this.#fail(error as Error);
+    }
+  }
+
+  /** A read failed: this process cannot be followed any more, but others can. */
+  pullFailed(error: Error): void {
+    this.log.fail(error);
+  }
+
+  connectionLost(): void {
+    this.#pulling = false;
+    // The last confirmation may have been lost with the connection.
+    this.#acked = 0;
+    this.#unackedBytes = ACK_BYTES;
+    this.#confirmedEnd = false;
+  }
+
+  /** Nobody has a handle: ends the process if it runs, and takes the rest of its events. */
+  abandon(): void {
+    this.#terminates = true;
+    this.log.expectNoSubscriber();
+  }
+
+  /** What has to be sent now. Only to be asked while calls may go through. */
+  collect(acks: boolean, now: number): Outbound[] {
+    const outbound: Outbound[] = [];
+    const { consumed } = this.log;
+    const ended = this.log.closed && consumed === this.log.next - 1;
+    if (consumed > this.#acked || (ended && !this.#confirmedEnd)) {
+      if (this.#unackedBytes >= ACK_BYTES || ended || (this.#ackAt !== null && now >= this.#ackAt)) {
+        if (ended || (acks && consumed > 0)) outbound.push(this.#confirm(consumed, ended));
+        this.#acked = consumed;
+        this.#unackedBytes = 0;
+        this.#ackAt = null;
+        this.#confirmedEnd = ended;
+      } else {
+        this.#ackAt ??= now + ACK_DELAY;
+      }
+    }
+    if (this.#terminates) {
+      this.#terminates = false;
+      outbound.push({ type: "call", method: "process/terminate", params: { processId: this.processId } });
+    }
+    const behind = (this.#unsure || this.#announced >= this.log.next) && !this.log.over;
+    if (behind && !this.#pulling && now >= this.#stalledUntil && this.log.room > 0) {
+      this.#pulling = true;
+      outbound.push({ type: "pull", ...this.#read(this.log.room) });
+    }
+    return outbound;
+  }
+
+  /** When `collect` wants to be called again. */
+  pollTimeout(): number | null {
+    const stalled = this.#stalledUntil > 0 && !this.#pulling && !this.log.over ? this.#stalledUntil : null;
+    if (this.#ackAt === null) return stalled;
+    return stalled === null ? this.#ackAt : Math.min(stalled, this.#ackAt);
+  }
+
+  /** A read confirms its `afterSeq`, so it begins after what was consumed. */
+  #read(maxBytes: number): { params: object; after: number } {
+    const after = this.log.consumed;
+    return { params: { processId: this.processId, afterSeq: after, maxBytes }, after };
+  }
+
+  #confirm(seq: number, ended: boolean): Outbound {
+    const { processId } = this;
+    if (!ended) return { type: "notify", method: "process/ack", params: { processId, seq } };
+    // No later confirmation makes up for this one, and without it the server keeps the process as long as
+    // the session. A read confirms too, and is sent again when it is lost.
+    return { type: "call", method: "process/read", params: { processId, afterSeq: seq, maxBytes: 0 } };
+  }
+
+  #tellExit(exit: ExitStatus): void {
+    if (this.#exitTold) return;
+    this.#exitTold = true;
+    this.onExit(exit);
+  }
+
+  /**
+   * The log of a process that lost output, or whose events make no sense, ends for its reader. The process is
+   * ended, and its last events are confirmed, or the server would keep them as long as the session.
+   */
+  #fail(error: Error): void {
+    this.log.fail(error);
+    this.log = this.#newLog("declared", this.log.next - 1);
+    this.#unsure = true;
+    this.abandon();
+  }
+
+  #newLog(gaps: "fatal" | "declared", after: number): ProcessLog {
+    const log = new ProcessLog(this.processId, gaps, after);
+    log.onConsumed = (bytes) => {
+      this.#unackedBytes += bytes;
+      this.onConsumed();
+    };
+    return log;
+  }
+}

@@ -1,0 +1,184 @@
+/** A process on the machine: web streams, its exit, and its state for another client. */
+import type { Connection } from "./connection.js";
+import { GapError, StdinClosedError } from "./errors.js";
+import type { ExitStatus, ProcessEvent, ProcessLog, Subscriber, Wanted } from "./process-log.js";
+import { ProcessSync } from "./process-sync.js";
+import { wireSignal, type SignalName } from "./signals.js";
+import { encodeBase64, toBytes, uniqueId } from "./wire.js";
+
+/** Where another client continues. It can be stored as JSON and has no secret in it. */
+export interface ProcessState {
+  version: 1;
+  url: string;
+  sessionId: string;
+  processId: string;
+  /** The last event that each reader consumed; null where nobody has read. */
+  consumed: { stdout: number | null; stderr: number | null; all: number | null };
+  after: number;
+  gaps: "fatal" | "declared";
+  /** The exit, if it was consumed, and whether everything was. */
+  exit: ProcessLog["exit"];
+  closed: boolean;
+}
+
+/** The size of a write to stdin; larger ones are split. */
+const MAX_WRITE = 1 << 20;
+
+export class Process {
+  readonly id: string;
+  /** Resolves when the process has exited, whether its output was read or not. */
+  readonly exited: Promise<ExitStatus>;
+  readonly #connection: Connection;
+  readonly #log: ProcessLog;
+  readonly #url: string;
+  readonly #writer = uniqueId();
+  readonly #subscribers: Partial<Record<Wanted, Subscriber>> = {};
+  readonly #resumed: ProcessState["consumed"] | undefined;
+  #writes = 0;
+  #stdout: ReadableStream<Uint8Array> | undefined;
+  #stderr: ReadableStream<Uint8Array> | undefined;
+  #stdin: WritableStream<Uint8Array | string> | undefined;
+
+  /** @internal */
+  constructor(connection: Connection, sync: ProcessSync, url: string, resumed?: ProcessState["consumed"]) {
+    this.id = sync.processId;
+    this.#connection = connection;
+    this.#log = sync.log;
+    this.#url = url;
+    this.#resumed = resumed;
+    this.exited = new Promise((resolve, reject) => {
+      sync.onExit = resolve;
+      this.#log.onFailed = reject;
+      if (this.#log.exit !== null) resolve(this.#log.exit);
+    });
+    // A caller that does not wait for the exit is not told of a lost session by a crash.
+    this.exited.catch(() => {});
+  }
+
+  /** Output to stdout, or to the terminal. A reader that does not read holds back its process in the end. */
+  get stdout(): ReadableStream<Uint8Array> {
+    return (this.#stdout ??= this.#stream("stdout"));
+  }
+
+  get stderr(): ReadableStream<Uint8Array> {
+    return (this.#stderr ??= this.#stream("stderr"));
+  }
+
+  /** Closing it closes stdin. Each byte is written once, whatever happens to the connection. */
+  get stdin(): WritableStream<Uint8Array | string> {
+    return (this.#stdin ??= new WritableStream({
+      write: (data) => this.write(data),
+      close: () => this.closeStdin(),
+      abort: () => this.closeStdin(),
+    }));
+  }
+
+  /** Everything in order: output, declared gaps, the exit, and the close. */
+  async *events(): AsyncGenerator<ProcessEvent, void, void> {
+    const subscriber = this.#subscribe("all");
+    try {
+      for (;;) {
+        const event = await this.#next(subscriber);
+        if (event === undefined) return;
+        yield event;
+      }
+    } finally {
+      this.#log.unsubscribe(subscriber);
+    }
+  }
+
+  async write(data: Uint8Array | string): Promise<void> {
+    const bytes = toBytes(data);
+    for (let at = 0; at < bytes.length; at += MAX_WRITE) {
+      const chunk = encodeBase64(bytes.subarray(at, at + MAX_WRITE));
+      const writeId = `${this.#writer}-${this.#writes++}`;
+      const params = { processId: this.id, chunk, writeId };
+      const { status } = await this.#connection.call<{ status: string }>("process/write", params);
+      if (status !== "accepted") throw new StdinClosedError(this.id);
+    }
+  }
+
+  async closeStdin(): Promise<void> {
+    await this.#connection.call("process/closeStdin", { processId: this.id });
+  }
+
+  /** Sends a signal to the process group; `SIGTERM` by default. */
+  async kill(signal: SignalName = "SIGTERM"): Promise<void> {
+    await this.#connection.call("process/signal", { processId: this.id, signal: wireSignal(signal) });
+  }
+
+  /**
+   * Ends the process and every descendant; true if it was running. With `graceMs` it gets SIGTERM first and
+   * this much time.
+   */
+  async terminate(options: { graceMs?: number } = {}): Promise<boolean> {
+    const mode = options.graceMs === undefined ? undefined : { type: "graceful", timeoutMs: options.graceMs };
+    const params = { processId: this.id, mode };
+    return (await this.#connection.call<{ running: boolean }>("process/terminate", params)).running;
+  }
+
+  /** Changes the size of the terminal. */
+  async resize(size: { rows: number; cols: number }): Promise<void> {
+    await this.#connection.call("process/resize", { processId: this.id, ...size });
+  }
+
+  /** What `Machine.resume` takes, in this program or another: it continues at the next byte. */
+  save(): ProcessState {
+    const sessionId = this.#connection.sessionId!;
+    const position = (wanted: Wanted) => {
+      const subscriber = this.#subscribers[wanted];
+      return subscriber === undefined ? (this.#resumed?.[wanted] ?? null) : subscriber.position - 1;
+    };
+    const consumed = { stdout: position("stdout"), stderr: position("stderr"), all: position("all") };
+    const { consumed: after, gaps, next } = this.#log;
+    const exit = this.#log.exit !== null && this.#log.exit.seq <= after ? this.#log.exit : null;
+    const closed = this.#log.closed && after === next - 1;
+    return { version: 1, url: this.#url, sessionId, processId: this.id, consumed, after, gaps, exit, closed };
+  }
+
+  /** @internal Hands every event to `onEvent`, without a stream between; resolves after the last one. */
+  async consume(onEvent: (event: ProcessEvent) => void | Promise<void>): Promise<void> {
+    const subscriber = this.#subscribe("all");
+    for (;;) {
+      const event = this.#log.take(subscriber) ?? (await this.#next(subscriber));
+      if (event === undefined) return;
+      const pending = onEvent(event);
+      if (pending !== undefined) await pending;
+    }
+  }
+
+  #subscribe(wanted: Wanted): Subscriber {
+    const consumed = this.#resumed?.[wanted];
+    const subscriber = this.#log.subscribe(wanted, typeof consumed === "number" ? consumed + 1 : undefined);
+    this.#subscribers[wanted] = subscriber;
+    return subscriber;
+  }
+
+  #stream(wanted: "stdout" | "stderr"): ReadableStream<Uint8Array> {
+    const subscriber = this.#subscribe(wanted);
+    return new ReadableStream<Uint8Array>(
+      {
+        pull: async (controller) => {
+          const event = await this.#next(subscriber);
+          if (event?.type === "gap") throw new GapError(this.id, event.droppedBytes);
+          if (event?.type === "output") controller.enqueue(event.data);
+          else controller.close();
+        },
+        cancel: () => this.#log.unsubscribe(subscriber),
+      },
+      // Nothing is taken from the log before somebody reads: only consumed output is confirmed.
+      { highWaterMark: 0 },
+    );
+  }
+
+  /** Undefined at the end. */
+  async #next(subscriber: Subscriber): Promise<ProcessEvent | undefined> {
+    for (;;) {
+      const event = this.#log.take(subscriber);
+      if (event !== undefined) return event;
+      if (this.#log.failure !== null) throw this.#log.failure;
+      if (this.#log.closed) return undefined;
+      await new Promise<void>((resolve) => (subscriber.wake = resolve));
+    }
+  }
+}

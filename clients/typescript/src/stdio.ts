@@ -1,0 +1,96 @@
+/** A server of this machine's own, over stdio. Only for Node, Deno and Bun; imported when it is needed. */
+import { spawn, type ChildProcess } from "node:child_process";
+import { accessSync, constants } from "node:fs";
+import { createRequire } from "node:module";
+import { delimiter, dirname, join } from "node:path";
+import { ConnectError } from "./errors.js";
+import type { Dialer, Transport, TransportEvents } from "./transport.js";
+
+const NEWLINE = 10;
+/** The last lines of the server's log, for the error when it does not start. */
+const KEPT_LOG = 2_000;
+
+export class StdioDialer implements Dialer {
+  /** A server on stdio takes its session with it. */
+  readonly canRedial = false;
+
+  constructor(readonly command: readonly string[]) {}
+
+  dial(events: TransportEvents, signal: AbortSignal): Promise<Transport> {
+    const [program, ...args] = this.command;
+    const child = spawn(program!, args, { stdio: ["pipe", "pipe", "pipe"] });
+    let [log, ended] = ["", false];
+    child.stderr.setEncoding("utf8").on("data", (text: string) => (log = (log + text).slice(-KEPT_LOG)));
+    // Its end is told by "close".
+    child.stdin.on("error", () => {});
+    child.stdout.on("data", splitLines((line) => ended || events.onMessage(line)));
+    return new Promise((resolve, reject) => {
+      const close = () => {
+        ended = true;
+        closeServer(child);
+      };
+      signal.addEventListener("abort", close, { once: true });
+      child.on("spawn", () => resolve({ send: (text) => child.stdin.write(text + "\n"), close }));
+      child.on("error", (cause) => {
+        reject(new ConnectError(`cannot start ${program}: ${cause.message}`, { permanent: true, cause }));
+      });
+      child.on("close", (code, killer) => {
+        const said = log.trim() && `; its last words were: ${log.trim()}`;
+        if (!ended) events.onClosed(`the server ended with ${killer ?? `exit code ${code}`}${said}`);
+        ended = true;
+      });
+    });
+  }
+}
+
+/** Checked in this order: EXEC_SERVER_BINARY, the npm package for this platform, PATH. */
+export function findBinary(): string {
+  const named = process.env.EXEC_SERVER_BINARY;
+  if (named) return named;
+  const platform = `@exec-server/${process.platform}-${process.arch}`;
+  try {
+    return createRequire(import.meta.url).resolve(`${platform}/exec-server`);
+  } catch {
+    // Not installed.
+  }
+  for (const directory of (process.env.PATH ?? "").split(delimiter).filter(Boolean)) {
+    const candidate = join(directory, "exec-server");
+    // The npm package's own launcher may be on the PATH, and would look for the binary again.
+    if (isExecutable(candidate) && !candidate.includes(join("node_modules", ".bin"))) return candidate;
+  }
+  throw new ConnectError(
+    `the exec-server binary was not found: install ${platform}, put exec-server on the PATH, ` +
+      `or name it in EXEC_SERVER_BINARY`,
+    { permanent: true },
+  );
+}
+
+function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK);
+    return dirname(path) !== path;
+  } catch {
+    return false;
+  }
+}
+
+/** The end of its input ends the server and all its processes. */
+function closeServer(child: ChildProcess): void {
+  child.stdin?.end();
+  child.stdout?.resume();
+}
+
+function splitLines(onLine: (line: string) => void): (chunk: Buffer) => void {
+  let rest: Buffer[] = [];
+  return (chunk) => {
+    let start = 0;
+    for (let end = chunk.indexOf(NEWLINE); end >= 0; end = chunk.indexOf(NEWLINE, start)) {
+      const piece = chunk.subarray(start, end);
+      const line = rest.length > 0 ? Buffer.concat([...rest, piece]) : piece;
+      rest = [];
+      start = end + 1;
+      if (line.length > 0) onLine(line.toString("utf8"));
+    }
+    if (start < chunk.length) rest.push(chunk.subarray(start));
+  };
+}

@@ -1,0 +1,20 @@
+/** What carries messages. Every transport yields the same pair of functions and callbacks. */
+
+export interface Transport {
+  send(text: string): void;
+  /** Ends the connection. No callback is called afterwards. */
+  close(): void;
+}
+
+export interface TransportEvents {
+  onMessage(text: string): void;
+  /** The connection ended; called at most once. */
+  onClosed(reason: string): void;
+}
+
+export interface Dialer {
+  /** Whether a lost connection can be made again. */
+  readonly canRedial: boolean;
+  /** Rejects with a `ConnectError`. An abort ends the attempt. */
+  dial(events: TransportEvents, signal: AbortSignal): Promise<Transport>;
+}
