@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use exec_server_test_support::{skipped, uri};
 use rustix::process::Signal;
@@ -379,6 +379,28 @@ fn clients_read_and_resume_while_the_required_audit_log_fails() {
     let change = json!({ "path": uri(scratch.path().join("new")), "dataBase64": "" });
     let refused = client.refused("fs/writeFile", change);
     assert_eq!(refused.kind.as_deref(), Some("auditFailed"), "{refused:?}");
+}
+
+#[test]
+fn a_command_whose_input_is_refused_fails_and_says_why() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("journal");
+    let journal = UnixDatagram::bind(&socket).unwrap();
+    let target = format!("--audit-log=journald:{}", socket.display());
+    let (_server, url) = serve(&[&target, "--audit-required"]);
+    let mut cat = command(PROGRAM);
+    cat.args(["run", "--connect", &url, "--", "cat"]).stdin(Stdio::piped());
+    let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = cat.stdin.take().unwrap();
+    input.write_all(b"1").unwrap();
+    cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    // journald is gone.
+    drop(journal);
+    input.write_all(b"2").unwrap();
+    let outcome = cat.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    assert_eq!(outcome.status.code(), Some(125), "{errors}");
+    assert!(errors.contains("cannot write to cat") && errors.contains("audit log"), "{errors}");
 }
 
 #[test]

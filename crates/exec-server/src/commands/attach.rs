@@ -7,7 +7,7 @@ use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions};
 use exec_server_protocol::ErrorKind;
 
 use super::listing::{self, Listed};
-use super::run::{input_failed, options};
+use super::run::{input_failed, input_refused, options};
 use crate::cli::client::Attach;
 use crate::foreground::{
     self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Report, Signals, Source,
@@ -80,6 +80,7 @@ async fn stay(
             Ok(ExitStatus::SUCCESS)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
+        Ending::InputRefused(error) => Err(input_refused(error, &name)),
         Ending::OutputFailed(error) => Err(error.into()),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {

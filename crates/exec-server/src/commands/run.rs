@@ -115,7 +115,7 @@ pub(super) async fn in_foreground(
     match &ending {
         Ok(Ending::GaveUp { .. }) => {}
         Ok(Ending::Left | Ending::Signalled { .. }) => session.close_before(ready(())).await,
-        Ok(Ending::InputFailed(_) | Ending::OutputFailed(_)) => {
+        Ok(Ending::InputFailed(_) | Ending::InputRefused(_) | Ending::OutputFailed(_)) => {
             // As SIGPIPE would, if less abruptly; whoever is in a hurry gets the abrupt end.
             let _ = signals.until_asked_to_end(foreground::end(client, &process)).await;
             session.close_before(signals.asked_to_end()).await;
@@ -129,6 +129,7 @@ pub(super) async fn in_foreground(
             Ok(ExitStatus::TIMED_OUT)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
+        Ending::InputRefused(error) => Err(input_refused(error, &program)),
         Ending::OutputFailed(error) => Err(error.into()),
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
@@ -144,6 +145,10 @@ pub(super) async fn in_foreground(
 
 pub(super) fn input_failed(error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context("cannot read standard input")
+}
+
+pub(super) fn input_refused(error: ExecServerError, process: &str) -> anyhow::Error {
+    anyhow::Error::new(error).context(format!("cannot write to {process}"))
 }
 
 /// As large as our terminal.

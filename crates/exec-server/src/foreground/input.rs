@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use exec_server_client::ExecServerProcess;
+use exec_server_client::{ExecServerError, ExecServerProcess};
 use exec_server_protocol::WriteStatus;
 use tokio::sync::mpsc;
 
@@ -56,6 +56,8 @@ pub(crate) enum InputEnd {
     Finished,
     /// Our input cannot be read: what was meant to come is not known.
     Failed(io::Error),
+    /// The server refused input, and so the process would miss a part of it.
+    Refused(ExecServerError),
     /// The person's terminal is gone.
     HungUp,
     /// The person typed `~.`.
@@ -105,8 +107,17 @@ pub(crate) async fn forward(
             let has_room = pending.len() < MOST_PENDING || matches!(source, Source::Keyboard(_));
             tokio::select! {
                 status = &mut writing => {
-                    // An error is also what the events of the process end with.
-                    accepts = status.is_ok_and(|status| status == WriteStatus::Accepted);
+                    match (status, &source) {
+                        (Ok(status), _) => accepts = status == WriteStatus::Accepted,
+                        (Err(error @ ExecServerError::Server(_)), Source::Stream(_)) => {
+                            return InputEnd::Refused(error);
+                        }
+                        (Err(error @ ExecServerError::Server(_)), Source::Keyboard(_)) => {
+                            super::show(&format!("exec-server: input was lost: {error}\n"));
+                        }
+                        // The events of the process end with the same error.
+                        (Err(_), _) => accepts = false,
+                    }
                     break;
                 }
                 chunk = arriving.recv(), if !ended && has_room => {

@@ -81,6 +81,8 @@ pub(crate) enum Ending {
     TimedOut(TimedOut),
     /// What the process was to read cannot be read.
     InputFailed(io::Error),
+    /// The server refused a part of the input.
+    InputRefused(ExecServerError),
     /// Nobody reads our output any more, or it cannot be written.
     OutputFailed(OutputError),
     /// The person typed `~.`.
@@ -170,6 +172,7 @@ impl Foreground {
                         InputEnd::Finished => continue,
                         InputEnd::HungUp => ReceivedSignal::HANGUP,
                         InputEnd::Failed(error) => return Ok(Ending::InputFailed(error)),
+                        InputEnd::Refused(error) => return Ok(Ending::InputRefused(error)),
                         InputEnd::Left => {
                             // What comes next on the screen is not the program's.
                             show("\n");

@@ -15,6 +15,9 @@ use super::{AuditError, AuditTarget};
 const MAX_WAITING: usize = 4096;
 /// Room for jobs other than records.
 const OTHER_JOBS: usize = 16;
+/// A caller waits in so many steps. The time in which the whole process is stopped, or the machine sleeps,
+/// uses up one of them: the thread that writes was stopped, too.
+const WAIT_STEPS: u32 = 20;
 
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -78,15 +81,18 @@ impl Writer {
 
     /// Returns when the record is written. After `timeout` its fate is not known.
     pub(super) fn write_and_wait(&self, record: Vec<u8>, timeout: Duration) -> io::Result<()> {
-        if self.state.is_stuck.load(Ordering::Relaxed) {
+        if self.state.is_stuck.load(Ordering::Relaxed) && self.waiting() > 0 {
             return Err(self.state.lose(io::ErrorKind::TimedOut.into()));
         }
         let (done, written) = sync_channel(1);
         self.enqueue(record, Some(done))?;
-        written.recv_timeout(timeout).unwrap_or_else(|_| {
-            self.state.is_stuck.store(true, Ordering::Relaxed);
-            Err(self.state.lose(io::ErrorKind::TimedOut.into()))
-        })
+        for _ in 0..WAIT_STEPS {
+            if let Ok(result) = written.recv_timeout(timeout / WAIT_STEPS) {
+                return result;
+            }
+        }
+        self.state.is_stuck.store(true, Ordering::Relaxed);
+        Err(self.state.lose(io::ErrorKind::TimedOut.into()))
     }
 
     /// `None` after `timeout`; it may still happen.
@@ -197,5 +203,20 @@ impl Sink {
             Self::File(file) => file.append(record),
             Self::Journal(journal) => journal.send(&record),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AuditLog;
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_nothing_to_do_is_not_stuck() {
+        let scratch = tempfile::tempdir().unwrap();
+        let log = AuditLog::open(AuditTarget::File(scratch.path().join("audit"))).unwrap();
+        // The thread wrote the last record just before its caller gave up.
+        log.writer.state.is_stuck.store(true, Ordering::Relaxed);
+        log.writer.write_and_wait(b"{}\n".to_vec(), Duration::MAX).unwrap();
     }
 }
