@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
 /// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
 /// environment in and throws it out.
@@ -29,7 +29,7 @@ impl Backoff {
         let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         match self.failures {
-            1 => (pause / 2).mul_f64(random),
+            1 => pause.mul_f64(random),
             _ => at_least_half(pause, random),
         }
     }
@@ -60,7 +60,7 @@ mod tests {
     fn pauses_double_up_to_the_longest() {
         for random in [0.0, 0.3, 1.0] {
             let mut backoff = Backoff::default();
-            assert!(backoff.after_failure(random) <= FIRST / 2);
+            assert!(backoff.after_failure(random) <= FIRST);
             let mut expected = FIRST;
             for _ in 0..100 {
                 let pause = backoff.after_failure(random);
@@ -71,7 +71,7 @@ mod tests {
             assert!(backoff.after_failure(random) >= LONGEST / 2, "the series goes on");
             assert!(backoff.after_loss(LONG_LIFE, false, random) <= SPREAD);
             assert!(backoff.after_loss(Duration::ZERO, true, random) <= FIRST);
-            assert!(backoff.after_failure(random) <= FIRST / 2, "a new series");
+            assert!(backoff.after_failure(random) <= FIRST, "a new series");
             assert!(backoff.after_loss(Duration::ZERO, false, random) > SPREAD);
         }
     }

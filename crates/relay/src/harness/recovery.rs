@@ -13,8 +13,8 @@ use crate::socket;
 
 /// From the loss to giving up.
 const DEADLINE: Duration = Duration::from_secs(25);
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const SHORT_PAUSES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const SHORT_PAUSES: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A socket that lived for less is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
