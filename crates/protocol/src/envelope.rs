@@ -13,6 +13,7 @@ pub const UNKNOWN_REQUEST_ID: RequestId = RequestId::Integer(-1);
 
 /// Chosen by whoever sends the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "the id must be a string or an integer of 64 bits")]
 pub enum RequestId {
     Integer(i64),
@@ -30,6 +31,7 @@ impl fmt::Display for RequestId {
 
 /// W3C trace context that a client may put beside a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceContext {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,

@@ -35,17 +35,20 @@ impl ErrorCode {
 
 /// The `error` member of a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message} ({code})")]
 pub struct RpcError {
     pub code: i64,
     /// One line that names the subject and the cause.
     pub message: String,
+    /// For programs (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<ErrorData>,
 }
 
 /// Machine-readable detail of an error (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorData {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ErrorKind>,
@@ -59,6 +62,7 @@ pub struct ErrorData {
 
 /// What an error is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ErrorSubject {
     Process(String),

@@ -11,6 +11,7 @@ use crate::{Base64Bytes, nullable};
 pub const MAX_BODY_DELTA_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestParams {
     pub method: String,
@@ -51,6 +52,7 @@ impl HttpRequestParams {
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestHeader {
     pub name: String,
@@ -62,6 +64,7 @@ pub struct HttpRequestHeader {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum RedirectPolicy {
     #[default]
@@ -71,6 +74,7 @@ pub enum RedirectPolicy {
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpResponse {
     pub status: u16,
@@ -79,6 +83,7 @@ pub struct HttpResponse {
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HttpResponseHeader {
     pub name: String,
     pub value: String,
@@ -86,6 +91,7 @@ pub struct HttpResponseHeader {
 
 /// `http/request/bodyDelta`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BodyDeltaNotification {
     pub request_id: String,
@@ -99,6 +105,7 @@ pub struct BodyDeltaNotification {
 
 /// `http/request/ack`: everything up to `seq` has been consumed (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpAckParams {
     pub request_id: String,
@@ -107,6 +114,7 @@ pub struct HttpAckParams {
 
 /// Ends a request whose response is, or was to be, streamed. An unknown id is fine (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpCancelParams {
     pub request_id: String,

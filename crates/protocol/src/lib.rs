@@ -26,6 +26,8 @@ mod path_uri;
 mod principal;
 mod process;
 mod sandbox;
+#[cfg(feature = "schema")]
+pub mod schema;
 mod server_requests;
 mod spare;
 mod status;

@@ -11,44 +11,48 @@ pub const PROTOCOL_VERSION: &str = "exec-server.v0";
 
 /// `{}`: no params, or nothing to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Empty {}
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub client_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_session_id: Option<String>,
-    /// How long the session survives without a connection; 0 ends it at once.
+    /// How long the session survives without a connection; 0 ends it at once (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
-    /// Whether this client confirms output with `process/ack`.
+    /// Whether this client confirms output with `process/ack` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
     /// With `resumeSessionId` and `acks`: the last event that the client has of each process. The events after it
-    /// follow by themselves.
+    /// follow by themselves (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {
     pub session_id: String,
     pub protocol_version: String,
-    /// As granted; present when the client asked.
+    /// As granted; present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
-    /// As granted; present when the client asked.
+    /// As granted; present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
-    /// The last event of each process that the client named and the session has; present when the client asked.
+    /// The last event of each process that the client named and the session has; present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCloseParams {
     /// Another session of the same user.
@@ -57,11 +61,13 @@ pub struct SessionCloseParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionListResponse {
     pub sessions: Vec<SessionInfo>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionInfo {
     pub session_id: String,
@@ -75,6 +81,7 @@ pub struct SessionInfo {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ObserveParams {
     pub session_id: String,

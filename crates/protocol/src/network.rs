@@ -20,6 +20,7 @@ pub fn is_proxy_variable(name: &str) -> bool {
 
 /// `managedNetwork` of a start: the process reaches nothing but ports of loopback.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ManagedNetwork {
     /// The ports of loopback where the client runs a proxy.
@@ -32,6 +33,7 @@ pub struct ManagedNetwork {
 
 /// `networkProxy` of a start: the server runs the proxy, for this process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct NetworkProxy {
     pub proxy: NetworkProxySettings,
@@ -47,6 +49,7 @@ pub struct NetworkProxy {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct NetworkProxySettings {
     /// True if left out: settings without it still ask for a proxy.
@@ -119,6 +122,7 @@ macro_rules! check_case {
 check_case!(ManagedNetwork, NetworkProxy, NetworkProxySettings);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum NetworkMode {
     #[default]
@@ -128,6 +132,7 @@ pub enum NetworkMode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum DomainPermission {
     Allow,
@@ -137,6 +142,7 @@ pub enum DomainPermission {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum UnixSocketPermission {
     Allow,
@@ -146,6 +152,7 @@ pub enum UnixSocketPermission {
 /// `network` of a start (ours): the hosts that the process may reach. As in a sandbox, unknown
 /// members are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkRules {
     /// Patterns of hosts.
@@ -170,6 +177,7 @@ pub struct NetworkRules {
 
 /// How rules about the network are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum NetworkEnforcement {
     /// There is no network at all.
@@ -183,19 +191,29 @@ pub enum NetworkEnforcement {
 
 /// The network use of a process with a managed network (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkUse {
     pub bytes_up: u64,
     pub bytes_down: u64,
     /// The first hosts that were refused, each once.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub refused: Vec<RefusedHost>,
     /// Further hosts were refused.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
     pub refused_more: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusedHost {
     pub host: String,
     /// Absent for a name that was only looked up.
@@ -215,6 +233,7 @@ impl fmt::Display for RefusedHost {
 
 /// `network/policyRequest`: may this process reach this host?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyRequestParams {
     pub process_id: String,
@@ -223,6 +242,7 @@ pub struct NetworkPolicyRequestParams {
 
 /// The destination that a process tries to reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkRequest {
     pub protocol: NetworkProtocol,
     pub host: String,
@@ -230,6 +250,7 @@ pub struct NetworkRequest {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkProtocol {
     Http,
@@ -239,12 +260,14 @@ pub enum NetworkProtocol {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkPolicyResponse {
     pub decision: NetworkDecision,
 }
 
 /// The decision of a client about one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum NetworkDecision {
     Allow,
@@ -330,6 +353,7 @@ impl From<DecisionReason> for String {
 
 /// `network/policyDecision`: a decision about one host. Only the owner of the process gets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyDecisionNotification {
     pub process_id: String,
@@ -354,6 +378,7 @@ pub struct NetworkPolicyDecisionNotification {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkDecisionScope {
     Domain,
@@ -362,6 +387,7 @@ pub enum NetworkDecisionScope {
 
 /// A decision without its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkVerdict {
     Allow,
@@ -370,6 +396,7 @@ pub enum NetworkVerdict {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkDecisionSource {
     /// The rules.

@@ -118,6 +118,7 @@ pub enum Sandbox {
 
 /// The short form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SandboxMode {
     ReadOnly {
@@ -146,6 +147,7 @@ pub enum SandboxMode {
 
 /// What an outer sandbox leaves of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ExternalNetwork {
     #[default]
@@ -155,6 +157,8 @@ pub enum ExternalNetwork {
 
 /// The profile form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_type))]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxProfile {
     pub permissions: Permissions,
@@ -165,6 +169,7 @@ pub struct SandboxProfile {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Permissions {
     Managed {
@@ -180,6 +185,7 @@ pub enum Permissions {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FileSystemPermissions {
     Restricted {
@@ -191,6 +197,7 @@ pub enum FileSystemPermissions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkPermission {
     Restricted,
@@ -198,6 +205,7 @@ pub enum NetworkPermission {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SandboxEntry {
     pub path: SandboxEntryPath,
@@ -207,6 +215,8 @@ pub struct SandboxEntry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("enum" = ["read", "write", "deny", "none"])))]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxAccess {
     Read,
@@ -216,6 +226,7 @@ pub enum SandboxAccess {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissingPath {
     /// The entry is dropped.
@@ -223,6 +234,7 @@ pub enum MissingPath {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum SandboxEntryPath {
     Special { value: SpecialPath },
@@ -232,6 +244,7 @@ pub enum SandboxEntryPath {
 
 /// Kinds that are not known are passed on by name: whether that is an error depends on what they were to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SpecialPath {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,6 +256,7 @@ pub struct SpecialPath {
 
 /// What is active for a process that was started under a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
     /// The version of the kernel's interface.
@@ -260,6 +274,7 @@ pub struct Enforcement {
 
 /// What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Denial {
     /// As the program printed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,7 @@ use crate::LimitsTier;
 
 /// The server as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
     pub version: String,
@@ -20,12 +21,14 @@ pub struct ServerStatus {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionCounts {
     pub attached: usize,
     pub detached: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessCounts {
     pub running: usize,
     /// Those that can still be read.
@@ -34,6 +37,7 @@ pub struct ProcessCounts {
 
 /// How the limits of processes are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitsStatus {
     pub tier: LimitsTier,
     /// Why the kernel does not bound whole trees, if it does not.
@@ -43,6 +47,7 @@ pub struct LimitsStatus {
 
 /// A client or a request that was refused, once or several times in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RecentRefusal {
     /// The last time, since 1970.
@@ -60,6 +65,7 @@ pub struct RecentRefusal {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RefusedThing {
     Connection,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Base64Bytes, PathUri, SandboxRequest, nullable};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileParams {
     pub path: PathUri,
@@ -22,12 +23,14 @@ impl FsReadFileParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileResponse {
     pub data_base64: Base64Bytes,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileParams {
     pub path: PathUri,
@@ -37,19 +40,19 @@ pub struct FsWriteFileParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
     /// A temporary file that is synced and renamed over the old one: readers and crashes see the whole old or the whole
-    /// new content. Otherwise the content of the existing inode is replaced.
+    /// new content. Otherwise the content of the existing inode is replaced (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub atomic: bool,
-    /// Permission bits of the file afterwards; when left out an existing file keeps its own.
+    /// Permission bits of the file afterwards; when left out an existing file keeps its own (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Only if the file was last modified at this time.
+    /// Only if the file was last modified at this time (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_modified_at_ms: Option<i64>,
-    /// Only if the file has this size.
+    /// Only if the file has this size (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_size: Option<u64>,
-    /// Only if there is nothing of this name.
+    /// Only if there is nothing of this name (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
 }
@@ -98,10 +101,13 @@ impl WriteCondition {
 /// Empty unless the write had a condition; then what the next condition can be made of, without a moment in which
 /// somebody else could have written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
+    /// Of the new file (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
+    /// Of the new file (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Base64Bytes, PathUri, SandboxRequest};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsGetMetadataParams {
     pub path: PathUri,
@@ -19,6 +20,7 @@ pub struct FsGetMetadataParams {
 
 /// Times are milliseconds since 1970, 0 where the file system does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsMetadata {
     pub is_directory: bool,
@@ -40,6 +42,7 @@ pub struct FsMetadata {
 
 /// A file that is neither regular nor a directory nor a symlink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SpecialFile {
     Fifo,
@@ -49,6 +52,7 @@ pub enum SpecialFile {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCanonicalizeParams {
     pub path: PathUri,
@@ -57,6 +61,7 @@ pub struct FsCanonicalizeParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsPathResponse {
     pub path: PathUri,
 }
@@ -64,6 +69,7 @@ pub struct FsPathResponse {
 /// Makes `path` a symlink. The target is not looked at; it is `target`, or the bytes of `target_base64` if it is
 /// not UTF-8.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSymlinkParams {
     pub path: PathUri,
@@ -99,6 +105,7 @@ impl FsSymlinkParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadLinkParams {
     pub path: PathUri,
@@ -110,6 +117,7 @@ pub struct FsReadLinkParams {
 
 /// One of both, as in [`FsSymlinkParams`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadLinkResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,6 +139,7 @@ impl FsReadLinkResponse {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSetPermissionsParams {
     pub path: PathUri,

@@ -12,6 +12,7 @@ pub const MAX_HANDLE_ID_BYTES: usize = 32;
 pub const MAX_BLOCK_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsOpenParams {
     pub path: PathUri,
@@ -28,6 +29,7 @@ pub struct FsOpenParams {
 
 /// A new file that takes its name when the handle is closed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateParams {
     pub path: PathUri,
@@ -79,18 +81,20 @@ impl FsCreateParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsHandleResponse {
     pub handle_id: String,
-    /// What was opened, if `fs/open` was asked for details.
+    /// What was opened, if `fs/open` was asked for details (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<FsMetadata>,
-    /// Of `fs/create`: how much is written already.
+    /// Of `fs/create`: how much is written already (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadBlockParams {
     pub handle_id: String,
@@ -99,6 +103,7 @@ pub struct FsReadBlockParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadBlockResponse {
     pub chunk: Base64Bytes,
     /// Nothing comes after this chunk.
@@ -106,6 +111,7 @@ pub struct FsReadBlockResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteBlockParams {
     pub handle_id: String,
@@ -114,6 +120,7 @@ pub struct FsWriteBlockParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,
@@ -125,11 +132,12 @@ pub struct FsCloseParams {
     pub keep: bool,
 }
 
-/// Empty, unless a file that was written has taken its name.
+/// Empty, unless a file that was written has taken its name (ours).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseResponse {
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub committed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,

@@ -7,6 +7,7 @@ use crate::{PathUri, SandboxRequest, nullable};
 
 /// Looks for lines in a file, or in all files of a tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchParams {
     pub path: PathUri,
@@ -73,6 +74,7 @@ impl FsSearchParams {
 
 /// Sent when the search is over, after its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchResponse {
     pub matches: u64,
@@ -85,6 +87,7 @@ pub struct FsSearchResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchResultsNotification {
     pub search_id: String,
@@ -93,6 +96,7 @@ pub struct SearchResultsNotification {
 
 /// One line that matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchMatch {
     pub path: PathUri,
@@ -105,19 +109,29 @@ pub struct SearchMatch {
     pub line_truncated: bool,
     /// Where in `text`, in bytes.
     pub submatches: Vec<Submatch>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub before: Vec<SearchLine>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub after: Vec<SearchLine>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Submatch {
     pub start: u64,
     pub end: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchLine {
     pub line_number: u64,
@@ -127,6 +141,7 @@ pub struct SearchLine {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCancelSearchParams {
     pub search_id: String,
@@ -134,6 +149,7 @@ pub struct FsCancelSearchParams {
 
 /// Finds names below a directory. The result is that of a walk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsGlobParams {
     pub path: PathUri,

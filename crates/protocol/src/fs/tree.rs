@@ -9,6 +9,7 @@ use super::entries::SpecialFile;
 use crate::{PathUri, SandboxRequest, nullable};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateDirectoryParams {
     pub path: PathUri,
@@ -22,6 +23,7 @@ pub struct FsCreateDirectoryParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryParams {
     pub path: PathUri,
@@ -86,9 +88,10 @@ pub struct PageOrderError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
-    /// Only of a page, and only if names come behind it: the last name that was looked at.
+    /// Only of a page, and only if names come behind it: the last name that was looked at (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<PathUri>,
 }
@@ -114,29 +117,35 @@ fn root() -> PathUri {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryEntry {
     /// For display: a name that is not UTF-8 is whole only in `path`.
     pub file_name: String,
     pub is_directory: bool,
     pub is_file: bool,
-    /// Ours; see [`FsReadDirectoryResponse::with_paths`].
+    /// Where the entry is. A server that only knows names leaves it out (ours).
     #[serde(default = "root")]
     pub path: PathUri,
-    /// These only where details were asked for.
+    /// With `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_symlink: Option<bool>,
+    /// With `details`: the permission bits (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
+    /// With `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// With `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
+    /// With `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWalkParams {
     pub path: PathUri,
@@ -148,6 +157,7 @@ pub struct FsWalkParams {
 
 /// How far a walk goes; the most that a server allows when left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WalkOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,6 +180,7 @@ impl WalkOptions {
 
 /// Of `fs/walk` and `fs/glob`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkResponse {
     pub entries: Vec<TreeEntry>,
     /// What could not be looked into, and why.
@@ -179,12 +190,14 @@ pub struct FsWalkResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TreeEntry {
     pub path: PathUri,
     pub kind: TreeEntryKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum TreeEntryKind {
     Directory,
@@ -192,12 +205,14 @@ pub enum TreeEntryKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TreeError {
     pub path: PathUri,
     pub message: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsRemoveParams {
     pub path: PathUri,
@@ -214,6 +229,7 @@ pub struct FsRemoveParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCopyParams {
     pub source_path: PathUri,
@@ -225,6 +241,7 @@ pub struct FsCopyParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsRenameParams {
     pub source_path: PathUri,

@@ -9,6 +9,7 @@ use crate::{PathUri, SandboxRequest, nullable};
 pub const MAX_WATCH_ID_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWatchParams {
     pub path: PathUri,
@@ -21,6 +22,7 @@ pub struct FsWatchParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsUnwatchParams {
     pub watch_id: String,
@@ -28,6 +30,7 @@ pub struct FsUnwatchParams {
 
 /// Several changes together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ChangedNotification {
     pub watch_id: String,
@@ -36,11 +39,12 @@ pub struct ChangedNotification {
     #[serde(default)]
     pub changes: Vec<FileChange>,
     /// Changes were lost: anything below the watched path may have changed.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub rescan: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileChange {
     pub path: PathUri,
@@ -51,6 +55,7 @@ pub struct FileChange {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ChangeKind {
     Created,

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::misspelt::CaseChecked;
+use crate::nullable;
 
 /// The most that a process and everything it starts may use. An absent value is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -121,6 +122,7 @@ pub struct LimitTooLow {
 /// `limits` of `process/start` (ours). An unknown member is an error: what it was to limit would have no
 /// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
 pub struct LimitsRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,6 +199,7 @@ impl LimitsRequest {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum RequiredLimits {
     /// The kernel bounds the whole tree: tier `cgroup` or `systemd`.
@@ -205,6 +208,7 @@ pub enum RequiredLimits {
 
 /// How the limits of a whole tree are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum LimitsTier {
     /// A cgroup of the server's own.
@@ -228,6 +232,7 @@ impl LimitsTier {
 
 /// The limits that a process has (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveLimits {
     pub tier: LimitsTier,
@@ -248,7 +253,11 @@ pub struct EffectiveLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
     /// Limits among those above that this server cannot keep.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub not_enforced: Vec<LimitName>,
 }
 

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::{Base64Bytes, Denial, LimitName, NetworkUse};
+use crate::{Base64Bytes, Denial, LimitName, NetworkUse, nullable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadParams {
     pub process_id: String,
@@ -17,7 +18,9 @@ pub struct ReadParams {
     pub wait_ms: Option<u64>,
 }
 
+/// Output of a process, and how the process is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadResponse {
     pub chunks: Vec<OutputChunk>,
@@ -31,14 +34,19 @@ pub struct ReadResponse {
     /// What seems to have been denied (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    /// Size of the gap between `afterSeq` and what is returned.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Size of the gap between `afterSeq` and what is returned (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub dropped_bytes: u64,
     #[serde(flatten)]
     pub exit: Option<ExitDetails>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputChunk {
     pub seq: u64,
     pub stream: OutputStream,
@@ -46,6 +54,7 @@ pub struct OutputChunk {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OutputStream {
     Stdout,
@@ -66,54 +75,77 @@ impl OutputStream {
 
 /// How a process ended and what it used (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
-    /// The signal that killed it.
+    /// The signal that killed it (ours).
     pub signal: Option<i32>,
+    /// From the start to the exit (ours).
     pub duration_ms: u64,
+    /// Processor time of the process itself (ours).
     pub cpu_ms: u64,
+    /// The most memory that the process itself had (ours).
     pub max_rss_bytes: u64,
-    /// The server ended it because `timeoutMs` of its start had passed.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub timed_out: bool,
-    /// The server ended it because the server shut down.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The server ended it because the server shut down (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub server_stopped: bool,
-    /// Limits that it had reached by then.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Limits that it had reached by then (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub limits_hit: Vec<LimitName>,
-    /// The most memory that the process and everything it started had at once, if that was watched.
+    /// The most memory that the process and everything it started had at once, if that was watched (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Processor time of the process and everything it started, if that was watched.
+    /// Processor time of the process and everything it started, if that was watched (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_cpu_ms: Option<u64>,
-    /// Of a process with a managed network, until it exited.
+    /// Of a process with a managed network, until it exited (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkUse>>,
 }
 
 /// `process/output`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputNotification {
     pub process_id: String,
-    /// Present for an observer.
+    /// Present for an observer (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
     pub stream: OutputStream,
     pub chunk: Base64Bytes,
-    /// Size of the gap just before this chunk.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Size of the gap just before this chunk (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub dropped_bytes: u64,
 }
 
 /// `process/exited`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExitedNotification {
     pub process_id: String,
+    /// Present for an observer (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
@@ -123,7 +155,12 @@ pub struct ExitedNotification {
     /// What seems to have been denied (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Size of the gap just before this event (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub dropped_bytes: u64,
     #[serde(flatten)]
     pub exit: Option<ExitDetails>,
@@ -131,18 +168,26 @@ pub struct ExitedNotification {
 
 /// `process/closed`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClosedNotification {
     pub process_id: String,
+    /// Present for an observer (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Size of the gap just before this event (ours).
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub dropped_bytes: u64,
 }
 
 /// `process/ack`, from client to server (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AckParams {
     pub process_id: String,

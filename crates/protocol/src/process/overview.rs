@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::{Base64Bytes, LimitName};
+use crate::{Base64Bytes, LimitName, nullable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitParams {
     pub process_id: String,
@@ -14,6 +15,7 @@ pub struct WaitParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitResponse {
     pub exited: bool,
@@ -21,13 +23,25 @@ pub struct WaitResponse {
     pub signal: Option<i32>,
     pub closed: bool,
     /// The server ended it because `timeoutMs` of its start had passed (ours).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub timed_out: bool,
     /// The server ended it because the server shut down (ours).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub server_stopped: bool,
     /// Limits that it had reached (ours).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub limits_hit: Vec<LimitName>,
     /// The most memory that its tree had at once, if that was watched (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,6 +52,7 @@ pub struct WaitResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotResponse {
     pub stdout: Base64Bytes,
@@ -50,6 +65,7 @@ pub struct SnapshotResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListParams {
     /// Another session of the same user (ours).
@@ -61,11 +77,13 @@ pub struct ListParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListResponse {
     pub processes: Vec<ProcessSummary>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSummary {
     pub process_id: String,
@@ -79,10 +97,18 @@ pub struct ProcessSummary {
     #[serde(default)]
     pub descendants: u64,
     /// The server ended it because `timeoutMs` of its start had passed (ours).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "is_default"
+    )]
     pub timed_out: bool,
     /// Limits that it had reached (ours).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "nullable::or_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub limits_hit: Vec<LimitName>,
     /// Number of the first retained event of the last `withinMs`, if the request has that; `nextSeq` if
     /// there is none (ours). Of output in the spill file it may be somewhat older.

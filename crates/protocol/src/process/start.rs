@@ -12,13 +12,14 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct StartParams {
     /// Chosen by the client, unique in its session; not an OS pid.
     pub process_id: String,
     pub argv: Vec<String>,
     pub cwd: PathUri,
-    /// The child's whole environment, or what is applied on top of `env_policy`.
+    /// The child's whole environment, or what is applied on top of `envPolicy`.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -40,21 +41,24 @@ pub struct StartParams {
     /// The hosts that the process may reach (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkRules>>,
+    /// What happens when the log is full (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub on_full: OnFull,
+    /// Also kill everything that the process left running when it exits (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub kill_on_exit: bool,
-    /// Terminals only; 24 × 80 when left out.
+    /// Terminals only; 24 × 80 when left out (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TerminalSize>,
+    /// Whether the server prepares the environment and the sandbox (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -67,7 +71,7 @@ pub struct StartParams {
     /// The most that the process and everything it starts may use (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<LimitsRequest>>,
-    /// Refuse the start if a process of any session has this `process_id` (ours).
+    /// Refuse the start if a process of any session has this `processId` (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -130,6 +134,7 @@ impl StartParams {
 
 /// How the child's environment is made from the server's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvPolicy {
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -146,6 +151,7 @@ pub struct EnvPolicy {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum EnvInherit {
     Core,
@@ -156,6 +162,7 @@ pub enum EnvInherit {
 
 /// What happens when the log can hold no more unconfirmed output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OnFull {
     /// The child blocks on its next write.
@@ -166,6 +173,7 @@ pub enum OnFull {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ExecMode {
     #[default]
@@ -175,12 +183,14 @@ pub enum ExecMode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminalSize {
     pub rows: u16,
     pub cols: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StartResponse {
     pub process_id: String,
@@ -199,6 +209,7 @@ pub struct StartResponse {
 
 /// What keeps a process to its sandbox. A server that says nothing does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
     #[default]

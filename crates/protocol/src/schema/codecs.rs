@@ -1,0 +1,97 @@
+//! Schemas of the types whose codecs are written by hand.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use crate::{
+    Base64Bytes, Cpus, DecisionReason, ErrorKind, Initialized, LimitName, MAX_REASON_BYTES,
+    PathUri, SandboxMode, SandboxProfile, SandboxRequest,
+};
+
+/// An absolute path; or `file:` with no host, every segment correctly encoded, and neither a slash, a
+/// NUL byte nor a dot segment behind an encoding.
+const PATH_PATTERN: &str = concat!(
+    r"^(?:/[^\u0000]*|[Ff][Ii][Ll][Ee]:(?://(?=/)|(?!//))",
+    r"(?:/(?!(?:%2[Ee]|\.%2[Ee]|%2[Ee]\.|%2[Ee]%2[Ee])(?:/|$))",
+    r"(?:[^%?#/\u0000]|%(?!00|2[Ff])[0-9A-Fa-f]{2})*)+)$",
+);
+
+/// Padded, and without bits behind the last byte.
+const BASE64_PATTERN: &str = concat!(
+    "^(?:[A-Za-z0-9+/]{4})*",
+    "(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+);
+
+macro_rules! hand_written {
+    ($($type:ident: |$generator:ident| $schema:expr;)*) => {$(
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    )*};
+}
+
+hand_written! {
+    PathUri: |_generator| json_schema!({
+        "description": "An absolute path: a `file:` URI whose percent-encoding carries any bytes. \
+                        Requests may also have a native path; the server sends URIs.",
+        "type": "string",
+        "pattern": PATH_PATTERN,
+    });
+    Base64Bytes: |_generator| json_schema!({
+        "description": "Bytes as standard, padded base64.",
+        "type": "string",
+        "contentEncoding": "base64",
+        "pattern": BASE64_PATTERN,
+    });
+    SandboxRequest: |generator| {
+        let mode = generator.subschema_for::<SandboxMode>();
+        let profile = generator.subschema_for::<SandboxProfile>();
+        json_schema!({
+            "description": "A sandbox, as a mode or as a profile.",
+            "anyOf": [mode, profile],
+        })
+    };
+    Cpus: |_generator| json_schema!({
+        "description": "A number of processors. The server rounds it to thousandths.",
+        "type": "number",
+        "minimum": 0.01,
+        "maximum": 1_000_000,
+    });
+    DecisionReason: |_generator| json_schema!({
+        "description": "Text for people, without control characters. The limit counts bytes of UTF-8.",
+        "type": "string",
+        "maxLength": MAX_REASON_BYTES,
+        "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$",
+    });
+    Initialized: |_generator| json_schema!({
+        "description": "Empty. The server ignores its content.",
+    });
+    LimitName: |_generator| open_enum(
+        "One of the limits. A later version may know more.",
+        &["memory", "pids", "cpuTime", "cpus", "wallTime", "openFiles", "fileSize", "coreSize"],
+    );
+    ErrorKind: |_generator| open_enum(
+        "What kind of failure an error is. The words do not change; a later version may know more.",
+        &ErrorKind::ALL.iter().map(ErrorKind::as_str).collect::<Vec<_>>(),
+    );
+}
+
+/// A string of which some values are known.
+fn open_enum(description: &str, known: &[&str]) -> Schema {
+    json_schema!({
+        "description": description,
+        "anyOf": [{ "type": "string", "enum": known }, { "type": "string" }],
+    })
+}
+
+/// A member `type` would make the object a mode; the parser refuses an object with both.
+pub(crate) fn without_type(profile: &mut Schema) {
+    profile.ensure_object()["properties"]["type"] = serde_json::json!({ "type": "null" });
+}
