@@ -63,9 +63,7 @@ export class Connection {
   ) {
     this.sessionId = resumeSessionId;
     const policy = { ...DEFAULT_RECOVERY, ...options.recovery };
-    const resumes = resumeSessionId !== null;
-    const attempt = resumes ? policy.attempt : options.connectTimeout;
-    this.#recovery = new Recovery(policy, attempt, performance.now(), Math.random, resumes);
+    this.#recovery = new Recovery(policy, options.connectTimeout, performance.now(), Math.random);
   }
 
   open(): Promise<void> {
@@ -377,7 +375,10 @@ export class Connection {
 
   #finalError(reason: GiveUpReason): Error {
     const last = this.#lastFailure;
-    if (reason === "neverConnected") return last ?? new ConnectError("the connection ended before initialize");
+    const unknown = last instanceof ServerError && last.kind === "unknownSession";
+    if (reason === "neverConnected" && !unknown) {
+      return last ?? new ConnectError("the connection ended before initialize");
+    }
     if (last instanceof ProtocolError) return last;
     const cause = last?.message ?? "the connection was lost";
     if (reason === "deadline") {

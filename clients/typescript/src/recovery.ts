@@ -55,21 +55,14 @@ export class Recovery {
   #state: State;
   readonly #actions: Action[] = [{ type: "dial", generation: 1 }];
 
-  /**
-   * Begins with the first attempt. With `resumes` it may be repeated: the session that it asks for may still
-   * be attached elsewhere. `random` returns a number from 0 to 1 and decides the jitter.
-   */
+  /** Begins with the first attempt. `random` returns a number from 0 to 1 and decides the jitter. */
   constructor(
     readonly policy: RecoveryPolicy,
     firstAttempt: number,
     now: number,
     private readonly random: () => number,
-    resumes = false,
   ) {
-    const until = now + firstAttempt;
-    this.#state = resumes
-      ? { type: "recovering", since: now, failed: 0, step: { type: "attempting", until } }
-      : { type: "opening", until };
+    this.#state = { type: "opening", until: now + firstAttempt };
   }
 
   get connected(): boolean {

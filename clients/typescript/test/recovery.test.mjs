@@ -113,12 +113,3 @@ test("a permanent refusal ends at once, and so does a failed first attempt", () 
   never.handleLost(1, false, 0);
   assert.deepEqual(actions(never), [["giveUp", "neverConnected"]]);
 });
-
-test("a first attempt that resumes a session is repeated", () => {
-  const recovery = new Recovery(DEFAULT_RECOVERY, 5_000, 0, () => 1, true);
-  assert.deepEqual(actions(recovery), [["dial", 1]]);
-  recovery.handleLost(1, false, 50);
-  assert.equal(recovery.pollTimeout(), 150);
-  recovery.handleTimeout(150);
-  assert.deepEqual(actions(recovery), [["dial", 2]]);
-});
