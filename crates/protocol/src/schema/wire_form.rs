@@ -76,7 +76,7 @@ fn collapse_string_enum(object: &mut Map<String, Value>) {
     object.remove("oneOf");
     object.insert("type".to_owned(), "string".into());
     object.insert("enum".to_owned(), values.into());
-    object.insert("x-enum-descriptions".to_owned(), descriptions.into());
+    object.insert("x-value-descriptions".to_owned(), descriptions.into());
 }
 
 /// `null` means the same as leaving an optional member out.
