@@ -47,6 +47,10 @@ url
 of [exec_server] in the file, the default of environments.toml, a running server of this user.
 If there is none, run, shell, http and the file commands start their own for as long as they run.";
 
+const SCHEMA_EXAMPLE: &str = "\
+Example:
+  exec-server schema | jq -r '.methods[].name'";
+
 /// Run processes and work with files, on this machine or another
 #[derive(Debug, Parser)]
 #[command(name = "exec-server", version, after_help = AFTER_HELP)]
@@ -113,6 +117,9 @@ pub(crate) enum Command {
         #[arg(hide_possible_values = true)]
         command: Option<String>,
     },
+    /// Print the OpenRPC document of the protocol, for code generators and validators
+    #[command(after_help = SCHEMA_EXAMPLE)]
+    Schema,
 }
 
 /// Reads the command line, the program's name included. A request for help or the version is an

@@ -25,6 +25,7 @@ mod ps;
 pub(crate) mod rendezvous;
 mod rm;
 mod run;
+pub(crate) mod schema;
 mod servers;
 mod shell;
 mod start_network;

@@ -115,6 +115,10 @@ pub fn main() -> ExitCode {
             let printed = commands::man::run(command.as_deref(), &mut io::stdout().lock());
             report(printed.map(|()| ExitCode::SUCCESS))
         }
+        Some(Command::Schema) => {
+            let printed = commands::schema::run(&mut io::stdout().lock());
+            report(printed.map(|()| ExitCode::SUCCESS))
+        }
     }
 }
 
