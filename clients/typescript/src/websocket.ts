@@ -50,13 +50,17 @@ export class WebSocketDialer implements Dialer {
     const socket = new WebSocket(url.href, protocols);
     socket.binaryType = "arraybuffer";
     return new Promise((resolve, reject) => {
-      let ended = false;
+      // Until it is open, the rejection alone tells how the attempt ended.
+      let [opened, ended] = [false, false];
       const close = () => {
         ended = true;
         socket.close();
       };
       signal.addEventListener("abort", close, { once: true });
-      socket.onopen = () => resolve({ send: (text) => socket.send(text), close });
+      socket.onopen = () => {
+        opened = true;
+        resolve({ send: (text) => socket.send(text), close });
+      };
       socket.onmessage = ({ data }) => {
         if (!ended) events.onMessage(typeof data === "string" ? data : new TextDecoder().decode(data));
       };
@@ -65,7 +69,7 @@ export class WebSocketDialer implements Dialer {
         const text = `the connection ended with code ${code}${reason ? ` (${reason})` : ""}`;
         const remedy = "check that the server runs, that the token is right and that the origin is allowed";
         reject(new ConnectError(`cannot connect to ${this.url}: ${text}; ${remedy}`));
-        if (!ended) events.onClosed(text);
+        if (opened && !ended) events.onClosed(text);
         ended = true;
       };
     });
@@ -86,13 +90,17 @@ export class WebSocketDialer implements Dialer {
       allowSynchronousEvents: true,
     });
     return new Promise((resolve, reject) => {
-      let ended = false;
+      // Until it is open, the rejection alone tells how the attempt ended.
+      let [opened, ended] = [false, false];
       const close = () => {
         ended = true;
         socket.terminate();
       };
       signal.addEventListener("abort", close, { once: true });
-      socket.on("open", () => resolve({ send: (text) => socket.send(text), close: () => (ended = true, socket.close()) }));
+      socket.on("open", () => {
+        opened = true;
+        resolve({ send: (text) => socket.send(text), close: () => (ended = true, socket.close()) });
+      });
       socket.on("message", (data: Buffer) => {
         if (!ended) events.onMessage(data.toString("utf8"));
       });
@@ -108,7 +116,7 @@ export class WebSocketDialer implements Dialer {
       });
       socket.on("close", (code) => {
         reject(new ConnectError(`cannot connect to ${this.url}: the connection ended with code ${code}`));
-        if (!ended) events.onClosed(`the connection ended with code ${code}`);
+        if (opened && !ended) events.onClosed(`the connection ended with code ${code}`);
         ended = true;
       });
     });
