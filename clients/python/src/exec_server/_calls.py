@@ -1,0 +1,97 @@
+"""Calls that wait for their responses, and what becomes of them when the connection is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._lease import Lease
+
+#: Calls that may be sent again when the connection is lost before the response: a repetition is
+#: harmless. `process/write` is one because every write of this client has a write id.
+REPLAYABLE = frozenset(
+    """
+    session/list environment/info environment/status server/status process/read process/write
+    process/closeStdin process/resize process/terminate process/wait process/snapshot process/list
+    process/observe fs/readFile fs/getMetadata fs/canonicalize fs/readDirectory fs/walk fs/glob
+    fs/readLink fs/unwatch fs/cancelSearch http/cancel
+    """.split()
+)
+#: The protocol calls these idempotent as well. Here they belong to a lease, which ends with its
+#: connection, so a repetition would answer for a handle that is gone.
+LEASED = frozenset({"fs/open", "fs/readBlock"})
+#: A call that is never answered may be what ends the connection each time.
+MAX_LOSSES = 100
+#: After a close with 1009 (message too big), calls over this size are not repeated.
+LARGE_REQUEST = 1 << 20
+
+#: Receives the result, or the error.
+Reply = Callable[[Any, Exception | None], None]
+
+
+class Call:
+    """A request, and the function that gets its result or error."""
+
+    __slots__ = ("lease", "losses", "method", "params", "replay", "reply", "size")
+
+    def __init__(self, method: str, params: Any, reply: Reply, *, replay: bool) -> None:
+        self.method = method
+        self.params = params
+        self.reply = reply
+        self.replay = replay
+        self.losses = 0
+        #: What the call opens. It lives from the moment the call is sent to the end of the
+        #: connection.
+        self.lease: Lease | None = None
+        self.size = 0
+
+
+class PendingCalls:
+    """Plain bookkeeping: ids, order, and what is repeated."""
+
+    def __init__(self) -> None:
+        self._next_id = 0
+        self._in_flight: dict[int, Call] = {}
+        #: To be sent once calls may go through, lost ones first, in the order they were made.
+        self._waiting: list[Call] = []
+
+    def send(self, call: Call) -> int:
+        """The id under which the call is now in flight."""
+        request_id = self._next_id
+        self._next_id += 1
+        self._in_flight[request_id] = call
+        return request_id
+
+    def wait(self, call: Call) -> None:
+        self._waiting.append(call)
+
+    def answered(self, request_id: object) -> Call | None:
+        return self._in_flight.pop(request_id, None) if isinstance(request_id, int) else None
+
+    def lose(self, *, too_big: bool = False) -> list[Call]:
+        """The connection is lost. Returns the calls that must not be repeated."""
+        failed: list[Call] = []
+        again: list[Call] = []
+        for call in self._in_flight.values():
+            call.losses += 1
+            culprit = too_big and call.size > LARGE_REQUEST
+            may_repeat = call.replay and call.losses < MAX_LOSSES and not culprit
+            (again if may_repeat else failed).append(call)
+        self._in_flight = {}
+        self._waiting[:0] = again
+        return failed
+
+    def take_waiting(self) -> list[Call]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def take_all(self) -> list[Call]:
+        calls = [*self._in_flight.values(), *self._waiting]
+        self._in_flight, self._waiting = {}, []
+        return calls
+
+    def forget(self, call: Call) -> None:
+        """The caller is gone. A call that is not in flight yet is never sent."""
+        if call in self._waiting:
+            self._waiting.remove(call)

@@ -1,0 +1,509 @@
+"""One session and the connections under it: performs what `Recovery` decides, and carries calls,
+responses and notifications. Everything here runs on one event loop and without locks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ._calls import REPLAYABLE, Call, PendingCalls, Reply
+from ._lease import Lease
+from ._link import MAX_MESSAGE, Connector, Link
+from ._process_log import ACK_DELAY, ProcessLog
+from ._recovery import Admit, CatchUp, Dial, GiveUp, HangUp, Recovery, RecoveryPolicy
+from .errors import (
+    SESSION_ATTACHED,
+    Closed,
+    ConnectFailed,
+    ExecServerError,
+    Interrupted,
+    MessageTooLarge,
+    ProtocolViolation,
+    ServerError,
+    SessionLost,
+    server_error,
+)
+
+log = logging.getLogger("exec_server")
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_PROCESS_EVENTS = frozenset({"process/output", "process/exited", "process/closed"})
+_LEASE_IDS = {
+    "fs/changed": "watchId",
+    "fs/searchResults": "searchId",
+    "http/request/bodyDelta": "requestId",
+}
+
+
+class Options(NamedTuple):
+    client_name: str = "exec-server-python"
+    #: How long the first attempt to connect may take, in seconds.
+    connect_timeout: float = 10.0
+    resume_session_id: str | None = None
+    #: How long the session survives without a connection, in seconds; `None`: the server's choice.
+    detached_ttl: float | None = None
+    recovery: RecoveryPolicy = RecoveryPolicy()
+
+
+class Connection:
+    def __init__(self, connector: Connector, options: Options) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connector = connector
+        self._options = options
+        self.session_id = options.resume_session_id
+        self._recovery = Recovery(
+            options.recovery,
+            options.connect_timeout,
+            self._loop.time(),
+            random.random,
+            resuming=options.resume_session_id is not None,
+        )
+        self._calls = PendingCalls()
+        self._logs: dict[str, _Tracked] = {}
+        self._leases: dict[str, Lease] = {}
+        self._link: tuple[int, Link] | None = None
+        self._attempt: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._final: ExecServerError | None = None
+        self._last_failure: ExecServerError | None = None
+        self._acks = False
+        self._dialing = 0
+        self._positions: dict[str, Any] | None = None
+        self._unique = f"{random.getrandbits(64):016x}"
+        self._ids = 0
+
+    @property
+    def url(self) -> str | None:
+        return self._connector.url
+
+    @property
+    def state(self) -> str:
+        """`connected`, `recovering`, `failed` or `closed`."""
+        if self._final is not None:
+            return "closed" if isinstance(self._final, Closed) else "failed"
+        return "connected" if self._recovery.is_connected else "recovering"
+
+    def unique_id(self) -> str:
+        self._ids += 1
+        return f"{self._unique}-{self._ids}"
+
+    async def open(self) -> None:
+        self._perform()
+        try:
+            await asyncio.shield(self._opened)
+        except asyncio.CancelledError:
+            self.end(Closed("the connection attempt was cancelled"))
+            raise
+
+    async def call(self, method: str, params: dict[str, Any]) -> Any:
+        """The result. A cancelled call is not withdrawn from the server."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        call = Call(method, params, _resolve(future), replay=method in REPLAYABLE)
+        self.send(call)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self._calls.forget(call)
+
+    def send(self, call: Call) -> None:
+        """Sends a call now, or once calls may go through."""
+        if self._final is not None:
+            call.reply(None, self._final)
+        elif self._recovery.is_connected:
+            self._transmit(call)
+        else:
+            self._calls.wait(call)
+
+    def send_and_forget(self, method: str, params: dict[str, Any]) -> None:
+        """For calls that must arrive and whose result matters to nobody."""
+        self.send(Call(method, params, _ignore, replay=True))
+
+    async def open_lease(self, lease: Lease, method: str, params: dict[str, Any]) -> Any:
+        """A call that opens something for as long as the connection lives."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def reply(result: Any, error: Exception | None) -> None:
+            if error is not None:
+                self._leases.pop(lease.id, None)
+            if future.cancelled():
+                self.close_lease(lease)
+            _resolve(future)(result, error)
+
+        call = Call(method, params, reply, replay=False)
+        call.lease = lease
+        self.send(call)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self.close_lease(lease)
+
+    def close_lease(self, lease: Lease) -> None:
+        """Tells the server, if the connection of the lease is still there."""
+        if self._leases.pop(lease.id, None) is not None and self._final is None:
+            self.send_and_forget(*lease.release)
+
+    def forget_lease(self, lease: Lease) -> None:
+        """The server has ended it."""
+        self._leases.pop(lease.id, None)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """A notification on the connection of this moment."""
+        if self._link is not None:
+            self._link[1].send(_encode({"method": method, "params": params}).encode())
+
+    # Processes
+
+    def track(self, process: ProcessLog, changed: Callable[[], None]) -> None:
+        """Sends the events of a process to its log. `changed` is called when there is something
+        new."""
+        known = self._logs.get(process.process_id)
+        if known is not None and not known.log.discarding:
+            raise ServerError(
+                -32600,
+                f"process {process.process_id!r} already has a handle in this session",
+                {"kind": "duplicateProcess"},
+            )
+        self._logs[process.process_id] = _Tracked(process, changed)
+        self.settle(process)
+
+    async def start(self, process: ProcessLog, params: dict[str, Any]) -> Any:
+        """`process/start`. What a lost or unwanted start may have started is ended."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def reply(result: Any, error: Exception | None) -> None:
+            unsettled = isinstance(error, Interrupted)
+            if (future.cancelled() and error is None) or unsettled:
+                self.abandon(process)
+            elif error is not None:
+                self._logs.pop(process.process_id, None)
+            _resolve(future)(result, error)
+
+        self.send(Call("process/start", params, reply, replay=False))
+        return await future
+
+    def abandon(self, process: ProcessLog) -> None:
+        """Ends a process that nobody has a handle of."""
+        if not process.is_over:
+            process.abandoned = True
+            process.discard()
+            self.send_and_forget("process/terminate", {"processId": process.process_id})
+        self.settle(process)
+
+    def discard(self, process: ProcessLog) -> None:
+        """Nobody reads the process any more; it goes on."""
+        process.discard()
+        self.settle(process)
+
+    def settle(self, process: ProcessLog) -> None:
+        """Sends what the log has to send: acknowledgements, and reads for what it lacks."""
+        tracked = self._logs.get(process.process_id)
+        if tracked is None or tracked.log is not process or not self._recovery.is_connected:
+            return
+        seq = process.poll_ack()
+        if process.is_drained:
+            del self._logs[process.process_id]
+            if process.taken > 0:
+                # No later acknowledgement makes up for the last one, without which the server keeps
+                # the process as long as the session. A read is repeated when it is lost.
+                last = {"processId": process.process_id, "afterSeq": process.taken, "maxBytes": 0}
+                self.send_and_forget("process/read", last)
+            return
+        if seq is not None and self._acks:
+            self.notify("process/ack", {"processId": process.process_id, "seq": seq})
+        pull = process.poll_pull()
+        if pull is not None:
+            self._read(tracked, *pull)
+        elif process.wants_timer and self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(ACK_DELAY, self._handle_ack_timer)
+
+    def _read(self, tracked: _Tracked, after: int, max_bytes: int) -> None:
+        def reply(result: Any, error: Exception | None) -> None:
+            if isinstance(error, Interrupted):
+                return
+            if isinstance(error, ExecServerError):
+                tracked.log.handle_read_failed(error)
+            else:
+                tracked.log.handle_read(after, result)
+            self._changed(tracked)
+
+        params = {"processId": tracked.log.process_id, "afterSeq": after, "maxBytes": max_bytes}
+        self._transmit(Call("process/read", params, reply, replay=False))
+
+    def _changed(self, tracked: _Tracked) -> None:
+        process = tracked.log
+        if process.failure is not None and not process.discarding:
+            self._drain(tracked)
+        self.settle(process)
+        tracked.changed()
+
+    def _drain(self, tracked: _Tracked) -> None:
+        """A process whose output cannot be trusted is ended, and acknowledged to its end."""
+        process = tracked.log
+        rest = ProcessLog(
+            process.process_id, after=process.next_seq - 1, gaps_declared=True, attached=True
+        )
+        rest.discarding = rest.abandoned = True
+        self._logs[process.process_id] = _Tracked(rest, _nothing)
+        self.send_and_forget("process/terminate", {"processId": process.process_id})
+        self.settle(rest)
+
+    def _handle_ack_timer(self) -> None:
+        self._ack_timer = None
+        for tracked in list(self._logs.values()):
+            tracked.log.handle_timeout()
+            self.settle(tracked.log)
+
+    # Recovery
+
+    def _perform(self) -> None:
+        while (action := self._recovery.poll_action()) is not None:
+            match action:
+                case Dial(generation):
+                    self._dialing = generation
+                    self._attempt = self._loop.create_task(self._dial(generation))
+                case HangUp():
+                    self._last_failure = SessionLost("the server did not answer in time")
+                    self._drop_link()
+                case CatchUp(generation):
+                    self._catch_up(generation)
+                case Admit():
+                    self._admit()
+                case GiveUp(reason):
+                    self.end(self._final_error(reason))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._final is None and (at := self._recovery.poll_timeout()) is not None:
+            self._timer = self._loop.call_at(at, self._handle_timer)
+
+    def _handle_timer(self) -> None:
+        self._timer = None
+        self._recovery.handle_timeout(self._loop.time())
+        self._perform()
+
+    async def _dial(self, generation: int) -> None:
+        try:
+            link = await self._connector.dial(_LinkReceiver(self, generation))
+        except ConnectFailed as error:
+            if self._dialing == generation:
+                self._attempt = None
+            self._lost(generation, error, permanent=error.permanent)
+            return
+        if self._dialing != generation or self._final is not None:
+            link.close()  # It ended while it was being opened.
+            return
+        self._attempt = None
+        self._link = (generation, link)
+        params: dict[str, Any] = {"clientName": self._options.client_name, "acks": True}
+        if self.session_id is not None:
+            params["resumeSessionId"] = self.session_id
+            params["positions"] = {name: t.log.taken for name, t in self._logs.items()}
+        if self._options.detached_ttl is not None:
+            params["detachedTtlMs"] = int(self._options.detached_ttl * 1000)
+        self._transmit(Call("initialize", params, self._initialized(generation), replay=False))
+
+    def _initialized(self, generation: int) -> Reply:
+        def reply(result: Any, error: Exception | None) -> None:
+            if isinstance(error, Interrupted):
+                return
+            if error is None and not isinstance(result, dict):
+                error = ProtocolViolation("the response to initialize is not an object")
+            if error is None and self.session_id not in (None, result.get("sessionId")):
+                error = ProtocolViolation("the server resumed another session")
+            if isinstance(error, ExecServerError):
+                # The old connection may not know yet that it is dead.
+                retry = isinstance(error, ServerError) and error.code == SESSION_ATTACHED
+                self._lost(generation, error, permanent=not retry)
+                return
+            self.session_id = result.get("sessionId")
+            self._acks = result.get("acks") is True
+            positions = result.get("positions")
+            self._positions = positions if isinstance(positions, dict) else None
+            self.notify("initialized", {})
+            self._recovery.handle_initialized(generation, self._loop.time())
+            self._perform()
+
+        return reply
+
+    def _catch_up(self, generation: int) -> None:
+        """The server sends what was not acknowledged; reads of the logs find what is missing."""
+        for tracked in list(self._logs.values()):
+            tracked.log.handle_resumed(self._positions)
+        self._recovery.handle_caught_up(generation, self._loop.time())
+
+    def _admit(self) -> None:
+        self._last_failure = None
+        if not self._opened.done():
+            self._opened.set_result(None)
+        for call in self._calls.take_waiting():
+            self.send(call)
+        for tracked in list(self._logs.values()):
+            self._changed(tracked)
+
+    def _lost(self, generation: int, error: ExecServerError, *, permanent: bool = False) -> None:
+        if self._final is not None:
+            return
+        self._last_failure = error
+        if self._link is not None and self._link[0] == generation:
+            self._drop_link()
+        permanent = permanent or not self._connector.can_redial
+        self._recovery.handle_lost(generation, self._loop.time(), permanent=permanent)
+        self._perform()
+
+    def _drop_link(self, *, too_big: bool = False) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel()
+            self._attempt = None
+        if self._link is None:
+            return
+        self._link[1].close()
+        self._link = None
+        for tracked in self._logs.values():
+            tracked.log.handle_connection_lost()
+        for call in self._calls.lose(too_big=too_big):
+            if too_big and call.replay:
+                text = f"{call.method}: the server closed the connection over a too large message"
+                call.reply(None, MessageTooLarge(text))
+            else:
+                call.reply(None, Interrupted(call.method))
+        leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            lease.fail(Interrupted(lease.method))
+
+    def _final_error(self, reason: str) -> ExecServerError:
+        last = self._last_failure
+        if reason == "never connected":
+            return last or ConnectFailed("the server did not answer in time")
+        if reason == "deadline":
+            text = (
+                f"no connection for {self._options.recovery.deadline:g} s; the last attempt: {last}"
+            )
+            return SessionLost(text)
+        if isinstance(last, ProtocolViolation):
+            return last
+        error = SessionLost(f"the session is lost: {last}")
+        error.__cause__ = last
+        return error
+
+    def end(self, error: ExecServerError) -> None:
+        """Ends the connection and fails everything that waits with the same error."""
+        if self._final is not None:
+            return
+        self._final = error
+        self._drop_link()
+        for timer in (self._timer, self._ack_timer):
+            if timer is not None:
+                timer.cancel()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # Nobody may be waiting.
+        for call in self._calls.take_all():
+            call.reply(None, error)
+        logs, self._logs = self._logs, {}
+        for tracked in logs.values():
+            tracked.log.fail(error)
+            tracked.changed()
+
+    # Messages
+
+    def _transmit(self, call: Call) -> None:
+        request_id = self._calls.send(call)
+        text = _encode({"id": request_id, "method": call.method, "params": call.params}).encode(
+            "utf-8", "surrogatepass"
+        )
+        call.size = len(text)
+        if call.lease is not None:
+            self._leases[call.lease.id] = call.lease
+        if len(text) > MAX_MESSAGE:
+            self._calls.answered(request_id)
+            message = f"{call.method} of {len(text)} bytes exceeds the limit of {MAX_MESSAGE}"
+            call.reply(None, MessageTooLarge(message))
+        elif self._link is not None:
+            self._link[1].send(text)
+
+    def handle_message(self, message: bytes | bytearray) -> None:
+        try:
+            decoded = json.loads(message)
+            method, params = decoded.get("method"), decoded.get("params")
+            if method is None:
+                self._handle_response(decoded)
+            elif "id" in decoded:
+                self._refuse(decoded["id"], method)
+            elif method in _PROCESS_EVENTS:
+                tracked = self._logs.get(params["processId"])
+                if tracked is not None and "sessionId" not in params:
+                    tracked.log.handle_notification(method, params)
+                    self._changed(tracked)
+            elif method in _LEASE_IDS:
+                lease = self._leases.get(params[_LEASE_IDS[method]])
+                if lease is not None:
+                    lease.deliver(params)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if self._link is not None:
+                violation = ProtocolViolation(f"a message of the server cannot be read: {error!r}")
+                self._lost(self._link[0], violation, permanent=True)
+
+    def handle_end(self, generation: int, error: ExecServerError, *, too_big: bool) -> None:
+        if self._link is not None and self._link[0] == generation:
+            self._drop_link(too_big=too_big)
+        self._lost(generation, self._last_failure or error)
+
+    def _handle_response(self, response: dict[str, Any]) -> None:
+        call = self._calls.answered(response.get("id"))
+        if call is None:
+            log.debug("a response that nobody waits for: %s", response.get("error"))
+        elif response.get("error") is not None:
+            call.reply(None, server_error(response["error"]))
+        else:
+            call.reply(response.get("result"), None)
+
+    def _refuse(self, request_id: Any, method: str) -> None:
+        """Requests of the server: this client knows none."""
+        error = {"code": -32601, "message": f"method {method!r} is not known to this client"}
+        if self._link is not None:
+            self._link[1].send(_encode({"id": request_id, "error": error}).encode())
+
+
+class _Tracked(NamedTuple):
+    log: ProcessLog
+    changed: Callable[[], None]
+
+
+class _LinkReceiver:
+    """What one connection brings, so that an old one cannot speak for a new one."""
+
+    def __init__(self, connection: Connection, generation: int) -> None:
+        self._connection = connection
+        self._generation = generation
+        self.handle_message = connection.handle_message
+
+    def handle_end(self, error: ExecServerError, *, too_big: bool) -> None:
+        self._connection.handle_end(self._generation, error, too_big=too_big)
+
+
+def _resolve(future: asyncio.Future[Any]) -> Reply:
+    def reply(result: Any, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    return reply
+
+
+def _ignore(result: Any, error: Exception | None) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass

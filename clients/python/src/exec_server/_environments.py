@@ -1,0 +1,122 @@
+"""`environments.toml`: which machines there are and how to reach them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from ._stdio import find_binary
+from .errors import ConnectFailed
+from .sandbox import Sandbox
+
+
+class Environment(NamedTuple):
+    url: str | None = None
+    token: Callable[[], str] | None = None
+    tls: tuple[str | None, ...] = (None, None, None, None)
+    argv: tuple[str, ...] = ()
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    connect_timeout: float = 10.0
+    sandbox: Sandbox | None = None
+
+
+def find(name: str | None, path: str | None) -> Environment:
+    """Raises `ConnectFailed` for a file or a name that is not there."""
+    path = path or _user_file()
+    config = _load(path) if path is not None else {}
+    entries = {entry["id"]: entry for entry in config.get("environments", [])}
+    if config.get("include_local", True):
+        entries.setdefault("local", {"id": "local"})
+    name = name or config.get("default") or ("local" if "local" in entries else next(iter(entries)))
+    entry = entries.get(str(name))
+    if entry is None:
+        close = get_close_matches(str(name), entries, 1)
+        advice = f"; did you mean {close[0]!r}?" if close else ""
+        known = ", ".join(entries) or "none"
+        where = path or "environments.toml (not there)"
+        raise ConnectFailed(f"unknown environment {name!r}{advice} ({where} has: {known})")
+    return _read(entry, os.path.dirname(path or ""))
+
+
+def _user_file() -> str | None:
+    named = os.environ.get("EXEC_SERVER_ENVIRONMENTS")
+    if named:
+        return named
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(config, "exec-server", "environments.toml")
+    return path if os.path.exists(path) else None
+
+
+def _load(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        try:
+            with open(path, "rb") as file:
+                return tomllib.load(file)
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConnectFailed(f"cannot read {path}: {error}") from error
+    raise ConnectFailed(
+        f"reading {path} needs Python 3.11 or newer, which has tomllib; "
+        "use Machine.connect(url) instead"
+    )
+
+
+def _read(entry: dict[str, Any], directory: str) -> Environment:
+    def beside(key: str) -> str | None:
+        value = entry.get(key)
+        return None if value is None else os.path.join(directory, value)
+
+    common = Environment(
+        connect_timeout=entry.get("connect_timeout_sec", 10.0),
+        sandbox=_sandbox(entry.get("sandbox")),
+    )
+    if "url" in entry:
+        files = (beside("tls_ca"), entry.get("tls_fingerprint"))
+        identity = (beside("tls_client_cert"), beside("tls_client_key"))
+        token = _token(beside("token_file"), entry.get("token_env"))
+        return common._replace(url=entry["url"], token=token, tls=files + identity)
+    if "program" in entry:
+        argv = (entry["program"], *entry.get("args", []))
+        return common._replace(argv=argv, env=entry.get("env"), cwd=beside("cwd"))
+    if "remote" in entry:
+        # The binary speaks the relay's protocol, and recovers below it. Over there, a second server
+        # on stdio speaks to this client.
+        nested = ("run", "--on", entry["id"], "--", "exec-server", "--listen", "stdio")
+        return common._replace(argv=(find_binary(), *nested))
+    return common._replace(argv=(find_binary(), "--listen", "stdio"))
+
+
+def _token(file: str | None, variable: str | None) -> Callable[[], str] | None:
+    def read() -> str:
+        if file is not None:
+            try:
+                with open(file, encoding="utf-8") as text:
+                    return text.read().rstrip("\r\n")
+            except OSError as error:
+                raise ConnectFailed(f"cannot read the token in {file}: {error}") from error
+        value = os.environ.get(str(variable))
+        if not value:
+            raise ConnectFailed(f"the variable {variable} has no token")
+        return value
+
+    return read if file is not None or variable is not None else None
+
+
+def _sandbox(table: dict[str, Any] | None) -> Sandbox | None:
+    if table is None:
+        return None
+    unknown = set(table) - {"mode", "writable", "network"}
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise ConnectFailed(
+            f"the sandbox of this environment has {names}, which this client cannot "
+            "apply by default; pass a Sandbox.profile to run instead"
+        )
+    if table.get("mode") == "read-only":
+        return Sandbox.read_only()
+    return Sandbox.workspace_write(table.get("writable", ()), network=table.get("network", False))

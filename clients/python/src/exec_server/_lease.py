@@ -1,0 +1,58 @@
+"""Something that lives as long as its connection: an open file, a watch, a search, an HTTP body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from .errors import ExecServerError
+
+MAX_ITEMS = 1000
+
+
+class Lease:
+    """Notifications under one id, in order, then perhaps an error."""
+
+    def __init__(self, lease_id: str, method: str, release: tuple[str, dict[str, Any]]) -> None:
+        self.id = lease_id
+        #: The call that opened it.
+        self.method = method
+        #: The call that tells the server that it is not wanted any more.
+        self.release = release
+        #: Replaces what waits when too much does; without it the server bounds what it sends.
+        self.overflow: dict[str, Any] | None = None
+        self._items: deque[dict[str, Any]] = deque()
+        self._error: ExecServerError | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def deliver(self, params: dict[str, Any]) -> None:
+        self._items.append(params)
+        if self.overflow is not None and len(self._items) > MAX_ITEMS:
+            self._items.clear()
+            self._items.append(self.overflow)
+        self._news.set()
+
+    def fail(self, error: ExecServerError) -> None:
+        self._error = self._error or error
+        self._news.set()
+
+    def end(self) -> None:
+        """Nothing more will come; what is here is still handed out."""
+        self._ended = True
+        self._news.set()
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def next(self) -> dict[str, Any] | None:
+        """The next notification, or `None` at the end."""
+        while not self._items:
+            self.check()
+            if self._ended:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._items.popleft()

@@ -1,0 +1,213 @@
+"""When to dial, how long to wait, and when to give up: decisions only.
+
+Events and the time come in by `handle_*`, actions and the next moment of interest go out by
+`poll_*`.
+No socket, no clock and no session is known here, so a test can play every sequence of events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class RecoveryPolicy(NamedTuple):
+    """How long and how often a lost connection is tried again, in seconds."""
+
+    #: From the loss to giving up; `None` never gives up. A server keeps a session for 30 s unless
+    #: it was asked for more, so a longer deadline needs a longer `detached_ttl` too.
+    deadline: float | None = 25.0
+    #: The pause after the first failed attempt; it doubles with each one.
+    first_pause: float = 0.1
+    longest_pause: float = 2.0
+    #: How long one attempt may take, from dialling to the response to `initialize`.
+    attempt: float = 5.0
+
+
+class Dial(NamedTuple):
+    """Connect and ask for the session."""
+
+    generation: int
+
+
+class HangUp(NamedTuple):
+    """Drop this connection or attempt."""
+
+    generation: int
+
+
+class CatchUp(NamedTuple):
+    """The session is attached again: find out what each process missed."""
+
+    generation: int
+
+
+class Admit(NamedTuple):
+    """Let calls through."""
+
+    generation: int
+
+
+class GiveUp(NamedTuple):
+    """Fail every waiting call: `never connected`, `deadline` or `permanent`."""
+
+    reason: str
+
+
+Action = Dial | HangUp | CatchUp | Admit | GiveUp
+
+
+class _Opening(NamedTuple):
+    until: float
+
+
+class _Connected(NamedTuple):
+    since: float
+
+
+class _Pausing(NamedTuple):
+    since: float
+    failed: int
+    until: float
+
+
+class _Attempting(NamedTuple):
+    since: float
+    failed: int
+    until: float
+
+
+class _CatchingUp(NamedTuple):
+    since: float
+    failed: int
+
+
+class _GivenUp(NamedTuple):
+    pass
+
+
+_State = _Opening | _Connected | _Pausing | _Attempting | _CatchingUp | _GivenUp
+
+
+class Recovery:
+    """Counts connections (generations). Events of an old generation change nothing."""
+
+    def __init__(
+        self,
+        policy: RecoveryPolicy,
+        first_attempt: float,
+        now: float,
+        jitter: Callable[[], float],
+        *,
+        resuming: bool = False,
+    ) -> None:
+        """`jitter` returns a number from 0 to 1. A session that is resumed from another process is
+        recovered from the first attempt on: its old connection may not know yet that it is dead."""
+        self._policy = policy
+        self._jitter = jitter
+        self._generation = 1
+        until = now + first_attempt
+        self._state: _State = _Attempting(now, 0, until) if resuming else _Opening(until)
+        self._actions: deque[Action] = deque([Dial(1)])
+
+    @property
+    def is_connected(self) -> bool:
+        return isinstance(self._state, _Connected)
+
+    @property
+    def recovering(self) -> tuple[float, int] | None:
+        """Since when the connection is being recovered, and how many attempts have failed."""
+        match self._state:
+            case _Pausing(since, failed, _) | _Attempting(since, failed, _):
+                return since, failed
+            case _CatchingUp(since, failed):
+                return since, failed
+        return None
+
+    def handle_lost(self, generation: int, now: float, *, permanent: bool = False) -> None:
+        """A connection ended, or an attempt failed."""
+        if generation != self._generation:
+            return
+        match self._state:
+            case _GivenUp():
+                pass
+            case _Opening():
+                self._give_up("never connected")
+            case _ if permanent:
+                self._give_up("permanent")
+            case _Connected(since) if now < since + self._policy.first_pause:
+                # A server that accepts and drops connections is not dialled in a tight loop.
+                self._pause(now, 0, now)
+            case _Connected():
+                self._attempt(now, 0, now)
+            case _Attempting(since, failed, _) | _CatchingUp(since, failed):
+                self._pause(since, failed, now)
+
+    def handle_initialized(self, generation: int, now: float) -> None:
+        """The server answered `initialize`."""
+        if generation != self._generation:
+            return
+        match self._state:
+            case _Opening():
+                self._state = _Connected(now)
+                self._actions.append(Admit(generation))
+            case _Attempting(since, failed, _):
+                # No deadline of its own: a slow link is no reason to begin again.
+                self._state = _CatchingUp(since, failed)
+                self._actions.append(CatchUp(generation))
+
+    def handle_caught_up(self, generation: int, now: float) -> None:
+        """Every process knows what it missed."""
+        if generation == self._generation and isinstance(self._state, _CatchingUp):
+            self._state = _Connected(now)
+            self._actions.append(Admit(generation))
+
+    def handle_timeout(self, now: float) -> None:
+        match self._state:
+            case _Opening(until) if now >= until:
+                self._actions.append(HangUp(self._generation))
+                self._give_up("never connected")
+            case _Pausing(since, _, _) | _Attempting(since, _, _) | _CatchingUp(since, _) if (
+                self._policy.deadline is not None and now >= since + self._policy.deadline
+            ):
+                self._actions.append(HangUp(self._generation))
+                self._give_up("deadline")
+            case _Pausing(since, failed, until) if now >= until:
+                self._attempt(since, failed, now)
+            case _Attempting(since, failed, until) if now >= until:
+                self._actions.append(HangUp(self._generation))
+                self._pause(since, failed, now)
+
+    def poll_timeout(self) -> float | None:
+        """When `handle_timeout` wants to be called."""
+        match self._state:
+            case _Opening(until):
+                return until
+            case _Pausing(since, _, until) | _Attempting(since, _, until):
+                return until if self._policy.deadline is None else min(until, self._end(since))
+            case _CatchingUp(since, _):
+                return None if self._policy.deadline is None else self._end(since)
+        return None
+
+    def poll_action(self) -> Action | None:
+        return self._actions.popleft() if self._actions else None
+
+    def _end(self, since: float) -> float:
+        return since + (self._policy.deadline or 0.0)
+
+    def _attempt(self, since: float, failed: int, now: float) -> None:
+        self._generation += 1
+        self._actions.append(Dial(self._generation))
+        self._state = _Attempting(since, failed, now + self._policy.attempt)
+
+    def _pause(self, since: float, failed: int, now: float) -> None:
+        """Between half of the pause and all of it, so that clients do not come back together."""
+        policy = self._policy
+        pause = min(policy.first_pause * 2.0 ** min(failed, 32), policy.longest_pause)
+        until = now + pause * (0.5 + 0.5 * self._jitter())
+        self._state = _Pausing(since, failed + 1, until)
+
+    def _give_up(self, reason: str) -> None:
+        self._state = _GivenUp()
+        self._actions.append(GiveUp(reason))

@@ -1,0 +1,113 @@
+"""A server of this client: started as a child, spoken to over its stdin and stdout, ended with
+it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from ._link import MAX_MESSAGE, Link, Receiver
+from .errors import ConnectFailed
+
+BINARY_VARIABLE = "EXEC_SERVER_BINARY"
+
+
+def find_binary() -> str:
+    """Checked in this order: EXEC_SERVER_BINARY, the scripts of this interpreter, PATH."""
+    named = os.environ.get(BINARY_VARIABLE)
+    if named:
+        return named
+    beside = os.path.join(os.path.dirname(sys.executable), "exec-server")
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which("exec-server")
+    if found is None:
+        raise ConnectFailed(
+            "the program exec-server is neither beside this interpreter nor on PATH; "
+            f"install a wheel that has it, or name it in {BINARY_VARIABLE}",
+            permanent=True,
+        )
+    return found
+
+
+class StdioConnector:
+    can_redial = False
+    url: str | None = None
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        self._argv = argv
+        self._env = None if env is None else {**os.environ, **env}
+        self._cwd = cwd
+
+    async def dial(self, receiver: Receiver) -> Link:
+        loop = asyncio.get_running_loop()
+        try:
+            # Its own group: it may be a wrapper (ssh), and Ctrl-C of the terminal is not for it.
+            _, link = await loop.subprocess_exec(
+                lambda: _StdioLink(receiver),
+                *self._argv,
+                stderr=None,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConnectFailed(f"cannot start {self._argv[0]}: {error}") from error
+        return link
+
+
+class _StdioLink(asyncio.SubprocessProtocol):
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver: Receiver | None = receiver
+        self._line = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._child = transport
+        stdin = transport.get_pipe_transport(0)
+        assert isinstance(stdin, asyncio.WriteTransport)
+        self._stdin = stdin
+
+    def send(self, message: bytes) -> None:
+        if not self._stdin.is_closing():
+            self._stdin.write(message + b"\n")
+
+    def close(self) -> None:
+        """A server whose stdin ends terminates its processes and exits."""
+        self._receiver = None
+        self._stdin.close()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            return
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            line, self._line = self._line, bytearray()
+            line += end
+            if line.strip() and self._receiver is not None:
+                self._receiver.handle_message(line)
+        self._line += rest
+        if len(self._line) > MAX_MESSAGE:
+            self._end(f"the server sent a line of more than {MAX_MESSAGE} bytes")
+            self._child.kill()
+
+    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
+        if fd == 1:
+            self._end("the server ended its output")
+
+    def process_exited(self) -> None:
+        status = self._child.get_returncode()
+        self._end(f"the server exited with {status}")
+
+    def _end(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.handle_end(ConnectFailed(reason), too_big=False)

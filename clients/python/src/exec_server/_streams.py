@@ -1,0 +1,236 @@
+"""The streams of a process: output demultiplexed from its log, and input that is sent in order."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ._calls import Call
+from .errors import OutputGap
+
+if TYPE_CHECKING:
+    from .process import Process
+
+#: Output of a stream that is kept while another one is read.
+STREAM_LIMIT = 1 << 20
+#: The largest piece of input in one message, and how many may wait for their responses.
+MAX_PIECE = 256 << 10
+PIECES_IN_FLIGHT = 8
+END_OF_TRANSMISSION = b"\x04"
+
+
+class StreamBuffer:
+    """Output of one stream that was taken from the log and not read yet. No I/O."""
+
+    def __init__(self, process_id: str) -> None:
+        self._process_id = process_id
+        self._lost = 0
+        self._items: deque[bytes | OutputGap] = deque()
+        #: Where the first item begins.
+        self._offset = 0
+        self._scanned = 0
+        self.size = 0
+        #: Whether somebody reads this stream.
+        self.is_read = False
+
+    def add(self, data: bytes) -> None:
+        self._items.append(data)
+        self.size += len(data)
+        # While nobody reads it the oldest goes, and a later reader is told.
+        while not self.is_read and self.size > STREAM_LIMIT:
+            oldest = self._items.popleft()
+            if isinstance(oldest, OutputGap):
+                self._lost += oldest.dropped_bytes
+            else:
+                self._lost += len(oldest)
+                self.size -= len(oldest)
+
+    def add_gap(self, gap: OutputGap) -> None:
+        self._items.append(gap)
+
+    def unread(self) -> bytes:
+        """Everything that is here."""
+        items = [item for item in self._items if isinstance(item, bytes)]
+        return b"".join(items)[self._offset :]
+
+    def take(self, limit: int) -> bytes | None:
+        """At most `limit` bytes of the first item, or `None` if there is none."""
+        first = self._first()
+        if first is None:
+            return None
+        if self._offset == 0 and len(first) <= limit:
+            self._items.popleft()
+            data = first
+        else:
+            data = first[self._offset : self._offset + limit]
+            self._offset += len(data)
+            if self._offset == len(first):
+                self._items.popleft()
+                self._offset = 0
+        self.size -= len(data)
+        self._scanned = 0
+        return data
+
+    def take_line(self) -> bytes | None:
+        """A whole line, or `None` if there is none yet."""
+        if self._first() is None:
+            return None
+        for index, item in enumerate(self._items):
+            if isinstance(item, OutputGap):
+                return self._take_items(index, 0)
+            if index < self._scanned:
+                continue
+            end = item.find(b"\n", self._offset if index == 0 else 0)
+            if end >= 0:
+                return self._take_items(index, end + 1)
+        self._scanned = len(self._items)
+        return None
+
+    def take_rest(self) -> bytes:
+        """What is here up to the next gap."""
+        parts = []
+        while (data := self.take(1 << 62)) is not None:
+            parts.append(data)
+            if self._items and isinstance(self._items[0], OutputGap):
+                break
+        return b"".join(parts)
+
+    def _first(self) -> bytes | None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            raise OutputGap(self._process_id, lost)
+        if not self._items:
+            return None
+        first = self._items[0]
+        if isinstance(first, OutputGap):
+            self._items.popleft()
+            self._scanned = 0
+            raise first
+        return first
+
+    def _take_items(self, whole: int, end: int) -> bytes:
+        """So many whole items, and the next one up to `end`."""
+        parts = []
+        for _ in range(whole):
+            parts.append(self.take(1 << 62) or b"")
+        if end > 0:
+            parts.append(self.take(end - self._offset) or b"")
+        return b"".join(parts) if len(parts) != 1 else parts[0]
+
+
+class StreamReader:
+    """Output of a process, shaped like `asyncio.StreamReader`. Iterating gives lines."""
+
+    def __init__(self, process: Process, stream: str) -> None:
+        self._process = process
+        self._buffer = process._buffers[stream]
+
+    async def read(self, n: int = -1) -> bytes:
+        """At most `n` bytes, and `b""` at the end; without `n` everything until the end."""
+        self._buffer.is_read = True
+        if n == 0:
+            return b""
+        if n < 0:
+            parts = []
+            while data := await self.read(1 << 62):
+                parts.append(data)
+            return b"".join(parts)
+        while True:
+            taken = self._buffer.take(n)
+            if taken:
+                self._process._news.wake()
+                return taken
+            if taken is None and not await self._process._more(self._buffer):
+                return b""
+
+    async def readline(self) -> bytes:
+        """The next line with its newline; what is left at the end; `b""` after it."""
+        self._buffer.is_read = True
+        while (line := self._buffer.take_line()) is None:
+            if not await self._process._more(self._buffer):
+                return self._buffer.take_rest()
+        self._process._news.wake()
+        return line
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> bytes:
+        line = await self.readline()
+        if not line:
+            raise StopAsyncIteration
+        return line
+
+
+class StreamWriter:
+    """Input of a process, shaped like `asyncio.StreamWriter`.
+
+    Each byte arrives once and in order, whatever happens to the connection. `drain` waits until the
+    server has accepted everything, so a process that does not read holds the writer back.
+    """
+
+    def __init__(self, process: Process, tty: bool) -> None:
+        self._process = process
+        self._tty = tty
+        self._prefix = process._connection.unique_id()
+        self._writes = 0
+        self._queue: deque[bytes | None] = deque()
+        self._in_flight = 0
+        self._error: Exception | None = None
+        self._ended = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def write(self, data: bytes | str) -> None:
+        """Queues input. Text is sent as UTF-8."""
+        if self._ended:
+            raise BrokenPipeError("write after write_eof")
+        data = data.encode() if isinstance(data, str) else bytes(data)
+        for start in range(0, len(data), MAX_PIECE):
+            self._queue.append(data[start : start + MAX_PIECE])
+        self._send()
+
+    async def drain(self) -> None:
+        """Waits until the server has accepted all input. Raises what a write failed with."""
+        while self._queue or self._in_flight:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self._error is not None:
+            raise self._error
+
+    def write_eof(self) -> None:
+        """Ends the input, after what was written. A terminal gets the end-of-file character."""
+        if not self._ended:
+            self._ended = True
+            self._queue.append(END_OF_TRANSMISSION if self._tty else None)
+            self._send()
+
+    def _send(self) -> None:
+        while self._queue and self._in_flight < PIECES_IN_FLIGHT and self._error is None:
+            piece = self._queue.popleft()
+            params: dict[str, Any] = {"processId": self._process.process_id}
+            method = "process/closeStdin"
+            if piece is not None:
+                method = "process/write"
+                self._writes += 1
+                params["chunk"] = b64encode(piece).decode()
+                params["writeId"] = f"{self._prefix}.{self._writes}"
+            self._in_flight += 1
+            self._process._connection.send(Call(method, params, self._handle, replay=True))
+
+    def _handle(self, result: Any, error: Exception | None) -> None:
+        self._in_flight -= 1
+        if error is None and result.get("status") not in ("accepted", None):
+            name = self._process.process_id
+            error = BrokenPipeError(f"process {name!r} takes no input: {result['status']}")
+        if error is not None:
+            self._error = self._error or error
+            self._queue.clear()
+        self._send()
+        if not self._queue and not self._in_flight:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)

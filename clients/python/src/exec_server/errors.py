@@ -1,0 +1,105 @@
+"""The errors of this package, by what a caller would do about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._result import Result
+
+SESSION_ATTACHED = -32010
+
+
+class ExecServerError(Exception):
+    """Every error of this package is one."""
+
+
+class ConnectFailed(ExecServerError):
+    """No connection could be made. The text says why, and never has a token in it."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        #: Whether trying again cannot help: the server refused the token or the client.
+        self.permanent = permanent
+
+
+class SessionLost(ExecServerError):
+    """The server no longer has the session, or could not be reached in time. Connect anew."""
+
+
+class Interrupted(ExecServerError):
+    """The connection was lost before the response.
+
+    The request may or may not have been carried out, and repeating it could do it twice. The
+    machine itself recovers: look, then decide whether to call again.
+    """
+
+    def __init__(self, method: str) -> None:
+        super().__init__(
+            f"the connection was lost before the response to {method}; "
+            "it may have taken effect: check, then call again"
+        )
+        self.method = method
+
+
+class ServerError(ExecServerError):
+    """The server's own error response."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+    @property
+    def kind(self) -> str | None:
+        """A word for programs that does not change, such as `unknownProcess`."""
+        kind = self.data.get("kind") if isinstance(self.data, dict) else None
+        return kind if isinstance(kind, str) else None
+
+
+class NotFound(ServerError):
+    """A path does not exist."""
+
+
+class OutputGap(ExecServerError):
+    """Output of one process is missing here: the server could not keep it."""
+
+    def __init__(self, process_id: str, dropped_bytes: int) -> None:
+        amount = f"{dropped_bytes} bytes" if dropped_bytes else "an unknown amount"
+        super().__init__(
+            f"process {process_id!r}: {amount} of output is missing; "
+            "read events() to be told of gaps instead of failing"
+        )
+        self.process_id = process_id
+        self.dropped_bytes = dropped_bytes
+
+
+class MessageTooLarge(ExecServerError):
+    """A request does not fit into a message and was not carried out."""
+
+
+class ProtocolViolation(ExecServerError):
+    """The peer does not speak the protocol that this client understands."""
+
+
+class Closed(ExecServerError):
+    """The machine was closed by its owner."""
+
+
+class CommandFailed(ExecServerError):
+    """`run(check=True)`: the command did not exit with 0."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"the command exited with {result.exit_code}: {result.stderr[-500:]}")
+        self.result = result
+
+
+def server_error(error: Any) -> ServerError:
+    """Reads the `error` member of a response. Other servers may put anything there."""
+    if not isinstance(error, dict):
+        return ServerError(-32603, "the server sent an error that cannot be read")
+    code, message, data = error.get("code"), error.get("message"), error.get("data")
+    code = code if isinstance(code, int) else -32603
+    kind = data.get("kind") if isinstance(data, dict) else None
+    of = NotFound if code == -32004 and kind in (None, "notFound") else ServerError
+    return of(code, str(message), data)

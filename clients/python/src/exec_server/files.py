@@ -1,0 +1,255 @@
+"""Files of a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64decode, b64encode
+from collections import deque
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from ._lease import Lease
+from ._paths import AnyPath, from_uri, to_uri
+from .errors import ExecServerError, Interrupted, ServerError
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+BLOCK = 1 << 20
+BLOCKS_IN_FLIGHT = 4
+#: A larger file is written in blocks.
+WHOLE_FILE = 16 << 20
+PAGE = 10_000
+
+
+class FileInfo(NamedTuple):
+    path: str
+    is_directory: bool
+    is_file: bool
+    #: Whether the name itself is a symlink; `stat` describes what it leads to.
+    is_symlink: bool
+    size: int
+    modified_ms: int
+    #: Permission bits.
+    mode: int
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+class Files:
+    """Paths are absolute, or relative to the working directory of the server.
+
+    Calls that only look are repeated when the connection is lost. Others raise `Interrupted`.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._connection = machine._connection
+
+    async def read(self, path: AnyPath) -> bytes:
+        """The content of a file of any size."""
+        uri = await self._uri(path)
+        try:
+            result = await self._connection.call("fs/readFile", {"path": uri})
+            return b64decode(result["dataBase64"])
+        except ServerError as error:
+            if error.kind != "fileTooLarge":
+                raise
+        content = bytearray()
+        await self._read_blocks(uri, content.extend)
+        return bytes(content)
+
+    async def read_text(self, path: AnyPath, encoding: str = "utf-8") -> str:
+        return (await self.read(path)).decode(encoding)
+
+    async def write(
+        self,
+        path: AnyPath,
+        data: bytes | str,
+        *,
+        atomic: bool = False,
+        create_new: bool = False,
+        mode: int | None = None,
+    ) -> None:
+        """Replaces the content of a file, or makes the file. Text is written as UTF-8.
+
+        `atomic` writes a new file and renames it; `create_new` fails if the file exists. More than
+        16 MiB are always written that way.
+        """
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        params: dict[str, Any] = {"path": await self._uri(path)}
+        if create_new:
+            params["createNew"] = True
+        if mode is not None:
+            params["mode"] = mode
+        if len(content) <= WHOLE_FILE:
+            params["dataBase64"] = b64encode(content).decode()
+            params["atomic"] = atomic
+            await self._connection.call("fs/writeFile", params)
+            return
+
+        def block(offset: int) -> bytes:
+            return content[offset : offset + BLOCK]
+
+        await self._write_blocks(params, block)
+
+    async def list(self, path: AnyPath = ".") -> list[FileInfo]:
+        """The entries of a directory of any size, by name."""
+        uri = await self._uri(path)
+        params: dict[str, Any] = {"path": uri, "details": True, "limit": PAGE}
+        entries: list[FileInfo] = []
+        while True:
+            page = await self._connection.call("fs/readDirectory", params)
+            entries += [_info(entry["path"], entry) for entry in page["entries"]]
+            if not page.get("next"):
+                return entries
+            params["after"] = page["next"]
+
+    async def stat(self, path: AnyPath) -> FileInfo:
+        uri = await self._uri(path)
+        return _info(uri, await self._connection.call("fs/getMetadata", {"path": uri}))
+
+    async def exists(self, path: AnyPath) -> bool:
+        try:
+            await self.stat(path)
+        except ServerError as error:
+            if error.kind == "notFound":
+                return False
+            raise
+        return True
+
+    async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
+        """Removes a file, a symlink or a directory. `force`: it need not exist."""
+        params = {"path": await self._uri(path), "recursive": recursive, "force": force}
+        await self._connection.call("fs/remove", params)
+
+    async def rename(self, source: AnyPath, target: AnyPath, *, replace: bool = True) -> None:
+        pair = {"sourcePath": await self._uri(source), "destinationPath": await self._uri(target)}
+        await self._connection.call("fs/rename", {**pair, "replace": replace})
+
+    async def make_dir(self, path: AnyPath, *, parents: bool = True) -> None:
+        """Makes a directory. With `parents`, those above it too, and it may exist already."""
+        params = {"path": await self._uri(path), "recursive": parents}
+        await self._connection.call("fs/createDirectory", params)
+
+    async def copy(self, source: AnyPath, target: AnyPath, *, recursive: bool = False) -> None:
+        """Copies on the machine itself."""
+        pair = {"sourcePath": await self._uri(source), "destinationPath": await self._uri(target)}
+        await self._connection.call("fs/copy", {**pair, "recursive": recursive})
+
+    async def upload(self, local: AnyPath, path: AnyPath) -> None:
+        """Copies a file of this computer to the machine. It appears there complete, or not at all.
+        A lost connection is taken up where it was."""
+        with open(local, "rb") as file:
+            await self._write_blocks({"path": await self._uri(path)}, _reader(file))
+
+    async def download(self, path: AnyPath, local: AnyPath) -> None:
+        """Copies a file of the machine to this computer. A lost connection is taken up where it
+        was, unless the file changed meanwhile."""
+        partial = os.fsdecode(local) + ".partial"
+        try:
+            with open(partial, "wb") as file:
+                await self._read_blocks(await self._uri(path), file.write)
+            os.replace(partial, os.fsdecode(local))
+        except BaseException:
+            if os.path.exists(partial):
+                os.unlink(partial)
+            raise
+
+    async def _uri(self, path: AnyPath) -> str:
+        absolute = os.fsdecode(path).startswith("/")
+        return to_uri(path, "/" if absolute else await self._machine._base())
+
+    async def _read_blocks(self, uri: str, consume: Any) -> None:
+        offset, version = 0, None
+        while True:
+            lease = self._lease("fs/open", {})
+            params = {"path": uri, "handleId": lease.id, "details": True}
+            try:
+                opened = await self._connection.open_lease(lease, "fs/open", params)
+                found = [opened["metadata"][key] for key in ("size", "modifiedAtMs")]
+                if version not in (None, found):
+                    raise ExecServerError(
+                        f"{from_uri(uri)} changed while it was read; read it again"
+                    )
+                version = found
+                while True:
+                    block = {"handleId": lease.id, "offset": offset, "len": BLOCK}
+                    answer = await self._connection.call("fs/readBlock", block)
+                    data = b64decode(answer["chunk"])
+                    consume(data)
+                    offset += len(data)
+                    if answer["eof"]:
+                        return
+            except Interrupted:
+                continue
+            finally:
+                self._connection.close_lease(lease)
+
+    async def _write_blocks(self, params: dict[str, Any], block: Any) -> None:
+        """Writes blocks under a key, by which a lost connection finds what it has written."""
+        key = self._connection.unique_id()
+        while True:
+            lease = self._lease("fs/create", {"discard": True})
+            opening = {**params, "handleId": lease.id, "resumeKey": key}
+            try:
+                opened = await self._connection.open_lease(lease, "fs/create", opening)
+                # Blocks that were under way at the loss may be missing before the end.
+                offset = max(0, opened["size"] - BLOCKS_IN_FLIGHT * BLOCK)
+                await self._send_blocks(lease, offset - offset % BLOCK, block)
+            except Interrupted:
+                continue
+            except BaseException:
+                self._connection.close_lease(lease)
+                raise
+            # Not repeated: whether it took effect must be looked up.
+            self._connection.forget_lease(lease)
+            await self._connection.call("fs/close", {"handleId": lease.id})
+            return
+
+    async def _send_blocks(self, lease: Lease, offset: int, block: Any) -> None:
+        waiting: deque[asyncio.Task[Any]] = deque()
+        try:
+            while data := block(offset):
+                params = {
+                    "handleId": lease.id,
+                    "offset": offset,
+                    "chunk": b64encode(data).decode(),
+                }
+                call = self._connection.call("fs/writeBlock", params)
+                waiting.append(asyncio.ensure_future(call))
+                offset += len(data)
+                if len(waiting) == BLOCKS_IN_FLIGHT:
+                    await waiting.popleft()
+            while waiting:
+                await waiting.popleft()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _lease(self, method: str, release: dict[str, Any]) -> Lease:
+        handle = self._connection.unique_id()
+        return Lease(handle, method, ("fs/close", {"handleId": handle, **release}))
+
+
+def _reader(file: BinaryIO) -> Any:
+    def block(offset: int) -> bytes:
+        file.seek(offset)
+        return file.read(BLOCK)
+
+    return block
+
+
+def _info(uri: str, facts: dict[str, Any]) -> FileInfo:
+    return FileInfo(
+        path=from_uri(uri),
+        is_directory=facts["isDirectory"],
+        is_file=facts["isFile"],
+        is_symlink=facts.get("isSymlink", False),
+        size=facts.get("size", 0),
+        modified_ms=facts.get("modifiedAtMs", 0),
+        mode=facts.get("mode", 0),
+    )

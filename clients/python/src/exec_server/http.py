@@ -1,0 +1,157 @@
+"""HTTP requests that are made from the machine, in its network."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._lease import Lease
+from .errors import ExecServerError
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+
+class HttpResponse(NamedTuple):
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
+
+
+class HttpStream:
+    """A response whose body comes in pieces: iterate it. A slow reader holds the download back.
+
+    It ends with its connection: it raises `Interrupted` then.
+    """
+
+    def __init__(self, connection: Connection, lease: Lease, head: dict[str, Any]) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._done = False
+        self.status: int = head["status"]
+        self.headers: list[tuple[str, str]] = _headers(head)
+
+    async def close(self) -> None:
+        """Ends the request at the server, too."""
+        self._connection.close_lease(self._lease)
+
+    async def __aenter__(self) -> HttpStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> HttpStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._done:
+            item = await self._lease.next()
+            if item is None:
+                break
+            ack = {"requestId": self._lease.id, "seq": item["seq"]}
+            self._connection.notify("http/request/ack", ack)
+            if item["done"]:
+                self._done = True
+                self._connection.forget_lease(self._lease)
+                if item.get("error"):
+                    raise ExecServerError(f"the body is incomplete: {item['error']}")
+            if data := b64decode(item["deltaBase64"]):
+                return data
+        raise StopAsyncIteration
+
+
+class Http:
+    """No request is made twice: a lost connection raises `Interrupted`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | str | None = None,
+        timeout: float | None = None,
+        follow_redirects: bool = True,
+        header_env: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """The whole response, at most 47 MiB of it.
+
+        `header_env` maps a header to a variable of the server, whose value follows that of the
+        header."""
+        params = _params(method, url, headers, body, timeout, follow_redirects, header_env)
+        lease = self._lease()
+        try:
+            result = await self._connection.open_lease(
+                lease, "http/request", {**params, "requestId": lease.id}
+            )
+        finally:
+            self._connection.forget_lease(lease)
+        return HttpResponse(result["status"], _headers(result), b64decode(result["bodyBase64"]))
+
+    async def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> HttpResponse:
+        return await self.request("GET", url, headers=headers)
+
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | str | None = None,
+        timeout: float | None = None,
+        follow_redirects: bool = True,
+        header_env: Mapping[str, str] | None = None,
+    ) -> HttpStream:
+        """The response with its body in pieces."""
+        params = _params(method, url, headers, body, timeout, follow_redirects, header_env)
+        lease = self._lease()
+        asked = {**params, "requestId": lease.id, "streamResponse": True, "acks": True}
+        head = await self._connection.open_lease(lease, "http/request", asked)
+        return HttpStream(self._connection, lease, head)
+
+    def _lease(self) -> Lease:
+        request_id = self._connection.unique_id()
+        return Lease(request_id, "http/request", ("http/cancel", {"requestId": request_id}))
+
+
+def _params(
+    method: str,
+    url: str,
+    headers: Mapping[str, str] | None,
+    body: bytes | str | None,
+    timeout: float | None,
+    follow_redirects: bool,
+    header_env: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    plain = dict(headers or {})
+    secret = dict(header_env or {})
+    listed: list[dict[str, str]] = [
+        {"name": name, "value": value} for name, value in plain.items() if name not in secret
+    ]
+    for name, variable in secret.items():
+        listed.append({"name": name, "value": plain.get(name, ""), "valueEnvVar": variable})
+    params: dict[str, Any] = {
+        "method": method,
+        "url": url,
+        "headers": listed,
+        "redirectPolicy": "follow" if follow_redirects else "stop",
+    }
+    if body is not None:
+        content = body.encode() if isinstance(body, str) else body
+        params["bodyBase64"] = b64encode(content).decode()
+    if timeout is not None:
+        params["timeoutMs"] = max(1, int(timeout * 1000))
+    return params
+
+
+def _headers(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(header["name"], header["value"]) for header in result["headers"]]

@@ -1,0 +1,252 @@
+"""A handle of one process, which outlives the connections under it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal as signals
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from ._process_log import ProcessLog
+from ._streams import STREAM_LIMIT, StreamBuffer, StreamReader, StreamWriter
+from .errors import ExecServerError, OutputGap
+from .events import Event, Exit, Gap, Output, OutputClosed, read_exit, write_exit
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+_SIGNALS = {
+    signals.SIGINT: "interrupt",
+    signals.SIGTERM: "terminate",
+    signals.SIGKILL: "kill",
+    signals.SIGHUP: "hangup",
+    signals.SIGQUIT: "quit",
+    signals.SIGUSR1: "user1",
+    signals.SIGUSR2: "user2",
+    signals.SIGSTOP: "stop",
+    signals.SIGCONT: "continue",
+}
+
+
+class Process:
+    """A process on the machine, shaped like `asyncio.subprocess.Process`.
+
+    Dropping the handle leaves the process running. Leaving `async with process:` ends it.
+    """
+
+    def __init__(
+        self, connection: Connection, log: ProcessLog, news: News, *, tty: bool, stdin: bool
+    ) -> None:
+        self._connection = connection
+        self._log = log
+        self._news = news
+        self._tty = tty
+        self._loop = asyncio.get_running_loop()
+        names = ("pty",) if tty else ("stdout", "stderr")
+        self._buffers = {name: StreamBuffer(log.process_id) for name in names}
+        #: `None` unless the process was started with `stdin=True` or a terminal.
+        self.stdin: StreamWriter | None = StreamWriter(self, tty) if stdin or tty else None
+        #: With a terminal, everything that it shows.
+        self.stdout: StreamReader = StreamReader(self, names[0])
+        #: `None` with a terminal.
+        self.stderr: StreamReader | None = None if tty else StreamReader(self, "stderr")
+
+    @property
+    def process_id(self) -> str:
+        """Its name in the session; not the pid of the system."""
+        return self._log.process_id
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended, if this client knows that already."""
+        return self._log.exit
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, if this client knows it already; 128 + N after signal N."""
+        return None if self._log.exit is None else self._log.exit.code
+
+    async def wait(self) -> int:
+        """Waits for the exit and returns the exit code. Cancelling it leaves the process running.
+
+        A process that writes and is not read blocks once the server's log is full, as with a pipe.
+        """
+        while self._log.exit is None:
+            if self._log.failure is not None:
+                raise self._log.failure
+            if self._log.is_behind:
+                # The log is full, so the exit would be refused here: ask.
+                params = {"processId": self.process_id}
+                result = await self._connection.call("process/wait", params)
+                if self._log.exit is None:
+                    return int(result["exitCode"])
+            else:
+                await self._news.wait()
+        return self._log.exit.code
+
+    async def communicate(self, input: bytes | str | None = None) -> tuple[bytes, bytes]:
+        """Writes `input`, ends it, and returns all of stdout and stderr."""
+        if self.stdin is not None:
+            if input is not None:
+                self.stdin.write(input)
+            self.stdin.write_eof()
+        elif input is not None:
+            raise ValueError(f"process {self.process_id!r} has no stdin; start it with stdin=True")
+        parts: dict[str, list[bytes]] = {"stdout": [], "stderr": [], "pty": []}
+        async for event in self.events():
+            if isinstance(event, Output):
+                parts[event.stream].append(event.data)
+            elif isinstance(event, Gap):
+                raise OutputGap(self.process_id, event.dropped_bytes)
+        return b"".join(parts["stdout"] + parts["pty"]), b"".join(parts["stderr"])
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Everything that happens, in order and each once: instead of `stdout` and `stderr`."""
+        while True:
+            event = self._log.take()
+            if event is not None:
+                yield event
+                # Acknowledged once the consumer asks for the next one.
+                self._connection.settle(self._log)
+                if isinstance(event, OutputClosed):
+                    return
+            elif self._log.failure is not None:
+                raise self._log.failure
+            elif self._log.is_over:
+                return
+            else:
+                self._connection.settle(self._log)
+                await self._news.wait()
+
+    async def send_signal(self, signal: int | str) -> None:
+        """Sends a signal to the process group: a number of `signal`, or a name such as `interrupt`.
+
+        It is not repeated: a lost connection raises `Interrupted`.
+        """
+        name = signal if isinstance(signal, str) else _SIGNALS.get(signals.Signals(signal))
+        if name is None:
+            known = ", ".join(_SIGNALS.values())
+            raise ValueError(f"signal {signal} cannot be sent; these can: {known}")
+        params = {"processId": self.process_id, "signal": name}
+        await self._connection.call("process/signal", params)
+
+    async def terminate(self, grace: float = 2.0) -> None:
+        """Ends the process and everything it started: TERM, and after `grace` seconds KILL."""
+        mode = {"type": "graceful", "timeoutMs": max(1, int(grace * 1000))}
+        params = {"processId": self.process_id, "mode": mode}
+        await self._connection.call("process/terminate", params)
+
+    async def kill(self) -> None:
+        """Kills the process and everything it started."""
+        await self._connection.call("process/terminate", {"processId": self.process_id})
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Changes the size of the terminal."""
+        params = {"processId": self.process_id, "rows": rows, "cols": cols}
+        await self._connection.call("process/resize", params)
+
+    def save(self) -> str:
+        """What `Machine.resume` and `Machine.attach` take, also in another program: the process
+        continues there at the next byte. There is no token in it."""
+        if self._connection.url is None:
+            raise ExecServerError(
+                "a local server ends with this client, so its processes cannot be resumed; "
+                "connect to one that listens on ws://, wss:// or unix://"
+            )
+        unread = {name: b64encode(b.unread()).decode() for name, b in self._buffers.items()}
+        log = self._log
+        return json.dumps(
+            {
+                "url": self._connection.url,
+                "session": self._connection.session_id,
+                "process": log.process_id,
+                "after": log.taken,
+                "exit": None if log.taken_exit is None else write_exit(log.taken_exit),
+                "closed": log.is_drained and log.failure is None,
+                "gaps": log.gaps_declared,
+                "tty": self._tty,
+                "stdin": self.stdin is not None,
+                "unread": unread,
+            }
+        )
+
+    async def __aenter__(self) -> Process:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._log.is_over:
+            self._connection.abandon(self._log)
+
+    def __del__(self) -> None:
+        # Nobody will read it: the server need not keep its output.
+        log: ProcessLog | None = getattr(self, "_log", None)
+        if log is not None and not log.discarding and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._connection.discard, log)
+
+    async def _more(self, wanted: StreamBuffer) -> bool:
+        """Moves events to the streams until `wanted` has something new. False at the end."""
+        size = wanted.size
+        while True:
+            others = [b for b in self._buffers.values() if b is not wanted]
+            if all(not b.is_read or b.size < STREAM_LIMIT for b in others):
+                event = self._log.take()
+                if event is not None:
+                    self._distribute(event)
+                    self._connection.settle(self._log)
+                    if wanted.size > size or isinstance(event, Gap):
+                        return True
+                    continue
+                if self._log.failure is not None:
+                    raise self._log.failure
+                if self._log.is_over:
+                    return False
+                self._connection.settle(self._log)
+            await self._news.wait()
+
+    def _distribute(self, event: Event) -> None:
+        if isinstance(event, Output):
+            self._buffers[event.stream].add(event.data)
+        elif isinstance(event, Gap):
+            for buffer in self._buffers.values():
+                buffer.add_gap(OutputGap(self.process_id, event.dropped_bytes))
+        self._news.wake()
+
+
+class News:
+    """Wakes those who wait for a process. It does not know the process, which can be dropped."""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+def load(connection: Connection, state: dict[str, Any]) -> Process:
+    """A handle that continues where `Process.save` was."""
+    log = ProcessLog(
+        state["process"],
+        after=state["after"],
+        gaps_declared=state["gaps"],
+        attached=not state["closed"],
+    )
+    if state["exit"] is not None:
+        log.restore_exit(read_exit(state["exit"]), closed=state["closed"])
+    news = News()
+    process = Process(connection, log, news, tty=state["tty"], stdin=state["stdin"])
+    for name, data in state["unread"].items():
+        process._buffers[name].add(b64decode(data))
+    if not state["closed"]:
+        connection.track(log, news.wake)
+    return process

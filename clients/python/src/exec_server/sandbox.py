@@ -1,0 +1,49 @@
+"""What a process, or an operation on files, may touch. The server enforces it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._paths import AnyPath, to_uri
+
+
+class Sandbox:
+    """A policy. Make one with `read_only`, `workspace_write`, `none` or `profile`."""
+
+    def __init__(self, wire: dict[str, Any]) -> None:
+        self._wire = wire
+
+    @classmethod
+    def read_only(cls) -> Sandbox:
+        """All files may be read, none written; no network."""
+        return cls({"type": "read-only"})
+
+    @classmethod
+    def workspace_write(
+        cls, writable: Sequence[AnyPath] = (), *, network: bool = False, temporary: bool = True
+    ) -> Sandbox:
+        """Also the working directory, `writable` and (unless `temporary` is false) the temporary
+        directories may be written."""
+        return cls(
+            {
+                "type": "workspace-write",
+                "writable_roots": [to_uri(path) for path in writable],
+                "network_access": network,
+                "exclude_tmpdir_env_var": not temporary,
+                "exclude_slash_tmp": not temporary,
+            }
+        )
+
+    @classmethod
+    def none(cls) -> Sandbox:
+        """No sandbox, also where the environment has one. A ceiling of the operator holds."""
+        return cls({"type": "danger-full-access"})
+
+    @classmethod
+    def profile(cls, wire: dict[str, Any]) -> Sandbox:
+        """The object of the protocol as it is, for entries that the other constructors lack."""
+        return cls(dict(wire))
+
+    def to_wire(self) -> dict[str, Any]:
+        return self._wire

@@ -1,0 +1,139 @@
+"""Searching in files, and for files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._lease import Lease
+from ._paths import AnyPath, from_uri, to_uri
+from .errors import ExecServerError
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+
+class Match(NamedTuple):
+    path: str
+    line_number: int
+    #: Without the line end, at most 4 KiB.
+    text: str
+    #: Start and end of each match in the UTF-8 bytes of `text`.
+    spans: list[tuple[int, int]]
+    before: list[str]
+    after: list[str]
+
+
+class Summary(NamedTuple):
+    matches: int
+    files_searched: int
+    unreadable: int
+    #: The search ended early, because a bound was reached.
+    truncated: bool
+
+
+class Search:
+    """Iterate it for the matches; `summary` is there at the end. Leaving `async with` cancels it.
+
+    A search ends with its connection: it raises `Interrupted` then.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        base: Callable[[], Awaitable[str]],
+        path: AnyPath,
+        params: dict[str, Any],
+    ) -> None:
+        self._connection = connection
+        self._base = base
+        self._path = path
+        self._params = params
+        self._matches: list[Match] = []
+        self._task: asyncio.Task[None] | None = None
+        search_id = connection.unique_id()
+        release = ("fs/cancelSearch", {"searchId": search_id})
+        self._lease = Lease(search_id, "fs/search", release)
+        self._summary: Summary | None = None
+
+    @property
+    def summary(self) -> Summary | None:
+        return self._summary
+
+    async def all(self) -> list[Match]:
+        """Every match."""
+        return [match async for match in self]
+
+    async def close(self) -> None:
+        """Cancels the search if it still runs."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def __aenter__(self) -> Search:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Search:
+        return self
+
+    async def __anext__(self) -> Match:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        try:
+            while not self._matches:
+                item = await self._lease.next()
+                if item is None:
+                    raise StopAsyncIteration
+                self._matches = [_match(result) for result in reversed(item["results"])]
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        return self._matches.pop()
+
+    async def _run(self) -> None:
+        path = to_uri(self._path, await self._base())
+        params = {"path": path, "searchId": self._lease.id, **self._params}
+        try:
+            result = await self._connection.open_lease(self._lease, "fs/search", params)
+        except ExecServerError as error:
+            self._lease.fail(error)
+            return
+        self._connection.forget_lease(self._lease)
+        self._summary = Summary(
+            result["matches"], result["filesSearched"], result["unreadable"], result["truncated"]
+        )
+        self._lease.end()
+
+
+async def glob(
+    connection: Connection,
+    root: str,
+    patterns: str | Sequence[str],
+    *,
+    hidden: bool,
+    ignored: bool,
+) -> list[str]:
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    params = {"path": root, "patterns": wanted, "hidden": hidden, "ignored": ignored}
+    result = await connection.call("fs/glob", params)
+    if result["truncated"]:
+        raise ExecServerError(
+            f"more than {len(result['entries'])} paths below {from_uri(root)} match; "
+            "narrow the pattern"
+        )
+    return [from_uri(entry["path"]) for entry in result["entries"]]
+
+
+def _match(result: dict[str, Any]) -> Match:
+    return Match(
+        from_uri(result["path"]),
+        result["lineNumber"],
+        result["text"],
+        [(span["start"], span["end"]) for span in result["submatches"]],
+        [line["text"] for line in result.get("before") or []],
+        [line["text"] for line in result.get("after") or []],
+    )

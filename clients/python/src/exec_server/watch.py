@@ -1,0 +1,97 @@
+"""Changes of files as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._lease import Lease
+from ._paths import AnyPath, from_uri, to_uri
+from .errors import Interrupted
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+
+class Change(NamedTuple):
+    path: str
+    #: `created`, `modified`, `removed` or `renamed`.
+    kind: str
+    #: The old name, if it was renamed.
+    from_path: str | None = None
+
+
+class Changes(NamedTuple):
+    changes: list[Change]
+    #: Changes were lost: look again at everything. So it is after a lost connection.
+    rescan: bool
+
+
+class Watch:
+    """Iterate it. It is established with `async with`, or by the first item that is asked for."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        base: Callable[[], Awaitable[str]],
+        path: AnyPath,
+        recursive: bool,
+    ) -> None:
+        self._connection = connection
+        self._base = base
+        self._path = path
+        self._recursive = recursive
+        self._lease: Lease | None = None
+        self._was_lost = False
+
+    async def __aenter__(self) -> Watch:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Changes:
+        while True:
+            try:
+                lease = self._lease or await self._open()
+                if self._was_lost:
+                    self._was_lost = False
+                    return Changes([], rescan=True)
+                item = await lease.next()
+            except Interrupted:
+                self._lease, self._was_lost = None, True
+                continue
+            if item is None:
+                raise StopAsyncIteration
+            return _read(item)
+
+    async def close(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
+            self._connection.close_lease(self._lease)
+
+    async def _open(self) -> Lease:
+        watch_id = self._connection.unique_id()
+        lease = Lease(watch_id, "fs/watch", ("fs/unwatch", {"watchId": watch_id}))
+        lease.overflow = {"changes": [], "rescan": True}
+        path = to_uri(self._path, await self._base())
+        params = {"path": path, "watchId": watch_id, "recursive": self._recursive}
+        await self._connection.open_lease(lease, "fs/watch", params)
+        self._lease = lease
+        return lease
+
+
+def _read(item: dict[str, Any]) -> Changes:
+    changes = [
+        Change(
+            from_uri(change["path"]),
+            change["kind"],
+            from_uri(change["from"]) if change.get("from") else None,
+        )
+        for change in item.get("changes", [])
+    ]
+    return Changes(changes, rescan=bool(item.get("rescan")))
