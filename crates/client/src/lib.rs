@@ -59,7 +59,6 @@ mod process;
 mod process_state;
 mod processes;
 mod recovery;
-mod saved;
 mod search;
 mod watch;
 
@@ -72,7 +71,7 @@ pub use exec_server_relay::harness::{
     RegistryProvider,
 };
 pub use exec_server_transport::{
-    ClientIdentity, DialUrl, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
+    ClientIdentity, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
 };
 pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
@@ -85,6 +84,5 @@ pub use options::{
 };
 pub use process::ExecServerProcess;
 pub use recovery::RecoveryPolicy;
-pub use saved::SavedProcess;
 pub use search::SearchResults;
 pub use watch::WatchEvents;

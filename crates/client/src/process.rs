@@ -208,7 +208,7 @@ impl ExecServerProcess {
         self.shared.mirror.subscribe()
     }
 
-    pub(crate) fn client(&self) -> &ExecServerClient {
+    fn client(&self) -> &ExecServerClient {
         &self.shared.client
     }
 

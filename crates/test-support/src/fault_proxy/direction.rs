@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::future;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
-use std::sync::Arc;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -12,8 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::frames::FramePosition;
-use super::plan::{CutPlan, Due};
-use super::{Conditions, Cut, Way};
+use super::{Conditions, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
@@ -25,7 +23,6 @@ pub(super) struct Direction {
     waiting: VecDeque<Chunk>,
     waiting_bytes: usize,
     input: Input,
-    plan: Arc<CutPlan>,
     /// How far the receiver is.
     position: FramePosition,
     /// Bytes that the receiver has.
@@ -54,14 +51,9 @@ enum Input {
     Ended,
 }
 
-/// Why neither direction goes on.
+/// One of the sockets was reset, so the other one has to be.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// One of the sockets was reset, so the other one has to be.
-    Reset,
-    /// The next message is the one that a cut was planned for.
-    Planned(Cut),
-}
+pub(super) struct Reset;
 
 enum Progress {
     GoesOn,
@@ -69,13 +61,12 @@ enum Progress {
 }
 
 impl Direction {
-    pub(super) fn new(way: Way, plan: Arc<CutPlan>) -> Self {
+    pub(super) fn new(way: Way) -> Self {
         Self {
             way,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             input: Input::default(),
-            plan,
             position: FramePosition::default(),
             moved: 0,
         }
@@ -87,7 +78,7 @@ impl Direction {
         from: &TcpStream,
         to: &TcpStream,
         mut conditions: watch::Receiver<Conditions>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), Reset> {
         loop {
             let now = *conditions.borrow_and_update();
             let allowance = now.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.moved));
@@ -97,11 +88,11 @@ impl Direction {
             tokio::select! {
                 () = changed(&mut conditions) => {}
                 readable = from.readable(), if flows && has_room => {
-                    readable.map_err(|_| Ended::Reset)?;
+                    readable.map_err(|_| Reset)?;
                     self.read(from, now)?;
                 }
                 writable = writable_at(to, due), if flows && due.is_some() => {
-                    writable.map_err(|_| Ended::Reset)?;
+                    writable.map_err(|_| Reset)?;
                     if let Progress::Ended = self.write(to, allowance)? {
                         return Ok(());
                     }
@@ -130,7 +121,7 @@ impl Direction {
         let _ = (&*SockRef::from(to)).write(&bytes[..part]);
     }
 
-    fn read(&mut self, from: &TcpStream, now: Conditions) -> Result<(), Ended> {
+    fn read(&mut self, from: &TcpStream, now: Conditions) -> Result<(), Reset> {
         let mut bytes = vec![0; READ_CHUNK];
         let content = match from.try_read(&mut bytes) {
             Ok(0) => {
@@ -143,30 +134,26 @@ impl Direction {
                 Content::Bytes { bytes, written: 0 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(_) => return Err(Ended::Reset),
+            Err(_) => return Err(Reset),
         };
         self.waiting.push_back(Chunk { due: Instant::now() + now.delay, content });
         Ok(())
     }
 
-    fn write(&mut self, to: &TcpStream, allowance: u64) -> Result<Progress, Ended> {
+    fn write(&mut self, to: &TcpStream, allowance: u64) -> Result<Progress, Reset> {
         let Some(Chunk { content, .. }) = self.waiting.front_mut() else {
             return Ok(Progress::GoesOn);
         };
         let Content::Bytes { bytes, written } = content else {
-            SockRef::from(to).shutdown(Shutdown::Write).map_err(|_| Ended::Reset)?;
+            SockRef::from(to).shutdown(Shutdown::Write).map_err(|_| Reset)?;
             return Ok(Progress::Ended);
         };
         let rest = &bytes[*written..];
         let rest = &rest[..rest.len().min(usize::try_from(allowance).unwrap_or(usize::MAX))];
-        let rest = match self.plan.judge(self.way, &self.position, rest) {
-            Due::Forward { len } => &rest[..len],
-            Due::Cut(how) => return Err(Ended::Planned(how)),
-        };
         match to.try_write(rest) {
             Ok(count) => {
                 self.moved += count as u64;
-                self.plan.passed(self.way, self.position.advance(&rest[..count]));
+                self.position.advance(&rest[..count]);
                 self.waiting_bytes -= count;
                 *written += count;
                 if *written == bytes.len() {
@@ -175,7 +162,7 @@ impl Direction {
                 Ok(Progress::GoesOn)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::GoesOn),
-            Err(_) => Err(Ended::Reset),
+            Err(_) => Err(Reset),
         }
     }
 }
