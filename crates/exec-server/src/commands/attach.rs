@@ -80,7 +80,7 @@ async fn stay(
             Ok(ExitStatus::SUCCESS)
         }
         Ending::InputFailed(error) => Err(input_failed(error)),
-        Ending::InputRefused(error) => Err(input_refused(error, &name)),
+        Ending::InputRefused(error) => Err(input_refused(error, name)),
         Ending::OutputFailed(error) => Err(error.into()),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
