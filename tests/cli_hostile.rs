@@ -359,6 +359,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("logout --remote x", "URL of a registry"),
     ("completions bash", "exec-server"),
     ("man", "exec-server"),
+    ("schema", "openrpc"),
     ("help", "Commands:"),
 ];
 
