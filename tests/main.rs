@@ -24,6 +24,7 @@ mod cli_server;
 mod cli_shell;
 mod client_stdio;
 mod cluster;
+mod conformance;
 mod environments;
 mod example_sessions;
 mod exits;

@@ -269,10 +269,20 @@ impl ExecServerClient {
         if let Link::InProcess(link) = &self.handle.link {
             return self.attach_in_process(link, process_id);
         }
-        let (key, mirror) = self.mirror(None, process_id.to_owned(), GapPolicy::Declared, 1);
+        self.attach_after(process_id, 0).await
+    }
+
+    /// The same without the events up to this one. Not for a session in this program.
+    pub(crate) async fn attach_after(
+        &self,
+        process_id: &str,
+        after_seq: u64,
+    ) -> Result<ExecServerProcess, ExecServerError> {
+        let next = after_seq.saturating_add(1);
+        let (key, mirror) = self.mirror(None, process_id.to_owned(), GapPolicy::Declared, next);
         let params = ReadParams {
             process_id: process_id.to_owned(),
-            after_seq: None,
+            after_seq: Some(after_seq),
             // Only to see that it is there; the driver reads it.
             max_bytes: Some(0),
             wait_ms: None,

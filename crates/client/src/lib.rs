@@ -59,6 +59,7 @@ mod process;
 mod process_state;
 mod processes;
 mod recovery;
+mod saved;
 mod search;
 mod watch;
 
@@ -71,7 +72,7 @@ pub use exec_server_relay::harness::{
     RegistryProvider,
 };
 pub use exec_server_transport::{
-    ClientIdentity, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
+    ClientIdentity, DialUrl, Fingerprint, KeepAlive, ServerTrust, SignOfLife, TlsOptions,
 };
 pub use files::{NewFile, OpenFile};
 pub use http::HttpBody;
@@ -84,5 +85,6 @@ pub use options::{
 };
 pub use process::ExecServerProcess;
 pub use recovery::RecoveryPolicy;
+pub use saved::SavedProcess;
 pub use search::SearchResults;
 pub use watch::WatchEvents;

@@ -208,7 +208,7 @@ impl ExecServerProcess {
         self.shared.mirror.subscribe()
     }
 
-    fn client(&self) -> &ExecServerClient {
+    pub(crate) fn client(&self) -> &ExecServerClient {
         &self.shared.client
     }
 

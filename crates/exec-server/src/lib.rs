@@ -25,13 +25,13 @@ pub use environment::{
     LocalFileSystem, LocalProcess, RemoteFileSystem, RemoteProcess,
 };
 pub use exec_server_client::{
-    Changes, ClientIdentity, ConnectError, ConnectionState, Connector, DisconnectReason,
+    Changes, ClientIdentity, ConnectError, ConnectionState, Connector, DialUrl, DisconnectReason,
     ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerLaunchCommand, ExecServerProcess, Fingerprint, HttpBody, KeepAlive,
     NetworkDecisionHandler, NetworkRequestHandler, NewFile, NoiseRendezvousConnectArgs,
     NoiseRendezvousConnectBundle, NoiseRendezvousConnectProvider, OpenFile, ProcessEvents,
     ProcessExit, ProviderError, RecoveryPolicy, RegistryProvider, RemoteExecServerConnectArgs,
-    SearchResults, ServerTrust, TlsOptions, WatchEvents,
+    SavedProcess, SearchResults, ServerTrust, TlsOptions, WatchEvents,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_relay::environment::RemoteEnvironmentConfig;

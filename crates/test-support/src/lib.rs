@@ -19,7 +19,7 @@ mod text;
 
 pub use as_nobody::{NOBODY, as_nobody, become_nobody};
 pub use certificates::{Issued, TestAuthority, Validity};
-pub use fault_proxy::{Cut, FaultProxy, Way};
+pub use fault_proxy::{Cut, FaultProxy, PlannedCut, Way};
 pub use gate::Gate;
 pub use nats_server::{NatsServers, NatsVersion};
 pub use rpc_client::{BlockingWire, RpcClient, Served};

@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use exec_server_test_support::{Cut, FaultProxy};
+use exec_server_test_support::{Cut, FaultProxy, PlannedCut, Way};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -68,6 +68,30 @@ async fn rest(socket: &mut TcpStream) -> (Vec<u8>, End) {
         Err(error) => panic!("{error}"),
     };
     (bytes, end)
+}
+
+#[tokio::test]
+async fn planned_cuts_hit_their_messages() {
+    let network = Network::start().await;
+    let (mut client, mut server) = network.pair().await;
+    network.proxy.plan_cuts([
+        PlannedCut { way: Way::ToClient, after: 2, how: Cut::MidFrame },
+        // The head of the next connection passes.
+        PlannedCut { way: Way::ToServer, after: 1, how: Cut::Rst },
+    ]);
+    pass(&mut client, &mut server, b"\x81\x05hello").await;
+    server.write_all(b"\x81\x03one\x81\x03two\x81\x05three").await.unwrap();
+    let (received, end) = rest(&mut client).await;
+    assert_eq!((&received[..10], end), (&b"\x81\x03one\x81\x03two"[..], End::Fin));
+    assert!((11..17).contains(&received.len()), "{received:?}");
+    assert_eq!(network.proxy.planned_cuts_done(), 1);
+
+    let (mut client, mut server) = network.pair().await;
+    client.write_all(b"\x81\x05hello").await.unwrap();
+    assert_eq!(rest(&mut server).await, (Vec::new(), End::Rst));
+    network.proxy.wait_for_planned_cuts(2).await;
+    let (mut client, mut server) = network.pair().await;
+    pass(&mut client, &mut server, b"\x81\x05hello").await;
 }
 
 #[tokio::test]

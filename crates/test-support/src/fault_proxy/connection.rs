@@ -3,13 +3,15 @@
 use std::future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
 
 use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::direction::{Direction, Reset};
+use super::direction::{Direction, Ended};
+use super::plan::CutPlan;
 use super::{Conditions, Cut, Way};
 
 /// Proxies until one side resets, both have ended, or the connection is cut.
@@ -17,6 +19,7 @@ pub(super) async fn run(
     client: TcpStream,
     upstream: SocketAddr,
     conditions: watch::Receiver<Conditions>,
+    plan: Arc<CutPlan>,
     mut cut: watch::Receiver<Option<Cut>>,
 ) {
     let server = tokio::select! {
@@ -32,8 +35,8 @@ pub(super) async fn run(
         let _ = socket.set_nodelay(true);
     }
 
-    let mut upward = Direction::new(Way::ToServer);
-    let mut downward = Direction::new(Way::ToClient);
+    let mut upward = Direction::new(Way::ToServer, Arc::clone(&plan));
+    let mut downward = Direction::new(Way::ToClient, plan);
     let relayed = async {
         tokio::try_join!(
             upward.run(&client, &server, conditions.clone()),
@@ -43,13 +46,15 @@ pub(super) async fn run(
     let how = tokio::select! {
         biased;
         how = ordered(&mut cut) => how,
-        ended = relayed => {
-            if let Err(Reset) = ended {
+        ended = relayed => match ended {
+            Err(Ended::Planned(how)) => how,
+            Err(Ended::Reset) => {
                 reset(client);
                 reset(server);
+                return;
             }
-            return;
-        }
+            Ok(_) => return,
+        },
     };
     if let Cut::MidFrame | Cut::MidFrameRst = how {
         upward.forward_part_of_a_frame(&client, &server);

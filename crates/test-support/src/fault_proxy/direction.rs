@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
+use std::sync::Arc;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -11,7 +12,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::frames::FramePosition;
-use super::{Conditions, Way};
+use super::plan::{CutPlan, Due};
+use super::{Conditions, Cut, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
@@ -23,6 +25,7 @@ pub(super) struct Direction {
     waiting: VecDeque<Chunk>,
     waiting_bytes: usize,
     input: Input,
+    plan: Arc<CutPlan>,
     /// How far the receiver is.
     position: FramePosition,
     /// Bytes that the receiver has.
@@ -51,9 +54,14 @@ enum Input {
     Ended,
 }
 
-/// One of the sockets was reset, so the other one has to be.
+/// Why neither direction goes on.
 #[derive(Debug)]
-pub(super) struct Reset;
+pub(super) enum Ended {
+    /// One of the sockets was reset, so the other one has to be.
+    Reset,
+    /// The next message is the one that a cut was planned for.
+    Planned(Cut),
+}
 
 enum Progress {
     GoesOn,
@@ -61,12 +69,13 @@ enum Progress {
 }
 
 impl Direction {
-    pub(super) fn new(way: Way) -> Self {
+    pub(super) fn new(way: Way, plan: Arc<CutPlan>) -> Self {
         Self {
             way,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             input: Input::default(),
+            plan,
             position: FramePosition::default(),
             moved: 0,
         }
@@ -78,7 +87,7 @@ impl Direction {
         from: &TcpStream,
         to: &TcpStream,
         mut conditions: watch::Receiver<Conditions>,
-    ) -> Result<(), Reset> {
+    ) -> Result<(), Ended> {
         loop {
             let now = *conditions.borrow_and_update();
             let allowance = now.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.moved));
@@ -88,11 +97,11 @@ impl Direction {
             tokio::select! {
                 () = changed(&mut conditions) => {}
                 readable = from.readable(), if flows && has_room => {
-                    readable.map_err(|_| Reset)?;
+                    readable.map_err(|_| Ended::Reset)?;
                     self.read(from, now)?;
                 }
                 writable = writable_at(to, due), if flows && due.is_some() => {
-                    writable.map_err(|_| Reset)?;
+                    writable.map_err(|_| Ended::Reset)?;
                     if let Progress::Ended = self.write(to, allowance)? {
                         return Ok(());
                     }
@@ -121,7 +130,7 @@ impl Direction {
         let _ = (&*SockRef::from(to)).write(&bytes[..part]);
     }
 
-    fn read(&mut self, from: &TcpStream, now: Conditions) -> Result<(), Reset> {
+    fn read(&mut self, from: &TcpStream, now: Conditions) -> Result<(), Ended> {
         let mut bytes = vec![0; READ_CHUNK];
         let content = match from.try_read(&mut bytes) {
             Ok(0) => {
@@ -134,26 +143,30 @@ impl Direction {
                 Content::Bytes { bytes, written: 0 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(_) => return Err(Reset),
+            Err(_) => return Err(Ended::Reset),
         };
         self.waiting.push_back(Chunk { due: Instant::now() + now.delay, content });
         Ok(())
     }
 
-    fn write(&mut self, to: &TcpStream, allowance: u64) -> Result<Progress, Reset> {
+    fn write(&mut self, to: &TcpStream, allowance: u64) -> Result<Progress, Ended> {
         let Some(Chunk { content, .. }) = self.waiting.front_mut() else {
             return Ok(Progress::GoesOn);
         };
         let Content::Bytes { bytes, written } = content else {
-            SockRef::from(to).shutdown(Shutdown::Write).map_err(|_| Reset)?;
+            SockRef::from(to).shutdown(Shutdown::Write).map_err(|_| Ended::Reset)?;
             return Ok(Progress::Ended);
         };
         let rest = &bytes[*written..];
         let rest = &rest[..rest.len().min(usize::try_from(allowance).unwrap_or(usize::MAX))];
+        let rest = match self.plan.judge(self.way, &self.position, rest) {
+            Due::Forward { len } => &rest[..len],
+            Due::Cut(how) => return Err(Ended::Planned(how)),
+        };
         match to.try_write(rest) {
             Ok(count) => {
                 self.moved += count as u64;
-                self.position.advance(&rest[..count]);
+                self.plan.passed(self.way, self.position.advance(&rest[..count]));
                 self.waiting_bytes -= count;
                 *written += count;
                 if *written == bytes.len() {
@@ -162,7 +175,7 @@ impl Direction {
                 Ok(Progress::GoesOn)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::GoesOn),
-            Err(_) => Err(Reset),
+            Err(_) => Err(Ended::Reset),
         }
     }
 }

@@ -35,7 +35,9 @@ impl Default for FramePosition {
 }
 
 impl FramePosition {
-    pub(super) fn advance(&mut self, mut bytes: &[u8]) {
+    /// Returns how many frames these bytes complete.
+    pub(super) fn advance(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut completed = 0;
         while let Some((&byte, rest)) = bytes.split_first() {
             if let Self::Payload { missing } = self {
                 let passed = usize::try_from(*missing).map_or(bytes.len(), |n| n.min(bytes.len()));
@@ -45,7 +47,20 @@ impl FramePosition {
                 self.advance_by(byte);
                 bytes = rest;
             }
+            completed += u64::from(*self == Self::BetweenFrames);
         }
+        completed
+    }
+
+    /// How many of the bytes that follow belong to this many frames, the current one among them.
+    pub(super) fn len_of_frames(&self, following: &[u8], frames: u64) -> usize {
+        let mut position = self.clone();
+        let (mut completed, mut len) = (0, 0);
+        while completed < frames && len < following.len() {
+            completed += position.advance(&following[len..=len]);
+            len += 1;
+        }
+        len
     }
 
     /// How many of the bytes that follow can pass without completing a frame.
@@ -144,6 +159,17 @@ mod tests {
         let mut position = FramePosition::default();
         position.advance(&bytes);
         assert_eq!(position, FramePosition::BetweenFrames, "all at once");
+    }
+
+    #[test]
+    fn frames_are_counted() {
+        let (bytes, ends) = stream();
+        let start = FramePosition::default();
+        for (frames, end) in (1..).zip(&ends) {
+            assert_eq!(start.len_of_frames(&bytes, frames), *end);
+            assert_eq!(start.clone().advance(&bytes[..*end]), frames);
+        }
+        assert_eq!(start.len_of_frames(&bytes, 100), bytes.len());
     }
 
     #[test]

@@ -5,11 +5,15 @@
 mod connection;
 mod direction;
 mod frames;
+mod plan;
+
+pub use plan::PlannedCut;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use plan::CutPlan;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -47,6 +51,7 @@ pub struct FaultProxy {
     address: SocketAddr,
     conditions: watch::Sender<Conditions>,
     generation: Generation,
+    plan: Arc<CutPlan>,
     counts: watch::Receiver<Counts>,
     acceptor: JoinHandle<()>,
 }
@@ -112,16 +117,18 @@ impl FaultProxy {
         let address = listener.local_addr().expect("a bound socket has an address");
         let conditions = watch::Sender::new(Conditions::default());
         let generation = Generation::new(Mutex::new(watch::Sender::new(None)));
+        let plan = Arc::new(CutPlan::default());
         let (counter, counts) = watch::channel(Counts::default());
         let acceptor = Acceptor {
             listener,
             upstream,
             conditions: conditions.subscribe(),
             generation: Arc::clone(&generation),
+            plan: Arc::clone(&plan),
             counter,
         };
         let acceptor = tokio::spawn(acceptor.run());
-        Self { address, conditions, generation, counts, acceptor }
+        Self { address, conditions, generation, plan, counts, acceptor }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -143,6 +150,22 @@ impl FaultProxy {
         cut_off.send_replace(Some(how));
         // A connection lets go of its receiver when its sockets have ended.
         cut_off.closed().await;
+    }
+
+    /// Cuts a connection when it is about to carry a certain message, again and again as planned. Replaces
+    /// the cuts that are still to come.
+    pub fn plan_cuts(&self, cuts: impl IntoIterator<Item = PlannedCut>) {
+        self.plan.replace(cuts);
+    }
+
+    /// Planned cuts so far.
+    pub fn planned_cuts_done(&self) -> usize {
+        *self.plan.done().borrow()
+    }
+
+    pub async fn wait_for_planned_cuts(&self, count: usize) {
+        let reached = |done: &usize| *done >= count;
+        self.plan.done().wait_for(reached).await.expect("the plan lives as long as the proxy");
     }
 
     /// Keeps all sockets open and moves nothing, not even an end. New connections are accepted, and
@@ -217,6 +240,7 @@ struct Acceptor {
     upstream: SocketAddr,
     conditions: watch::Receiver<Conditions>,
     generation: Generation,
+    plan: Arc<CutPlan>,
     counter: watch::Sender<Counts>,
 }
 
@@ -241,7 +265,8 @@ impl Acceptor {
             return;
         }
         let cut = self.generation.lock().unwrap_or_else(PoisonError::into_inner).subscribe();
-        connections.spawn(connection::run(client, self.upstream, self.conditions.clone(), cut));
+        let (conditions, plan) = (self.conditions.clone(), Arc::clone(&self.plan));
+        connections.spawn(connection::run(client, self.upstream, conditions, plan, cut));
         // Counted last: who has seen the count can cut the connection.
         self.counter.send_modify(|counts| counts.connections += 1);
     }
