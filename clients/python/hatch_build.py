@@ -1,0 +1,15 @@
+"""Puts the server into the wheel that `scripts/package` builds. Without it the wheel is the client alone."""
+
+import os
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class BundledServer(BuildHookInterface[Any]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        program = os.environ.get("EXEC_SERVER_WHEEL_PROGRAM")
+        if program:
+            build_data["shared_scripts"][program] = "exec-server"
+            build_data["tag"] = os.environ["EXEC_SERVER_WHEEL_TAG"]
+            build_data["pure_python"] = False
