@@ -1,4 +1,4 @@
-"""Puts the server into the wheel that `scripts/package` builds. Without it the wheel is the client alone."""
+"""Adds the server to the wheel that `scripts/package` builds. Other builds are the client alone."""
 
 import os
 from typing import Any

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 
 from ._link import MAX_MESSAGE, Link, Receiver
@@ -16,21 +15,33 @@ BINARY_VARIABLE = "EXEC_SERVER_BINARY"
 
 
 def find_binary() -> str:
-    """Checked in this order: EXEC_SERVER_BINARY, the scripts of this interpreter, PATH."""
+    """Checked in this order: EXEC_SERVER_BINARY, the wheel of this client, PATH."""
     named = os.environ.get(BINARY_VARIABLE)
     if named:
         return named
-    beside = os.path.join(os.path.dirname(sys.executable), "exec-server")
-    if os.access(beside, os.X_OK):
-        return beside
-    found = shutil.which("exec-server")
+    found = _bundled_binary() or shutil.which("exec-server")
     if found is None:
         raise ConnectFailed(
-            "the program exec-server is neither beside this interpreter nor on PATH; "
+            "the program exec-server is neither in this installation nor on PATH; "
             f"install a wheel that has it, or name it in {BINARY_VARIABLE}",
             permanent=True,
         )
     return found
+
+
+def _bundled_binary() -> str | None:
+    """The installer knows where scripts went: a venv, the system, or the user's directory."""
+    from importlib import metadata
+
+    try:
+        files = metadata.files("exec-server") or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        path = str(file.locate())
+        if file.name == "exec-server" and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 class StdioConnector:
