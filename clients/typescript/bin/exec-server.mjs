@@ -1,14 +1,27 @@
 #!/usr/bin/env node
-// Runs the binary of this platform's package, with the arguments as they are.
-import { spawnSync } from "node:child_process";
-import { findBinary } from "../dist/stdio.js";
+// Runs the binary of this platform's package, with the arguments as they are. It does not look on PATH, where it would find itself.
+import { spawn } from "node:child_process";
+import { findPackagedBinary, PLATFORM_PACKAGE } from "../dist/stdio.js";
 
-try {
-  const { status, signal, error } = spawnSync(findBinary(), process.argv.slice(2), { stdio: "inherit" });
-  if (error) throw error;
-  if (signal) process.kill(process.pid, signal);
-  process.exitCode = status ?? 1;
-} catch (error) {
-  console.error(`exec-server: ${error.message}`);
+function fail(reason) {
+  console.error(`exec-server: ${reason}`);
   process.exitCode = 127;
+}
+
+const binary = findPackagedBinary();
+if (binary) {
+  const server = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
+  server.on("error", (error) => fail(error.message));
+  for (const name of ["SIGTERM", "SIGHUP"]) process.on(name, () => server.kill(name));
+  // Ctrl-C reaches the server as well, which ends in its own time.
+  process.on("SIGINT", () => {});
+  server.on("exit", (code, signal) => {
+    if (signal) {
+      process.removeAllListeners(signal);
+      process.kill(process.pid, signal);
+    }
+    process.exitCode = code ?? 1;
+  });
+} else {
+  fail(`${PLATFORM_PACKAGE} is not installed; it is an optional dependency (npm install without --omit=optional)`);
 }

@@ -9,6 +9,7 @@ import type { Dialer, Transport, TransportEvents } from "./transport.js";
 const NEWLINE = 10;
 /** The last lines of the server's log, for the error when it does not start. */
 const KEPT_LOG = 2_000;
+export const PLATFORM_PACKAGE = `@exec-server/${process.platform}-${process.arch}`;
 
 export class StdioDialer implements Dialer {
   /** A server on stdio takes its session with it. */
@@ -47,22 +48,27 @@ export class StdioDialer implements Dialer {
 export function findBinary(): string {
   const named = process.env.EXEC_SERVER_BINARY;
   if (named) return named;
-  const platform = `@exec-server/${process.platform}-${process.arch}`;
-  try {
-    return createRequire(import.meta.url).resolve(`${platform}/exec-server`);
-  } catch {
-    // Not installed.
-  }
+  const packaged = findPackagedBinary();
+  if (packaged) return packaged;
   for (const directory of (process.env.PATH ?? "").split(delimiter).filter(Boolean)) {
     const candidate = join(directory, "exec-server");
     // The npm package's own launcher may be on the PATH, and would look for the binary again.
     if (isExecutable(candidate) && !candidate.includes(join("node_modules", ".bin"))) return candidate;
   }
   throw new ConnectError(
-    `the exec-server binary was not found: install ${platform}, put exec-server on the PATH, ` +
+    `the exec-server binary was not found: install ${PLATFORM_PACKAGE}, put exec-server on the PATH, ` +
       `or name it in EXEC_SERVER_BINARY`,
     { permanent: true },
   );
+}
+
+/** The binary of the npm package for this platform, an optional dependency. */
+export function findPackagedBinary(): string | undefined {
+  try {
+    return createRequire(import.meta.url).resolve(`${PLATFORM_PACKAGE}/exec-server`);
+  } catch {
+    return undefined;
+  }
 }
 
 function isExecutable(path: string): boolean {
