@@ -22,9 +22,13 @@ soak-counts *arguments:
 static *arguments:
     scripts/static {{arguments}}
 
-# The tests of packaging/ with the static program, in some minutes of building.
+# A wheel, npm packages and a tarball, in dist/.
+package *arguments:
+    scripts/package {{arguments}}
+
+# The tests of packaging/ and scripts/package with the static program, in some minutes of building.
 static-test:
-    STATIC_PROGRAM="$(scripts/static)" cargo nextest run -p exec-server --test e2e -E 'test(packaging::)'
+    STATIC_PROGRAM="$(scripts/static)" cargo nextest run -p exec-server --test e2e -E 'test(packaging::) | test(packages::)'
 
 bench *arguments:
     cargo run --release -- bench {{arguments}}

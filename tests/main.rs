@@ -42,6 +42,7 @@ mod monitoring;
 mod network;
 mod otlp;
 mod output;
+mod packages;
 mod packaging;
 mod process_limits;
 mod processes;

@@ -27,15 +27,15 @@ const UNITS: [&str; 4] = [
     "packaging/systemd/exec-server-rendezvous.socket",
 ];
 
-fn repository() -> PathBuf {
+pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn read(file: &str) -> String {
+pub(crate) fn read(file: &str) -> String {
     std::fs::read_to_string(repository().join(file)).unwrap()
 }
 
-fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&search).any(|directory| directory.join(program).exists())
 }
@@ -114,7 +114,7 @@ fn passing(sockets: &str, arguments: impl IntoIterator<Item = String>) -> Runnin
     Running::start(program)
 }
 
-fn end(running: Running) {
+pub(crate) fn end(running: Running) {
     running.signal(Signal::TERM);
     let (status, _, log) = running.finish();
     assert_eq!(status.code(), Some(0), "{log}");
@@ -261,8 +261,8 @@ impl Drop for Buildah {
     }
 }
 
-/// A program for the image: the static one, if `just static-test` has built it.
-fn program_for_image(directory: &Path) -> PathBuf {
+/// A program for images and packages: the static one, if `just static-test` has built it.
+pub(crate) fn stripped_program(directory: &Path) -> PathBuf {
     let program = std::env::var_os("STATIC_PROGRAM").unwrap_or_else(|| OsString::from(PROGRAM));
     let stripped = directory.join("stripped");
     let mut strip = command("strip");
@@ -301,7 +301,7 @@ fn the_image_is_built_and_serves() {
     }
     let buildah = Buildah::new();
     let context = buildah.directory.path().join("image");
-    let program = program_for_image(buildah.directory.path());
+    let program = stripped_program(buildah.directory.path());
     let mut layout = command("bash");
     layout.arg(repository().join("scripts/container-root")).arg(program).arg(&context);
     let outcome = run_command(layout);
