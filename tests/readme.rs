@@ -20,9 +20,7 @@ fn blocks_in(language: &str, text: &str) -> Vec<String> {
 
 /// What cannot be done here, or not in the time of a test.
 fn is_for_people(line: &str) -> bool {
-    ["cargo ", "pip ", "npm ", "./scripts/test", "sleep 1"]
-        .iter()
-        .any(|word| line.contains(word))
+    ["cargo ", "pip ", "npm ", "./scripts/test", "sleep 1"].iter().any(|word| line.contains(word))
         && !line.starts_with("exec-server run")
 }
 

@@ -1,4 +1,4 @@
-//! The adapter of the Rust client; see README.md.
+//! The conformance adapter of the Rust client; see README.md.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -32,15 +32,15 @@ struct Process {
     output: tokio::sync::Mutex<Output>,
 }
 
-/// The standard output of a process, as far as it was read.
+/// The reading position in the standard output of a process.
 struct Output {
     events: ProcessEvents,
-    /// Came and was not returned yet.
+    /// Received, not yet returned.
     buffer: Vec<u8>,
-    /// The last event of which everything was returned, and how much of the ones after it.
+    /// The last event that was returned in full, and the number of bytes returned after it.
     after_seq: u64,
     returned: usize,
-    /// The last event that came.
+    /// The last event received.
     last_seq: u64,
     exit_code: Option<i32>,
     gaps: Vec<u64>,
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
                     Ok(result) => json!({"id": id, "ok": result}),
                     Err(error) => json!({"id": id, "error": describe(&error)}),
                 };
-                // Who closed this pipe wants no more responses.
+                // The driver may have closed the pipe.
                 let _ = writeln!(std::io::stdout(), "{response}");
             });
         }
@@ -261,7 +261,7 @@ impl Output {
         Ok(self.give(self.buffer.len()))
     }
 
-    /// Passes over what an earlier reader has returned.
+    /// Skips bytes that an earlier reader has returned.
     async fn skip(&mut self, bytes: usize) -> Result<(), ExecServerError> {
         while self.buffer.len() < bytes && self.advance().await? {}
         self.give(bytes.min(self.buffer.len()));

@@ -1,4 +1,4 @@
-//! An adapter that runs: commands go in, responses come out.
+//! Starts adapters and exchanges commands and responses with them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) struct AdapterProgram {
 }
 
 impl Language {
-    /// What is missing on this machine, otherwise.
+    /// The program, or the reason why this machine cannot run it.
     pub(super) fn adapter(self) -> Result<AdapterProgram, String> {
         let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
         match self {
@@ -74,7 +74,7 @@ pub(super) struct Adapter {
     last_id: u64,
 }
 
-/// Those who wait for a response, by the id of the command.
+/// Responses awaited, by the id of the command.
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
 
 impl Adapter {
@@ -93,10 +93,10 @@ impl Adapter {
                     let id = response["id"].as_u64().expect(&line);
                     let waits =
                         waiting.lock().unwrap().remove(&id).expect("one response for each command");
-                    // Whoever waited may have given up.
+                    // The test may have given up waiting.
                     let _ = waits.send(response);
                 }
-                // Those who wait learn that the adapter has ended.
+                // Drops the senders, so that waiting steps fail.
                 waiting.lock().unwrap().clear();
             }
         });
@@ -122,7 +122,7 @@ impl Adapter {
         assert!(status.success(), "the adapter ended with {status}");
     }
 
-    /// As a crash does.
+    /// Simulates a crash.
     pub(super) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }

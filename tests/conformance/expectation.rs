@@ -1,4 +1,4 @@
-//! What a response must be.
+//! Compares responses with expectations.
 
 use exec_server_test_support::decoded;
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub(super) fn check(step: &Value, response: &Value) {
     assert!(ok.is_object(), "{step}: {response}");
     for (member, expected) in step["expect"].as_object().into_iter().flatten() {
         match member.as_str() {
-            // Of a process: all of it, as text, as the output of seq, or as a file has it.
+            // All output of a process: a text, the output of seq, or the content of a file.
             "output" => {
                 let output = output(expected);
                 let sha256: String =
@@ -23,7 +23,7 @@ pub(super) fn check(step: &Value, response: &Value) {
                 let wanted = (Some(output.len() as u64), Some(sha256.as_str()));
                 assert_eq!(got, wanted, "output is lost or doubled: {step}: {response}");
             }
-            // Nothing is missing but what gaps declare.
+            // Every byte was received or declared as missing.
             "bytesAndGaps" => {
                 let gaps = ok["gaps"].as_array().unwrap();
                 let dropped: u64 = gaps.iter().map(|gap| gap.as_u64().unwrap()).sum();

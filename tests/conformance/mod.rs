@@ -1,4 +1,5 @@
-//! The clients of every language on a bad network: `clients/conformance` has the scenarios and says what an adapter is.
+//! Drives the clients of all languages through a bad network. `clients/conformance` has the scenarios and describes
+//! the adapters.
 
 mod adapter;
 mod expectation;
@@ -13,7 +14,7 @@ use exec_server_test_support::skipped;
 use adapter::Language;
 use scenario::{DIRECTORY, Scenario};
 
-/// Cuts that each client survives, all scenarios together.
+/// Cuts that each client survives in all scenarios together.
 const CUTS: usize = 1000;
 
 async fn play(language: Language, name: &str) {

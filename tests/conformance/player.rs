@@ -18,7 +18,7 @@ use super::expectation;
 use super::scenario::{Scenario, Values, Variables, substituted};
 use crate::support::{HANG, Server};
 
-/// Combinations that are played at once: most of the time goes by in pauses before a client dials again.
+/// Combinations played at once. Most of the time passes in pauses before a client dials again.
 const PLAYERS: usize = 4;
 
 /// Members of a step that are not part of the adapter's command.
@@ -120,75 +120,47 @@ impl<'a> Player<'a> {
     }
 
     async fn play_step(&mut self, step: &Value) {
-        let text = |member: &str| step[member].as_str().unwrap();
         let on = step["adapter"].as_str().unwrap_or("a");
-        // The member that says what kind of step it is.
-        let kinds = [
-            "do",
-            "await",
-            "cut",
-            "planCuts",
-            "waitForCuts",
-            "hold",
-            "refuse",
-            "resume",
-            "end",
-            "kill",
-            "touch",
-            "waitForFile",
-            "waitForSessions",
-            "waitForRunning",
-        ];
-        let kind = kinds.iter().find(|kind| step.get(**kind).is_some()).copied();
-        match kind.unwrap_or_else(|| panic!("an unknown step: {step}")) {
-            "do" => self.command(on, step).await,
-            "await" => {
-                let waiting = self.background.remove(text("await")).expect("it runs in background");
-                let response = waiting.await.expect("the adapter runs");
-                expectation::check(step, &response);
-            }
-            "cut" => {
-                self.site(on).await.proxy.cut(how(&step["cut"])).await;
-                self.cuts_at_once += 1;
-            }
-            "planCuts" => self.site(on).await.proxy.plan_cuts(planned(&step["planCuts"])),
-            "waitForCuts" => {
-                let count = usize::try_from(step["waitForCuts"].as_u64().unwrap()).unwrap();
-                self.site(on).await.proxy.wait_for_planned_cuts(count).await;
-            }
-            "hold" => self.site(on).await.proxy.hold(way(&step["hold"])),
-            "refuse" => {
-                let proxy = &self.site(on).await.proxy;
-                let refusals = proxy.refusals();
-                proxy.refuse();
-                if let Some(count) = step["refuse"].as_u64() {
-                    proxy.cut(Cut::Rst).await;
-                    proxy.wait_for_refusals(refusals + usize::try_from(count).unwrap()).await;
-                }
-            }
-            "resume" => self.site(on).await.proxy.resume(),
-            "end" => self.adapter(text("end")).await.take().unwrap().end().await,
-            "kill" => self.adapter(text("kill")).await.take().unwrap().kill().await,
-            "touch" => std::fs::write(text("touch"), "").unwrap(),
-            "waitForFile" => {
-                let wanted = step["text"].as_str().map(str::to_owned);
-                let path = text("waitForFile");
-                let is_there = || match (std::fs::read_to_string(path), &wanted) {
-                    (Ok(text), Some(wanted)) => text == *wanted,
-                    (read, None) => read.is_ok(),
-                    (Err(_), _) => false,
-                };
-                until(async || is_there()).await;
-            }
-            "waitForSessions" => {
-                let count = step["waitForSessions"].as_u64().unwrap();
-                until(async || self.sessions().await.len() as u64 == count).await;
-            }
-            "waitForRunning" => {
-                let count = step["waitForRunning"].as_u64().unwrap();
-                until(async || self.running(text("of")).await == count).await;
-            }
-            kind => unreachable!("{kind} is a kind of step"),
+        if step.get("do").is_some() {
+            self.command(on, step).await;
+        } else if let Some(name) = text(step, "await") {
+            let waiting = self.background.remove(name).expect("it runs in the background");
+            let response = waiting.await.expect("the adapter runs");
+            expectation::check(step, &response);
+        } else if let Some(cut) = step.get("cut") {
+            self.site(on).await.proxy.cut(how(cut)).await;
+            self.cuts_at_once += 1;
+        } else if let Some(plan) = step.get("planCuts") {
+            self.site(on).await.proxy.plan_cuts(planned(plan));
+        } else if let Some(count) = number(step, "waitForCuts") {
+            self.site(on).await.proxy.wait_for_planned_cuts(count).await;
+        } else if let Some(direction) = step.get("hold") {
+            self.site(on).await.proxy.hold(way(direction));
+        } else if let Some(count) = number(step, "refuse") {
+            let proxy = &self.site(on).await.proxy;
+            let refusals = proxy.refusals() + count;
+            proxy.refuse();
+            proxy.cut(Cut::Rst).await;
+            proxy.wait_for_refusals(refusals).await;
+        } else if step.get("resume").is_some() {
+            self.site(on).await.proxy.resume();
+        } else if let Some(adapter) = text(step, "end") {
+            self.adapter(adapter).await.take().unwrap().end().await;
+        } else if let Some(adapter) = text(step, "kill") {
+            self.adapter(adapter).await.take().unwrap().kill().await;
+        } else if let Some(path) = text(step, "touch") {
+            std::fs::write(path, "").unwrap();
+        } else if let Some(path) = text(step, "waitForFile") {
+            let wanted = text(step, "text");
+            let is_there = |file: &str| wanted.is_none_or(|wanted| file == wanted);
+            until(async || std::fs::read_to_string(path).is_ok_and(|file| is_there(&file))).await;
+        } else if let Some(count) = number(step, "waitForSessions") {
+            until(async || self.sessions().await.len() == count).await;
+        } else if let Some(count) = number(step, "waitForRunning") {
+            let argument = text(step, "of").unwrap();
+            until(async || self.running(argument).await == count).await;
+        } else {
+            panic!("an unknown step: {step}");
         }
     }
 
@@ -227,7 +199,7 @@ impl<'a> Player<'a> {
         self.sites.get_mut(name).unwrap()
     }
 
-    /// One that runs.
+    /// Starts the adapter if it does not run.
     async fn adapter(&mut self, name: &str) -> &mut Option<Adapter> {
         let program = self.program;
         let site = self.site(name).await;
@@ -244,7 +216,7 @@ impl<'a> Player<'a> {
     }
 
     /// How many processes run that have this text among their arguments.
-    async fn running(&self, argument: &str) -> u64 {
+    async fn running(&self, argument: &str) -> usize {
         let mut running = 0;
         for session in self.sessions().await {
             let params = ListParams { session_id: Some(session), within_ms: None };
@@ -252,20 +224,28 @@ impl<'a> Player<'a> {
             let Ok(listed) = self.watcher.process_list(params).await else { continue };
             let is_meant = |argv: &[String]| argv.iter().any(|text| text.contains(argument));
             let meant = listed.processes.iter().filter(|process| is_meant(&process.argv));
-            running += meant.filter(|process| process.running).count() as u64;
+            running += meant.filter(|process| process.running).count();
         }
         running
     }
 }
 
-/// Waits for what nobody announces.
+/// Polls a state that sends no event.
 async fn until(reached: impl AsyncFn() -> bool) {
     while !reached().await {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// The cuts of a plan, all of them as often as `times` says.
+fn text<'a>(step: &'a Value, member: &str) -> Option<&'a str> {
+    step[member].as_str()
+}
+
+fn number(step: &Value, member: &str) -> Option<usize> {
+    step[member].as_u64().map(|number| usize::try_from(number).unwrap())
+}
+
+/// The cuts of a plan, repeated `times` times.
 fn planned(plan: &Value) -> Vec<PlannedCut> {
     let cuts = plan["cuts"].as_array().unwrap().iter().map(|cut| PlannedCut {
         way: way(&cut["way"]),

@@ -9,7 +9,7 @@ const VERSION: u32 = 1;
 
 /// Where another program continues to read a process. The clients in other languages write and read the same JSON.
 ///
-/// It holds no credentials: whoever resumes proves itself anew.
+/// It holds no credentials: the client that resumes authenticates again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedProcess {

@@ -12,21 +12,21 @@ use super::{Cut, Way};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedCut {
     pub way: Way,
-    /// Messages that still pass, in this direction of any connection. The one after them is lost.
+    /// Messages still forwarded in this direction, on any connection. The next one is lost.
     ///
     /// The HTTP head of a connection counts as one, and so does each ping.
     pub after: u64,
     pub how: Cut,
 }
 
-/// The cuts that are still to come, one after the other: each one counts from the one before it.
+/// Cuts still to come, in order. Each one counts messages from the cut before it.
 #[derive(Debug, Default)]
 pub(super) struct CutPlan {
     coming: Mutex<VecDeque<PlannedCut>>,
     done: watch::Sender<usize>,
 }
 
-/// What may be done with bytes that are due.
+/// The verdict on bytes that are due.
 pub(super) enum Due {
     Forward { len: usize },
     Cut(Cut),
@@ -57,7 +57,7 @@ impl CutPlan {
         }
     }
 
-    /// So many messages are through.
+    /// Counts messages that were forwarded.
     pub(super) fn passed(&self, way: Way, frames: u64) {
         if let Some(cut) = self.lock().front_mut().filter(|cut| cut.way == way) {
             cut.after = cut.after.saturating_sub(frames);
