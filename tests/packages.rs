@@ -1,4 +1,4 @@
-//! The packages that `scripts/package` builds, installed as a newcomer does: with pip, uv, npm and tar.
+//! The packages of `scripts/package`, installed as a newcomer does: with pip, uv, npm and tar.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,7 +140,8 @@ impl Packages {
         npm
     }
 
-    /// The packages have dependencies. Keeps that of the wheel for uv, which may know other registries than pip.
+    /// The packages have dependencies. That of the wheel is kept for uv, which may not know the
+    /// registry that pip uses.
     fn registries_answer(&self) -> bool {
         for name in ["home", "project"] {
             std::fs::create_dir(self.path(name)).unwrap();
@@ -236,15 +237,6 @@ impl Packages {
     }
 
     fn install_from_npm(&self) {
-        let npx = || {
-            let mut npx = self.npm("npx");
-            npx.args(["--yes", "--package"]).arg(self.file(NPM_CLIENT));
-            npx.arg("--package").arg(self.file(NPM_PLATFORM)).args(["--", "exec-server"]);
-            npx
-        };
-        has_version(npx());
-        serves(npx());
-
         std::fs::write(self.path("project/package.json"), "{}").unwrap();
         std::fs::write(self.path("project/first.mjs"), FIRST_NODE_PROGRAM).unwrap();
         let mut install = self.npm("npm");
@@ -257,6 +249,13 @@ impl Packages {
         let server = server.canonicalize().unwrap();
         assert_eq!(succeed(first), format!("hello from\n{}\n", server.display()));
 
+        let npx = || {
+            let mut npx = self.npm("npx");
+            npx.args(["--no", "--", "exec-server"]);
+            npx
+        };
+        has_version(npx());
+        serves(npx());
         let launcher = self.path("project/node_modules/.bin/exec-server");
         let mut serve = self.command(&launcher);
         serve.args(["--listen", "ws://127.0.0.1:0"]);
