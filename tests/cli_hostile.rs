@@ -360,7 +360,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("completions bash", "exec-server"),
     ("man", "exec-server"),
     ("schema", "openrpc"),
-    ("help", "Commands:"),
+    ("help", "Run things:"),
 ];
 
 fn is_harmless(letter: char) -> bool {
@@ -433,9 +433,9 @@ fn a_server_that_refuses_a_connection_does_not_move_the_cursor() {
 #[test]
 fn every_command_is_driven() {
     let help = run_program(&["--help"]).stdout;
-    let commands = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
-    let known: BTreeSet<_> =
-        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = help.split_once("Run things:\n").unwrap().1.split_once("\nOptions:").unwrap().0;
+    let commands = commands.lines().filter_map(|line| line.strip_prefix("  "));
+    let known: BTreeSet<_> = commands.map(|line| line.split_whitespace().next().unwrap()).collect();
     let driven: BTreeSet<_> =
         COMMANDS.iter().filter_map(|(line, _)| line.split(' ').next()).collect();
     let missing: Vec<_> = known.difference(&driven).collect();

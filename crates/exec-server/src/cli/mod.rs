@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod files;
+mod help;
 pub(crate) mod hosts;
 pub(crate) mod http;
 pub(crate) mod limits;
@@ -34,18 +35,15 @@ use crate::program::exit_code::ExitStatus;
 /// A mistake of the caller, as opposed to a failure of the machine.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
-const AFTER_HELP: &str = "\
-Without a command it runs the server, which prints the URL of each listener on standard output.
-
+const SETTINGS_HELP: &str = "\
 Every setting is also an environment variable and a key of the configuration file:
 --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides
 a variable, and a variable overrides the file. The file is the one that --config or
 EXEC_SERVER_CONFIG names, or else ~/.config/exec-server/config.toml if it exists.
 
-Commands that need a server look for one in this order: --connect, --on, EXEC_SERVER_URL, the key \
-url
-of [exec_server] in the file, the default of environments.toml, a running server of this user.
-If there is none, run, shell, http and the file commands start their own for as long as they run.";
+Examples:
+  exec-server config                      # show the values in force and where each comes from
+  exec-server config --max-sessions 100   # check a flag before you start a server with it";
 
 const SCHEMA_EXAMPLE: &str = "\
 Example:
@@ -53,7 +51,7 @@ Example:
 
 /// Run processes and work with files, on this machine or another
 #[derive(Debug, Parser)]
-#[command(name = "exec-server", version, after_help = AFTER_HELP)]
+#[command(name = "exec-server", version)]
 pub(crate) struct CommandLine {
     #[command(flatten)]
     pub(crate) flags: Flags,
@@ -72,6 +70,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Client(Box<ClientCommand>),
     /// Print the effective configuration and where each value comes from
+    #[command(after_help = SETTINGS_HELP)]
     Config {
         /// Print JSON
         #[arg(long)]
@@ -158,7 +157,9 @@ pub(crate) fn program() -> clap::Command {
     let program = CommandLine::command();
     let commands = program.get_subcommands().map(|command| command.get_name().to_owned());
     let names = PossibleValuesParser::new(commands.collect::<Vec<_>>());
-    program.mut_subcommand("man", |man| man.mut_arg("command", |name| name.value_parser(names)))
+    let program = program
+        .mut_subcommand("man", |man| man.mut_arg("command", |name| name.value_parser(names)));
+    help::with_examples(help::with_groups(program))
 }
 
 impl CommandLine {
@@ -363,7 +364,7 @@ mod tests {
         for line in ["--help", "-h", "--version", "config --help"] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 0, "{line}");
         }
-        let help = parsed("--help").unwrap_err().to_string();
+        let help = parsed("config --help").unwrap_err().to_string();
         for setting in SETTINGS {
             let value = if setting.is_switch() { "[<" } else { "<" };
             assert!(help.contains(&format!("--{} {value}", setting.flag(setting.key))), "{help}");
