@@ -130,15 +130,8 @@ def test_a_permanent_refusal_ends_it() -> None:
     assert actions(recovery) == []
 
 
-def test_the_first_attempt_is_not_repeated_unless_a_session_is_resumed() -> None:
+def test_the_first_attempt_is_not_repeated() -> None:
     first = Recovery(RecoveryPolicy(), 10.0, 0.0, lambda: 1.0)
     actions(first)
     first.handle_lost(1, 1.0)
     assert actions(first) == [GiveUp("never connected")]
-    resumed = Recovery(RecoveryPolicy(), 10.0, 0.0, lambda: 1.0, resuming=True)
-    actions(resumed)
-    resumed.handle_lost(1, 1.0)
-    at = resumed.poll_timeout()
-    assert at is not None
-    resumed.handle_timeout(at)
-    assert actions(resumed) == [Dial(2)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ._lease import Lease
 
 #: Calls that may be sent again when the connection is lost before the response: a repetition is
@@ -35,7 +37,9 @@ class Call:
 
     __slots__ = ("lease", "losses", "method", "params", "replay", "reply", "size")
 
-    def __init__(self, method: str, params: Any, reply: Reply, *, replay: bool) -> None:
+    def __init__(
+        self, method: str, params: Mapping[str, object], reply: Reply, *, replay: bool
+    ) -> None:
         self.method = method
         self.params = params
         self.reply = reply
@@ -91,7 +95,27 @@ class PendingCalls:
         self._in_flight, self._waiting = {}, []
         return calls
 
-    def forget(self, call: Call) -> None:
-        """The caller is gone. A call that is not in flight yet is never sent."""
-        if call in self._waiting:
-            self._waiting.remove(call)
+    def withdraw(self, call: Call) -> bool:
+        """The caller is gone. Returns whether the call was not sent yet, and never will be."""
+        if call not in self._waiting:
+            return False
+        self._waiting.remove(call)
+        return True
+
+
+def resolve(future: asyncio.Future[Any]) -> Reply:
+    """Brings the response to a future, unless its caller is gone."""
+
+    def reply(result: Any, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    return reply
+
+
+def ignore(result: Any, error: Exception | None) -> None:
+    pass

@@ -7,13 +7,13 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._calls import REPLAYABLE, Call, PendingCalls, Reply
+from ._calls import REPLAYABLE, Call, PendingCalls, Reply, ignore, resolve
 from ._lease import Lease
 from ._link import MAX_MESSAGE, Connector, Link
-from ._process_log import ACK_DELAY, ProcessLog
+from ._processes import EVENTS, Processes
 from ._recovery import Admit, CatchUp, Dial, GiveUp, HangUp, Recovery, RecoveryPolicy
 from .errors import (
     SESSION_ATTACHED,
@@ -28,10 +28,12 @@ from .errors import (
     server_error,
 )
 
+if TYPE_CHECKING:
+    from ._generated import InitializeParams
+
 log = logging.getLogger("exec_server")
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_PROCESS_EVENTS = frozenset({"process/output", "process/exited", "process/closed"})
 _LEASE_IDS = {
     "fs/changed": "watchId",
     "fs/searchResults": "searchId",
@@ -60,19 +62,16 @@ class Connection:
             options.connect_timeout,
             self._loop.time(),
             random.random,
-            resuming=options.resume_session_id is not None,
         )
         self._calls = PendingCalls()
-        self._logs: dict[str, _Tracked] = {}
+        self.processes = Processes(self)
         self._leases: dict[str, Lease] = {}
         self._link: tuple[int, Link] | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._ack_timer: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._final: ExecServerError | None = None
         self._last_failure: ExecServerError | None = None
-        self._acks = False
         self._dialing = 0
         self._positions: dict[str, Any] | None = None
         self._unique = f"{random.getrandbits(64):016x}"
@@ -87,7 +86,12 @@ class Connection:
         """`connected`, `recovering`, `failed` or `closed`."""
         if self._final is not None:
             return "closed" if isinstance(self._final, Closed) else "failed"
-        return "connected" if self._recovery.is_connected else "recovering"
+        return "connected" if self.is_connected else "recovering"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether calls go through now."""
+        return self._link is not None and self._recovery.is_connected
 
     def unique_id(self) -> str:
         self._ids += 1
@@ -101,31 +105,35 @@ class Connection:
             self.end(Closed("the connection attempt was cancelled"))
             raise
 
-    async def call(self, method: str, params: dict[str, Any]) -> Any:
+    async def call(self, method: str, params: Mapping[str, object]) -> Any:
         """The result. A cancelled call is not withdrawn from the server."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        call = Call(method, params, _resolve(future), replay=method in REPLAYABLE)
+        call = Call(method, params, resolve(future), replay=method in REPLAYABLE)
         self.send(call)
         try:
             return await future
         finally:
             if future.cancelled():
-                self._calls.forget(call)
+                self.withdraw(call)
+
+    def withdraw(self, call: Call) -> bool:
+        """The caller is gone. Returns whether the call was never sent."""
+        return self._calls.withdraw(call)
 
     def send(self, call: Call) -> None:
         """Sends a call now, or once calls may go through."""
         if self._final is not None:
             call.reply(None, self._final)
-        elif self._recovery.is_connected:
+        elif self.is_connected:
             self._transmit(call)
         else:
             self._calls.wait(call)
 
-    def send_and_forget(self, method: str, params: dict[str, Any]) -> None:
-        """For calls that must arrive and whose result matters to nobody."""
-        self.send(Call(method, params, _ignore, replay=True))
+    def send_and_forget(self, method: str, params: Mapping[str, object]) -> None:
+        """For calls that must arrive and whose result is not needed."""
+        self.send(Call(method, params, ignore, replay=True))
 
-    async def open_lease(self, lease: Lease, method: str, params: dict[str, Any]) -> Any:
+    async def open_lease(self, lease: Lease, method: str, params: Mapping[str, object]) -> Any:
         """A call that opens something for as long as the connection lives."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -134,7 +142,7 @@ class Connection:
                 self._leases.pop(lease.id, None)
             if future.cancelled():
                 self.close_lease(lease)
-            _resolve(future)(result, error)
+            resolve(future)(result, error)
 
         call = Call(method, params, reply, replay=False)
         call.lease = lease
@@ -154,112 +162,10 @@ class Connection:
         """The server has ended it."""
         self._leases.pop(lease.id, None)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: Mapping[str, object]) -> None:
         """A notification on the connection of this moment."""
         if self._link is not None:
             self._link[1].send(_encode({"method": method, "params": params}).encode())
-
-    # Processes
-
-    def track(self, process: ProcessLog, changed: Callable[[], None]) -> None:
-        """Sends the events of a process to its log. `changed` is called when there is something
-        new."""
-        known = self._logs.get(process.process_id)
-        if known is not None and not known.log.discarding:
-            raise ServerError(
-                -32600,
-                f"process {process.process_id!r} already has a handle in this session",
-                {"kind": "duplicateProcess"},
-            )
-        self._logs[process.process_id] = _Tracked(process, changed)
-        self.settle(process)
-
-    async def start(self, process: ProcessLog, params: dict[str, Any]) -> Any:
-        """`process/start`. What a lost or unwanted start may have started is ended."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def reply(result: Any, error: Exception | None) -> None:
-            unsettled = isinstance(error, Interrupted)
-            if (future.cancelled() and error is None) or unsettled:
-                self.abandon(process)
-            elif error is not None:
-                self._logs.pop(process.process_id, None)
-            _resolve(future)(result, error)
-
-        self.send(Call("process/start", params, reply, replay=False))
-        return await future
-
-    def abandon(self, process: ProcessLog) -> None:
-        """Ends a process that nobody has a handle of."""
-        if not process.is_over:
-            process.abandoned = True
-            process.discard()
-            self.send_and_forget("process/terminate", {"processId": process.process_id})
-        self.settle(process)
-
-    def discard(self, process: ProcessLog) -> None:
-        """Nobody reads the process any more; it goes on."""
-        process.discard()
-        self.settle(process)
-
-    def settle(self, process: ProcessLog) -> None:
-        """Sends what the log has to send: acknowledgements, and reads for what it lacks."""
-        tracked = self._logs.get(process.process_id)
-        if tracked is None or tracked.log is not process or not self._recovery.is_connected:
-            return
-        seq = process.poll_ack()
-        if process.is_drained:
-            del self._logs[process.process_id]
-            if process.taken > 0:
-                # No later acknowledgement makes up for the last one, without which the server keeps
-                # the process as long as the session. A read is repeated when it is lost.
-                last = {"processId": process.process_id, "afterSeq": process.taken, "maxBytes": 0}
-                self.send_and_forget("process/read", last)
-            return
-        if seq is not None and self._acks:
-            self.notify("process/ack", {"processId": process.process_id, "seq": seq})
-        pull = process.poll_pull()
-        if pull is not None:
-            self._read(tracked, *pull)
-        elif process.wants_timer and self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(ACK_DELAY, self._handle_ack_timer)
-
-    def _read(self, tracked: _Tracked, after: int, max_bytes: int) -> None:
-        def reply(result: Any, error: Exception | None) -> None:
-            if isinstance(error, Interrupted):
-                return
-            if isinstance(error, ExecServerError):
-                tracked.log.handle_read_failed(error)
-            else:
-                tracked.log.handle_read(after, result)
-            self._changed(tracked)
-
-        params = {"processId": tracked.log.process_id, "afterSeq": after, "maxBytes": max_bytes}
-        self._transmit(Call("process/read", params, reply, replay=False))
-
-    def _changed(self, tracked: _Tracked) -> None:
-        process = tracked.log
-        if process.failure is not None and not process.discarding:
-            self._drain(tracked)
-        self.settle(process)
-        tracked.changed()
-
-    def _drain(self, tracked: _Tracked) -> None:
-        """A process whose output cannot be trusted is ended, and acknowledged to its end."""
-        process = tracked.log
-        rest = ProcessLog(
-            process.process_id, after=process.next_seq - 1, gaps_declared=True, attached=True
-        )
-        rest.discarding = rest.abandoned = True
-        self._logs[process.process_id] = _Tracked(rest, _nothing)
-        self.send_and_forget("process/terminate", {"processId": process.process_id})
-        self.settle(rest)
-
-    def _handle_ack_timer(self) -> None:
-        self._ack_timer = None
-        for tracked in list(self._logs.values()):
-            tracked.log.handle_timeout()
-            self.settle(tracked.log)
 
     # Recovery
 
@@ -302,10 +208,10 @@ class Connection:
             return
         self._attempt = None
         self._link = (generation, link)
-        params: dict[str, Any] = {"clientName": self._options.client_name, "acks": True}
+        params: InitializeParams = {"clientName": self._options.client_name, "acks": True}
         if self.session_id is not None:
             params["resumeSessionId"] = self.session_id
-            params["positions"] = {name: t.log.taken for name, t in self._logs.items()}
+            params["positions"] = self.processes.positions()
         if self._options.detached_ttl is not None:
             params["detachedTtlMs"] = int(self._options.detached_ttl * 1000)
         self._transmit(Call("initialize", params, self._initialized(generation), replay=False))
@@ -324,7 +230,7 @@ class Connection:
                 self._lost(generation, error, permanent=not retry)
                 return
             self.session_id = result.get("sessionId")
-            self._acks = result.get("acks") is True
+            self.processes.acks = result.get("acks") is True
             positions = result.get("positions")
             self._positions = positions if isinstance(positions, dict) else None
             self.notify("initialized", {})
@@ -335,8 +241,7 @@ class Connection:
 
     def _catch_up(self, generation: int) -> None:
         """The server sends what was not acknowledged; reads of the logs find what is missing."""
-        for tracked in list(self._logs.values()):
-            tracked.log.handle_resumed(self._positions)
+        self.processes.handle_resumed(self._positions)
         self._recovery.handle_caught_up(generation, self._loop.time())
 
     def _admit(self) -> None:
@@ -345,8 +250,7 @@ class Connection:
             self._opened.set_result(None)
         for call in self._calls.take_waiting():
             self.send(call)
-        for tracked in list(self._logs.values()):
-            self._changed(tracked)
+        self.processes.handle_admitted()
 
     def _lost(self, generation: int, error: ExecServerError, *, permanent: bool = False) -> None:
         if self._final is not None:
@@ -366,8 +270,7 @@ class Connection:
             return
         self._link[1].close()
         self._link = None
-        for tracked in self._logs.values():
-            tracked.log.handle_connection_lost()
+        self.processes.handle_connection_lost()
         for call in self._calls.lose(too_big=too_big):
             if too_big and call.replay:
                 text = f"{call.method}: the server closed the connection over a too large message"
@@ -393,24 +296,30 @@ class Connection:
         error.__cause__ = last
         return error
 
+    async def close(self) -> None:
+        """Ends the session and the connection."""
+        try:
+            if self._final is None:
+                await self.call("session/close", {})
+        except (ExecServerError, OSError):
+            pass  # The server ends a session without a connection by itself.
+        finally:
+            self.end(Closed("the machine was closed"))
+
     def end(self, error: ExecServerError) -> None:
         """Ends the connection and fails everything that waits with the same error."""
         if self._final is not None:
             return
         self._final = error
         self._drop_link()
-        for timer in (self._timer, self._ack_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # Nobody may be waiting.
         for call in self._calls.take_all():
             call.reply(None, error)
-        logs, self._logs = self._logs, {}
-        for tracked in logs.values():
-            tracked.log.fail(error)
-            tracked.changed()
+        self.processes.fail_all(error)
 
     # Messages
 
@@ -437,11 +346,8 @@ class Connection:
                 self._handle_response(decoded)
             elif "id" in decoded:
                 self._refuse(decoded["id"], method)
-            elif method in _PROCESS_EVENTS:
-                tracked = self._logs.get(params["processId"])
-                if tracked is not None and "sessionId" not in params:
-                    tracked.log.handle_notification(method, params)
-                    self._changed(tracked)
+            elif method in EVENTS:
+                self.processes.handle_notification(method, params)
             elif method in _LEASE_IDS:
                 lease = self._leases.get(params[_LEASE_IDS[method]])
                 if lease is not None:
@@ -472,11 +378,6 @@ class Connection:
             self._link[1].send(_encode({"id": request_id, "error": error}).encode())
 
 
-class _Tracked(NamedTuple):
-    log: ProcessLog
-    changed: Callable[[], None]
-
-
 class _LinkReceiver:
     """What one connection brings, so that an old one cannot speak for a new one."""
 
@@ -487,23 +388,3 @@ class _LinkReceiver:
 
     def handle_end(self, error: ExecServerError, *, too_big: bool) -> None:
         self._connection.handle_end(self._generation, error, too_big=too_big)
-
-
-def _resolve(future: asyncio.Future[Any]) -> Reply:
-    def reply(result: Any, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    return reply
-
-
-def _ignore(result: Any, error: Exception | None) -> None:
-    pass
-
-
-def _nothing() -> None:
-    pass

@@ -1,10 +1,9 @@
 """The log of one process as this client has it: order, holes, gaps, acks. No I/O and no clock.
 
 Events arrive by number, from notifications and from `process/read`. Each is handed out once and in
-order
-by `take`. Only what was taken is acknowledged, so the server keeps the rest: a client that dies,
-or hands
-the process to another one, loses nothing. What a full log refuses is read from the server again.
+order by `take`. Only what was taken is acknowledged, so the server keeps the rest: a client that
+dies, or hands the process to another one, loses nothing. What a full log refuses is read from the
+server again.
 """
 
 from __future__ import annotations
@@ -39,20 +38,19 @@ class ProcessLog:
         after: int = 0,
         gaps_declared: bool = False,
         attached: bool = False,
-        started_here: bool = False,
+        starting: bool = False,
     ) -> None:
         self.process_id = process_id
         #: Whether a gap is an event. Otherwise it fails the process.
         self.gaps_declared = gaps_declared
-        self.started_here = started_here
+        #: Whether the response to its start is still to come.
+        self.starting = starting
         #: The last event that was handed out.
         self.taken = after
         self.exit: Exit | None = None
         self.failure: ExecServerError | None = None
         #: Nobody reads it any more: events are taken as they come.
         self.discarding = False
-        #: Nobody has a handle, or nobody knows whether the start took effect: end it.
-        self.abandoned = False
         self._events: deque[Event] = deque()
         self._cost = 0
         self._next = after + 1
@@ -162,6 +160,8 @@ class ProcessLog:
     def handle_resumed(self, positions: dict[str, Any] | None) -> None:
         """The session is attached again. `positions` has the processes that the server still
         has."""
+        if self.starting:
+            return
         if positions is not None and self.process_id not in positions:
             text = f"process {self.process_id!r} is not known in this session any more"
             self.fail(ServerError(-32600, text, {"kind": "unknownProcess"}))
@@ -214,8 +214,8 @@ class ProcessLog:
         """`afterSeq` and `maxBytes` of a read that is needed now, if any.
 
         A read acknowledges its `afterSeq`, so it begins after what was taken, and some of what it
-        brings
-        is here already. Where gaps are declared it begins after what is here: a gap is told once.
+        brings is here already. Where gaps are declared it begins after what is here: a gap is told
+        once.
         """
         if not self.is_behind or self._pulling or self._stalled or self._cost > PULL_BELOW:
             return None

@@ -1,8 +1,8 @@
 """When to dial, how long to wait, and when to give up: decisions only.
 
 Events and the time come in by `handle_*`, actions and the next moment of interest go out by
-`poll_*`.
-No socket, no clock and no session is known here, so a test can play every sequence of events.
+`poll_*`. No socket, no clock and no session is known here, so a test can play every sequence of
+events.
 """
 
 from __future__ import annotations
@@ -99,16 +99,12 @@ class Recovery:
         first_attempt: float,
         now: float,
         jitter: Callable[[], float],
-        *,
-        resuming: bool = False,
     ) -> None:
-        """`jitter` returns a number from 0 to 1. A session that is resumed from another process is
-        recovered from the first attempt on: its old connection may not know yet that it is dead."""
+        """`jitter` returns a number from 0 to 1."""
         self._policy = policy
         self._jitter = jitter
         self._generation = 1
-        until = now + first_attempt
-        self._state: _State = _Attempting(now, 0, until) if resuming else _Opening(until)
+        self._state: _State = _Opening(now + first_attempt)
         self._actions: deque[Action] = deque([Dial(1)])
 
     @property

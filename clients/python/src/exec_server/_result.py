@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import codecs
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from .events import Denied, Exit
+from .errors import OutputGap, SessionLost
+from .events import Denied, Exit, Exited, Gap, Output
+
+if TYPE_CHECKING:
+    from .process import Process
+
+OnOutput = Callable[[str], object]
 
 #: How much `run` keeps of each stream unless it is told otherwise.
 MAX_OUTPUT = 16 << 20
@@ -70,7 +78,30 @@ class Collector:
         del self._tail[:excess]
 
 
-def make_result(exit: Exit, stdout: Collector, stderr: Collector) -> Result:
+async def collect(
+    started: Process, bound: int, on_stdout: OnOutput | None, on_stderr: OnOutput | None
+) -> Result:
+    collectors = {"stdout": Collector(bound), "stderr": Collector(bound)}
+    callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+    decoder = codecs.getincrementaldecoder("utf-8")
+    decoders = {name: decoder(errors="replace") for name, call in callbacks.items() if call}
+    ended = None
+    async for event in started.events():
+        if isinstance(event, Output):
+            collectors[event.stream].add(event.data)
+            callback = callbacks[event.stream]
+            if callback is not None and (text := decoders[event.stream].decode(event.data)):
+                callback(text)
+        elif isinstance(event, Exited):
+            ended = event.exit
+        elif isinstance(event, Gap):
+            raise OutputGap(started.process_id, event.dropped_bytes)
+    if ended is None:
+        raise SessionLost(f"process {started.process_id!r} closed without an exit")
+    return _make_result(ended, collectors["stdout"], collectors["stderr"])
+
+
+def _make_result(exit: Exit, stdout: Collector, stderr: Collector) -> Result:
     (out, out_text), (err, err_text) = stdout.finish(), stderr.finish()
     return Result(
         exit_code=exit.code,

@@ -11,6 +11,7 @@ from ._calls import Call
 from .errors import OutputGap
 
 if TYPE_CHECKING:
+    from ._generated import WriteParams
     from .process import Process
 
 #: Output of a stream that is kept while another one is read.
@@ -210,15 +211,21 @@ class StreamWriter:
     def _send(self) -> None:
         while self._queue and self._in_flight < PIECES_IN_FLIGHT and self._error is None:
             piece = self._queue.popleft()
-            params: dict[str, Any] = {"processId": self._process.process_id}
-            method = "process/closeStdin"
-            if piece is not None:
-                method = "process/write"
+            process_id = self._process.process_id
+            if piece is None:
+                call = Call(
+                    "process/closeStdin", {"processId": process_id}, self._handle, replay=True
+                )
+            else:
                 self._writes += 1
-                params["chunk"] = b64encode(piece).decode()
-                params["writeId"] = f"{self._prefix}.{self._writes}"
+                params: WriteParams = {
+                    "processId": process_id,
+                    "chunk": b64encode(piece).decode(),
+                    "writeId": f"{self._prefix}.{self._writes}",
+                }
+                call = Call("process/write", params, self._handle, replay=True)
             self._in_flight += 1
-            self._process._connection.send(Call(method, params, self._handle, replay=True))
+            self._process._connection.send(call)
 
     def _handle(self, result: Any, error: Exception | None) -> None:
         self._in_flight -= 1

@@ -194,7 +194,8 @@ class _WebSocketLink(asyncio.Protocol):
             if isinstance(event, Frame):
                 self._handle_frame(event)
             elif isinstance(event, Response) and self._protocol.handshake_exc is None:
-                self.opened.set_result(None)
+                if not self.opened.done():  # The attempt may have been cancelled.
+                    self.opened.set_result(None)
                 self._ping_due = self._last_pong = self._loop.time()
                 self._keep_alive()
         failure = self._protocol.handshake_exc

@@ -6,6 +6,7 @@ import asyncio
 import os
 from base64 import b64decode, b64encode
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ._lease import Lease
@@ -13,6 +14,24 @@ from ._paths import AnyPath, from_uri, to_uri
 from .errors import ExecServerError, Interrupted, ServerError
 
 if TYPE_CHECKING:
+    from ._generated import (
+        DirectoryEntry,
+        FsCopyParams,
+        FsCreateDirectoryParams,
+        FsCreateParams,
+        FsHandleResponse,
+        FsMetadata,
+        FsOpenParams,
+        FsReadBlockParams,
+        FsReadBlockResponse,
+        FsReadDirectoryParams,
+        FsReadDirectoryResponse,
+        FsReadFileResponse,
+        FsRemoveParams,
+        FsRenameParams,
+        FsWriteBlockParams,
+        FsWriteFileParams,
+    )
     from .machine import Machine
 
 BLOCK = 1 << 20
@@ -52,8 +71,8 @@ class Files:
         """The content of a file of any size."""
         uri = await self._uri(path)
         try:
-            result = await self._connection.call("fs/readFile", {"path": uri})
-            return b64decode(result["dataBase64"])
+            whole: FsReadFileResponse = await self._connection.call("fs/readFile", {"path": uri})
+            return b64decode(whole["dataBase64"])
         except ServerError as error:
             if error.kind != "fileTooLarge":
                 raise
@@ -79,29 +98,30 @@ class Files:
         16 MiB are always written that way.
         """
         content = data.encode() if isinstance(data, str) else bytes(data)
-        params: dict[str, Any] = {"path": await self._uri(path)}
-        if create_new:
-            params["createNew"] = True
-        if mode is not None:
-            params["mode"] = mode
+        uri = await self._uri(path)
         if len(content) <= WHOLE_FILE:
-            params["dataBase64"] = b64encode(content).decode()
-            params["atomic"] = atomic
+            params: FsWriteFileParams = {
+                "path": uri,
+                "dataBase64": b64encode(content).decode(),
+                "atomic": atomic,
+                "createNew": create_new,
+                "mode": mode,
+            }
             await self._connection.call("fs/writeFile", params)
             return
 
         def block(offset: int) -> bytes:
             return content[offset : offset + BLOCK]
 
-        await self._write_blocks(params, block)
+        await self._write_blocks(uri, block, create_new=create_new, mode=mode)
 
     async def list(self, path: AnyPath = ".") -> list[FileInfo]:
         """The entries of a directory of any size, by name."""
         uri = await self._uri(path)
-        params: dict[str, Any] = {"path": uri, "details": True, "limit": PAGE}
+        params: FsReadDirectoryParams = {"path": uri, "details": True, "limit": PAGE}
         entries: list[FileInfo] = []
         while True:
-            page = await self._connection.call("fs/readDirectory", params)
+            page: FsReadDirectoryResponse = await self._connection.call("fs/readDirectory", params)
             entries += [_info(entry["path"], entry) for entry in page["entries"]]
             if not page.get("next"):
                 return entries
@@ -122,28 +142,43 @@ class Files:
 
     async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
         """Removes a file, a symlink or a directory. `force`: it need not exist."""
-        params = {"path": await self._uri(path), "recursive": recursive, "force": force}
+        params: FsRemoveParams = {
+            "path": await self._uri(path),
+            "recursive": recursive,
+            "force": force,
+        }
         await self._connection.call("fs/remove", params)
 
     async def rename(self, source: AnyPath, target: AnyPath, *, replace: bool = True) -> None:
-        pair = {"sourcePath": await self._uri(source), "destinationPath": await self._uri(target)}
-        await self._connection.call("fs/rename", {**pair, "replace": replace})
+        params: FsRenameParams = {
+            "sourcePath": await self._uri(source),
+            "destinationPath": await self._uri(target),
+            "replace": replace,
+        }
+        await self._connection.call("fs/rename", params)
 
     async def make_dir(self, path: AnyPath, *, parents: bool = True) -> None:
         """Makes a directory. With `parents`, those above it too, and it may exist already."""
-        params = {"path": await self._uri(path), "recursive": parents}
+        params: FsCreateDirectoryParams = {
+            "path": await self._uri(path),
+            "recursive": parents,
+        }
         await self._connection.call("fs/createDirectory", params)
 
     async def copy(self, source: AnyPath, target: AnyPath, *, recursive: bool = False) -> None:
         """Copies on the machine itself."""
-        pair = {"sourcePath": await self._uri(source), "destinationPath": await self._uri(target)}
-        await self._connection.call("fs/copy", {**pair, "recursive": recursive})
+        params: FsCopyParams = {
+            "sourcePath": await self._uri(source),
+            "destinationPath": await self._uri(target),
+            "recursive": recursive,
+        }
+        await self._connection.call("fs/copy", params)
 
     async def upload(self, local: AnyPath, path: AnyPath) -> None:
         """Copies a file of this computer to the machine. It appears there complete, or not at all.
         A lost connection is taken up where it was."""
         with open(local, "rb") as file:
-            await self._write_blocks({"path": await self._uri(path)}, _reader(file))
+            await self._write_blocks(await self._uri(path), _reader(file))
 
     async def download(self, path: AnyPath, local: AnyPath) -> None:
         """Copies a file of the machine to this computer. A lost connection is taken up where it
@@ -162,22 +197,29 @@ class Files:
         absolute = os.fsdecode(path).startswith("/")
         return to_uri(path, "/" if absolute else await self._machine._base())
 
-    async def _read_blocks(self, uri: str, consume: Any) -> None:
+    async def _read_blocks(self, uri: str, consume: Callable[[bytes], object]) -> None:
         offset, version = 0, None
         while True:
             lease = self._lease("fs/open", {})
-            params = {"path": uri, "handleId": lease.id, "details": True}
+            params: FsOpenParams = {"path": uri, "handleId": lease.id, "details": True}
             try:
-                opened = await self._connection.open_lease(lease, "fs/open", params)
-                found = [opened["metadata"][key] for key in ("size", "modifiedAtMs")]
+                opened: FsHandleResponse = await self._connection.open_lease(
+                    lease, "fs/open", params
+                )
+                metadata = opened.get("metadata")
+                found = metadata and (metadata.get("size"), metadata.get("modifiedAtMs"))
                 if version not in (None, found):
                     raise ExecServerError(
                         f"{from_uri(uri)} changed while it was read; read it again"
                     )
                 version = found
                 while True:
-                    block = {"handleId": lease.id, "offset": offset, "len": BLOCK}
-                    answer = await self._connection.call("fs/readBlock", block)
+                    block: FsReadBlockParams = {
+                        "handleId": lease.id,
+                        "offset": offset,
+                        "len": BLOCK,
+                    }
+                    answer: FsReadBlockResponse = await self._connection.call("fs/readBlock", block)
                     data = b64decode(answer["chunk"])
                     consume(data)
                     offset += len(data)
@@ -188,16 +230,31 @@ class Files:
             finally:
                 self._connection.close_lease(lease)
 
-    async def _write_blocks(self, params: dict[str, Any], block: Any) -> None:
+    async def _write_blocks(
+        self,
+        uri: str,
+        block: Callable[[int], bytes],
+        *,
+        create_new: bool = False,
+        mode: int | None = None,
+    ) -> None:
         """Writes blocks under a key, by which a lost connection finds what it has written."""
         key = self._connection.unique_id()
         while True:
             lease = self._lease("fs/create", {"discard": True})
-            opening = {**params, "handleId": lease.id, "resumeKey": key}
+            opening: FsCreateParams = {
+                "path": uri,
+                "handleId": lease.id,
+                "resumeKey": key,
+                "createNew": create_new,
+                "mode": mode,
+            }
             try:
-                opened = await self._connection.open_lease(lease, "fs/create", opening)
+                opened: FsHandleResponse = await self._connection.open_lease(
+                    lease, "fs/create", opening
+                )
                 # Blocks that were under way at the loss may be missing before the end.
-                offset = max(0, opened["size"] - BLOCKS_IN_FLIGHT * BLOCK)
+                offset = max(0, (opened.get("size") or 0) - BLOCKS_IN_FLIGHT * BLOCK)
                 await self._send_blocks(lease, offset - offset % BLOCK, block)
             except Interrupted:
                 continue
@@ -209,11 +266,11 @@ class Files:
             await self._connection.call("fs/close", {"handleId": lease.id})
             return
 
-    async def _send_blocks(self, lease: Lease, offset: int, block: Any) -> None:
+    async def _send_blocks(self, lease: Lease, offset: int, block: Callable[[int], bytes]) -> None:
         waiting: deque[asyncio.Task[Any]] = deque()
         try:
             while data := block(offset):
-                params = {
+                params: FsWriteBlockParams = {
                     "handleId": lease.id,
                     "offset": offset,
                     "chunk": b64encode(data).decode(),
@@ -235,7 +292,7 @@ class Files:
         return Lease(handle, method, ("fs/close", {"handleId": handle, **release}))
 
 
-def _reader(file: BinaryIO) -> Any:
+def _reader(file: BinaryIO) -> Callable[[int], bytes]:
     def block(offset: int) -> bytes:
         file.seek(offset)
         return file.read(BLOCK)
@@ -243,13 +300,13 @@ def _reader(file: BinaryIO) -> Any:
     return block
 
 
-def _info(uri: str, facts: dict[str, Any]) -> FileInfo:
+def _info(uri: str, facts: DirectoryEntry | FsMetadata) -> FileInfo:
     return FileInfo(
         path=from_uri(uri),
         is_directory=facts["isDirectory"],
         is_file=facts["isFile"],
-        is_symlink=facts.get("isSymlink", False),
-        size=facts.get("size", 0),
-        modified_ms=facts.get("modifiedAtMs", 0),
-        mode=facts.get("mode", 0),
+        is_symlink=facts.get("isSymlink") or False,
+        size=facts.get("size") or 0,
+        modified_ms=facts.get("modifiedAtMs") or 0,
+        mode=facts.get("mode") or 0,
     )

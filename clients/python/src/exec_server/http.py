@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._lease import Lease
 from .errors import ExecServerError
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._generated import HttpAckParams, HttpRequestHeader, HttpRequestParams
+    from ._generated import HttpResponse as HttpHead
 
 
 class HttpResponse(NamedTuple):
@@ -29,7 +31,7 @@ class HttpStream:
     It ends with its connection: it raises `Interrupted` then.
     """
 
-    def __init__(self, connection: Connection, lease: Lease, head: dict[str, Any]) -> None:
+    def __init__(self, connection: Connection, lease: Lease, head: HttpHead) -> None:
         self._connection = connection
         self._lease = lease
         self._done = False
@@ -54,7 +56,7 @@ class HttpStream:
             item = await self._lease.next()
             if item is None:
                 break
-            ack = {"requestId": self._lease.id, "seq": item["seq"]}
+            ack: HttpAckParams = {"requestId": self._lease.id, "seq": item["seq"]}
             self._connection.notify("http/request/ack", ack)
             if item["done"]:
                 self._done = True
@@ -87,12 +89,10 @@ class Http:
 
         `header_env` maps a header to a variable of the server, whose value follows that of the
         header."""
-        params = _params(method, url, headers, body, timeout, follow_redirects, header_env)
         lease = self._lease()
+        params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
         try:
-            result = await self._connection.open_lease(
-                lease, "http/request", {**params, "requestId": lease.id}
-            )
+            result: HttpHead = await self._connection.open_lease(lease, "http/request", params)
         finally:
             self._connection.forget_lease(lease)
         return HttpResponse(result["status"], _headers(result), b64decode(result["bodyBase64"]))
@@ -112,10 +112,10 @@ class Http:
         header_env: Mapping[str, str] | None = None,
     ) -> HttpStream:
         """The response with its body in pieces."""
-        params = _params(method, url, headers, body, timeout, follow_redirects, header_env)
         lease = self._lease()
-        asked = {**params, "requestId": lease.id, "streamResponse": True, "acks": True}
-        head = await self._connection.open_lease(lease, "http/request", asked)
+        params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
+        params["streamResponse"] = params["acks"] = True
+        head: HttpHead = await self._connection.open_lease(lease, "http/request", params)
         return HttpStream(self._connection, lease, head)
 
     def _lease(self) -> Lease:
@@ -124,6 +124,7 @@ class Http:
 
 
 def _params(
+    lease: Lease,
     method: str,
     url: str,
     headers: Mapping[str, str] | None,
@@ -131,15 +132,16 @@ def _params(
     timeout: float | None,
     follow_redirects: bool,
     header_env: Mapping[str, str] | None,
-) -> dict[str, Any]:
+) -> HttpRequestParams:
     plain = dict(headers or {})
     secret = dict(header_env or {})
-    listed: list[dict[str, str]] = [
+    listed: list[HttpRequestHeader] = [
         {"name": name, "value": value} for name, value in plain.items() if name not in secret
     ]
     for name, variable in secret.items():
         listed.append({"name": name, "value": plain.get(name, ""), "valueEnvVar": variable})
-    params: dict[str, Any] = {
+    params: HttpRequestParams = {
+        "requestId": lease.id,
         "method": method,
         "url": url,
         "headers": listed,
@@ -153,5 +155,5 @@ def _params(
     return params
 
 
-def _headers(result: dict[str, Any]) -> list[tuple[str, str]]:
+def _headers(result: HttpHead) -> list[tuple[str, str]]:
     return [(header["name"], header["value"]) for header in result["headers"]]

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import codecs
-import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
 
-from . import _environments, process
+from . import _environments
 from ._connection import Connection, Options
-from ._link import Connector, Link, Receiver
+from ._link import Connector
+from ._opening import LazyWebSocket, Opening, Token
 from ._paths import AnyPath, from_uri, to_uri
 from ._process_log import ProcessLog
 from ._recovery import RecoveryPolicy
-from ._result import MAX_OUTPUT, Collector, Result, make_result
+from ._result import MAX_OUTPUT, OnOutput, Result, collect
 from ._stdio import StdioConnector, find_binary
-from .errors import Closed, CommandFailed, ExecServerError, OutputGap, SessionLost
-from .events import Exited, Gap, Output
+from .errors import Closed, CommandFailed, ExecServerError
 from .files import Files
 from .http import Http
-from .process import News, Process
+from .process import News, Process, load, read_state
 from .sandbox import Sandbox
 from .search import Search, glob
 from .watch import Watch
 
+if TYPE_CHECKING:
+    from ._generated import (
+        EnvironmentInfo,
+        EnvPolicy,
+        FsSearchParams,
+        LimitsRequest,
+        StartParams,
+    )
+
 Command = str | Sequence[str]
-OnOutput = Callable[[str], object]
 #: The shell that runs a command given as one string.
 SHELL = "/bin/sh"
 
@@ -45,7 +51,7 @@ class Machine:
     def connect(
         url: str,
         *,
-        token: str | Callable[[], str] | None = None,
+        token: Token = None,
         tls_ca: str | None = None,
         tls_fingerprint: str | None = None,
         tls_client_cert: str | None = None,
@@ -54,7 +60,7 @@ class Machine:
         connect_timeout: float = 10.0,
         detached_ttl: float | None = None,
         recovery: RecoveryPolicy = RecoveryPolicy(),  # noqa: B008 (a tuple)
-    ) -> Connecting:
+    ) -> Opening[Machine]:
         """A server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
 
         `token` is the token, or a function that is called for each connection, so that it may be
@@ -64,16 +70,16 @@ class Machine:
             url, token, (tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
         )
         options = Options(client_name, connect_timeout, None, detached_ttl, recovery)
-        return Connecting(connector, options)
+        return Opening(connector, options, Machine)
 
     @staticmethod
-    def local(binary: str | None = None) -> Connecting:
+    def local(binary: str | None = None) -> Opening[Machine]:
         """This machine: starts the bundled `exec-server`, which ends with the machine."""
         argv = [binary or find_binary(), "--listen", "stdio"]
-        return Connecting(StdioConnector(argv), Options())
+        return Opening(StdioConnector(argv), Options(), Machine)
 
     @staticmethod
-    def from_environments(name: str | None = None, path: str | None = None) -> Connecting:
+    def from_environments(name: str | None = None, path: str | None = None) -> Opening[Machine]:
         """An environment of `environments.toml`; without a name, its default."""
         found = _environments.find(name, path)
         if found.url is None:
@@ -81,27 +87,35 @@ class Machine:
         else:
             connector = LazyWebSocket(found.url, found.token, found.tls)
         options = Options(connect_timeout=found.connect_timeout)
-        return Connecting(connector, options, found.sandbox)
+        return Opening(connector, options, lambda connection: Machine(connection, found.sandbox))
 
     @staticmethod
     def resume(
         state: str,
         *,
-        token: str | Callable[[], str] | None = None,
+        url: str | None = None,
+        token: Token = None,
         tls_ca: str | None = None,
         tls_fingerprint: str | None = None,
         tls_client_cert: str | None = None,
         tls_client_key: str | None = None,
+        client_name: str = Options().client_name,
+        connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),  # noqa: B008 (a tuple)
-    ) -> Connecting:
-        """The session of a process that was saved, perhaps by another program. `attach(state)` then
-        continues the process."""
-        saved = _read_state(state)
+    ) -> Opening[Process]:
+        """The process of `Process.save()`, perhaps of another program, at the next byte.
+
+        Its session comes with it, as `process.machine`, and must have no other connection. `url` is
+        needed if the server has another one here. Leaving `async with` ends the session.
+        """
+        saved = read_state(state)
         connector = LazyWebSocket(
-            saved["url"], token, (tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
+            url or saved["url"], token, (tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
         )
-        options = Options(resume_session_id=saved["session"], recovery=recovery)
-        return Connecting(connector, options)
+        options = Options(client_name, connect_timeout, saved["session"], None, recovery)
+        return Opening(
+            connector, options, lambda connection: load(Machine(connection), saved, resumed=True)
+        )
 
     @property
     def files(self) -> Files:
@@ -132,7 +146,7 @@ class Machine:
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
-        limits: Mapping[str, Any] | None = None,
+        limits: LimitsRequest | None = None,
         input: bytes | str | None = None,
         on_stdout: OnOutput | None = None,
         on_stderr: OnOutput | None = None,
@@ -151,7 +165,7 @@ class Machine:
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
-        limits: Mapping[str, Any] | None = None,
+        limits: LimitsRequest | None = None,
     ) -> Process: ...
 
     async def run(
@@ -164,7 +178,7 @@ class Machine:
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
-        limits: Mapping[str, Any] | None = None,
+        limits: LimitsRequest | None = None,
         input: bytes | str | None = None,
         on_stdout: OnOutput | None = None,
         on_stderr: OnOutput | None = None,
@@ -193,7 +207,7 @@ class Machine:
             if started.stdin is not None and input is not None:
                 started.stdin.write(input)
                 started.stdin.write_eof()
-            result = await _collect(started, max_output, on_stdout, on_stderr)
+            result = await collect(started, max_output, on_stdout, on_stderr)
         if check and not result.ok:
             raise CommandFailed(result)
         return result
@@ -208,10 +222,10 @@ class Machine:
         cwd: AnyPath | None = None,
         env: Mapping[str, str] | None = None,
         envs: Mapping[str, str] | None = None,
-        env_policy: Mapping[str, Any] | None = None,
+        env_policy: EnvPolicy | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
-        limits: Mapping[str, Any] | None = None,
+        limits: LimitsRequest | None = None,
         on_full: Literal["block", "discard"] = "block",
         process_id: str | None = None,
     ) -> Process:
@@ -223,12 +237,12 @@ class Machine:
         """
         base = await self._base() if cwd is None or not str(cwd).startswith("/") else "/"
         argv = [SHELL, "-c", command] if isinstance(command, str) else list(command)
-        params: dict[str, Any] = {
+        params: StartParams = {
             "processId": process_id or self._connection.unique_id(),
             "argv": argv,
             "cwd": to_uri(base if cwd is None else cwd, base),
             "env": {**(envs or {}), **(env or {})},
-            "envPolicy": dict(env_policy) if env_policy is not None else {"inherit": "all"},
+            "envPolicy": env_policy or {"inherit": "all"},
             "tty": tty,
             "pipeStdin": stdin and not tty,
         }
@@ -242,23 +256,23 @@ class Machine:
         if policy is not None:
             params["sandbox"] = policy.to_wire()
         if limits is not None:
-            params["limits"] = dict(limits)
+            params["limits"] = limits
         discards = on_full == "discard"
-        log = ProcessLog(params["processId"], gaps_declared=discards, started_here=True)
+        log = ProcessLog(params["processId"], gaps_declared=discards, starting=True)
         news = News()
-        self._connection.track(log, news.wake)
-        await self._connection.start(log, params)
-        return Process(self._connection, log, news, tty=tty, stdin=stdin)
+        self._connection.processes.track(log, news.wake)
+        await self._connection.processes.start(log, params)
+        return Process(self, log, news, tty=tty, stdin=stdin)
 
     async def attach(self, state: str) -> Process:
         """Continues a process of this session where `Process.save` was, at the next byte."""
-        saved = _read_state(state)
+        saved = read_state(state)
         if saved["session"] != self.session_id:
             raise ExecServerError(
                 f"process {saved['process']!r} belongs to session {saved['session']}, "
                 f"and this machine is session {self.session_id}; use Machine.resume(state)"
             )
-        return process.load(self._connection, saved)
+        return load(self, saved)
 
     def watch(self, path: AnyPath, *, recursive: bool = True) -> Watch:
         """Changes below a path, until `async with` is left."""
@@ -280,7 +294,9 @@ class Machine:
         max_matches: int | None = None,
     ) -> Search:
         """Lines that match a regular expression, as they are found."""
-        params: dict[str, Any] = {
+        params: FsSearchParams = {
+            "path": "",
+            "searchId": "",
             "pattern": pattern,
             "literal": literal,
             "ignoreCase": ignore_case,
@@ -307,9 +323,9 @@ class Machine:
         root = to_uri(path, await self._base())
         return await glob(self._connection, root, patterns, hidden=hidden, ignored=ignored)
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> EnvironmentInfo:
         """What the server says about itself: shell, directories, capabilities."""
-        info: dict[str, Any] = await self._connection.call("environment/info", {})
+        info: EnvironmentInfo = await self._connection.call("environment/info", {})
         return info
 
     async def detach(self) -> None:
@@ -318,13 +334,7 @@ class Machine:
 
     async def close(self) -> None:
         """Ends the session, its processes and the connection."""
-        try:
-            if self._connection.state in ("connected", "recovering"):
-                await self._connection.call("session/close", {})
-        except (ExecServerError, OSError):
-            pass  # The server ends a session without a connection by itself.
-        finally:
-            self._connection.end(Closed("the machine was closed"))
+        await self._connection.close()
 
     async def __aenter__(self) -> Machine:
         return self
@@ -337,82 +347,3 @@ class Machine:
         if self._cwd is None:
             self._cwd = from_uri((await self.info())["cwd"])
         return self._cwd
-
-
-class Connecting:
-    """A machine that is being connected to: `await` it, or use it with `async with`."""
-
-    def __init__(
-        self, connector: Connector, options: Options, sandbox: Sandbox | None = None
-    ) -> None:
-        self._connector = connector
-        self._options = options
-        self._sandbox = sandbox
-        self._machine: Machine | None = None
-
-    async def _open(self) -> Machine:
-        connection = Connection(self._connector, self._options)
-        await connection.open()
-        self._machine = Machine(connection, self._sandbox)
-        return self._machine
-
-    def __await__(self) -> Generator[Any, None, Machine]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Machine:
-        return await self._open()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._machine is not None:
-            await self._machine.close()
-
-
-class LazyWebSocket:
-    """Imports the WebSocket library when it is first needed."""
-
-    can_redial = True
-
-    def __init__(self, url: str, token: Any, tls: tuple[str | None, ...]) -> None:
-        self.url: str | None = url
-        self._token = token
-        self._tls = tls
-
-    async def dial(self, receiver: Receiver) -> Link:
-        from . import _websocket
-
-        assert self.url is not None
-        token = self._token() if callable(self._token) else self._token
-        return await _websocket.dial(self.url, token, _websocket.Tls(*self._tls), receiver)
-
-
-async def _collect(
-    started: Process, bound: int, on_stdout: OnOutput | None, on_stderr: OnOutput | None
-) -> Result:
-    collectors = {"stdout": Collector(bound), "stderr": Collector(bound)}
-    callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-    decoder = codecs.getincrementaldecoder("utf-8")
-    decoders = {name: decoder(errors="replace") for name, call in callbacks.items() if call}
-    ended = None
-    async for event in started.events():
-        if isinstance(event, Output):
-            collectors[event.stream].add(event.data)
-            callback = callbacks[event.stream]
-            if callback is not None and (text := decoders[event.stream].decode(event.data)):
-                callback(text)
-        elif isinstance(event, Exited):
-            ended = event.exit
-        elif isinstance(event, Gap):
-            raise OutputGap(started.process_id, event.dropped_bytes)
-    if ended is None:
-        raise SessionLost(f"process {started.process_id!r} closed without an exit")
-    return make_result(ended, collectors["stdout"], collectors["stderr"])
-
-
-def _read_state(state: str) -> dict[str, Any]:
-    try:
-        saved = json.loads(state)
-        if not {"url", "session", "process", "after"} <= saved.keys():
-            raise ValueError("members are missing")
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"this is not a state that Process.save() returned: {error}") from None
-    return dict(saved)

@@ -15,9 +15,16 @@ from .errors import ExecServerError, OutputGap
 from .events import Event, Exit, Gap, Output, OutputClosed, read_exit, write_exit
 
 if TYPE_CHECKING:
-    from ._connection import Connection
+    from ._generated import (
+        ResizeParams,
+        SignalName,
+        SignalParams,
+        TerminateParams,
+        WaitResponse,
+    )
+    from .machine import Machine
 
-_SIGNALS = {
+_SIGNALS: dict[int, SignalName] = {
     signals.SIGINT: "interrupt",
     signals.SIGTERM: "terminate",
     signals.SIGKILL: "kill",
@@ -37,9 +44,11 @@ class Process:
     """
 
     def __init__(
-        self, connection: Connection, log: ProcessLog, news: News, *, tty: bool, stdin: bool
+        self, machine: Machine, log: ProcessLog, news: News, *, tty: bool, stdin: bool
     ) -> None:
-        self._connection = connection
+        self._machine = machine
+        self._connection = machine._connection
+        self._resumed = False
         self._log = log
         self._news = news
         self._tty = tty
@@ -52,6 +61,11 @@ class Process:
         self.stdout: StreamReader = StreamReader(self, names[0])
         #: `None` with a terminal.
         self.stderr: StreamReader | None = None if tty else StreamReader(self, "stderr")
+
+    @property
+    def machine(self) -> Machine:
+        """Where it runs."""
+        return self._machine
 
     @property
     def process_id(self) -> str:
@@ -79,9 +93,10 @@ class Process:
             if self._log.is_behind:
                 # The log is full, so the exit would be refused here: ask.
                 params = {"processId": self.process_id}
-                result = await self._connection.call("process/wait", params)
-                if self._log.exit is None:
-                    return int(result["exitCode"])
+                result: WaitResponse = await self._connection.call("process/wait", params)
+                code = result["exitCode"]
+                if self._log.exit is None and code is not None:
+                    return code
             else:
                 await self._news.wait()
         return self._log.exit.code
@@ -109,7 +124,7 @@ class Process:
             if event is not None:
                 yield event
                 # Acknowledged once the consumer asks for the next one.
-                self._connection.settle(self._log)
+                self._connection.processes.settle(self._log)
                 if isinstance(event, OutputClosed):
                     return
             elif self._log.failure is not None:
@@ -117,10 +132,10 @@ class Process:
             elif self._log.is_over:
                 return
             else:
-                self._connection.settle(self._log)
+                self._connection.processes.settle(self._log)
                 await self._news.wait()
 
-    async def send_signal(self, signal: int | str) -> None:
+    async def send_signal(self, signal: int | SignalName) -> None:
         """Sends a signal to the process group: a number of `signal`, or a name such as `interrupt`.
 
         It is not repeated: a lost connection raises `Interrupted`.
@@ -129,13 +144,15 @@ class Process:
         if name is None:
             known = ", ".join(_SIGNALS.values())
             raise ValueError(f"signal {signal} cannot be sent; these can: {known}")
-        params = {"processId": self.process_id, "signal": name}
+        params: SignalParams = {"processId": self.process_id, "signal": name}
         await self._connection.call("process/signal", params)
 
     async def terminate(self, grace: float = 2.0) -> None:
         """Ends the process and everything it started: TERM, and after `grace` seconds KILL."""
-        mode = {"type": "graceful", "timeoutMs": max(1, int(grace * 1000))}
-        params = {"processId": self.process_id, "mode": mode}
+        params: TerminateParams = {
+            "processId": self.process_id,
+            "mode": {"type": "graceful", "timeoutMs": max(1, int(grace * 1000))},
+        }
         await self._connection.call("process/terminate", params)
 
     async def kill(self) -> None:
@@ -144,7 +161,7 @@ class Process:
 
     async def resize(self, rows: int, cols: int) -> None:
         """Changes the size of the terminal."""
-        params = {"processId": self.process_id, "rows": rows, "cols": cols}
+        params: ResizeParams = {"processId": self.process_id, "rows": rows, "cols": cols}
         await self._connection.call("process/resize", params)
 
     def save(self) -> str:
@@ -177,13 +194,15 @@ class Process:
 
     async def __aexit__(self, *_: object) -> None:
         if not self._log.is_over:
-            self._connection.abandon(self._log)
+            self._connection.processes.abandon(self._log)
+        if self._resumed:
+            await self._machine.close()
 
     def __del__(self) -> None:
-        # Nobody will read it: the server need not keep its output.
+        # Without a reader the server need not keep the output.
         log: ProcessLog | None = getattr(self, "_log", None)
         if log is not None and not log.discarding and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._connection.discard, log)
+            self._loop.call_soon_threadsafe(self._connection.processes.discard, log)
 
     async def _more(self, wanted: StreamBuffer) -> bool:
         """Moves events to the streams until `wanted` has something new. False at the end."""
@@ -194,7 +213,7 @@ class Process:
                 event = self._log.take()
                 if event is not None:
                     self._distribute(event)
-                    self._connection.settle(self._log)
+                    self._connection.processes.settle(self._log)
                     if wanted.size > size or isinstance(event, Gap):
                         return True
                     continue
@@ -202,7 +221,7 @@ class Process:
                     raise self._log.failure
                 if self._log.is_over:
                     return False
-                self._connection.settle(self._log)
+                self._connection.processes.settle(self._log)
             await self._news.wait()
 
     def _distribute(self, event: Event) -> None:
@@ -212,6 +231,11 @@ class Process:
             for buffer in self._buffers.values():
                 buffer.add_gap(OutputGap(self.process_id, event.dropped_bytes))
         self._news.wake()
+
+
+_STATE_MEMBERS = {
+    *("url", "session", "process", "after", "exit", "closed", "gaps", "tty", "stdin", "unread")
+}
 
 
 class News:
@@ -233,7 +257,17 @@ class News:
         await waiter
 
 
-def load(connection: Connection, state: dict[str, Any]) -> Process:
+def read_state(state: str) -> dict[str, Any]:
+    try:
+        saved = json.loads(state)
+        if not saved.keys() >= _STATE_MEMBERS:
+            raise ValueError("members are missing")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"this is not a state that Process.save() returned: {error}") from None
+    return dict(saved)
+
+
+def load(machine: Machine, state: dict[str, Any], *, resumed: bool = False) -> Process:
     """A handle that continues where `Process.save` was."""
     log = ProcessLog(
         state["process"],
@@ -244,9 +278,10 @@ def load(connection: Connection, state: dict[str, Any]) -> Process:
     if state["exit"] is not None:
         log.restore_exit(read_exit(state["exit"]), closed=state["closed"])
     news = News()
-    process = Process(connection, log, news, tty=state["tty"], stdin=state["stdin"])
+    process = Process(machine, log, news, tty=state["tty"], stdin=state["stdin"])
     for name, data in state["unread"].items():
         process._buffers[name].add(b64decode(data))
     if not state["closed"]:
-        connection.track(log, news.wake)
+        machine._connection.processes.track(log, news.wake)
+    process._resumed = resumed
     return process

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ._paths import AnyPath, to_uri
+
+if TYPE_CHECKING:
+    from ._generated import SandboxRequest
 
 
 class Sandbox:
     """A policy. Make one with `read_only`, `workspace_write`, `none` or `profile`."""
 
-    def __init__(self, wire: dict[str, Any]) -> None:
+    def __init__(self, wire: SandboxRequest) -> None:
         self._wire = wire
 
     @classmethod
@@ -41,9 +44,9 @@ class Sandbox:
         return cls({"type": "danger-full-access"})
 
     @classmethod
-    def profile(cls, wire: dict[str, Any]) -> Sandbox:
+    def profile(cls, wire: SandboxRequest) -> Sandbox:
         """The object of the protocol as it is, for entries that the other constructors lack."""
-        return cls(dict(wire))
+        return cls(wire)
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> SandboxRequest:
         return self._wire

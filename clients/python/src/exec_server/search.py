@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._lease import Lease
 from ._paths import AnyPath, from_uri, to_uri
@@ -12,6 +12,13 @@ from .errors import ExecServerError
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._generated import (
+        FsGlobParams,
+        FsSearchParams,
+        FsSearchResponse,
+        FsWalkResponse,
+        SearchMatch,
+    )
 
 
 class Match(NamedTuple):
@@ -44,7 +51,7 @@ class Search:
         connection: Connection,
         base: Callable[[], Awaitable[str]],
         path: AnyPath,
-        params: dict[str, Any],
+        params: FsSearchParams,
     ) -> None:
         self._connection = connection
         self._base = base
@@ -54,6 +61,7 @@ class Search:
         self._task: asyncio.Task[None] | None = None
         search_id = connection.unique_id()
         release = ("fs/cancelSearch", {"searchId": search_id})
+        self._params["searchId"] = search_id
         self._lease = Lease(search_id, "fs/search", release)
         self._summary: Summary | None = None
 
@@ -95,10 +103,11 @@ class Search:
         return self._matches.pop()
 
     async def _run(self) -> None:
-        path = to_uri(self._path, await self._base())
-        params = {"path": path, "searchId": self._lease.id, **self._params}
         try:
-            result = await self._connection.open_lease(self._lease, "fs/search", params)
+            self._params["path"] = to_uri(self._path, await self._base())
+            result: FsSearchResponse = await self._connection.open_lease(
+                self._lease, "fs/search", self._params
+            )
         except ExecServerError as error:
             self._lease.fail(error)
             return
@@ -118,8 +127,8 @@ async def glob(
     ignored: bool,
 ) -> list[str]:
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    params = {"path": root, "patterns": wanted, "hidden": hidden, "ignored": ignored}
-    result = await connection.call("fs/glob", params)
+    params: FsGlobParams = {"path": root, "patterns": wanted, "hidden": hidden, "ignored": ignored}
+    result: FsWalkResponse = await connection.call("fs/glob", params)
     if result["truncated"]:
         raise ExecServerError(
             f"more than {len(result['entries'])} paths below {from_uri(root)} match; "
@@ -128,7 +137,7 @@ async def glob(
     return [from_uri(entry["path"]) for entry in result["entries"]]
 
 
-def _match(result: dict[str, Any]) -> Match:
+def _match(result: SearchMatch) -> Match:
     return Match(
         from_uri(result["path"]),
         result["lineNumber"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ._lease import Lease
 from ._paths import AnyPath, from_uri, to_uri
@@ -11,6 +11,7 @@ from .errors import Interrupted
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._generated import ChangedNotification, FsWatchParams
 
 
 class Change(NamedTuple):
@@ -67,7 +68,7 @@ class Watch:
                 continue
             if item is None:
                 raise StopAsyncIteration
-            return _read(item)
+            return _read(cast("ChangedNotification", item))
 
     async def close(self) -> None:
         if self._lease is not None:
@@ -79,19 +80,16 @@ class Watch:
         lease = Lease(watch_id, "fs/watch", ("fs/unwatch", {"watchId": watch_id}))
         lease.overflow = {"changes": [], "rescan": True}
         path = to_uri(self._path, await self._base())
-        params = {"path": path, "watchId": watch_id, "recursive": self._recursive}
+        params: FsWatchParams = {"path": path, "watchId": watch_id, "recursive": self._recursive}
         await self._connection.open_lease(lease, "fs/watch", params)
         self._lease = lease
         return lease
 
 
-def _read(item: dict[str, Any]) -> Changes:
-    changes = [
-        Change(
-            from_uri(change["path"]),
-            change["kind"],
-            from_uri(change["from"]) if change.get("from") else None,
-        )
-        for change in item.get("changes", [])
-    ]
+def _read(item: ChangedNotification) -> Changes:
+    changes = []
+    for change in item["changes"]:
+        old_name = change.get("from")
+        from_path = None if old_name is None else from_uri(old_name)
+        changes.append(Change(from_uri(change["path"]), change["kind"], from_path))
     return Changes(changes, rescan=bool(item.get("rescan")))
