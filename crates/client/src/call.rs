@@ -16,10 +16,10 @@ use crate::calls::{Answer, Call, ReplyTo};
 use crate::in_process::CallResult;
 use crate::{ExecServerError, Violation};
 
-/// Room for what is around the params of a request.
+/// Room for the rest of a request around its params.
 const ENVELOPE_BYTES: usize = 1024;
 
-/// A response that is on its way. Dropping it does not take the call back.
+/// A pending response. Dropping it does not cancel the call.
 #[derive(Debug)]
 pub(crate) struct PendingReply<R> {
     receiver: Receiver,
@@ -28,9 +28,9 @@ pub(crate) struct PendingReply<R> {
 
 #[derive(Debug)]
 enum Receiver {
-    /// As text, from the driver of a connection.
+    /// JSON text from the driver of a connection.
     Json(oneshot::Receiver<Answer>),
-    /// As a value, from a server in the same program.
+    /// A value from a server in the same program.
     InProcess(oneshot::Receiver<CallResult>),
 }
 
@@ -44,7 +44,7 @@ impl<R: Rpc> PendingReply<R> {
     }
 
     pub(crate) async fn answer(self) -> Result<R::Response, ExecServerError> {
-        // Every call is answered; a sender is gone only when its runtime is.
+        // Every call is answered; the sender is gone only if its runtime is.
         match self.receiver {
             Receiver::Json(receiver) => {
                 let answer = receiver.await.unwrap_or(Err(ExecServerError::Closed))?;
@@ -57,7 +57,7 @@ impl<R: Rpc> PendingReply<R> {
         }
     }
 
-    /// The answer, if it has come, once.
+    /// Returns the response once, if it has arrived.
     pub(crate) fn answer_if_there(&mut self) -> Option<Result<R::Response, ExecServerError>> {
         use oneshot::error::TryRecvError;
         match &mut self.receiver {
@@ -80,7 +80,7 @@ fn read_returned<R: Rpc>(returned: CallResult) -> Result<R::Response, ExecServer
     Ok(R::from_response(response).expect("a server in this program answers the call it was given"))
 }
 
-/// Makes the call and the place where its answer will be.
+/// Makes a call and the receiver of its response.
 pub(crate) fn prepare<R: Rpc>(
     params: &R::Params,
     reply_to: impl FnOnce(oneshot::Sender<Answer>) -> ReplyTo,
@@ -90,7 +90,7 @@ pub(crate) fn prepare<R: Rpc>(
     check_size(R::METHOD, &params)?;
     let reply_to = reply_to(sender);
     let replay = match R::REPLAY {
-        // What is opened anew is another one.
+        // Opening a lease again would open another one.
         _ if matches!(reply_to, ReplyTo::Leasing(..)) => false,
         Replay::Idempotent => true,
         Replay::WithWriteId => has_write_id(&params),
@@ -100,7 +100,7 @@ pub(crate) fn prepare<R: Rpc>(
     Ok((call, PendingReply::over_connection(receiver)))
 }
 
-/// Decodes an answer.
+/// Decodes a response.
 pub(crate) fn read_result<T: DeserializeOwned>(
     method: Method,
     result: &[u8],
@@ -109,7 +109,8 @@ pub(crate) fn read_result<T: DeserializeOwned>(
         .map_err(|source| Violation::Result { method: method.name(), source }.into())
 }
 
-/// What the server would refuse as a whole it could not answer by its id; nobody would ever hear of it.
+/// Rejects messages that the server would refuse unread. The server could not answer those by their
+/// id, so the caller would wait forever.
 fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> {
     let len = params.get().len() + ENVELOPE_BYTES;
     let checked = if len > MAX_MESSAGE_BYTES {
@@ -125,8 +126,8 @@ fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> 
     })
 }
 
-/// No fewer than there are: each value but the first follows one of these. A long text has few of them or none, and
-/// counting is many times faster than reading.
+/// An upper bound on the number of values: each value but the first follows one of these bytes.
+/// Long strings contain few of them, and counting is many times faster than parsing.
 fn most_values(params: &RawValue) -> usize {
     let before_a_value = |&byte: &u8| {
         u8::from(byte == b',')
@@ -134,7 +135,7 @@ fn most_values(params: &RawValue) -> usize {
             | u8::from(byte == b'[')
             | u8::from(byte == b'{')
     };
-    // The count of such a piece fits into a byte: the compiler then counts many at once.
+    // The count within a chunk fits into a `u8`, so the compiler can vectorize the loop.
     let pieces = params.get().as_bytes().chunks(usize::from(u8::MAX));
     1 + pieces.map(|piece| usize::from(piece.iter().map(before_a_value).sum::<u8>())).sum::<usize>()
 }

@@ -1,4 +1,4 @@
-//! Calls that wait for their answers, and what becomes of them when the connection is lost.
+//! Calls that wait for their responses, and their fate when the connection is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,74 +11,76 @@ use crate::ExecServerError;
 use crate::leases::LeaseId;
 use crate::recovery::Generation;
 
-/// A response as text, a part of the message that brought it. The caller decodes it.
+/// A response as text: a slice of the message that carried it. The caller decodes it.
 pub(crate) type Answer = Result<Bytes, ExecServerError>;
 
-/// A request, and who wants to know.
+/// A request and the recipient of its response.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) method: Method,
     pub(crate) params: Box<RawValue>,
-    /// Whether it may be sent again when the connection is lost before the answer.
+    /// Whether the call may be resent if the connection is lost before the response.
     pub(crate) replay: bool,
-    /// How often the connection was lost before the answer.
+    /// How often the connection was lost before the response.
     pub(crate) losses: u32,
     pub(crate) reply_to: ReplyTo,
 }
 
-/// Who wants to know.
+/// The recipient of a response.
 #[derive(Debug)]
 pub(crate) enum ReplyTo {
     Caller(oneshot::Sender<Answer>),
-    /// A call that brought a process with it.
+    /// A call that starts, attaches or observes a process.
     Opening(ProcessKey, oneshot::Sender<Answer>),
-    /// A call that opens something for as long as the connection lives. It is never sent again.
+    /// A call that opens a lease. Never resent.
     Leasing(LeaseId, oneshot::Sender<Answer>),
     /// The handshake of a connection.
     Handshake(Generation),
-    /// What a process missed while there was no connection.
+    /// Reads the events that a process missed while disconnected.
     CatchUp(ProcessQuery),
-    /// What a process had no room for.
+    /// Reads the events that a mirror had no room for.
     Pull(ProcessQuery),
-    /// Nobody.
+    /// No recipient: the response is ignored.
     Nobody,
 }
 
-/// What the driver asked about a process, so that an answer that comes late meets nobody else.
+/// A driver's query about a process. Identifies that process, so that a late response does not
+/// reach another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessQuery {
     pub(crate) key: ProcessKey,
-    /// Which of the processes that had this key.
+    /// Distinguishes processes that had the same key.
     pub(crate) identity: u64,
-    /// The last event that was here when it was asked.
+    /// The last event received before the query.
     pub(crate) after: u64,
 }
 
-/// Names a process: of this session, or of one that is observed.
+/// Names a process of this session or of an observed one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessKey {
     pub(crate) observed_session: Option<String>,
     pub(crate) process_id: String,
 }
 
-/// A call that never gets an answer may be what ends the connection each time.
+/// After this many losses a call fails: it may itself be the cause of each loss.
 pub(crate) const MAX_LOSSES: u32 = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingCalls {
     next_id: i64,
-    /// Calls up to this one have left the queue of the server, because it has answered this one.
+    /// Calls below this id have left the server's queue, because the server has answered a later
+    /// one.
     taken_up_to: i64,
-    /// In the order they were sent.
+    /// In the order sent.
     in_flight: BTreeMap<i64, Call>,
-    /// Not sent yet, because the queue of the server may be full.
+    /// Not sent yet, because the server's queue may be full.
     held: VecDeque<Call>,
-    /// To be sent again, in the order they were sent.
+    /// To be resent, in the original order.
     lost: VecDeque<Call>,
 }
 
 impl PendingCalls {
-    /// The text of the request; its answer will be found by [`Self::answered`].
+    /// Returns the text of the request. [`Self::answered`] finds the call of its response.
     pub(crate) fn send(&mut self, call: Call) -> Vec<u8> {
         let id = self.next_id;
         self.next_id += 1;
@@ -94,7 +96,7 @@ impl PendingCalls {
         Some(call)
     }
 
-    /// The most that can wait in the queue of the server.
+    /// Upper bound on the calls in the server's queue.
     pub(crate) fn queued_at_most(&self) -> i64 {
         self.next_id - self.taken_up_to
     }
@@ -111,8 +113,8 @@ impl PendingCalls {
         self.held.pop_front()
     }
 
-    /// The connection is lost. Returns the calls that cannot be sent again; the others wait for
-    /// [`Self::next_lost`].
+    /// The connection is lost. Returns the calls that cannot be resent; [`Self::next_lost`] returns
+    /// the others.
     pub(crate) fn lose(&mut self) -> Vec<Call> {
         self.taken_up_to = self.next_id;
         let mut failed = Vec::new();
@@ -128,8 +130,8 @@ impl PendingCalls {
         failed
     }
 
-    /// The next call to be sent again, unless nobody waits for it any more. What opened a process is sent all the same:
-    /// its answer ends what nobody has a handle of.
+    /// The next call to resend. Skips calls whose caller is gone, except those that open a process:
+    /// their response lets the client terminate a process without a handle.
     pub(crate) fn next_lost(&mut self) -> Option<Call> {
         loop {
             let call = self.lost.pop_front()?;
@@ -139,7 +141,7 @@ impl PendingCalls {
         }
     }
 
-    /// The processes whose starts are not answered yet.
+    /// Processes whose start has no response yet.
     pub(crate) fn starts_in_flight(&self) -> impl Iterator<Item = &ProcessKey> {
         self.in_flight.values().chain(&self.held).filter_map(|call| {
             match (&call.reply_to, call.method) {
@@ -149,7 +151,7 @@ impl PendingCalls {
         })
     }
 
-    /// Everything that waits, to be told that it is over.
+    /// Takes every waiting call, to fail it.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
         let in_flight = std::mem::take(&mut self.in_flight).into_values();
         let held = std::mem::take(&mut self.held);
@@ -158,7 +160,7 @@ impl PendingCalls {
 }
 
 impl ReplyTo {
-    /// Hands the answer to whoever waits for one.
+    /// Delivers the response to its recipient.
     pub(crate) fn tell(self, answer: Answer) {
         match self {
             Self::Caller(sender) | Self::Opening(_, sender) | Self::Leasing(_, sender) => {
@@ -179,14 +181,14 @@ impl ReplyTo {
 }
 
 impl Call {
-    /// A call of the driver's own; what becomes of it when the connection is lost, the driver knows.
+    /// A call by the driver itself. The driver handles its loss.
     pub(crate) fn internal(call: &exec_server_protocol::Call, reply_to: ReplyTo) -> Self {
         let (method, params) = (call.method(), call.encode_params());
         Self { method, params, replay: false, losses: 0, reply_to }
     }
 }
 
-/// Reads the `error` member of an answer. Other servers may put anything into `data`.
+/// Reads the `error` member of a response. Other servers may put anything into `data`.
 pub(crate) fn read_error(error: &RawValue) -> RpcError {
     #[derive(serde::Deserialize)]
     struct Lenient {

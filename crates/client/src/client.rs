@@ -1,4 +1,4 @@
-//! The client: one session on one server, whatever happens to the connections under it.
+//! The client: one session on one server, across reconnects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,32 +29,33 @@ use crate::{
     NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
 };
 
-/// Calls that may wait for the driver; more wait in their callers.
+/// Calls that may be queued for the driver. Beyond that, callers wait.
 const QUEUED_CALLS: usize = 64;
 
-/// How long the steps before `initialize` may take on a relay: 6 s for the registry, 10 s each for the
+/// Time limit for the steps before `initialize` on a relay: 6 s for the registry, 10 s each for the
 /// rendezvous and the handshake.
 const OPENING_A_STREAM: Duration = Duration::from_secs(26);
 
-/// A session on a server. Clones share it; when the last clone and the last process handle are dropped, the
-/// connection ends and the server keeps the session for its detached time. A session in the same program ends then.
+/// A session on a server. Clones share it. Dropping the last clone and the last process handle
+/// closes the connection; the server then keeps the session for its detached TTL. An in-process
+/// session ends at that point.
 #[derive(Debug, Clone)]
 pub struct ExecServerClient {
     handle: Arc<Handle>,
 }
 
-/// What the connection is doing, for those who show it to people.
+/// State of the connection, for display.
 #[derive(Debug, Clone)]
 pub enum ConnectionState {
     Connected,
-    /// Calls wait; processes go on at the server.
+    /// Calls wait; processes keep running on the server.
     Recovering {
         since: Instant,
         failed_attempts: u32,
     },
-    /// It will not come back. Every call and every process gets this error.
+    /// The connection will not come back. Every call and every process gets this error.
     Failed(ExecServerError),
-    /// Closed by its owner.
+    /// Closed by [`ExecServerClient::close`], or by dropping the last handle.
     Closed,
 }
 
@@ -62,14 +63,13 @@ pub enum ConnectionState {
 struct Handle {
     session: GrantedSession,
     link: Link,
-    /// For whatever this client has to name.
+    /// Source of unique ids.
     next_id: AtomicU64,
 }
 
-/// The way to the server.
 #[derive(Debug)]
 enum Link {
-    /// Over connections that a task makes, and replaces when they are lost.
+    /// Through connections made by a task, which replaces lost ones.
     Driver {
         commands: mpsc::Sender<Command>,
         shared: Arc<Shared>,
@@ -102,31 +102,33 @@ impl Drop for HangUpOnDrop<'_> {
 }
 
 impl ExecServerClient {
-    /// Connects to a server at `ws://HOST:PORT[/PATH]` or `unix:///PATH`. Sessions show the client's name.
+    /// Connects to a server at `ws://HOST:PORT[/PATH]` or `unix:///PATH`. `session/list` shows the
+    /// client name.
     pub async fn connect(url: &str, client_name: &str) -> Result<Self, ExecServerError> {
         Self::connect_websocket(RemoteExecServerConnectArgs::new(url, client_name)).await
     }
 
-    /// The same with options and a bearer token.
+    /// Like [`Self::connect`], with options and a bearer token.
     pub async fn connect_websocket(
         args: RemoteExecServerConnectArgs,
     ) -> Result<Self, ExecServerError> {
         let connector = UrlConnector::new(&args);
         let mut options = args.options;
-        // One attempt is a connection and an answer.
+        // One attempt covers both the connection and the response to `initialize`.
         options.initialize_timeout =
             options.initialize_timeout.saturating_add(args.connect_timeout);
         Self::connect_by(connector, options).await
     }
 
-    /// Connects to an environment through a relay, encrypted from end to end.
+    /// Connects to an environment through a relay, with end-to-end encryption.
     pub async fn connect_noise_rendezvous(
         args: NoiseRendezvousConnectArgs,
     ) -> Result<Self, ExecServerError> {
         let connector = RelayConnector::new(&args);
         let mut options = args.options;
         options.initialize_timeout = options.initialize_timeout.saturating_add(OPENING_A_STREAM);
-        // An attempt asks the registry, dials, and waits for the environment to ask the registry.
+        // An attempt queries the registry, dials, and waits while the environment queries the
+        // registry.
         options.recovery.attempt = options.recovery.attempt.max(OPENING_A_STREAM);
         Self::connect_by(connector, options).await
     }
@@ -140,8 +142,8 @@ impl ExecServerClient {
         Self::connect_by(UrlConnector::unix(path.as_ref(), timeout), options).await
     }
 
-    /// Starts a server as a child and talks to it over its stdin and stdout. The child, and all it started, ends with
-    /// this client; if it ends by itself, so does the client.
+    /// Starts a server as a child and talks to it over stdin and stdout. The child and everything
+    /// it started end with this client. If the child exits, the client fails.
     pub async fn connect_stdio(
         command: ExecServerLaunchCommand,
         options: ExecServerClientConnectOptions,
@@ -149,7 +151,7 @@ impl ExecServerClient {
         Self::connect_by(ChildServerConnector::new(command), options).await
     }
 
-    /// Uses a connection that is there already. Its end is the end of the client.
+    /// Uses an existing connection. The client fails when the connection ends.
     pub async fn connect_over(
         connection: Connection,
         options: ExecServerClientConnectOptions,
@@ -157,7 +159,7 @@ impl ExecServerClient {
         Self::connect_by(OnceConnector::new(connection), options).await
     }
 
-    /// Connects, and reconnects, in any way there is.
+    /// Connects and reconnects through a custom [`Connector`].
     pub async fn connect_by(
         connector: impl Connector,
         options: ExecServerClientConnectOptions,
@@ -174,14 +176,15 @@ impl ExecServerClient {
         Ok(Self::new(session, Link::Driver { commands, shared }))
     }
 
-    /// Uses a session at a server in the same program. It ends with the client, and with it its processes. Must be called
-    /// within a runtime.
+    /// Opens a session on a server in the same program. The session and its processes end with the
+    /// client. Must be called within a runtime.
     #[must_use]
     pub fn connect_in_process(server: Arc<dyn ServerLink>) -> Self {
         Self::connect_in_process_with(server, &ExecServerClientConnectOptions::default())
     }
 
-    /// The same with the handlers of the options. Their other fields are about connections.
+    /// Like [`Self::connect_in_process`], with the handlers of the options. The other options
+    /// concern connections and are ignored.
     #[must_use]
     pub fn connect_in_process_with(
         server: Arc<dyn ServerLink>,
@@ -197,19 +200,20 @@ impl ExecServerClient {
         Self { handle: Arc::new(Handle { session, link, next_id: AtomicU64::new(1) }) }
     }
 
-    /// The session, which another client can resume once this one has hung up.
+    /// The session's id. Another client can resume the session after this one has disconnected.
     #[must_use]
     pub fn session_id(&self) -> &str {
         &self.handle.session.session_id
     }
 
-    /// How long the server keeps the session without a connection, if it said so: it does when it was asked for a time.
+    /// How long the server keeps the session without a connection. Servers report it only if a TTL
+    /// was requested.
     #[must_use]
     pub fn detached_ttl(&self) -> Option<Duration> {
         self.handle.session.detached_ttl
     }
 
-    /// Changes whenever the connection is lost, found again or given up.
+    /// Changes whenever the connection is lost, recovered or given up.
     #[must_use]
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         match &self.handle.link {
@@ -218,8 +222,8 @@ impl ExecServerClient {
         }
     }
 
-    /// Starts a process. Dropping the future before it is done leaves nothing running. A server that does not enforce the sandbox of
-    /// `params` is told to end what it started, and that is an error.
+    /// Starts a process. Dropping the future early leaves nothing running. If the server does not
+    /// enforce the sandbox of `params`, the client terminates the process and returns an error.
     pub async fn start(&self, params: StartParams) -> Result<ExecServerProcess, ExecServerError> {
         let gaps = match params.on_full {
             OnFull::Block => GapPolicy::Fatal,
@@ -244,9 +248,9 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, facts))
     }
 
-    /// Starts a process for others. This client neither takes nor confirms its output, so all of it
-    /// stays at the server for the client that resumes the session. After an error the process may
-    /// run; closing the session ends it.
+    /// Starts a process for other clients. This client neither receives nor confirms its output, so
+    /// the server keeps all of it for the client that resumes the session. After an error the
+    /// process may be running; closing the session ends it.
     pub async fn start_unread(&self, params: StartParams) -> Result<(), ExecServerError> {
         let started = self.call::<rpc::ProcessStart>(params.clone()).await?;
         if let Err(error) = check_enforced(&params, &started) {
@@ -256,15 +260,16 @@ impl ExecServerClient {
         Ok(())
     }
 
-    /// Waits until the server says that it has ended it: whoever hears of the error may hang up.
+    /// Waits until the server has terminated the process: after the error the caller may
+    /// disconnect.
     async fn end_unconfined(&self, process_id: &str) -> Result<(), ExecServerError> {
         let (process_id, mode) = (process_id.to_owned(), TerminateMode::Force);
         let params = TerminateParams { process_id, mode, session_id: None };
         self.call::<rpc::ProcessTerminate>(params).await.map(drop)
     }
 
-    /// A handle of a process that this session has already: one that was resumed. Its events begin with what the
-    /// server still has.
+    /// Returns a handle to an existing process of a resumed session. Its events begin with the
+    /// oldest one that the server still has.
     pub async fn attach(&self, process_id: &str) -> Result<ExecServerProcess, ExecServerError> {
         if let Link::InProcess(link) = &self.handle.link {
             return self.attach_in_process(link, process_id);
@@ -272,7 +277,7 @@ impl ExecServerClient {
         self.attach_after(process_id, 0).await
     }
 
-    /// The same without the events up to this one. Not for a session in this program.
+    /// Like [`Self::attach`], but skips the events up to `after_seq`. Not for in-process sessions.
     pub(crate) async fn attach_after(
         &self,
         process_id: &str,
@@ -283,7 +288,7 @@ impl ExecServerClient {
         let params = ReadParams {
             process_id: process_id.to_owned(),
             after_seq: Some(after_seq),
-            // Only to see that it is there; the driver reads it.
+            // Only checks that the process exists; the driver reads its output.
             max_bytes: Some(0),
             wait_ms: None,
         };
@@ -294,7 +299,7 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
-    /// Events of a session in this program only go to this client, which has their mirror.
+    /// In process, events go only to this client's mirror, so attaching takes over that mirror.
     fn attach_in_process(
         &self,
         link: &InProcess,
@@ -302,7 +307,7 @@ impl ExecServerClient {
     ) -> Result<ExecServerProcess, ExecServerError> {
         let key = ProcessKey { observed_session: None, process_id: process_id.to_owned() };
         let mirror = link.take_mirror(&key).ok_or_else(|| {
-            let message = format!("process {process_id:?} is not known, or has a handle already");
+            let message = format!("process {process_id:?} is unknown or already has a handle");
             ExecServerError::Server(
                 RpcError::invalid_request(message).with_kind(ErrorKind::UnknownProcess),
             )
@@ -310,8 +315,8 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
-    /// A handle that watches a process of another session: its events after `after_seq`, signals and termination, no
-    /// input. Whoever watches too slowly gets a declared gap.
+    /// Returns a handle that observes a process of another session: events after `after_seq`,
+    /// signals and termination, but no input. A slow observer gets a declared gap.
     pub async fn observe(
         &self,
         session_id: &str,
@@ -333,20 +338,22 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
-    /// Ends the session and its processes, and hangs up. Every clone of this client is closed by it.
+    /// Ends the session and its processes, and disconnects. This closes every clone of the client.
     pub async fn close(&self) -> Result<(), ExecServerError> {
-        // Also when this future is dropped: the session may be gone, and nobody would hear of it.
+        // Also disconnects if this future is dropped: the session may already be closed, and no
+        // caller would learn of it.
         let _hang_up = HangUpOnDrop(&self.handle.link);
         let params = SessionCloseParams { session_id: None };
         self.call::<rpc::SessionClose>(params).await.map(drop)
     }
 
-    /// Any method of the protocol by its type. While the connection is being recovered, calls wait.
+    /// Calls any method of the protocol by its type. Calls wait while the connection is being
+    /// recovered.
     pub async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
         self.send::<R>(params, None).await?.answer().await
     }
 
-    /// Sends a call, in the order of the calls of this function. Its answer may be awaited later.
+    /// Sends a call; calls keep the order of these sends. The response may be awaited later.
     pub(crate) async fn send<R: Rpc>(
         &self,
         params: R::Params,
@@ -381,7 +388,7 @@ impl ExecServerClient {
         self.send::<R>(params, Some(OpenedResource::Process(process))).await?.answer().await
     }
 
-    /// Calls for something that lasts as long as the connection.
+    /// Makes a call that opens a lease.
     pub(crate) async fn lease<R: Rpc>(
         &self,
         params: R::Params,
@@ -390,14 +397,14 @@ impl ExecServerClient {
         self.send::<R>(params, Some(OpenedResource::Lease(lease))).await
     }
 
-    /// An id that nothing else has that this client opens: for `handleId`, `watchId`, `searchId` and `requestId` of
-    /// those who call these methods themselves.
+    /// Returns an id unique among everything this client opens. For callers that choose their own
+    /// `handleId`, `watchId`, `searchId` or `requestId`.
     #[must_use]
     pub fn unique_id(&self) -> String {
         self.handle.next_id.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    /// The holder of a lease has taken something, or is gone.
+    /// The holder of a lease has consumed an item or dropped its handle.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
         match &self.handle.link {
             Link::Driver { shared, .. } => shared.lease_wakeups.wake(id),
@@ -420,7 +427,7 @@ impl ExecServerClient {
         (ProcessKey { observed_session, process_id }, mirror)
     }
 
-    /// The driver has ended; the state says why.
+    /// The error to report after the driver has ended, taken from the connection state.
     fn why_over(&self) -> ExecServerError {
         match &*self.connection_state().borrow() {
             ConnectionState::Failed(error) => error.clone(),
@@ -431,7 +438,7 @@ impl ExecServerClient {
     }
 }
 
-/// A server that does not know a sandbox or rules about hosts passes over them.
+/// Servers that do not support sandboxes, host rules or limits silently ignore them.
 fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), ExecServerError> {
     let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
     let process_id = || params.process_id.clone();
@@ -442,7 +449,7 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     if params.network.is_some() && network.is_none() {
         return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
     }
-    // A start with `required` alone is about limits that the operator may have set.
+    // `required` alone concerns limits that the operator may have set.
     let asks_for_limits = |limits: &LimitsRequest| !limits.values().is_empty();
     if started.limits.is_none() && params.limits.as_deref().is_some_and(asks_for_limits) {
         return Err(ExecServerError::NotLimited { process_id: process_id() });
@@ -450,8 +457,9 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     Ok(())
 }
 
-/// A process whose handle is being made. The answer may be there already when the future that waits for it is dropped,
-/// and nobody else would see it: what was started is then ended, and what is watched holds nothing back.
+/// A process whose handle is being created. If the waiting future is dropped after the response
+/// arrived, this guard is the only one left to clean up: it terminates a started process, and stops
+/// a watched one from holding back output.
 struct UnclaimedProcess<'a> {
     mirror: &'a ProcessMirror,
     started: bool,
@@ -481,13 +489,13 @@ impl Drop for UnclaimedProcess<'_> {
     }
 }
 
-/// Makes a method of the client from each row of the protocol's table. The handshake is the driver's.
+/// Generates a client method for each row of the protocol's table. The driver does the handshake.
 macro_rules! methods {
     (Initialize initialize = $handshake:literal,
         $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;
      $($name:ident $function:ident = $wire:literal,
         $rest_scheduling:ident, $rest_replay:ident, $rest_effect:ident: $rest_params:ident => $rest_response:ident;)*) => {
-        /// One method for each row of the protocol's table.
+        /// One method for each row of the protocol's method table.
         impl ExecServerClient {
             $(
                 #[doc = concat!("`", $wire, "`")]

@@ -1,4 +1,4 @@
-//! Ways to reach a server, again and again.
+//! Ways to reach a server, for the first connection and for each reconnect.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use crate::{
     ConnectError, DisconnectReason, NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
 };
 
-/// A connection that is being made. Dropping it abandons the attempt.
+/// A connection attempt in progress. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
 
-/// What is found out about a connection that is lost for good. May take a moment, and not more.
+/// Determines why a connection was lost for good. Must not take long.
 pub type PostMortem<'a> = Pin<Box<dyn Future<Output = DisconnectReason> + Send + 'a>>;
 
-/// Makes the connections of one client: the first, and those that replace a lost one.
+/// Makes the connections of one client: the first one and its replacements.
 pub trait Connector: Send + 'static {
     fn dial(&mut self) -> Dialing;
 
-    /// Whether dialling again reaches the same server. Where it does not, the end of the connection is the end.
+    /// Whether redialling reaches the same server. If not, the client ends with its connection.
     fn can_redial(&self) -> bool {
         true
     }
 
-    /// What is known about the end of a connection that cannot be dialled again.
+    /// Reports why a connection that cannot be redialled ended.
     fn post_mortem(&mut self) -> PostMortem<'_> {
         Box::pin(std::future::ready(DisconnectReason::CannotRedial))
     }
@@ -78,8 +78,8 @@ impl Connector for UrlConnector {
     }
 }
 
-/// Opens streams through a relay. A stream survives its sockets, so dialling again is for a stream that is
-/// lost.
+/// Opens streams through a relay. A stream survives its sockets, so redialling replaces a lost
+/// stream.
 pub(crate) struct RelayConnector(Arc<Harness>);
 
 impl RelayConnector {
@@ -95,17 +95,17 @@ impl Connector for RelayConnector {
     }
 }
 
-/// On a thread that may block: a file can also be a FIFO, or far away.
+/// Runs on a blocking thread: the file may be a FIFO or on a network file system.
 async fn read_token(path: PathBuf) -> Result<String, ConnectError> {
     let read = tokio::task::spawn_blocking(move || read_token_file(&path)).await;
     match read {
         Ok(token) => Ok(token?),
-        // The runtime shuts down, and this task with it.
+        // The runtime is shutting down, and this task with it.
         Err(_) => Err(ConnectError::EndedEarly),
     }
 }
 
-/// A connection that somebody else made: good for once.
+/// An existing connection, usable once.
 #[derive(Debug)]
 pub(crate) struct OnceConnector(Option<Connection>);
 

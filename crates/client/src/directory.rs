@@ -1,12 +1,12 @@
-//! Directories of any size, which a server answers in pages.
+//! Directory listings of any size, read in pages.
 
 use exec_server_protocol::{DirectoryEntry, FsReadDirectoryParams};
 
 use crate::{ExecServerClient, ExecServerError, Violation};
 
 impl ExecServerClient {
-    /// All entries of a directory from `after` on, however many there are: `limit` is the size of the pages in which they are
-    /// read. A server that knows no pages answers with everything or with an error.
+    /// Returns all entries of a directory from `after` on. `limit` is the page size. A server
+    /// without paging returns everything, or an error.
     pub async fn list_directory(
         &self,
         params: FsReadDirectoryParams,

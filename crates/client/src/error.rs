@@ -1,4 +1,4 @@
-//! What can go wrong for a caller, by what the caller would do about it.
+//! Errors of the client, distinguished by how a caller would react.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,71 +7,75 @@ use exec_server_protocol::{ErrorKind, RpcError};
 use exec_server_relay::harness::HarnessError;
 use exec_server_transport::{AuthError, DialError};
 
-/// Why a call, a process or a connection failed. Clones are cheap: one loss is told to many.
+/// Why a call, a process or a connection failed. Cheap to clone, because one loss is reported to
+/// many callers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExecServerError {
     /// The owner of this client closed it.
     #[error("the client was closed")]
     Closed,
-    /// The connection is lost and will not come back. Everybody who waits gets this same error.
+    /// The connection is lost and will not come back. Every waiting call gets this same error.
     #[error("disconnected from the server: {0}")]
     Disconnected(#[source] Arc<DisconnectReason>),
-    /// The connection was lost while this call was under way, and doing it twice would not be harmless: it may or
-    /// may not have taken effect. The client itself goes on.
+    /// The connection was lost during a call that is not safe to repeat. The call may or may not
+    /// have taken effect. The client keeps working.
     #[error("{method} was interrupted by a lost connection; it may or may not have taken effect")]
     Interrupted { method: &'static str },
-    /// The call is larger than a message may be, and was not sent.
+    /// The call exceeds the message size limit and was not sent.
     #[error("{method}: {source}")]
     TooLarge { method: &'static str, source: Arc<exec_server_protocol::DecodeError> },
     #[error("{what} took longer than {after:?}")]
     TimedOut { what: &'static str, after: Duration },
-    /// The server's own answer: code, message, and a stable word in `data.kind`.
+    /// An error response of the server: code, message, and a stable identifier in `data.kind`.
     #[error(transparent)]
     Server(RpcError),
-    /// The server said something that this protocol does not allow.
+    /// The server sent something that the protocol does not allow.
     #[error("the server broke the protocol: {0}")]
     ProtocolViolation(#[source] Arc<Violation>),
     #[error("{0}")]
     ConnectFailed(#[source] Arc<ConnectError>),
-    /// Output of this process is gone: the server kept it as long as it could.
+    /// Output of this process is gone: it no longer fit in the server's log.
     #[error("process {process_id:?} lost {dropped_bytes} bytes of its output")]
     Gap { process_id: String, dropped_bytes: u64 },
-    /// Too much of what the server sends for this call waits to be consumed.
+    /// Too much unread data of this call has piled up.
     #[error(
-        "more than {limit} bytes of {method} wait to be consumed, and the server does not hold back"
+        "more than {limit} bytes of {method} are unread, and the server has no flow control for them"
     )]
     NotConsumed { method: &'static str, limit: usize },
-    /// The server started the process without the sandbox that was asked for, as one does that knows none. It has ended it.
+    /// The server does not support sandboxes and started the process without the requested one. The
+    /// client has terminated the process.
     #[error(
-        "the server does not enforce sandboxes: it started the process without one, and had to end it again"
+        "the server does not enforce sandboxes: process {process_id:?} started without one and was \
+         terminated"
     )]
     NotSandboxed { process_id: String },
-    /// The server started the process without the rules about hosts that were asked for. It has
-    /// ended it.
+    /// The server started the process without the requested host rules. The client has terminated
+    /// it.
     #[error(
-        "the server does not enforce rules about hosts: it started the process without them, and \
-         had to end it again"
+        "the server does not enforce rules about hosts: process {process_id:?} started without \
+         them and was terminated"
     )]
     NetworkNotManaged { process_id: String },
-    /// The server knows no limits, and started the process without them.
+    /// The server does not support limits and started the process without them. The client has
+    /// terminated the process.
     #[error(
-        "the server does not know limits of processes: it started the process without them, and had to \
-         end it again"
+        "the server does not support process limits: process {process_id:?} started without them \
+         and was terminated"
     )]
     NotLimited { process_id: String },
-    /// This handle only watches a process that belongs to another session.
-    #[error("process {process_id:?} belongs to another session and is only observed")]
+    /// This handle only observes a process of another session.
+    #[error("process {process_id:?} belongs to another session and can only be observed")]
     ReadOnly { process_id: String },
 }
 
-/// Why a connection that once worked is lost for good.
+/// Why a working connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum DisconnectReason {
-    #[error("it did not come back within {deadline:?}; last attempt: {last}")]
+    #[error("no reconnect within {deadline:?}; last attempt: {last}")]
     Deadline { deadline: Duration, last: String },
-    #[error("the connection ended and cannot be dialled again")]
+    #[error("the connection ended and cannot be redialled")]
     CannotRedial,
-    #[error("the task of the client was stopped, with its runtime or by a panic")]
+    #[error("the client task stopped: its runtime shut down, or it panicked")]
     TaskStopped,
     #[error("the server program ended: {status}")]
     ServerExited { status: String },
@@ -88,10 +92,10 @@ pub enum ConnectError {
     Relay(#[source] Box<HarnessError>),
     #[error(transparent)]
     Token(#[from] AuthError),
-    /// Nothing to prove this client with.
+    /// The client has no credentials.
     #[error("{0}")]
     Credentials(String),
-    #[error("there is no token to connect with: the variable {name} is not set")]
+    #[error("no token: the environment variable {name} is not set")]
     TokenVariable { name: String },
     #[error("cannot connect within {after:?}")]
     TimedOut { after: Duration },
@@ -101,36 +105,36 @@ pub enum ConnectError {
     EndedEarly,
 }
 
-/// What the server said wrong.
+/// A protocol violation by the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Violation {
-    /// Such as the banner of a program that is no server.
+    /// For example the banner of a program that is not an exec-server.
     #[error("it sent {start:?}, which is not a message: {source}")]
     Message { start: String, source: exec_server_protocol::DecodeError },
     #[error("{0}")]
     Malformed(#[from] exec_server_transport::MalformedMessage),
     #[error("the answer to {method} cannot be read: {source}")]
     Result { method: &'static str, source: serde_json::Error },
-    #[error("a notification {method} cannot be read: {source}")]
+    #[error("notification {method} cannot be read: {source}")]
     Notification { method: String, source: serde_json::Error },
-    #[error("process {process_id:?} has events with impossible numbers")]
+    #[error("process {process_id:?} has events with invalid sequence numbers")]
     Numbers { process_id: String },
-    #[error("piece {got} of a body came where piece {expected} was due")]
+    #[error("expected piece {expected} of a body, got piece {got}")]
     BodyNumbers { expected: u64, got: u64 },
-    #[error("a block of a file is empty and is not the end")]
+    #[error("a file block before the end of the file is empty")]
     EmptyBlock,
     #[error("the target of a symlink cannot be read: {0}")]
     LinkTarget(#[from] exec_server_protocol::LinkTargetError),
     #[error("{0}")]
     PageOrder(#[from] exec_server_protocol::PageOrderError),
-    #[error("it sent more than {limit} bytes of a body ahead of their acknowledgement")]
+    #[error("it sent more than {limit} unacknowledged bytes of a body")]
     NotHeldBack { limit: usize },
     #[error("it gave session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
 }
 
 impl Violation {
-    /// Quotes the beginning, since the text may be large.
+    /// Quotes only the beginning: the text may be large.
     pub(crate) fn message(text: &[u8], source: exec_server_protocol::DecodeError) -> Self {
         const QUOTED: usize = 80;
         let start = String::from_utf8_lossy(&text[..text.len().min(4 * QUOTED)]);
@@ -139,7 +143,7 @@ impl Violation {
 }
 
 impl ExecServerError {
-    /// The kind of a server's error.
+    /// The `data.kind` of a server error.
     #[must_use]
     pub fn kind(&self) -> Option<&ErrorKind> {
         match self {
@@ -150,20 +154,20 @@ impl ExecServerError {
 }
 
 impl ConnectError {
-    /// Whether trying the same again is pointless.
+    /// Whether retrying is pointless.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_permanent(),
             Self::Relay(error) => !error.is_temporary(),
             Self::Credentials(_) | Self::TokenVariable { .. } | Self::Launch { .. } => true,
-            // A token may be in the middle of being renewed.
+            // The token may be in the middle of being renewed.
             Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
     }
 }
 
-/// The reason behind an error, for texts that stand alone on a line.
+/// The chain of causes of an error, for single-line messages.
 fn cause(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());
     sources.map(|source| format!(": {source}")).collect()

@@ -1,4 +1,4 @@
-//! A server of our own: started as a child, spoken to over its stdin and stdout, ended with us.
+//! A server started as a child: reached over its stdin and stdout, and terminated with the client.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use crate::connector::{Connector, Dialing, PostMortem};
 use crate::{ConnectError, DisconnectReason, ExecServerLaunchCommand};
 
-/// The output of a program that ends is over a moment before its status is known.
+/// Output of an exiting program ends a moment before its exit status is available.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Connector for ChildServerConnector {
         Box::pin(async move { launched })
     }
 
-    /// A server on stdio takes its sessions with it.
+    /// Sessions of a server on stdio end with the server.
     fn can_redial(&self) -> bool {
         false
     }
@@ -72,7 +72,8 @@ fn spawn(command: &ExecServerLaunchCommand) -> std::io::Result<Child> {
         .envs(&command.env)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // Its own group: the program may be a wrapper (ssh, a shell), and the terminal's Ctrl-C is ours to handle.
+        // A separate process group: the program may be a wrapper (ssh, a shell), and the client
+        // handles Ctrl-C from the terminal.
         .process_group(0)
         .kill_on_drop(true);
     if let Some(cwd) = &command.cwd {
@@ -81,13 +82,14 @@ fn spawn(command: &ExecServerLaunchCommand) -> std::io::Result<Child> {
     launch.spawn()
 }
 
-/// Ends the server's whole group when dropped. The server's keepers see it end and kill what it had started.
+/// Kills the server's whole process group when dropped. The server's keepers then kill everything
+/// it had started.
 #[derive(Debug)]
 struct LaunchedServer(Child);
 
 impl Drop for LaunchedServer {
     fn drop(&mut self) {
-        // `id` is there only while the child is not reaped, so the group cannot be somebody else's.
+        // `id` returns `None` after the child is reaped, so this never kills a foreign group.
         let group = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);

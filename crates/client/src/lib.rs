@@ -1,7 +1,8 @@
 //! A client of exec-server that reconnects below its process handles.
 //!
-//! An [`ExecServerClient`] is one session on one server. The connection under it may be lost and replaced at any moment:
-//! calls wait, processes go on at the server, and a handle's events continue where they stopped, in order and each once.
+//! An [`ExecServerClient`] is one session on one server. If its connection is lost, the client
+//! replaces it: calls wait, processes keep running on the server, and each handle's events resume
+//! where they stopped, in order and exactly once.
 //!
 //! ```no_run
 //! use exec_server_client::{ExecProcessEvent, ExecServerClient};
@@ -26,16 +27,20 @@
 //! # }
 //! ```
 //!
-//! What happens when the connection is lost:
+//! When the connection is lost:
 //!
-//! * The client dials again, at once and then with growing, jittered pauses, until [`RecoveryPolicy::deadline`].
-//! * New calls wait. Calls in flight are sent again where that is harmless (reads, waits, `closeStdin`, `resize`,
-//!   `terminate`, writes by their `writeId`); others fail as [`ExecServerError::Interrupted`], and the client goes on.
-//! * A start whose answer was lost fails as interrupted, and what it may have started is ended.
-//! * Each process goes on where its handle stopped. If output is gone, only that process fails.
-//! * What belongs to one connection ends with it, at once and as interrupted: open files, searches, bodies of HTTP
-//!   responses. A watch is established again, and says that something was missed.
-//! * After the deadline everybody who waits gets one and the same [`ExecServerError::Disconnected`].
+//! * The client redials at once, then with growing, jittered pauses, until
+//!   [`RecoveryPolicy::deadline`].
+//! * New calls wait. Calls in flight are resent if that is safe (reads, waits, `closeStdin`,
+//!   `resize`, `terminate`, writes with a `writeId`). The others fail as
+//!   [`ExecServerError::Interrupted`].
+//! * A start whose response was lost fails as interrupted. If it started a process, the client
+//!   terminates it.
+//! * Each process continues where its handle stopped. If its output is gone, only that process
+//!   fails.
+//! * Open files, searches and HTTP bodies belong to the connection and fail at once as interrupted.
+//!   A watch is established again and reports that it may have missed changes.
+//! * After the deadline, every waiting call fails with the same [`ExecServerError::Disconnected`].
 
 mod call;
 mod calls;

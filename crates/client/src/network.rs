@@ -1,4 +1,4 @@
-//! Managed networking in the client: handlers for the server's questions and reports.
+//! Managed networking in the client: handlers for the server's requests and reports.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,14 +11,13 @@ use exec_server_protocol::{
 
 use crate::ExecServerClientConnectOptions;
 
-/// A decision that is being made.
 type Deciding = Pin<Box<dyn Future<Output = NetworkDecision> + Send>>;
 
-/// Decides about hosts that no rule of a process names, while the process waits.
+/// Decides about hosts that no rule of a process covers, while the process waits.
 ///
-/// Each question runs as a task of the client, so it may wait for a person. If the connection is
-/// lost meanwhile, the future is dropped and the server asks again on the next connection. A
-/// question that the server has given up on is not withdrawn: its answer is ignored.
+/// Each request runs as a task of the client, so it may wait for a person. If the connection is
+/// lost meanwhile, the future is dropped and the server asks again on the next connection. The
+/// server does not withdraw a request that it has given up on; it ignores the response.
 #[derive(Clone)]
 pub struct NetworkRequestHandler(Arc<dyn Fn(NetworkPolicyRequestParams) -> Deciding + Send + Sync>);
 
@@ -39,7 +38,7 @@ impl fmt::Debug for NetworkRequestHandler {
     }
 }
 
-/// Takes each decision that the server made about a host. It must not block.
+/// Receives each decision that the server made about a host. Must not block.
 #[derive(Clone)]
 pub struct NetworkDecisionHandler(Arc<dyn Fn(NetworkPolicyDecisionNotification) + Send + Sync>);
 
@@ -71,12 +70,12 @@ impl NetworkHandlers {
         }
     }
 
-    /// Answers a request of the server.
+    /// Answers a server request.
     pub(crate) async fn answer(self, call: ServerCall) -> ServerCallResponse {
         let ServerCall::NetworkPolicyRequest(params) = call;
         let decision = match self.on_request {
             Some(NetworkRequestHandler(decide)) => decide(params).await,
-            None => NetworkDecision::deny("this client answers no questions about the network"),
+            None => NetworkDecision::deny("this client has no handler for network requests"),
         };
         ServerCallResponse::NetworkPolicyRequest(NetworkPolicyResponse { decision })
     }

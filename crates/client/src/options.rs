@@ -1,4 +1,4 @@
-//! How a client connects and what it asks of its session.
+//! Options for connecting and for the session.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,21 +14,21 @@ use crate::{NetworkDecisionHandler, NetworkRequestHandler, RecoveryPolicy};
 const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a client asks for, whatever the transport.
+/// Options common to all transports.
 #[derive(Debug, Clone)]
 pub struct ExecServerClientConnectOptions {
     /// Shown by `session/list`.
     pub client_name: String,
     /// How long the server may take to answer `initialize`.
     pub initialize_timeout: Duration,
-    /// A session that lost its connection and is to be taken up again.
+    /// Resumes this session, which has lost its connection.
     pub resume_session_id: Option<String>,
-    /// How long the session is to survive without a connection. The server's own choice (30 s) when left out.
+    /// How long the session survives without a connection. By default the server decides (30 s).
     pub detached_ttl: Option<Duration>,
     pub recovery: RecoveryPolicy,
-    /// Decides about hosts that no rule of a process names. Without a handler they are denied.
+    /// Decides about hosts that no rule of a process covers. Without a handler they are denied.
     pub on_network_request: Option<NetworkRequestHandler>,
-    /// Told of each decision about a host that a process tried to reach.
+    /// Called with each decision about a host that a process tried to reach.
     pub on_network_decision: Option<NetworkDecisionHandler>,
 }
 
@@ -46,21 +46,21 @@ impl Default for ExecServerClientConnectOptions {
     }
 }
 
-/// A server to be reached over a WebSocket.
+/// A server reachable over a WebSocket.
 #[derive(Clone)]
 pub struct RemoteExecServerConnectArgs {
     /// `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]`, or `unix:///PATH`.
     pub websocket_url: String,
-    /// How long each attempt to connect may take.
+    /// Time limit of each connection attempt.
     pub connect_timeout: Duration,
     /// Sent as `Authorization: Bearer …`.
     pub bearer_token: Option<String>,
-    /// Holds the bearer token instead. Read for every connection, so that it may be renewed while the
-    /// session goes on.
+    /// File that holds the bearer token. Read for every connection, so the token can be renewed
+    /// while the session lasts.
     pub token_file: Option<PathBuf>,
-    /// Which servers are trusted, and how this client proves itself, over `wss://`.
+    /// Trusted servers and the client's certificate, for `wss://`.
     pub tls: TlsOptions,
-    /// How soon a server is missed that says nothing.
+    /// How soon a silent server is considered lost.
     pub keep_alive: KeepAlive,
     pub options: ExecServerClientConnectOptions,
 }
@@ -85,7 +85,7 @@ impl RemoteExecServerConnectArgs {
 
 impl fmt::Debug for RemoteExecServerConnectArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A user, and the query of a URL, may be secrets, too.
+        // The user name and the query of a URL may be secrets.
         let url = self
             .websocket_url
             .parse::<DialUrl>()
@@ -102,12 +102,12 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
     }
 }
 
-/// An environment to be reached through a relay.
+/// An environment reachable through a relay.
 #[derive(Debug, Clone)]
 pub struct NoiseRendezvousConnectArgs {
     /// Provides fresh material for each physical connection.
     pub provider: Arc<dyn NoiseRendezvousConnectProvider>,
-    /// How the rendezvous is trusted. The environment proves itself by its key.
+    /// Trust in the rendezvous. The environment proves its identity with its key.
     pub tls: TlsOptions,
     pub options: ExecServerClientConnectOptions,
 }
@@ -130,9 +130,9 @@ impl NoiseRendezvousConnectArgs {
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ExecServerLaunchCommand {
     pub program: PathBuf,
-    /// Must make it serve on stdio: `["--listen", "stdio"]` for `exec-server` itself.
+    /// Must make the program serve on stdio: `["--listen", "stdio"]` for `exec-server` itself.
     pub args: Vec<String>,
-    /// On top of our own environment.
+    /// Added to the client's own environment.
     pub env: BTreeMap<String, String>,
     pub cwd: Option<PathBuf>,
 }

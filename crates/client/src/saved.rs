@@ -1,4 +1,4 @@
-//! A reading position that outlives the program that reads.
+//! A reading position that outlives the reading program.
 
 use exec_server_transport::DialUrl;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,7 +7,8 @@ use crate::{ExecServerClient, ExecServerError, ExecServerProcess, RemoteExecServ
 
 const VERSION: u32 = 1;
 
-/// Where another program continues to read a process. The clients in other languages write and read the same JSON.
+/// Where another program can continue to read a process. Clients in other languages use the same
+/// JSON.
 ///
 /// It holds no credentials: the client that resumes authenticates again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,11 +16,11 @@ const VERSION: u32 = 1;
 pub struct SavedProcess {
     #[serde(deserialize_with = "known_version")]
     version: u32,
-    /// Without a query, a user name and a password, which may be secrets.
+    /// Without query, user name and password, which may be secrets.
     pub url: String,
     pub session_id: String,
     pub process_id: String,
-    /// The last event that the reader has dealt with.
+    /// The last event that the reader has handled.
     pub after_seq: u64,
 }
 
@@ -35,8 +36,9 @@ impl SavedProcess {
         }
     }
 
-    /// Takes up the session, which its last client must have left, and continues after the saved event. The process
-    /// begins with a [`Gap`](crate::ExecProcessEvent::Gap) if the server no longer has what comes next.
+    /// Resumes the session, which its last client must have left, and continues after the saved
+    /// event. The events begin with a [`Gap`](crate::ExecProcessEvent::Gap) if the server no longer
+    /// has the next one.
     pub async fn resume(
         &self,
         mut args: RemoteExecServerConnectArgs,
@@ -52,7 +54,7 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::E
     match u32::deserialize(deserializer)? {
         VERSION => Ok(VERSION),
         version => Err(serde::de::Error::custom(format_args!(
-            "the saved process has version {version}; this client knows version {VERSION}"
+            "the saved process has version {version}; this client supports version {VERSION}"
         ))),
     }
 }
