@@ -1,38 +1,40 @@
-//! Whether the failure of a sandboxed process looks like a denial, from what it said last.
+//! Guesses from its last output whether a sandboxed process failed because of a denial.
 //!
-//! The kernel tells nobody but the program which call it refused, and programs tell people. So this reads what they print: it
-//! is a hint for whoever decides whether to ask for more rights, and never the reason for anything here.
+//! The kernel reports a refused call only to the program, and the program reports it as text. This
+//! module parses that text. The result is a hint for deciding whether to grant more rights; the
+//! server never acts on it.
 
 use super::log::Snapshot;
 use crate::network::gate::RefusedHost;
 
-/// What seems to have been denied, as far as that is known.
+/// The denied operation, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Denial {
-    /// As the program printed it.
+    /// As printed by the program.
     pub path: Option<String>,
     pub call: Option<String>,
     /// The host that the network policy refused.
     pub host: Option<RefusedHost>,
 }
 
-/// How a process ended, as shells count.
+/// How a process ended, in shell conventions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ending {
     pub(super) code: i32,
     pub(super) signal: Option<i32>,
 }
 
-/// How far back the last words go.
+/// How many bytes at the end of the output are searched.
 const LAST_WORDS: usize = 16 << 10;
 const BAD_CALL_CODE: i32 = 128 + libc::SIGSYS;
 
-/// How libraries in many languages word `EACCES`, `EPERM` and `EROFS`, in lower case.
+/// How common libraries word `EACCES`, `EPERM` and `EROFS`, in lower case.
 const REFUSALS: [&str; 3] =
     ["permission denied", "operation not permitted", "read-only file system"];
-/// As they stand alone in what others print.
+/// Error names that appear as separate words.
 const NAMES: [&str; 3] = ["EACCES", "EPERM", "EROFS"];
-/// What programs say that could not make a socket. Without a network policy these have other reasons.
+/// Messages of programs that could not create a socket. Without a network policy they have other
+/// causes.
 const SILENT_NETWORK: [&str; 4] = [
     "could not resolve host",
     "temporary failure in name resolution",
@@ -40,7 +42,7 @@ const SILENT_NETWORK: [&str; 4] = [
     "network is unreachable",
 ];
 
-/// `None` when the process succeeded, or failed for reasons of its own.
+/// Returns `None` if the process succeeded or failed for another reason.
 pub(super) fn recognise(
     ending: Ending,
     said: &Snapshot,
@@ -56,7 +58,8 @@ pub(super) fn recognise(
         let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
         let text = String::from_utf8_lossy(tail);
         let denial = text.lines().rev().find_map(|line| denial_in(line, network_is_restricted))?;
-        // A program that wanted a socket says so in the same line, or in a backtrace before it. Bash has paths for them.
+        // A program that wanted a socket mentions it in the same line or in a backtrace before it.
+        // Bash has paths for sockets.
         let wants_socket = match &denial.path {
             Some(path) => path.starts_with("/dev/tcp/") || path.starts_with("/dev/udp/"),
             None => denial.call.is_none() && find_word(&text, "socket").is_some(),
@@ -69,7 +72,7 @@ pub(super) fn recognise(
 }
 
 fn denial_in(line: &str, network_is_restricted: bool) -> Option<Denial> {
-    // ASCII: other letters may change their length, and places in both texts are compared below.
+    // ASCII only: other letters may change length, and offsets into both texts are compared below.
     let lower = line.to_ascii_lowercase();
     let refusal = REFUSALS.iter().find_map(|refusal| lower.find(refusal));
     if let Some(at) = refusal.or_else(|| NAMES.iter().find_map(|name| find_word(line, name))) {
@@ -88,8 +91,8 @@ fn find_word(line: &str, word: &str) -> Option<usize> {
     })
 }
 
-/// The quoted text that is nearest to the refusal, before it or else behind it; or what stands between colons before the refusal and
-/// looks like a path.
+/// The quoted text nearest to the refusal, preferably before it; otherwise a path-like part between
+/// colons before the refusal.
 fn path_in(line: &str, refusal_at: usize) -> Option<String> {
     let (before, after) = line.split_at_checked(refusal_at)?;
     if let Some(text) = quoted(before).last().or_else(|| quoted(after).next()) {
@@ -103,7 +106,7 @@ fn path_in(line: &str, refusal_at: usize) -> Option<String> {
     Some(word.trim_end_matches([',', ';']).to_owned())
 }
 
-/// An apostrophe inside a word quotes nothing.
+/// Ignores an apostrophe inside a word.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     const QUOTES: [(char, char); 4] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '\'')];
     let mut rest = text;
@@ -125,7 +128,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// As Node.js says it: `EACCES: permission denied, open '/etc/x'`.
+/// Parses the Node.js form: `EACCES: permission denied, open '/etc/x'`.
 fn call_in(line: &str) -> Option<String> {
     let (_, rest) = line.split_once("denied, ").or_else(|| line.split_once("permitted, "))?;
     let call = rest.split([' ', '\'']).next()?;
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_say_when_they_are_refused() {
+    fn refusals_in_common_formats_are_recognised() {
         for (words, path, call) in [
             ("touch: cannot touch '/etc/x': Permission denied", Some("/etc/x"), None),
             (

@@ -1,19 +1,19 @@
-//! How a child's environment is made from the server's own.
+//! Derives a child's environment from the server's.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// The variables that most programs need and that tell little.
+/// Variables that most programs need and that reveal little.
 const CORE: &[&str] = &[
     "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME",
     "USER",
 ];
-/// Names that usually hold a secret.
+/// Names that usually hold secrets.
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
-/// The server's own settings, which may be secrets or point at them, never reach a child. A `*` at the
-/// end stands for any rest.
+/// The server's own settings, which may be secrets or point to them. They never reach a child. A
+/// trailing `*` matches any suffix.
 pub(crate) const OWN_VARIABLES: [&str; 5] =
     ["EXEC_SERVER_*", "OTEL_*", "CODEX_EXEC_SERVER_*", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"];
 
@@ -24,14 +24,14 @@ pub enum Inherit {
     None,
 }
 
-/// What a child inherits, and what it gets besides. Patterns ignore case.
+/// The variables that a child inherits, and the ones added to them. Patterns ignore case.
 #[derive(Debug, Clone)]
 pub struct EnvironmentPolicy {
     pub inherit: Inherit,
     pub ignore_default_excludes: bool,
     pub exclude: Vec<String>,
     pub set: BTreeMap<String, String>,
-    /// When not empty, only these names stay.
+    /// If not empty, only these names remain.
     pub include_only: Vec<String>,
 }
 
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn inheritance() {
+    fn each_mode_inherits_its_variables() {
         assert_eq!(names(&policy(Inherit::All)), ["EDITOR", "HOME", "PATH"]);
         assert_eq!(names(&policy(Inherit::Core)), ["HOME", "PATH"]);
         assert!(names(&policy(Inherit::None)).is_empty());
     }
 
     #[test]
-    fn default_excludes_can_be_ignored_but_our_own_settings_never_leak() {
+    fn default_excludes_can_be_ignored_but_server_settings_never_leak() {
         let policy = EnvironmentPolicy { ignore_default_excludes: true, ..policy(Inherit::All) };
         assert_eq!(names(&policy), ["AWS_SECRET_ACCESS", "EDITOR", "HOME", "PATH", "api_key"]);
     }

@@ -1,4 +1,4 @@
-//! The gate of a managed process, from its plan to the sockets that came with the start.
+//! The gate of a process with a managed network, from its plan to its sockets.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,26 +9,26 @@ use std::sync::Arc;
 use crate::network::gate::{Gate, GateListeners, GateSettings};
 use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
-/// How a program is confined, once that is known.
+/// How to confine a program.
 #[derive(Debug)]
 pub struct Confinement {
     pub plan: Arc<Plan>,
-    /// Of a program with a managed network.
+    /// Only for a program with a managed network.
     pub gate: Option<PlannedGate>,
 }
 
-/// A gate that waits for its process.
+/// A gate whose process has not started yet.
 #[derive(Debug)]
 pub struct PlannedGate {
     pub settings: GateSettings,
-    /// Sockets outside of the process's network namespace, where it has none of its own.
+    /// Sockets outside the process's network namespace, for a process without its own namespace.
     pub listeners: GateListeners,
-    /// Tells programs where the proxies are. A variable that the client has set is kept.
+    /// Tell programs where the proxies are. Variables set by the client take precedence.
     pub variables: Vec<(OsString, OsString)>,
 }
 
 impl PlannedGate {
-    /// `sockets` came with the start, in the order of the plan.
+    /// `sockets` arrived with the start, in the order of the plan.
     pub(super) fn open(self, plan: &Plan, sockets: Vec<OwnedFd>) -> io::Result<Gate> {
         let listeners = match &plan.network_namespace {
             NetworkNamespace::Gated(layout) => listeners_of(layout, sockets)?,
@@ -42,7 +42,7 @@ impl PlannedGate {
 fn listeners_of(layout: &GateSockets, sockets: Vec<OwnedFd>) -> io::Result<GateListeners> {
     let (arrived, expected) = (sockets.len(), layout.list().len());
     if arrived != expected {
-        return Err(io::Error::other(format!("{arrived} of {expected} sockets of a gate arrived")));
+        return Err(io::Error::other(format!("received {arrived} of {expected} gate sockets")));
     }
     let mut sockets = sockets.into_iter();
     let mut next = |is_wanted: bool| if is_wanted { sockets.next() } else { None };

@@ -18,10 +18,10 @@ use super::supervisor::supervise;
 use crate::network::gate::GateSummary;
 use crate::sandbox::SandboxError;
 
-/// Whether the program could be started.
+/// Resolves when the program has started or failed to start.
 pub type StartOutcome = oneshot::Receiver<Result<(), LaunchError>>;
 
-/// Finds out how to confine a program, before it is started.
+/// Determines how to confine a program before it starts.
 pub type ConfinementFuture =
     Pin<Box<dyn Future<Output = Result<Confinement, Arc<SandboxError>>> + Send + 'static>>;
 
@@ -37,14 +37,14 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminate {
     Force,
-    /// TERM to the process group, and after this time KILL to every descendant.
+    /// TERM to the process group, then KILL to every descendant after this time.
     Graceful(Duration),
 }
 
 impl Process {
-    /// Starts a program, once it is known how to sandbox it. The handle works at once: input and orders wait for the program
-    /// to run. Unless its output has ended `timeout` after that moment, the tree is ended: TERM, and
-    /// KILL after [`TIMEOUT_GRACE`].
+    /// Starts a program once its confinement is known. The handle works at once: input and orders
+    /// wait for the program to run. If its output has not ended `timeout` after that, the tree gets
+    /// TERM, and KILL after [`TIMEOUT_GRACE`].
     #[must_use]
     pub fn start(
         launcher: Launcher,
@@ -59,7 +59,7 @@ impl Process {
         };
         let shared = Arc::new(Shared::new(limits, has_stdin));
         let (outcome, started) = oneshot::channel();
-        // Not kept: the task ends by itself when the tree is gone, which dropping the handle causes.
+        // No need to keep the handle: dropping the process ends the tree, and with it the task.
         let task = supervise(Arc::clone(&shared), launcher, command, confining, timeout, outcome);
         tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
@@ -80,24 +80,24 @@ impl Process {
         self.started_at
     }
 
-    /// Queues input. It has effect in the order of the calls; the answer to the client belongs after
-    /// [`Self::accepted`].
+    /// Queues input in call order. Respond to the client only after [`Self::accepted`].
     pub fn offer_input(&self, bytes: Bytes, write_id: Option<&str>) -> Result<Ticket, OfferError> {
         self.shared.stdin.offer(bytes, write_id)
     }
 
-    /// Whether queued input is within the bound of the queue; `None`: not yet.
+    /// Whether the queue has accepted the input; `None` if not decided yet.
     #[must_use]
     pub fn accepted_now(&self, ticket: Ticket) -> Option<Result<(), StdinClosed>> {
         self.shared.stdin.accepted_now(ticket)
     }
 
-    /// Waits until queued input is within the bound of the queue.
+    /// Waits until the queue has accepted the input.
     pub async fn accepted(&self, ticket: Ticket) -> Result<(), StdinClosed> {
         self.shared.stdin.accepted(ticket).await
     }
 
-    /// Ends the input: the pipe is closed after what is queued; a terminal gets an end-of-file key.
+    /// Ends the input: a pipe is closed after the queued bytes; a terminal receives the end-of-file
+    /// key.
     pub fn close_input(&self) -> Result<(), OfferError> {
         const END_OF_TRANSMISSION: Bytes = Bytes::from_static(b"\x04");
         if self.tty {
@@ -109,8 +109,8 @@ impl Process {
         }
     }
 
-    /// Signals the process group; on a terminal, INT and QUIT also reach its foreground group, as the
-    /// keys would. Nothing happens once the process has exited.
+    /// Signals the process group. On a terminal, INT and QUIT also reach the foreground group, as
+    /// the keys would. Does nothing once the process has exited.
     pub fn signal(&self, signal: Signal) {
         if !self.exited() {
             self.shared.order(Order::Signal(signal));
@@ -121,12 +121,12 @@ impl Process {
         self.shared.order(Order::Resize(size));
     }
 
-    /// Ends the whole tree. Says whether the process itself was still running.
+    /// Ends the whole tree. Returns whether the process itself was still running.
     pub fn terminate(&self, how: Terminate) -> bool {
         self.shared.terminate(how)
     }
 
-    /// Ends the whole tree because the server shuts down; the exit record says so.
+    /// Ends the whole tree because the server shuts down. The exit record states the reason.
     pub fn shut_down(&self, how: Terminate) {
         self.shared.terminate_because(EndedBy::Shutdown, how);
     }
@@ -145,18 +145,18 @@ impl Process {
     /// Waits until no descendant is left.
     pub async fn gone(&self) {
         let mut gone = self.shared.gone.subscribe();
-        // The sender lives in `shared`, so this cannot fail while we wait.
+        // The sender lives in `shared`, so this cannot fail during the wait.
         let _ = gone.wait_for(|gone| *gone).await;
     }
 
-    /// What the sandbox seems to have denied to a process that failed.
+    /// The sandbox denial that seems to have made the process fail.
     #[must_use]
     pub fn denial(&self) -> Option<&Denial> {
         self.shared.denial.get()
     }
 
-    /// The traffic and refusals of its gate up to its exit; `None` before that, and without a managed
-    /// network.
+    /// Traffic and refusals of the gate up to the exit; `None` before the exit and without a
+    /// managed network.
     #[must_use]
     pub fn network_use(&self) -> Option<&GateSummary> {
         self.shared.network_use.get()
@@ -167,18 +167,18 @@ impl Process {
         ProcessLocation::of(&self.shared)
     }
 
-    /// Living processes below this one.
+    /// The number of living descendants.
     pub async fn descendants(&self) -> usize {
         let tree = match &*self.shared.phase() {
             Phase::Running { tree, .. } => tree.clone(),
             Phase::Starting { .. } | Phase::Over => return 0,
         };
-        // A keeper that does not answer is not worth the wait.
+        // A count is not worth a long wait for an unresponsive keeper.
         tokio::time::timeout(COUNT_TIMEOUT, tree.descendants()).await.unwrap_or(0)
     }
 }
 
-/// Between TERM and KILL of a process whose deadline has passed.
+/// The time between TERM and KILL after a timeout.
 pub const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -1,28 +1,28 @@
-//! Where sandboxed processes are, for a server that must refuse their connections.
+//! Where sandboxed processes run, for a server that must refuse their connections.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::orders::{Phase, Shared};
 use crate::sandbox::Network;
 
-/// Where a process is while it lives. It does not keep the process alive.
+/// The place of a process while it lives. Does not keep the process alive.
 #[derive(Debug, Clone)]
 pub struct ProcessLocation {
     shared: Weak<Shared>,
     network: Arc<OnceLock<Network>>,
 }
 
-/// Which keeper has a sandboxed tree that has a network.
+/// The keeper of a sandboxed tree with network access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkedTree {
-    /// It has no network, or is gone.
+    /// The tree has no network, or is gone.
     No,
-    /// Its program may run already.
+    /// The program may already be running.
     Starting,
     KeptBy(u32),
-    /// Its keeper has ended. What may be left of it is below this server.
+    /// The keeper has ended. Surviving processes are children of this server.
     Orphaned,
-    /// It runs, and the PID of its keeper is unknown.
+    /// The program runs, but the pid of its keeper is unknown.
     Somewhere,
 }
 
@@ -36,13 +36,13 @@ impl ProcessLocation {
         self.shared.upgrade().is_none_or(|shared| *shared.gone.borrow())
     }
 
-    /// True from before its program runs, and for ever.
+    /// True from before the program runs, and permanently.
     #[must_use]
     pub fn has_network(&self) -> bool {
         matches!(self.network.get(), Some(Network::Enabled | Network::Managed))
     }
 
-    /// Whether the server connects to hosts for it.
+    /// Whether the server connects to hosts on behalf of the process.
     #[must_use]
     pub fn has_gate(&self) -> bool {
         self.network.get() == Some(&Network::Managed)
@@ -65,7 +65,7 @@ impl ProcessLocation {
         }
     }
 
-    /// Waits until its program runs, or will not.
+    /// Waits until the program runs or its start has failed.
     pub async fn decided(&self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut decided = shared.decided.subscribe();

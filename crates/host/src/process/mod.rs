@@ -1,4 +1,4 @@
-//! Processes of this machine: how they start, what they write, how their trees end.
+//! Processes of this machine: start, output, input, limits, and the end of their trees.
 
 mod denial;
 mod environment;

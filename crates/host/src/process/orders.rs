@@ -1,4 +1,5 @@
-//! The state that a process's handle shares with its supervisor: orders, which wait for the tree while it starts, and the outcome.
+//! State shared by a process's handle and its supervisor: orders, queued while the tree starts, and
+//! the outcome.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -18,26 +19,26 @@ pub(super) struct Shared {
     pub(super) log: Log,
     pub(super) stdin: StdinQueue,
     phase: Mutex<Phase>,
-    /// When a graceful end turns into a kill.
+    /// When a graceful termination turns into a kill.
     pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
-    /// Set before the process is ended for it; the first reason counts.
+    /// Why the server ended the process. Set before it does so; the first reason wins.
     pub(super) ended_by: OnceLock<EndedBy>,
-    /// Whether the start has come to an end, good or bad.
+    /// Whether the start has succeeded or failed.
     pub(super) decided: watch::Sender<bool>,
-    /// Whether the last descendant is dead.
+    /// Whether the last descendant has died.
     pub(super) gone: watch::Sender<bool>,
-    /// Of the sandbox, if there is one; set before the program runs.
+    /// The network access of the sandbox; set before the program runs.
     pub(super) network: Arc<OnceLock<Network>>,
     /// Set before the exit is recorded.
     pub(super) denial: OnceLock<Denial>,
-    /// Set before the exit is recorded, if there is a gate.
+    /// Set before the exit is recorded, if the process has a gate.
     pub(super) network_use: OnceLock<GateSummary>,
 }
 
-/// How the tree can be reached.
+/// How to reach the tree.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Orders wait for the tree, in the order they came.
+    /// Orders are queued in order of arrival.
     Starting {
         orders: Vec<Order>,
     },
@@ -56,7 +57,7 @@ pub(super) enum Order {
 }
 
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A start takes milliseconds. More orders than this in that time are a mistake.
+/// A start takes milliseconds. A client that sends more orders in that time is faulty.
 const MAX_EARLY_ORDERS: usize = 1024;
 
 impl Shared {
@@ -81,7 +82,8 @@ impl Shared {
 
     pub(super) fn order(&self, order: Order) {
         match &mut *self.phase() {
-            // Nothing before a kill matters, and a kill is never dropped. It ends the start as well, if that can still be ended.
+            // A kill replaces all earlier orders and is never dropped. It also aborts the start if
+            // still possible.
             Phase::Starting { orders } if matches!(order, Order::Kill) => {
                 *orders = vec![order];
                 self.kill_at.send_replace(Some(tokio::time::Instant::now()));
@@ -92,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Ends the whole tree. Says whether the process itself was still running.
+    /// Ends the whole tree. Returns whether the process itself was still running.
     pub(super) fn terminate(&self, how: Terminate) -> bool {
         let running = !self.exited();
         match how {
@@ -109,7 +111,7 @@ impl Shared {
         running
     }
 
-    /// The same for a reason of the server's own, which the exit record then states.
+    /// Like `terminate`, for a reason of the server that the exit record states.
     pub(super) fn terminate_because(&self, reason: EndedBy, how: Terminate) -> bool {
         if !self.exited() {
             let _ = self.ended_by.set(reason);
@@ -149,7 +151,7 @@ fn carry_out(order: Order, tree: &TreeControl, pty: Option<&PtyMaster>) {
                 tree.signal(signal);
             }
             if let Err(error) = pty.signal_foreground(signal) {
-                tracing::debug!(%error, "cannot signal the foreground of a terminal");
+                tracing::debug!(%error, "cannot signal the foreground process group of a terminal");
             }
         }
         (Order::Signal(signal), _) => tree.signal(signal),

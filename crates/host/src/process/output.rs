@@ -1,4 +1,4 @@
-//! From a child's output to its log: large reads for a flood, and no delay for a keystroke.
+//! Moves a child's output into its log: large reads for bulk output, no delay for a keystroke.
 
 use std::io;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 use super::launch::{OutputPipe, PtyMaster};
 use super::log::{Log, Stream};
 
-/// The largest chunk that the log takes.
+/// The largest chunk that the log accepts.
 const MAX_CHUNK: usize = 256 << 10;
 const MIN_READ: usize = 8 << 10;
 const SMALL_CHUNK: usize = 2 << 10;
-/// A burst of this size is a flood. Its pipe is grown, and not before: unprivileged users have a small
-/// common allowance for large pipes.
+/// A burst of this size counts as a flood. The pipe is grown only then: unprivileged users share a
+/// small quota for large pipes.
 const FLOOD_BYTES: usize = 128 << 10;
 const GROWN_PIPE: usize = 1 << 20;
-/// What is this far apart is not one burst.
+/// A longer pause ends a burst.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
-/// A writer of small pieces would wake us for each of them. In a flood it gets this long to put more
-/// of them into its grown pipe: large chunks cost a fraction, and nobody reads a flood as it comes.
+/// Many small writes would wake the server once each. In a flood the writer gets this long to fill
+/// its grown pipe: large chunks cost a fraction, and a flood is not read interactively.
 const FLOOD_PACE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) enum Source {
     Pty(Arc<PtyMaster>),
 }
 
-/// One of a child's output streams, until it ends.
+/// One output stream of a child.
 #[derive(Debug)]
 pub(super) struct Output {
     stream: Stream,
@@ -41,14 +41,14 @@ pub(super) struct Output {
     ended: bool,
 }
 
-/// What came without a pause.
+/// Output that arrived without a pause.
 #[derive(Debug)]
 struct Burst {
     bytes: usize,
     latest: Instant,
-    /// Whether the pipe was grown; `None`: not tried.
+    /// Whether the pipe was grown; `None` if not tried yet.
     grown: Option<bool>,
-    /// Not to be read before.
+    /// No read before this moment.
     next_read: Option<Instant>,
 }
 
@@ -68,7 +68,8 @@ impl Output {
         self.ended
     }
 
-    /// Waits until there is something to read and room to keep it; for ever once the stream has ended.
+    /// Waits until the stream is readable and the log has room. Never returns once the stream has
+    /// ended.
     pub(super) async fn ready(&self, log: &Log) {
         if self.ended {
             std::future::pending::<()>().await;
@@ -86,7 +87,7 @@ impl Output {
         }
     }
 
-    /// Moves what there is now into the log, as one chunk where it fits.
+    /// Moves the available output into the log, as one chunk if it fits.
     pub(super) async fn transfer(&mut self, log: &Log) {
         if let Some(chunk) = self.gather() {
             log.append_output(self.stream, chunk);
@@ -94,8 +95,8 @@ impl Output {
         }
     }
 
-    /// Moves what is in the kernel's buffer at this moment, while there is room for it. What a
-    /// surviving grandchild writes meanwhile is left for later.
+    /// Moves the bytes that are in the kernel's buffer now, while the log has room. Bytes that a
+    /// surviving grandchild writes meanwhile stay for later.
     pub(super) async fn drain_pending(&mut self, log: &Log) {
         let mut pending = match &self.source {
             Source::Pipe(pipe) => pipe.pending(),
@@ -109,8 +110,8 @@ impl Output {
         }
     }
 
-    /// Nobody of the tree is left: what is not in the buffer now will not come, whoever else may hold
-    /// the other end.
+    /// Drains the buffer after the tree has ended. No more output is coming, even if a process
+    /// outside the tree still holds the other end.
     pub(super) async fn finish(&mut self, log: &Log) {
         while !self.ended {
             log.wait_for_room().await;
@@ -124,7 +125,7 @@ impl Output {
         }
     }
 
-    /// Reads until nothing is left, the stream ends or a chunk is full.
+    /// Reads until the source is empty, the stream ends or a chunk is full.
     fn gather(&mut self) -> Option<Bytes> {
         while !self.ended && self.buffer.len() < MAX_CHUNK {
             self.buffer.reserve(self.read_size.min(MAX_CHUNK - self.buffer.len()));
@@ -138,7 +139,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "output ended by an error");
+                    tracing::warn!(%error, "cannot read output; treating it as ended");
                     self.ended = true;
                 }
             }
@@ -146,7 +147,7 @@ impl Output {
         self.adapt(self.buffer.len());
         match self.buffer.len() {
             0 => None,
-            // Copied, so that a few bytes in the log do not hold a whole read buffer.
+            // Copied, so that a few bytes in the log do not pin a whole read buffer.
             1..SMALL_CHUNK => {
                 let chunk = Bytes::copy_from_slice(&self.buffer);
                 self.buffer.clear();
@@ -156,7 +157,7 @@ impl Output {
         }
     }
 
-    /// The next read asks for about as much as this one got.
+    /// Adjusts the next read size to the size of this read.
     fn adapt(&mut self, got: usize) {
         if got >= self.read_size {
             self.read_size = (self.read_size * 2).min(MAX_CHUNK);
@@ -175,7 +176,7 @@ impl Output {
         burst.next_read = None;
         if burst.bytes >= FLOOD_BYTES {
             let grown = *burst.grown.get_or_insert_with(|| pipe.grow(GROWN_PIPE));
-            // A full chunk came from a writer of large pieces, which need not wait.
+            // A full chunk comes from large writes, which need no delay.
             if grown && got < MAX_CHUNK {
                 burst.next_read = Some(now + FLOOD_PACE);
             }

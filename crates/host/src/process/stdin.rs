@@ -1,12 +1,12 @@
-//! What a client wrote and the child has not read yet.
+//! Input that a client has written and the child has not yet read.
 //!
-//! Bytes are taken in the order they were offered. An offer is *accepted* once it lies within
-//! [`STDIN_QUEUE_BYTES`] of what the child has read; until then its answer waits. As much again may
-//! wait; beyond that an offer is refused, so that a client that never awaits an answer can neither fill
-//! the server's memory nor block its own `terminate` behind its writes.
+//! Offers are taken in order. An offer is *accepted* once it lies within [`STDIN_QUEUE_BYTES`] of
+//! the child's read position; until then its response waits. The same amount may wait beyond that;
+//! further offers are refused, so a client that never awaits responses can neither fill the
+//! server's memory nor block its own `terminate` behind its writes.
 //!
-//! What the child takes at once is written at once, by whoever offers it: a keystroke needs no other
-//! task. The process's own task writes what had to wait.
+//! The task that makes the offer writes as much as the child takes at once: a keystroke needs no
+//! other task. The process's supervisor writes the rest.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 
 use super::launch::{PtyMaster, StdinPipe};
 
-/// How much accepted input a process holds at most.
+/// The most accepted input that a process holds.
 pub const STDIN_QUEUE_BYTES: u64 = 4 << 20;
-/// How many write ids a process remembers.
+/// The number of write ids that a process remembers.
 const REMEMBERED_WRITES: usize = 65_536;
 
 /// The child's standard input.
@@ -52,23 +52,23 @@ impl Sink {
 #[derive(Debug)]
 pub(super) struct StdinQueue {
     state: Mutex<State>,
-    /// Wakes the task that writes what had to wait.
+    /// Wakes the task that writes queued input.
     stuck: Notify,
-    /// Wakes those who wait for their offer to be accepted.
+    /// Wakes tasks that wait for their offer to be accepted.
     progressed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    /// `None` before the child runs and after its input has ended. Dropping it is the end of the input.
+    /// `None` before the child runs and after its input has ended. Dropping it ends the input.
     sink: Option<Arc<Sink>>,
     chunks: VecDeque<Bytes>,
-    /// Bytes offered and bytes written since the start; what lies between is in `chunks`.
+    /// Bytes offered and written since the start; `chunks` holds the difference.
     offered: u64,
     written: u64,
     end: End,
-    /// An offer was refused, and so are those behind it until all that was taken is written: what a
-    /// client sends without awaiting answers must not arrive with a hole in it.
+    /// Set when an offer was refused. Later offers are refused too until the queue is empty: input
+    /// that a client sends without awaiting responses must not arrive with a hole in it.
     refusing: bool,
     writes: RememberedWrites,
 }
@@ -76,12 +76,12 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
-    /// No more offers; what is queued is still written.
+    /// Accepts no more offers; queued input is still written.
     Closing,
     Closed,
 }
 
-/// A place in the input; see [`super::Process::accepted`].
+/// A position in the input; see [`super::Process::accepted`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(u64);
 
@@ -89,12 +89,12 @@ pub struct Ticket(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StdinClosed;
 
-/// Why an offer was not taken.
+/// Why an offer was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
     #[error("standard input is closed")]
     Closed,
-    #[error("standard input is full: {held} bytes wait to be read")]
+    #[error("standard input is full: {held} bytes are waiting to be read")]
     Full { held: u64 },
     #[error("the write id was used before with other bytes")]
     IdReused,
@@ -120,7 +120,7 @@ impl StdinQueue {
     pub(super) fn offer(&self, bytes: Bytes, write_id: Option<&str>) -> Result<Ticket, OfferError> {
         let digests = write_id.map(|id| (digest(id.as_bytes()), digest(&bytes)));
         let mut state = self.lock();
-        // Before anything else: a write that was accepted stays accepted, also after the end.
+        // First of all: an accepted write stays accepted, even after the end of input.
         if let Some((id, bytes)) = &digests
             && let Some(earlier) = state.writes.find(id, bytes)?
         {
@@ -142,7 +142,7 @@ impl StdinQueue {
         }
         if !bytes.is_empty() {
             state.chunks.push_back(bytes);
-            // Behind other chunks it has to wait for them in any case.
+            // Behind other chunks it has to wait anyway.
             if state.chunks.len() == 1 {
                 self.write_now(state);
             }
@@ -162,7 +162,7 @@ impl StdinQueue {
         }
     }
 
-    /// `None`: not yet known.
+    /// Returns `None` while undecided.
     pub(super) fn accepted_now(&self, ticket: Ticket) -> Option<Result<(), StdinClosed>> {
         let state = self.lock();
         if ticket.0 <= state.written + STDIN_QUEUE_BYTES {
@@ -171,7 +171,7 @@ impl StdinQueue {
         (state.end == End::Closed).then_some(Err(StdinClosed))
     }
 
-    /// Ends the input after what is queued. False when it was ended before.
+    /// Ends the input after the queued bytes. Returns false if it had already ended.
     pub(super) fn finish(&self) -> bool {
         let mut state = self.lock();
         if state.end != End::Open {
@@ -182,14 +182,14 @@ impl StdinQueue {
         true
     }
 
-    /// The child runs: what was offered early is written.
+    /// Writes early input now that the child runs.
     pub(super) fn connect(&self, sink: Option<Sink>) {
         let mut state = self.lock();
         state.sink = sink.map(Arc::new);
         self.write_now(state);
     }
 
-    /// Waits until the child can take something that had to wait, and writes it.
+    /// Waits until the child can take queued input, then writes it.
     pub(super) async fn pump(&self) {
         loop {
             let sink = {
@@ -202,7 +202,7 @@ impl StdinQueue {
                     drop(sink);
                     return self.write_now(self.lock());
                 }
-                // One consumer, and `notify_one` leaves a permit: nothing is missed in between.
+                // `notify_one` leaves a permit for the only consumer, so no wakeup is lost.
                 None => self.stuck.notified().await,
             }
         }
@@ -223,7 +223,7 @@ impl StdinQueue {
         }
     }
 
-    /// Nobody will read any more.
+    /// Closes the input: the child reads no more.
     pub(super) fn close(&self) {
         self.lock().close();
         self.progressed.notify_waiters();
@@ -249,7 +249,7 @@ impl State {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::debug!(%error, "input ended");
+                    tracing::debug!(%error, "cannot write input; closing it");
                     return self.close();
                 }
             }
@@ -266,14 +266,14 @@ impl State {
     }
 }
 
-/// The last writes that had an id: 40 bytes each and what a map costs, about 6 MiB when full.
+/// The most recent writes with an id: 40 bytes each plus map overhead, about 6 MiB when full.
 #[derive(Debug, Default)]
 struct RememberedWrites {
     by_id: HashMap<Digest, (Digest, Ticket)>,
     order: VecDeque<Digest>,
 }
 
-/// The first half of a SHA-256: no client can find two ids or two chunks that have the same.
+/// The first half of a SHA-256: clients cannot construct colliding ids or chunks.
 type Digest = [u8; 16];
 
 fn digest(bytes: &[u8]) -> Digest {
@@ -305,7 +305,7 @@ impl RememberedWrites {
 mod tests {
     use super::*;
 
-    /// A child that takes this much.
+    /// Simulates a child that reads `len` bytes.
     fn take(queue: &StdinQueue, mut len: usize) -> Vec<u8> {
         let mut state = queue.lock();
         let mut taken = Vec::new();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_is_bounded_and_answers_wait() {
+    async fn queued_input_is_bounded_and_responses_wait() {
         let queue = StdinQueue::new(true);
         let mebibyte = Bytes::from(vec![0; 1 << 20]);
         let tickets: Vec<_> =
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_waits_hears_of_the_end() {
+    async fn a_waiting_response_fails_when_the_input_ends() {
         let queue = StdinQueue::new(true);
         let large = Bytes::from(vec![0; STDIN_QUEUE_BYTES as usize + 1]);
         let ticket = queue.offer(large, None).unwrap();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_after_what_is_queued() {
+    fn the_input_ends_after_the_queued_bytes() {
         let queue = StdinQueue::new(true);
         queue.offer(Bytes::from_static(b"last"), None).unwrap();
         assert!(queue.finish());

@@ -20,7 +20,7 @@ use super::stdin::Sink;
 use crate::network::gate::Gate;
 use crate::sandbox::Network;
 
-/// Runs until nothing is left of it; what it has written stays in the log.
+/// Runs until the last descendant is gone. The log keeps the output.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     launcher: Launcher,
@@ -66,7 +66,7 @@ pub(super) async fn supervise(
             let mut supervisor = Supervisor::new(Arc::clone(&shared), tree, gate, timeout);
             let supervised = async {
                 supervisor.connect(stdio);
-                // Whoever started it may have gone; the handle's drop then ends the process.
+                // The caller may be gone; dropping the handle then ends the process.
                 let _ = outcome.send(Ok(()));
                 supervisor.run().await;
             };
@@ -88,23 +88,23 @@ struct Supervisor {
     tree: Tree,
     tree_gone: bool,
     outputs: [Option<Output>; 2],
-    /// Serves the tree until nothing of it is left.
+    /// Serves the tree until its last process is gone.
     gate: Option<Gate>,
     started: Instant,
-    /// When the process is ended, unless it is over.
+    /// When to end the process if it is still running.
     deadline: Option<tokio::time::Instant>,
 }
 
 impl Supervisor {
     fn new(shared: Arc<Shared>, tree: Tree, gate: Option<Gate>, timeout: Option<Duration>) -> Self {
         let started = Instant::now();
-        // A deadline that no clock can hold is none.
+        // A timeout beyond the range of the clock means no deadline.
         let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         let outputs = [None, None];
         Self { shared, tree, tree_gone: false, outputs, gate, started, deadline }
     }
 
-    /// Takes the process's streams, and carries out what was ordered before there was a process.
+    /// Connects the process's streams and carries out the orders that arrived during the start.
     fn connect(&mut self, stdio: ChildStdio) {
         let (outputs, input, pty) = match stdio {
             ChildStdio::Pty(master) => {
@@ -137,7 +137,8 @@ impl Supervisor {
                 () = ready(second.as_ref(), &shared.log) => transfer(second, &shared.log).await,
                 () = shared.stdin.pump() => {}
                 () = deadline(&mut kill_at) => {
-                    // Once: a deadline that stays would fire again and again until the tree is gone.
+                    // Only once: otherwise the deadline would fire repeatedly until the tree is
+                    // gone.
                     shared.kill_at.send_replace(None);
                     shared.order(Order::Kill);
                 }
@@ -153,12 +154,12 @@ impl Supervisor {
         }
     }
 
-    /// Closes the log of a process that has lost its way into it. What can be said is said: clients
-    /// wait for the exit, and the process must not outlive it unseen.
+    /// Ends the process and its log after a panic in the supervisor. Clients wait for the exit
+    /// event, and the process must not keep running unobserved.
     async fn end_after_panic(&mut self) {
         let log = &self.shared.log;
-        log.fail("a fault of the server ended the process; the server's log has more".to_owned());
-        // Not as an order: those may still wait for the tree.
+        log.fail("internal server error: the process was killed; see the server's log".to_owned());
+        // Directly, not as an order: orders may still be queued for the tree.
         self.tree.control().kill_all();
         let tree = &mut self.tree;
         let killed = unless_panicked(async {
@@ -176,7 +177,7 @@ impl Supervisor {
             let exit = exit.unwrap_or(ExitRecord::killed(self.started.elapsed()));
             unless_panicked(async { log.append_exit(exit) }).await;
         }
-        // A listener that panicked may do so each time. It is told after the log has changed.
+        // A listener that panicked may panic every time. The log notifies it after it has changed.
         if !progress.closed {
             unless_panicked(async { log.append_closed() }).await;
         }
@@ -212,7 +213,7 @@ impl Supervisor {
         let ending = Ending { code: exit.code, signal: exit.signal };
         let said = self.shared.log.snapshot();
         let denial = denial::recognise(ending, &said, *network == Network::Restricted);
-        // The gate knows for certain what it refused.
+        // The gate's record is certain, unlike the guess from the output.
         let refused = self.shared.network_use.get().and_then(|network| network.refused.first());
         if denial.is_some() || refused.is_some() {
             let denial = Denial { host: refused.cloned(), ..denial.unwrap_or_default() };
@@ -223,7 +224,7 @@ impl Supervisor {
     async fn tree_ended(&mut self) {
         self.tree_gone = true;
         if let Some(gate) = self.gate.take() {
-            // Not kept: it ends by itself, within DRAIN_TIMEOUT.
+            // No need to keep the handle: the task ends within DRAIN_TIMEOUT.
             tokio::spawn(gate.drain());
         }
         self.shared.gone.send_replace(true);
@@ -256,11 +257,11 @@ async fn transfer(output: &mut Option<Output>, log: &Log) {
     }
 }
 
-/// What the future returns; `None` if it panics instead.
+/// Returns the future's output, or `None` if it panics.
 async fn unless_panicked<F: Future>(future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     poll_fn(|context| {
-        // Whatever a panic leaves half done is only looked at to end the process.
+        // State left inconsistent by a panic is only used to end the process.
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
         polled.map_or(std::task::Poll::Ready(None), |poll| poll.map(Some))
     })

@@ -1,7 +1,7 @@
-//! What a program or a file operation may reach, and how this machine is made to keep it to that.
+//! What a program or a file operation may access, and how this machine enforces that.
 //!
-//! A [`Policy`] says which access every path has. It is pure: it knows nothing of the kernel, and it never weakens what was asked
-//! for, since what it cannot express is an error.
+//! A [`Policy`] gives the access of every path. It is pure: it knows nothing of the kernel. It
+//! never weakens a request: a request that it cannot express is an error.
 
 #[cfg(target_os = "linux")]
 mod kernel;

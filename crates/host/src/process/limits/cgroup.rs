@@ -1,15 +1,15 @@
-//! cgroup v2: a group of the server's own, below which each limited tree has a leaf.
+//! cgroup v2: the server's own group, with one leaf below it for each limited tree.
 //!
 //! ```text
-//! own/               delegated to the server: memory, pids and cpu are enabled for what is below
+//! own/               delegated to the server, with memory, pids and cpu enabled for its children
 //! own/exec-server/   the server, the spawner, keepers, and programs without limits
 //! own/process-4711/  the tree of the keeper with that pid
 //! ```
 //!
-//! A cgroup with controllers for its children has no processes itself, so the server moves into a leaf.
-//! [`Delegated::take`] does that in the server, before there are other processes; a [`Leaf`] belongs to a
-//! keeper. Where the server has no such group, a spawner in a scope of the user's service manager
-//! takes that of the scope in the same way, and is there in place of the server.
+//! A cgroup that enables controllers for its children cannot hold processes itself, so the server
+//! moves into a leaf. [`Delegated::take`] does that in the server before it starts other processes.
+//! Each [`Leaf`] belongs to a keeper. A server without a delegated group starts its spawner in a
+//! scope of the user's service manager; the spawner then takes the scope's group in the same way.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,14 +24,14 @@ use super::{Limit, Limits, LimitsHit, TreeUse};
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 const SERVER_LEAF: &str = "exec-server";
 const LEAF_PREFIX: &str = "process-";
-/// In microseconds. The kernel's own default.
+/// In microseconds; the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
-/// The kernel refuses larger numbers.
+/// The kernel rejects larger numbers.
 const MOST_PIDS: u64 = 4_194_303;
-/// How often to try to remove a leaf whose last process is just leaving it.
+/// Attempts to remove a leaf while its last process is exiting.
 const REMOVALS: u32 = 20;
 
-/// A cgroup whose children this server, or its spawner in a scope, makes.
+/// A cgroup in which the server, or its spawner in a scope, creates leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) struct Delegated {
     base: PathBuf,
@@ -46,19 +46,21 @@ pub(in crate::process) enum NoCgroup {
     Root,
     #[error("cgroup {} lacks the controller {missing}", path.display())]
     Controller { path: PathBuf, missing: &'static str },
-    #[error("cgroup {} has other processes than the server", path.display())]
+    #[error("cgroup {} contains processes other than the server", path.display())]
     Shared { path: PathBuf },
-    #[error("cgroup {} is not the server's to change: {source}", path.display())]
+    #[error("cannot modify cgroup {}: {source}", path.display())]
     Denied { path: PathBuf, source: io::Error },
 }
 
 impl Delegated {
-    /// Makes the cgroup of this process the parent of leaves. Must come before this process starts others.
+    /// Makes the cgroup of this process the parent of leaves. Call it before this process starts
+    /// others.
     pub(in crate::process) fn take() -> Result<Self, NoCgroup> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let own = own_group(&groups, &mounts).ok_or(NoCgroup::NotMounted)?;
-        // A second launcher of the same server, or a program that it started without limits.
+        // A second launcher of the same server, or a program that the server started without
+        // limits.
         if own.file_name() == Some(OsStr::new(SERVER_LEAF))
             && let Some(base) = own.parent()
             && missing_controller(&base.join("cgroup.subtree_control")).is_none()
@@ -109,7 +111,8 @@ impl Delegated {
         })
     }
 
-    /// Those of a server that was killed with its keepers. One that is in use cannot be removed.
+    /// Removes leaves of a server that was killed along with its keepers. Leaves in use cannot be
+    /// removed.
     fn remove_abandoned_leaves(&self) {
         for entry in fs::read_dir(&self.base).into_iter().flatten().flatten() {
             if entry.file_name().as_bytes().starts_with(LEAF_PREFIX.as_bytes()) {
@@ -118,7 +121,7 @@ impl Delegated {
         }
     }
 
-    /// Found out by doing it.
+    /// Creates a leaf as a test.
     fn try_out(&self) -> Result<(), NoCgroup> {
         let limits = Limits {
             memory_bytes: Some(1 << 30),
@@ -131,7 +134,7 @@ impl Delegated {
     }
 }
 
-/// The cgroup of one tree. It is removed when this is dropped.
+/// The cgroup of one tree. Dropping it removes the cgroup.
 #[derive(Debug)]
 pub(in crate::process) struct Leaf {
     path: PathBuf,
@@ -141,7 +144,7 @@ pub(in crate::process) struct Leaf {
 impl Leaf {
     pub(in crate::process) fn create(base: &Path, limits: &Limits) -> io::Result<Self> {
         let path = base.join(format!("{LEAF_PREFIX}{}", std::process::id()));
-        // A keeper with this number was killed.
+        // Left by a killed keeper with the same pid.
         let _ = remove_tree(&path);
         fs::create_dir(&path)?;
         let directory = match fs::File::open(&path) {
@@ -160,7 +163,7 @@ impl Leaf {
         if let Some(bytes) = limits.memory_bytes {
             self.write("memory.max", &bytes.min(i64::MAX.cast_unsigned()).to_string())?;
             self.write("memory.oom.group", "1")?;
-            // Swap is memory that the limit would miss. Not every kernel has it.
+            // Swap would bypass the memory limit. Some kernels lack the file.
             match self.write("memory.swap.max", "0") {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -176,7 +179,7 @@ impl Leaf {
         Ok(())
     }
 
-    /// Kills all that is in it, at once. Kernels before 5.14 cannot.
+    /// Kills every process in the cgroup at once. Kernels before 5.14 cannot.
     pub(in crate::process) fn kill(&self) {
         let _ = self.write("cgroup.kill", "1");
     }
@@ -189,7 +192,7 @@ impl Leaf {
         TreeUse { peak_memory_bytes, cpu: Duration::from_micros(micros) }
     }
 
-    /// The limits that the kernel has enforced.
+    /// The limits that the kernel enforced.
     pub(in crate::process) fn hit(&self) -> LimitsHit {
         let mut hit = LimitsHit::default();
         let has = |file, name| self.counter(file, name).is_some_and(|count| count > 0);
@@ -227,7 +230,7 @@ impl AsFd for Leaf {
 impl Drop for Leaf {
     #[expect(
         clippy::disallowed_methods,
-        reason = "no event tells that a zombie has left its cgroup"
+        reason = "no event reports that a zombie has left its cgroup"
     )]
     fn drop(&mut self) {
         for _ in 0..REMOVALS {
@@ -241,7 +244,7 @@ impl Drop for Leaf {
     }
 }
 
-/// A program may have made cgroups below its own.
+/// Removes the cgroup and any cgroups that a program created below it.
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {}
@@ -255,13 +258,13 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// `NAME VALUE` on a line of its own.
+/// Finds a `NAME VALUE` line.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     text.lines().find_map(value)
 }
 
-/// The first of the controllers that the file does not list.
+/// The first controller that the file does not list.
 fn missing_controller(file: &Path) -> Option<&'static str> {
     let listed = fs::read_to_string(file).unwrap_or_default();
     let is_missing = |name: &&&str| !listed.split_whitespace().any(|listed| listed == **name);
@@ -277,11 +280,11 @@ fn own_group(groups: &str, mounts: &[u8]) -> Option<PathBuf> {
         let mut fields = mount.split(' ');
         let (root, mount_point) = (fields.nth(3)?, fields.next()?);
         let is_cgroup2 = file_system.split(' ').next() == Some("cgroup2");
-        // A space in a path is written as an escape, which no sane system has here.
+        // A space in the path would be escaped; such mount points are not supported.
         (is_cgroup2 && !mount_point.contains('\\')).then_some((root, mount_point))
     })?;
     let below = Path::new(group).strip_prefix(root).ok()?;
-    // A group outside of the cgroup namespace is shown with `..`.
+    // A group outside the cgroup namespace is shown with `..`.
     let is_inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     is_inside.then(|| Path::new(mount_point).join(below))
 }

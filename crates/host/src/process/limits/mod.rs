@@ -1,13 +1,14 @@
-//! How much a program and everything it starts may use.
+//! Limits on the resources of a program and all its descendants.
 //!
-//! [`Limits`] are plain values. Which of them hold, and how, depends on the machine; [`LimitsSupport`] says
-//! so. Three mechanisms keep them:
+//! [`Limits`] are plain values. The machine decides which of them hold, and how; [`LimitsSupport`]
+//! reports that. Three mechanisms enforce them:
 //!
-//! * rlimits, which the program gets between fork and exec: open files, file size, core size;
-//! * `cgroup`, a cgroup for the tree: the kernel bounds memory, tasks and processors;
-//! * without one, the keeper looks at its tree (`pace` says how often) and kills it when it is over a limit.
+//! * rlimits, set between fork and exec: open files, file size, core size;
+//! * `cgroup`: a cgroup for the tree, in which the kernel bounds memory, tasks and CPU;
+//! * otherwise the keeper samples its tree (`pace` says how often) and kills it when it exceeds a
+//! limit.
 //!
-//! `oom_score` makes programs the first victims when the machine itself runs out of memory.
+//! `oom_score` makes programs the first victims when the machine runs out of memory.
 
 #[cfg(target_os = "linux")]
 pub(super) mod cgroup;
@@ -21,22 +22,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most that a tree may use. An absent value is no limit.
+/// The most that a tree may use. An absent value means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub memory_bytes: Option<u64>,
-    /// Processes and threads at once.
+    /// Processes and threads combined.
     pub pids: Option<u64>,
     pub cpu_time: Option<Duration>,
-    /// Processors that it may keep busy at once, in thousandths.
+    /// CPUs that the tree may keep busy, in thousandths.
     pub cpu_thousandths: Option<u32>,
-    /// Of each process, like those below.
+    /// Per process, like the limits below.
     pub open_files: Option<u64>,
     pub file_size_bytes: Option<u64>,
     pub core_size_bytes: Option<u64>,
 }
 
-/// The limits whose keeping depends on the machine, or whose hits are recorded.
+/// Limits whose enforcement depends on the machine, or whose hits are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Memory,
@@ -52,7 +53,7 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// Whether any of them is about the whole tree.
+    /// Whether any limit applies to the whole tree.
     pub(super) fn bound_tree(&self) -> bool {
         self.memory_bytes.is_some()
             || self.pids.is_some()
@@ -60,7 +61,7 @@ impl Limits {
             || self.cpu_thousandths.is_some()
     }
 
-    /// Those of the set that `tier` cannot keep.
+    /// The requested limits that `tier` cannot enforce.
     #[must_use]
     pub fn not_enforced(&self, tier: LimitsTier) -> Vec<Limit> {
         let set = [
@@ -87,7 +88,7 @@ pub(super) const ENCODED_LEN: usize = 64;
 
 #[cfg(target_os = "linux")]
 impl Limits {
-    /// For a keeper of the same executable: which are set, then the values.
+    /// Encodes the limits for a keeper of the same executable: a bit set, then the values.
     pub(super) fn encode(&self) -> [u8; ENCODED_LEN] {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let values = [
@@ -131,29 +132,29 @@ impl Limits {
     }
 }
 
-/// How the limits of a tree are kept.
+/// How the limits of a tree are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitsTier {
-    /// By the kernel, in cgroups below the server's own.
+    /// By the kernel, in cgroups below the server's group.
     Cgroup,
     /// By the kernel, in cgroups below a scope of the user's service manager.
     Systemd,
-    /// By the keeper, which looks at the tree now and then.
+    /// By the keeper, which samples the tree.
     Sampling,
-    /// Not at all: there are no keepers, so only each process is limited.
+    /// Per process only: without keepers, limits on a tree are not enforced.
     ProcessOnly,
 }
 
-/// What this machine does about limits, and why not more.
+/// How this machine enforces limits, and the obstacle to a better tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsSupport {
     pub tier: LimitsTier,
-    /// Why there are no cgroups, if there are none.
+    /// Why the server has no cgroups.
     pub obstacle: Option<Arc<str>>,
 }
 
 impl LimitsSupport {
-    /// How to get the kernel to keep limits.
+    /// How to get limits enforced by the kernel.
     pub const REMEDY: &'static str = "run the server in a cgroup v2 of its own that is delegated to its user, \
                                       such as a systemd service with Delegate=yes, or in a login session \
                                       with a systemd user manager";
@@ -183,7 +184,7 @@ impl LimitsHit {
         }
     }
 
-    /// In a fixed order.
+    /// In declaration order.
     pub fn iter(self) -> impl Iterator<Item = Limit> {
         (0..).zip(RECORDED).filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, limit)| limit)
     }
@@ -210,7 +211,7 @@ impl fmt::Debug for LimitsHit {
     }
 }
 
-/// The use of a whole tree that was watched.
+/// Resource use of a whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeUse {
     pub peak_memory_bytes: u64,

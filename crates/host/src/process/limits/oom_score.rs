@@ -1,5 +1,4 @@
-//! Whom the kernel kills when the machine runs out of memory: programs before the processes that look after
-//! them.
+//! OOM scores: when the machine runs out of memory, the kernel kills programs before their keepers.
 
 use std::ffi::CStr;
 use std::fs;
@@ -9,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const OWN: &CStr = c"/proc/self/oom_score_adj";
-/// What a program has more than its keeper.
+/// Added to the keeper's value to get a program's.
 const DIFFERENCE: i32 = 200;
 const HIGHEST: i32 = 1000;
-/// A process that is just being executed still counts as one with the memory of its keeper.
+/// During its exec a process still shares its keeper's non-dumpable memory, so the write is denied.
 const ATTEMPTS: usize = 10;
 
-/// The value for programs, as text; `None` where the system has no such value.
+/// The value for programs, as text; `None` if the system has no OOM scores.
 static OF_PROGRAMS: OnceLock<Option<Text>> = OnceLock::new();
-/// Set by a child in the memory that it shares with its keeper.
+/// Set by a child, in memory that it shares with its keeper.
 static RAISED_BY_CHILD: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +25,7 @@ struct Text {
     len: usize,
 }
 
-/// Reads the own value, from which that of programs follows. Call it before any fork.
+/// Reads the value of this process and derives that of programs. Call it before any fork.
 pub(in crate::process) fn prepare() {
     OF_PROGRAMS.get_or_init(|| {
         let own = fs::read_to_string("/proc/self/oom_score_adj").ok()?;
@@ -34,11 +33,12 @@ pub(in crate::process) fn prepare() {
     });
 }
 
-/// Makes the calling process a program's, if it is allowed to: the memory of a keeper is not dumpable, so
-/// only root may write about a process that shares it, and in a sandbox /proc may be read-only.
+/// Gives the calling process the value of a program, if permitted. A keeper's memory is not
+/// dumpable, so only root may write the value of a process that shares it; in a sandbox, /proc may
+/// be read-only.
 ///
-/// Only system calls on plain values. The kernel gives a process that was started with `CLONE_VFORK` a value of
-/// its own, whose memory it may have.
+/// Makes only system calls on plain values. The kernel gives a `CLONE_VFORK` child its own value
+/// even while it shares its parent's memory.
 pub(in crate::process) fn raise_own() {
     let Some(Some(text)) = OF_PROGRAMS.get() else { return };
     // SAFETY: the path ends with its NUL, and the digits outlive the call.
@@ -52,13 +52,14 @@ pub(in crate::process) fn raise_own() {
     }
 }
 
-/// Whether programs that run are still to be raised.
+/// Whether the keeper still has to raise the value of its program.
 pub(in crate::process) fn is_left_to_keeper() -> bool {
     matches!(OF_PROGRAMS.get(), Some(Some(_))) && !RAISED_BY_CHILD.load(Ordering::Relaxed)
 }
 
-/// Does it for a process that runs. A program goes on without if this fails: it may be another user's.
-#[expect(clippy::disallowed_methods, reason = "no event tells that an exec is complete")]
+/// Raises the value of a running process. Failure is harmless; the process may belong to another
+/// user.
+#[expect(clippy::disallowed_methods, reason = "no event reports that an exec is complete")]
 pub(in crate::process) fn raise(pid: u32) {
     let Some(Some(text)) = OF_PROGRAMS.get() else { return };
     let digits = text.digits.get(..text.len).unwrap_or_default();
@@ -73,8 +74,8 @@ pub(in crate::process) fn raise(pid: u32) {
     }
 }
 
-/// One attempt, for a server that must not wait. The standard library returns from a start only when the program
-/// has been executed.
+/// Makes one attempt, for a server that must not wait. One is enough: the standard library's spawn
+/// returns only after the exec.
 pub(in crate::process) fn raise_once(pid: u32) {
     if let Some(Some(text)) = OF_PROGRAMS.get() {
         let digits = text.digits.get(..text.len).unwrap_or_default();

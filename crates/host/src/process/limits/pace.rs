@@ -1,10 +1,10 @@
-//! How often a keeper looks at its tree: the closer to a limit, the more often. Pure.
+//! How often a keeper samples its tree: the closer to a limit, the more often. Pure.
 
 use std::time::Duration;
 
 use super::{Limit, Limits};
 
-/// What a tree uses at a moment.
+/// The resource use of a tree at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::process) struct Use {
     pub(in crate::process) memory_bytes: u64,
@@ -15,14 +15,14 @@ pub(in crate::process) struct Use {
 
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(250);
-/// A program that touches fresh memory on a few processors is not much faster.
+/// About the fastest that a program touches fresh memory on a few CPUs.
 const BYTES_PER_SECOND: u64 = 4 << 30;
-/// Nor is one that forks.
+/// About the fastest that a program forks.
 const TASKS_PER_SECOND: u64 = 20_000;
-/// A look at a large tree is expensive. The keeper may use a tenth of a processor for it.
+/// Sampling a large tree is expensive. The keeper may spend a tenth of a CPU on it.
 const PAUSE_PER_LOOK: u32 = 9;
 
-/// How long to wait until the next look; `None` if nothing has to be looked at.
+/// The delay until the next sample; `None` if no limit needs sampling.
 pub(in crate::process) fn next_look(
     limits: &Limits,
     usage: &Use,
@@ -39,7 +39,7 @@ pub(in crate::process) fn next_look(
     Some(soonest.clamp(SHORTEST, LONGEST).max(last_took.saturating_mul(PAUSE_PER_LOOK)))
 }
 
-/// The first look: a program can use much in its first moments.
+/// The delay until the first sample. Short: a program can use a lot right after its start.
 pub(in crate::process) const FIRST_LOOK: Duration = SHORTEST;
 
 fn at_rate(headroom: u64, per_second: u64) -> Duration {

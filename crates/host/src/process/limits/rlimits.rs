@@ -1,13 +1,13 @@
-//! The limits that the kernel keeps for each process.
+//! Limits that the kernel enforces per process.
 
 use super::Limits;
 
-/// A keeper that looks at the whole tree is more exact, so this comes a little later.
+/// The keeper samples the whole tree and is more exact, so the rlimit allows a little more.
 const CPU_SLACK_SECONDS: u64 = 1;
 
-/// Lowers the limits of the calling process for good. Never raises one.
+/// Permanently lowers the limits of the calling process. Never raises one.
 ///
-/// Only system calls on plain values: it may be called between fork and exec.
+/// Makes only system calls on plain values, so it may run between fork and exec.
 pub(in crate::process) fn lower_own(limits: &Limits) -> Result<(), i32> {
     let cpu_seconds = limits.cpu_time.map(|time| {
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
@@ -16,7 +16,7 @@ pub(in crate::process) fn lower_own(limits: &Limits) -> Result<(), i32> {
     lower(libc::RLIMIT_CPU, cpu_seconds, cpu_seconds.map(|seconds| seconds.saturating_add(1)))?;
     lower(libc::RLIMIT_FSIZE, limits.file_size_bytes, limits.file_size_bytes)?;
     lower(libc::RLIMIT_CORE, limits.core_size_bytes, limits.core_size_bytes)?;
-    // Last: what comes after the exec is the program's.
+    // Last, so that no earlier step can run out of descriptors.
     lower(libc::RLIMIT_NOFILE, limits.open_files, limits.open_files)
 }
 

@@ -1,4 +1,4 @@
-//! What to do about a mechanism that does not work, on this machine rather than in general.
+//! Remedies for a mechanism that does not work, specific to this machine where possible.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use super::finding::Failure;
 use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// The first ABI of Landlock that suffices without namespaces.
+/// The first Landlock ABI that suffices without namespaces.
 const COMPLETE_LANDLOCK: u32 = 6;
 
-/// `None` when there is nothing to be wished for.
+/// `None` if nothing needs fixing.
 pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, Failure>) -> Option<String> {
     match result {
         Ok(abi) if mechanism == Mechanism::Landlock => {
@@ -39,12 +39,12 @@ fn for_this_machine(mechanism: Mechanism) -> Option<&'static str> {
     }
 }
 
-/// It is installed, and meets what any program would that makes namespaces.
-const REFUSED_BUBBLEWRAP: &str = "let it create namespaces: `sysctl -w user.max_user_namespaces=15000`; where AppArmor restricts \
-     them, a profile for it with `userns,`; in a container or a sandbox, one that does not forbid them; and only root may be able to \
+/// For an installed bubblewrap, which fails where any program that creates namespaces would fail.
+const REFUSED_BUBBLEWRAP: &str = "allow it to create namespaces: `sysctl -w user.max_user_namespaces=15000`; where AppArmor restricts \
+     them, add a profile for it with `userns,`; in a container or sandbox, allow namespaces there; and make sure that only root can \
      change the program";
 
-/// Settings first: a container cannot help where the machine itself says no.
+/// Settings come first: no container option helps if the kernel setting forbids namespaces.
 fn namespaces(
     setting: impl Fn(&str) -> Option<String>,
     is_container: bool,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_what_stands_in_the_way() {
+    fn advice_names_the_obstacle() {
         let restricted = ("kernel/apparmor_restrict_unprivileged_userns", "1");
         let ubuntu = on(&[restricted, ("user/max_user_namespaces", "63000")], false).unwrap();
         assert!(ubuntu.contains("AppArmor") && ubuntu.contains("apt-get install bubblewrap"));
@@ -108,20 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn an_old_landlock_is_worth_a_remark() {
+    fn an_old_landlock_gets_advice() {
         let remedy = |abi: &str| remedy(Mechanism::Landlock, &Ok(abi.to_owned()));
         assert!(remedy("5").unwrap().contains("6.12"));
         assert_eq!(remedy("6"), None);
     }
 
     #[test]
-    fn what_was_turned_off_can_be_turned_on() {
+    fn a_mechanism_that_is_turned_off_can_be_turned_on() {
         let remedy = remedy(Mechanism::Seccomp, &Err(Failure::TurnedOff)).unwrap();
         assert!(remedy.contains(WITHOUT_VARIABLE));
     }
 
     #[test]
-    fn what_is_installed_is_not_to_be_installed() {
+    fn an_installed_program_is_not_to_be_installed() {
         let remedy = |failure| remedy(Mechanism::Bubblewrap, &Err(failure)).unwrap();
         assert!(remedy(Failure::NotInstalled).contains("apt-get install bubblewrap"));
         let refused = remedy(Failure::Refused("Creating new namespace failed".to_owned()));

@@ -1,4 +1,4 @@
-//! Bubblewrap: where it may be, and whether it can do here what we would ask of it.
+//! Finds bubblewrap and tests whether it can do here what a sandbox needs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,19 +10,21 @@ use super::finding::{Failure, WITH_NETWORK, WITH_PROC, WITH_ROUTES};
 use super::trial::TIMEOUT_SECONDS;
 use super::{INSIDE_NETWORK_ARG, PROBE_ARG};
 
-/// Never from `PATH`: a request could have put its own program there, and this one runs outside of every sandbox.
+/// Never taken from `PATH`: a request could have put its own program there, and this one runs
+/// outside every sandbox.
 const PLACES: [&str; 4] =
     ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// What it may be able to do besides, and the options for that.
+/// Optional abilities, and the options that test them.
 const EXTRAS: [(&str, &[&str]); 2] =
     [(WITH_PROC, &["--proc", "/proc"]), (WITH_NETWORK, &["--unshare-net"])];
 
-/// With these, the process inside can lead every address to a gate.
+/// With these, the process inside can route every address to a gate.
 const WITH_CAPABILITIES: &[&str] =
     &["--unshare-net", "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"];
 
-/// Its path, its version and the extras that work, after it has made namespaces and a read-only mount and run a program in them.
+/// Its path, its version and the extras that work. It must create namespaces and a read-only mount
+/// and run a program in them.
 pub(super) fn attempt() -> Result<String, Failure> {
     let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
         return Err(Failure::NotInstalled);
@@ -41,7 +43,7 @@ fn use_it(place: &str) -> Result<String, String> {
     Ok(words.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether this executable can use a managed network inside.
+/// Whether this executable can use a managed network inside bubblewrap.
 fn leads_to_gate(place: &str) -> bool {
     let Ok(executable) = std::env::current_exe() else { return false };
     let Some(executable) = executable.to_str() else { return false };
@@ -50,7 +52,7 @@ fn leads_to_gate(place: &str) -> bool {
 }
 
 fn run(place: &str, options: &[&str]) -> Result<String, String> {
-    // The one program that is certainly there.
+    // Bubblewrap itself: the one program that certainly exists.
     run_for(TIMEOUT_SECONDS, place, options, &[place, "--version"])
 }
 
@@ -62,8 +64,8 @@ fn run_for(
 ) -> Result<String, String> {
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = std::process::Command::new(place);
-    // SAFETY: plain system calls, which may be made between fork and exec. An alarm stays set for the new program, and whoever
-    // started us may have had the signal ignored.
+    // SAFETY: plain system calls, allowed between fork and exec. The alarm survives the exec. The
+    // signal is reset because the parent may have had it ignored.
     unsafe {
         command.pre_exec(move || {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
@@ -85,7 +87,7 @@ fn run_for(
         .output()
         .map_err(|error| format!("{place}: {error}"))?;
     if output.status.signal() == Some(libc::SIGALRM) {
-        return Err(format!("{place}: it did not end"));
+        return Err(format!("{place}: timed out"));
     }
     if !output.status.success() {
         return Err(format!("{place}: {}", first_line(&output.stderr)));
@@ -94,7 +96,7 @@ fn run_for(
     Ok(version.replace(' ', "-"))
 }
 
-/// Whoever can replace it decides what our sandboxes are worth.
+/// Anyone who can replace the program can break every sandbox.
 fn check_owner(place: &Path) -> Result<(), String> {
     let metadata = fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
     let trustworthy = metadata.is_file() && metadata.uid() == 0 && metadata.mode() & 0o022 == 0;
@@ -106,7 +108,7 @@ fn check_owner(place: &Path) -> Result<(), String> {
 }
 
 fn first_line(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).lines().next().unwrap_or("it said nothing").to_owned()
+    String::from_utf8_lossy(bytes).lines().next().unwrap_or("no output").to_owned()
 }
 
 #[cfg(test)]
@@ -116,12 +118,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_hangs_is_given_up() {
+    fn a_bubblewrap_that_hangs_times_out() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("bwrap");
         fs::write(&place, "#!/bin/sh\nexec sleep 1000000\n").unwrap();
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
         let error = run_for(1, place.to_str().unwrap(), &[], &["true"]).unwrap_err();
-        assert!(error.ends_with("it did not end"), "{error}");
+        assert!(error.ends_with("timed out"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What was found out about each mechanism, as lines between two processes and as words for people.
+//! The result of each probe, as lines between two processes and as text for people.
 
 use std::fmt;
 use std::io;
@@ -9,32 +9,32 @@ use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// What is said of a bubblewrap that can give its namespaces a `/proc` of their own, no network, or
-/// one whose routes can be set.
+/// Extras of a bubblewrap: a `/proc` for its namespaces, a namespace without network, or one whose
+/// routes can be set.
 pub(super) const WITH_PROC: &str = "proc";
 pub(super) const WITH_NETWORK: &str = "network";
 pub(super) const WITH_ROUTES: &str = "routes";
 
-/// One for each mechanism of this operating system, in their order.
+/// One outcome per mechanism of this operating system, in the order of [`Mechanism::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
     outcomes: Vec<Outcome>,
 }
 
-/// For somebody who wants to know what to do.
+/// A probe result with its remedy, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub mechanism: Mechanism,
     pub works: bool,
-    /// Which version it is, or what went wrong.
+    /// The version, or the reason for the failure.
     pub detail: String,
     pub gives: &'static str,
-    /// How to get it, or more of it.
+    /// How to get the mechanism, or a more complete version of it.
     pub remedy: Option<String>,
 }
 
-/// What came of using a mechanism: its version or place, or why it does not work. Of bubblewrap: path, version, and what it can do
-/// besides.
+/// The result of using a mechanism: its version or path, or why it does not work. For bubblewrap:
+/// path, version and extras.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) mechanism: Mechanism,
@@ -45,7 +45,7 @@ pub(super) struct Outcome {
 pub(super) enum Failure {
     TurnedOff,
     NotInstalled,
-    /// In the words of whoever refused it.
+    /// The reason as the kernel or the program gave it.
     Refused(String),
 }
 
@@ -72,7 +72,7 @@ impl Findings {
         let works = |mechanism| value(mechanism).is_some();
         let bubblewrap: Vec<_> = value(Mechanism::Bubblewrap).unwrap_or("").split(' ').collect();
         let user_namespace = works(Mechanism::UserNamespace);
-        // Of the namespaces that a sandbox would be in, whoever makes them.
+        // A sandbox uses its own namespaces if it can, otherwise those of bubblewrap.
         let of_namespaces = |mechanism, extra| {
             if user_namespace { works(mechanism) } else { bubblewrap.contains(&extra) }
         };
@@ -94,10 +94,11 @@ impl Findings {
         self.outcomes.iter().filter(is_off).map(|outcome| outcome.mechanism)
     }
 
-    /// Anything but exactly one line for each mechanism is not from a probe of ours, and nothing is built on it.
+    /// Accepts exactly one line per mechanism. Any other output does not come from this probe.
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let foreign =
-            || io::Error::new(io::ErrorKind::InvalidData, "the probe said what it never says");
+        let foreign = || {
+            io::Error::new(io::ErrorKind::InvalidData, "unexpected output from the sandbox probe")
+        };
         let text = str::from_utf8(bytes).map_err(|_| foreign())?;
         let outcomes: Vec<_> =
             text.lines().map(Outcome::decode).collect::<Option<_>>().ok_or_else(foreign)?;
@@ -123,7 +124,7 @@ impl Outcome {
         Finding { mechanism, works, detail, gives: mechanism.gives(), remedy }
     }
 
-    /// A line for each: name, how it went, and the rest, with tabs between.
+    /// One line per mechanism: name, result and detail, separated by tabs.
     pub(super) fn encode_all(outcomes: &[Self]) -> Vec<u8> {
         let mut text = String::new();
         for Self { mechanism, result } in outcomes {

@@ -1,4 +1,4 @@
-//! Each mechanism of Linux, used once.
+//! Uses each Linux mechanism once.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use crate::sandbox::report::mechanism::Mechanism;
 use crate::sandbox::setup::lockdown::Lockdown;
 use crate::sandbox::setup::{gate_sockets, local_routes, mount_call, namespaces};
 
-/// Its version or place if it works, else why not. Only for a process with one thread.
+/// Its version or path if it works, otherwise the reason. The process must have only one thread.
 pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
     let run = match mechanism {
         Mechanism::Landlock => try_landlock,
@@ -33,7 +33,7 @@ pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
         Mechanism::Bubblewrap => return bubblewrap::attempt(),
         Mechanism::Seatbelt => return Err(Failure::NotInstalled),
     };
-    // SAFETY: the probe is a process of its own, without threads.
+    // SAFETY: the probe is a separate process with a single thread.
     unsafe { try_in_child(run) }.map_err(Failure::Refused)
 }
 
@@ -87,11 +87,11 @@ fn filter_only(sockets: Sockets, attributes: AttributeChanges) -> Plan {
     }
 }
 
-/// With all that a sandbox needs of it: a directory in it becomes read-only.
+/// Tests all that a sandbox needs: a directory in the namespace becomes read-only.
 fn try_user_namespace() -> Result<String, Failed> {
     enter_namespaces()?;
     let place = ["/usr", "/etc", "/"].into_iter().find_map(|path| open_directory(path).ok());
-    let place = place.ok_or_else(|| Failed::new("open", "there is no directory to try it with"))?;
+    let place = place.ok_or_else(|| Failed::new("open", "no directory to test with"))?;
     let copy = mount_call::clone_tree(&place).step("open_tree")?;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
     mount_call::set_attributes(&copy, read_only).step("mount_setattr")?;
@@ -113,8 +113,8 @@ fn try_managed_network() -> Result<String, Failed> {
     use_managed_network()
 }
 
-/// In a new network namespace. A connection to an arbitrary address reaches a listener here, which
-/// learns the address; a prohibited address is refused.
+/// Runs in a new network namespace. A connection to an arbitrary address must reach the listener,
+/// which learns that address. A prohibited address must be refused.
 pub(super) fn use_managed_network() -> Result<String, Failed> {
     const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 443);
     local_routes::route_everything_to_loopback().step("routes")?;
@@ -127,7 +127,7 @@ pub(super) fn use_managed_network() -> Result<String, Failed> {
     let (accepted, _) = listener.accept().step("accept")?;
     let destination = accepted.local_addr().step("getsockname")?;
     if destination.ip().to_canonical() != ELSEWHERE.ip() {
-        return Err(Failed::new("getsockname", format_args!("it says {destination}")));
+        return Err(Failed::new("getsockname", format_args!("unexpected address {destination}")));
     }
     match TcpStream::connect((PROHIBITED_V4.0, ELSEWHERE.port())) {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(String::new()),
@@ -147,14 +147,18 @@ fn try_fresh_proc() -> Result<String, Failed> {
         mount_call::attach(&fresh, &place).step("move_mount")?;
         match fs::read_link("/proc/self").step("readlink /proc/self")?.to_str() {
             Some("1") => Ok(String::new()),
-            _ => Err(Failed::new("readlink /proc/self", "it shows processes outside")),
+            _ => Err(Failed::new(
+                "readlink /proc/self",
+                "processes outside the namespace are visible",
+            )),
         }
     };
-    // SAFETY: still without threads. The child is the first process of the new PID namespace.
+    // SAFETY: the process is still single-threaded. The child is the first process of the new PID
+    // namespace.
     unsafe { try_in_child(mount_proc) }.map_err(|reason| Failed::new("in the namespace", reason))
 }
 
-/// As a keeper does it.
+/// Enters namespaces the way a keeper does.
 fn enter_namespaces() -> Result<(), Failed> {
     namespaces::enter(false).step("new namespaces")?;
     let root = open_directory("/").step("open /")?;

@@ -1,8 +1,9 @@
-//! What this machine can enforce, found out by doing it.
+//! Finds out what this machine can enforce by trying it.
 //!
-//! A mechanism that is compiled in, mounted or installed may still be forbidden, by a container, a security module or a setting, so
-//! each is really used, in a forked child of a process without threads: our own executable in a hidden mode, [`PROBE_ARG`].
-//! [`Capabilities::ask`] starts it and reads what it prints.
+//! A mechanism that is compiled in, mounted or installed may still be forbidden by a container, a
+//! security module or a setting. So the probe really uses each one, in a forked child of a
+//! single-threaded process: this executable in a hidden mode, [`PROBE_ARG`]. [`Capabilities::ask`]
+//! starts it and reads its output.
 
 mod advice;
 #[cfg(target_os = "linux")]
@@ -26,19 +27,19 @@ use crate::sandbox::report::capabilities::Capabilities;
 use finding::{Failure, Outcome};
 use without::Without;
 
-/// The first argument that asks an executable to probe.
+/// The first argument that makes an executable probe.
 pub const PROBE_ARG: &str = "__sandbox-probe";
 
 impl Capabilities {
-    /// Has `executable` probe; its `main` has to call [`run_probe`] when its first argument is [`PROBE_ARG`]. Blocks for some
-    /// milliseconds.
+    /// Runs the probe in `executable`, whose `main` must call [`run_probe`] when its first argument
+    /// is [`PROBE_ARG`]. Blocks for some milliseconds.
     pub fn ask(executable: &Path) -> io::Result<Findings> {
         let without = std::env::var_os(WITHOUT_VARIABLE);
         Self::ask_without(executable, without.as_deref())
     }
 
     fn ask_without(executable: &Path, without: Option<&OsStr>) -> io::Result<Findings> {
-        // Here, too, so that whoever made a mistake is told.
+        // Parsed here as well, so that a mistake is reported.
         Without::parse(without)?;
         #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
         let mut command = std::process::Command::new(executable);
@@ -57,11 +58,13 @@ impl Capabilities {
     }
 }
 
-/// The second argument of the hidden mode that makes it use a network namespace it was put into.
+/// The second argument of the hidden mode. The process then tests the network namespace that it was
+/// started in.
 #[cfg(target_os = "linux")]
 const INSIDE_NETWORK_ARG: &str = "network";
 
-/// Probes and prints. Call it first thing in `main`, before any thread exists, when the first argument is [`PROBE_ARG`].
+/// Probes and prints. Call this first in `main`, before any thread exists, when the first argument
+/// is [`PROBE_ARG`].
 pub fn run_probe() -> ExitCode {
     #[cfg(target_os = "linux")]
     if std::env::args_os().nth(2).is_some_and(|argument| argument == INSIDE_NETWORK_ARG) {
@@ -95,7 +98,8 @@ fn probe(without: &Without) -> Vec<Outcome> {
 #[cfg(target_os = "linux")]
 use linux::attempt;
 
-/// Seatbelt is part of every macOS, but nothing is started with it yet: whoever relied on it would rely on nothing.
+/// Every macOS has Seatbelt, but the server does not start programs with it yet, so it must not be
+/// reported as available.
 #[cfg(not(target_os = "linux"))]
 fn attempt(mechanism: super::Mechanism) -> Result<String, Failure> {
     Err(Failure::Refused(format!("programs are not yet started with {mechanism}")))

@@ -1,4 +1,5 @@
-//! What is said between the two processes. That the probes work is shown by `tests/probe.rs`, which has no threads.
+//! The encoding between the two processes. `tests/probe.rs`, which has no threads, tests the
+//! probes.
 
 use std::ffi::OsStr;
 
@@ -49,7 +50,7 @@ fn findings_become_capabilities() {
 }
 
 #[test]
-fn what_was_turned_off_is_known_to_be() {
+fn mechanisms_that_are_turned_off_are_listed() {
     let found = decode(&outcomes(|_| Err(Failure::TurnedOff))).unwrap();
     assert_eq!(found.capabilities().turned_off, Mechanism::ALL);
     assert!(found.list().iter().all(|finding| finding.detail.contains(WITHOUT_VARIABLE)));
@@ -68,7 +69,7 @@ fn a_reason_stays_on_its_line() {
 }
 
 #[test]
-fn what_is_not_a_whole_answer_is_none() {
+fn incomplete_or_foreign_output_is_an_error() {
     let whole = Outcome::encode_all(&outcomes(|_| Ok("1".to_owned())));
     assert!(Findings::decode(&whole).is_ok());
     assert!(Findings::decode(b"").is_err());
@@ -82,7 +83,7 @@ fn what_is_not_a_whole_answer_is_none() {
 }
 
 #[test]
-fn an_operator_can_do_without() {
+fn an_operator_can_turn_mechanisms_off() {
     let without = |value: &str| Without::parse(Some(OsStr::new(value)));
     let some = without(" namespaces, bubblewrap,").unwrap();
     for mechanism in [

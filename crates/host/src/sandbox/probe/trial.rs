@@ -1,4 +1,4 @@
-//! Something done for good, in a child that is thrown away.
+//! Runs an irreversible operation in a child that is thrown away.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -9,29 +9,30 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use crate::sandbox::kernel::landlock::LandlockError;
 use crate::sandbox::report::step::StepFailure;
 
-/// Longer than any trial takes, so that one that hangs does not hang its caller.
+/// Longer than any trial takes. Keeps a hanging trial from hanging its caller.
 pub(super) const TIMEOUT_SECONDS: u32 = 10;
 
-/// Runs `run` in a child and returns what it says.
+/// Runs `run` in a child and returns its result.
 ///
 /// # Safety
-/// The process has one thread, so the child may go on as ordinary code.
+/// The process must have only one thread, so that the child may run ordinary code.
 pub(super) unsafe fn try_in_child(
     run: impl FnOnce() -> Result<String, Failed>,
 ) -> Result<String, String> {
     let (ours, theirs) = io::pipe().map_err(|error| error.to_string())?;
-    // SAFETY: the caller says that there are no other threads.
+    // SAFETY: the caller guarantees that no other thread exists.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(format!("fork: {}", io::Error::last_os_error())),
         0 => {
             drop(ours);
-            // SAFETY: plain system calls; whoever started us may have had the signal ignored.
+            // SAFETY: plain system calls. The signal is reset because the parent may have had it
+            // ignored.
             unsafe {
                 libc::signal(libc::SIGALRM, libc::SIG_DFL);
                 libc::alarm(TIMEOUT_SECONDS);
             }
             report(run(), theirs);
-            // SAFETY: ends the child; what is the parent's must not be tidied up here.
+            // SAFETY: ends the child without running the parent's cleanup.
             unsafe { libc::_exit(0) }
         }
         child => child,
@@ -43,19 +44,19 @@ pub(super) unsafe fn try_in_child(
         Some(status) => {
             return Err(match status.terminating_signal() {
                 Some(signal) => format!("the attempt was killed by signal {signal}"),
-                None => "the attempt did not end".to_owned(),
+                None => "the attempt did not exit".to_owned(),
             });
         }
-        None => return Err("the attempt was lost".to_owned()),
+        None => return Err("cannot wait for the attempt".to_owned()),
     }
     match (said.strip_prefix('+'), said.strip_prefix('-')) {
         (Some(value), _) => Ok(value.to_owned()),
         (_, Some(reason)) => Err(reason.to_owned()),
-        _ => Err("the attempt said nothing".to_owned()),
+        _ => Err("the attempt reported nothing".to_owned()),
     }
 }
 
-/// Which step failed, and how.
+/// The step that failed, and why.
 #[derive(Debug)]
 pub(super) struct Failed {
     step: &'static str,
@@ -79,7 +80,7 @@ impl<T, E: Reason> Step<T> for Result<T, E> {
     }
 }
 
-/// What the kernel said, without the names of our own layers.
+/// The kernel's reason, without the names of inner layers.
 pub(super) trait Reason {
     fn reason(&self) -> String;
 }
@@ -116,7 +117,7 @@ fn report(result: Result<String, Failed>, mut to: io::PipeWriter) {
         Ok(value) => format!("+{value}"),
         Err(Failed { step, reason }) => format!("-{step}: {reason}"),
     };
-    // Whoever hears nothing takes it for a failure.
+    // The parent treats a missing report as a failure.
     let _ = to.write_all(text.as_bytes());
 }
 

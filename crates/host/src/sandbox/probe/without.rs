@@ -5,12 +5,12 @@ use std::io;
 
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// Names of mechanisms with commas between: `namespaces`, `bubblewrap`, `landlock`, `seccomp`. It can only take away, so that
-/// another tier is used or a request is refused.
+/// Comma-separated mechanisms: `namespaces`, `bubblewrap`, `landlock`, `seccomp`. The variable can
+/// only remove mechanisms: the server then uses another tier or refuses the request.
 pub const WITHOUT_VARIABLE: &str = "EXEC_SERVER_SANDBOX_WITHOUT";
 
 impl Mechanism {
-    /// Whether the operator wants to do without it. Unlike a probe this says nothing about the machine.
+    /// Whether the operator turned it off. Unlike a probe, this says nothing about the machine.
     pub(crate) fn is_turned_off(self) -> io::Result<bool> {
         let without = Without::parse(std::env::var_os(WITHOUT_VARIABLE).as_deref())?;
         Ok(without.contains(self))
@@ -21,7 +21,7 @@ impl Mechanism {
 pub(super) struct Without(Vec<Mechanism>);
 
 impl Without {
-    /// An unknown name is an error: whoever wrote it believes that something is off.
+    /// An unknown name is an error: the operator believes that something is turned off.
     pub(super) fn parse(value: Option<&OsStr>) -> io::Result<Self> {
         let mut mechanisms = Vec::new();
         let value = value.unwrap_or_default().to_string_lossy();
@@ -38,7 +38,7 @@ impl Without {
                 "seccomp" => &[Mechanism::Seccomp],
                 _ => {
                     let message = format!(
-                        "{WITHOUT_VARIABLE} names {name:?}; it knows namespaces, bubblewrap, landlock and seccomp"
+                        "unknown mechanism {name:?} in {WITHOUT_VARIABLE}; known: namespaces, bubblewrap, landlock, seccomp"
                     );
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
                 }

@@ -1,9 +1,9 @@
-//! What is really enforced on a process, for whoever started it.
+//! The mechanisms in force for a process, as reported to its client.
 
-/// The mechanisms that hold one process. What is not here is not claimed.
+/// The mechanisms that restrict one process. A mechanism that is not listed is not claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Enforcement {
-    /// The ABI of Landlock that is used.
+    /// The Landlock ABI in use.
     pub landlock: Option<u32>,
     pub seccomp: bool,
     pub pid_namespace: bool,
@@ -22,7 +22,6 @@ pub enum NetworkEnforcement {
     NoNetwork,
     /// Every connection of every program goes through the gate.
     Transparent,
-    /// Programs can only connect to the proxies of the gate, and to other hosts at the ports of
-    /// these.
+    /// Programs can connect only to the proxies of the gate, and to other hosts on the same ports.
     ProxyOnly,
 }

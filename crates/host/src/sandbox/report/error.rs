@@ -3,16 +3,16 @@ use std::path::PathBuf;
 
 use crate::sandbox::{PlanError, PolicyError, WriteHistoryError};
 
-/// Why a sandbox that was asked for cannot be had.
+/// Why a requested sandbox cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error(transparent)]
     Plan(#[from] PlanError),
-    #[error("cannot find out what this machine can enforce: {source}")]
+    #[error("cannot probe the sandbox mechanisms of this machine: {source}")]
     Probe { source: io::Error },
-    #[error("this server is part of a program that does not offer the means to sandbox processes")]
+    #[error("this server is embedded in a program that cannot sandbox processes")]
     NoProbe,
     #[error("cannot open the network gate: {source}")]
     Gate { source: io::Error },
@@ -20,16 +20,14 @@ pub enum SandboxError {
         "managedNetwork.loopbackPorts needs a network namespace, which this machine does not have"
     )]
     LoopbackPorts,
-    #[error("no thread could be started to find out what this machine can enforce")]
+    #[error("cannot start a thread to probe the sandbox mechanisms of this machine")]
     NoThread,
-    #[error("the sandbox does not allow the working directory {} to be read", path.display())]
+    #[error("the sandbox does not allow reading the working directory {}", path.display())]
     WorkingDirectory { path: PathBuf },
-    #[error(
-        "the server's working directory, which requests may write to, cannot be found: {source}"
-    )]
+    #[error("cannot find the server's working directory, which requests may write to: {source}")]
     NoWorkspace { source: io::Error },
     #[error(
-        "it cannot be recorded what sandboxes were allowed to write, which later ones rely on: {0}"
+        "cannot record the writable directories of this sandbox, which later sandboxes rely on: {0}"
     )]
     NotRecorded(#[from] WriteHistoryError),
 }

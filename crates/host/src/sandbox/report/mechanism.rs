@@ -1,6 +1,6 @@
-//! The mechanisms of enforcement: their names, what each is good for, and how a host comes by it.
+//! The enforcement mechanisms: their names, purpose and remedies.
 //!
-//! Only words: what a machine really has is found by `probe`.
+//! Only text. `probe` finds out which ones a machine has.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// All of this operating system.
+    /// The mechanisms of this operating system.
     pub const ALL: &'static [Self] = if cfg!(target_os = "linux") {
         &[
             Self::Landlock,
@@ -49,7 +49,7 @@ impl Mechanism {
         }
     }
 
-    /// What a sandbox cannot do without it.
+    /// The protection that a sandbox lacks without it.
     pub const fn gives(self) -> &'static str {
         match self {
             Self::Landlock => "only what the policy grants can be read and written",
@@ -71,7 +71,7 @@ impl Mechanism {
         }
     }
 
-    /// What to do when it is missing, if nothing more is known about the machine.
+    /// How to get it if nothing more is known about the machine.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Landlock => {

@@ -1,4 +1,5 @@
-//! What callers learn: the mechanisms of this machine, those that hold a process, and the step that failed.
+//! Reports to callers: the mechanisms of this machine, those that restrict a process, and the step
+//! that failed.
 
 pub(super) mod capabilities;
 pub(super) mod enforcement;

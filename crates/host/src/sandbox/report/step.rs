@@ -1,20 +1,22 @@
-//! The steps by which a process is confined, as they are named when one of them fails.
+//! The steps that confine a process, with their names for error messages.
 //!
-//! Nothing runs in a sandbox that is half put up: the first step that fails ends the start, and it is what the caller learns.
+//! Nothing runs in an incomplete sandbox: the first failed step aborts the start and is reported to
+//! the caller.
 
 use std::fmt;
 
-/// One step. Those that belong to one mount of the plan carry its place in [`Plan::mounts`](crate::sandbox::Plan).
+/// One step. Steps for one mount of the plan carry its index in
+/// [`Plan::mounts`](crate::sandbox::Plan).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxStep {
-    /// The keeper could not read the plan, or it is for another system.
+    /// The keeper could not read the plan, or the plan is for another system.
     Plan,
     Placeholder {
         mount: u32,
     },
     Namespaces,
     IdMaps,
-    /// Leading every address of a managed process to its gate.
+    /// Routing every address of a managed process to its gate.
     Routes,
     /// Binding the sockets of the gate.
     GateSockets,
@@ -30,15 +32,15 @@ pub enum SandboxStep {
     NoNewPrivileges,
     Seccomp,
     Bubblewrap,
-    /// Bubblewrap ended before it came to the program. What it said went to where the program would have said it.
+    /// Bubblewrap ended before it started the program. Its messages went to the program's stderr.
     BubblewrapEnded {
-        /// As a shell has it.
+        /// As in a shell.
         code: u32,
     },
 }
 
 impl SandboxStep {
-    /// Which mount of the plan it was about.
+    /// The mount of the plan that the step belongs to.
     pub fn mount(self) -> Option<usize> {
         match self {
             Self::Placeholder { mount } | Self::Mount { mount } => usize::try_from(mount).ok(),
@@ -122,11 +124,11 @@ pub(crate) struct StepFailure {
     pub(crate) errno: i32,
 }
 
-/// How many bytes [`to_bytes`] makes.
+/// The length of the result of [`to_bytes`].
 #[cfg(target_os = "linux")]
 pub(crate) const FAILURE_LEN: usize = 12;
 
-/// A failed step, in its two numbers, and its errno, for the process that waits for it.
+/// Encodes a failed step, as its two numbers, and its errno for the waiting process.
 #[cfg(target_os = "linux")]
 pub(crate) fn to_bytes([number, detail]: [u32; 2], errno: i32) -> [u8; FAILURE_LEN] {
     let mut bytes = [0; FAILURE_LEN];
