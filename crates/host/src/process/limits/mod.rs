@@ -6,7 +6,7 @@
 //! * rlimits, set between fork and exec: open files, file size, core size;
 //! * `cgroup`: a cgroup for the tree, in which the kernel bounds memory, tasks and CPU;
 //! * otherwise the keeper samples its tree (`pace` says how often) and kills it when it exceeds a
-//! limit.
+//!   limit.
 //!
 //! `oom_score` makes programs the first victims when the machine runs out of memory.
 
