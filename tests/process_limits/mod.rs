@@ -175,6 +175,7 @@ fn a_service_manager_that_does_not_answer_changes_only_the_tier() {
     let limited = run(&["run", "--limit", "pids=50", "--", "echo", "limited"]);
     assert_eq!((limited.code, limited.stdout.as_str()), (Some(0), "limited\n"), "{limited:?}");
     let doctor = run(&["doctor", "--json"]).stdout;
-    let said = ["tier cgroup", "systemd-run made no scope", "systemd-run is not installed"];
+    let said =
+        ["tier cgroup", "systemd-run failed to create a scope", "systemd-run is not installed"];
     assert!(said.iter().any(|text| doctor.contains(text)), "{doctor}");
 }

@@ -1,4 +1,4 @@
-//! What to start, exactly: nothing is inherited and nothing is added.
+//! The exact description of a start: nothing is inherited and nothing is added.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -15,26 +15,26 @@ pub struct Command {
     /// The program and its arguments. A program without a slash is looked up in the `PATH` of
     /// `env`; one with a slash is relative to `cwd`.
     pub argv: Vec<OsString>,
-    /// What the program sees as its own name, when that is not `argv[0]`.
+    /// The name that the program sees as its own, if it is not `argv[0]`.
     pub arg0: Option<OsString>,
     pub cwd: PathBuf,
-    /// The whole environment.
+    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
     pub io: Io,
-    /// When the program exits, kill what it left running.
+    /// Whether to kill the remaining tree when the program exits.
     pub kill_on_exit: bool,
-    /// How it is confined.
+    /// The plan that confines the program.
     pub sandbox: Option<Arc<Plan>>,
-    /// The most that its tree may use.
+    /// The limits of its tree.
     pub limits: Limits,
 }
 
-/// What the program's descriptors 0, 1 and 2 are.
+/// The program's descriptors 0, 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// A terminal of its own, which becomes its controlling terminal.
+    /// A terminal of its own, which becomes the controlling terminal.
     Pty(PtySize),
-    /// A pipe each; without `stdin` that one is `/dev/null`.
+    /// One pipe each. Without `stdin`, descriptor 0 is `/dev/null`.
     Pipes { stdin: bool },
 }
 
@@ -49,12 +49,12 @@ impl Command {
         self.argv.first().map_or(OsStr::new(""), OsString::as_os_str)
     }
 
-    /// The program as a path, when it says where it is rather than being looked up.
+    /// Returns the program's path, unless the program is to be looked up in `PATH`.
     pub(super) fn program_path(&self) -> Option<&Path> {
         self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
     }
 
-    /// The sockets that lead out of its network namespace, if it has a managed one.
+    /// Returns the sockets that lead out of its network namespace, if that is a managed one.
     pub(super) fn gate_sockets(&self) -> Option<&GateSockets> {
         match &self.sandbox.as_ref()?.network_namespace {
             NetworkNamespace::Gated(sockets) => Some(sockets),
@@ -62,7 +62,7 @@ impl Command {
         }
     }
 
-    /// Those that are not set.
+    /// Adds those variables that are not set.
     pub(in crate::process) fn add_variables(&mut self, variables: &[(OsString, OsString)]) {
         let is_missing =
             |(name, _): &&(OsString, OsString)| !self.env.iter().any(|(known, _)| known == name);
@@ -74,7 +74,7 @@ impl Command {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// Refuses what cannot be handed to `execve` unchanged.
+    /// Rejects strings that cannot be passed to `execve` unchanged.
     pub(super) fn validate(&self) -> Result<(), LaunchError> {
         if self.argv.is_empty() {
             return Err(LaunchError::NoProgram);
@@ -89,7 +89,7 @@ impl Command {
                 return Err(LaunchError::EnvironmentName { name: name.clone() });
             }
             if value.as_bytes().contains(&0) {
-                // Named by its variable: a value may be a secret, and errors are logged.
+                // Identified by the variable's name: values may be secrets, and errors are logged.
                 return Err(LaunchError::NulByte {
                     place: StringPlace::EnvironmentValue,
                     text: name.clone(),

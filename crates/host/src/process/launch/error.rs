@@ -1,4 +1,4 @@
-//! Why a program was not started, told apart by what a caller would do about it.
+//! Errors of starting a program, distinguished by how a caller would react.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +20,7 @@ pub enum LaunchError {
     NotFound { program: OsString },
     #[error("program {program:?} cannot be executed: {}", Reason(source))]
     NotExecutable { program: OsString, source: io::Error },
-    /// The file is there, but the interpreter or loader that it names is not.
+    /// The file exists, but its interpreter or loader does not.
     #[error("program {program:?} needs an interpreter that does not exist")]
     NoInterpreter { program: OsString },
     #[error("arguments and environment of {program:?} are longer than the system allows")]
@@ -31,36 +31,36 @@ pub enum LaunchError {
     EnvironmentName { name: OsString },
     #[error(transparent)]
     NoSandbox(#[from] Arc<SandboxError>),
-    /// Descriptors, processes, terminals or memory ran out; a later attempt may succeed.
+    /// Descriptors, processes, terminals or memory ran out. A later attempt may succeed.
     #[error("out of system resources: {}", Reason(source))]
     Resources { source: io::Error },
     #[error("spawner {} is unavailable: {}", executable.display(), Reason(source))]
     SpawnerUnavailable { executable: PathBuf, source: io::Error },
-    /// It was killed at the very moment of the start; the program may have run for an instant.
+    /// The keeper was killed during the start; the program may have run for an instant.
     #[error("the keeper of {program:?} died before it reported the start")]
     KeeperLost { program: OsString },
     #[error("{program:?} was terminated before it ran")]
     Terminated { program: OsString },
-    /// A fault of this server.
+    /// A bug in this server.
     #[error("the start of {program:?} panicked; the server's log has more")]
     Panicked { program: OsString },
-    #[error("descriptors and terminal could not be prepared: {}", Reason(source))]
+    #[error("cannot prepare the descriptors and the terminal: {}", Reason(source))]
     Setup { source: io::Error },
-    #[error("the sandbox could not be put up: {step}{}: {}", AtPath(path.as_deref()), StepReason(*step, source))]
+    #[error("cannot set up the sandbox: {step}{}: {}", AtPath(path.as_deref()), StepReason(*step, source))]
     Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
-    #[error("the limits of the process could not be set: {}", Reason(source))]
+    #[error("cannot set the limits of the process: {}", Reason(source))]
     Limits { source: io::Error },
-    #[error("a sandbox needs keepers, and this server starts programs without them")]
+    #[error("sandboxes need keepers, which this server runs without")]
     SandboxWithoutKeeper,
 }
 
-/// Where in a [`Command`] a string stands.
+/// The place of a string in a [`Command`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringPlace {
     Argument,
     WorkingDirectory,
     EnvironmentName,
-    /// The text given with it is the variable's name.
+    /// The reported text is the variable's name.
     EnvironmentValue,
 }
 
@@ -107,7 +107,7 @@ impl LaunchError {
     }
 }
 
-/// `execve` says ENOENT for a missing script interpreter as well as for a missing program.
+/// `execve` returns ENOENT for a missing script interpreter as well as for a missing program.
 fn names_existing_file(command: &Command) -> bool {
     command.program_path().is_some_and(|path| command.cwd.join(path).exists())
 }
@@ -135,7 +135,7 @@ impl fmt::Display for AtPath<'_> {
     }
 }
 
-/// The common reasons in our own words, the others in the system's.
+/// Describes common reasons in plain words and leaves the others to the system.
 struct Reason<'a>(&'a io::Error);
 
 impl fmt::Display for Reason<'_> {
@@ -149,19 +149,19 @@ impl fmt::Display for Reason<'_> {
     }
 }
 
-/// What the system has no good word for: a lock that is not to be had, for the sake of which a placeholder is given up; a program that
-/// ends too early.
+/// Describes failures for which the system has no clear message: a lock held by another process,
+/// which makes the keeper give up a placeholder, and a bubblewrap that exits early.
 struct StepReason<'a>(SandboxStep, &'a io::Error);
 
 impl fmt::Display for StepReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1.kind()) {
             (SandboxStep::Placeholder { .. }, io::ErrorKind::WouldBlock) => f.write_str(
-                "another process keeps that directory locked (`fuser` tells which); end it, or remove the directory",
+                "another process holds a lock on that directory (`fuser` shows which); end it, or remove the directory",
             ),
             (SandboxStep::BubblewrapEnded { code }, _) => write!(
                 f,
-                "it ended with code {code} before it came to the program; `exec-server doctor` tries it and says why"
+                "it exited with code {code} before it started the program; `exec-server doctor` shows why"
             ),
             _ => Reason(self.1).fmt(f),
         }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_working_directory_that_is_a_file_says_so() {
+    fn the_error_says_that_the_working_directory_is_a_file() {
         let error = LaunchError::WorkingDirectory {
             path: "/etc/passwd".into(),
             source: io::Error::from_raw_os_error(libc::ENOTDIR),
@@ -182,18 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_of_a_sandbox_names_its_place() {
+    fn the_error_names_the_path_of_a_failed_sandbox_step() {
         let error = LaunchError::Sandbox {
             step: SandboxStep::Mount { mount: 0 },
             path: Some("/w/.git".into()),
             source: io::Error::from_raw_os_error(libc::ENOENT),
         };
-        let text = "the sandbox could not be put up: covering /w/.git: does not exist";
+        let text = "cannot set up the sandbox: covering /w/.git: does not exist";
         assert_eq!(error.to_string(), text);
     }
 
     #[test]
-    fn a_placeholder_that_is_locked_says_what_to_do() {
+    fn the_error_says_what_to_do_about_a_locked_placeholder() {
         let error = LaunchError::Sandbox {
             step: SandboxStep::Placeholder { mount: 0 },
             path: Some("/tmp/.git".into()),

@@ -1,13 +1,13 @@
-//! Starting programs, and owning the trees of processes they grow into.
+//! Starts programs and owns the process trees that they grow into.
 //!
-//! A [`Launcher`] turns a [`Command`] into a [`Launched`]: our ends of the program's input and
-//! output, and a [`Tree`] that reports the exit and kills every descendant when it is dropped.
-//! On Linux that promise is kept by two small helper processes (see [`run_spawner`]); elsewhere, and
-//! for embedders that cannot offer the hidden mode, by process groups alone. [`Launcher::teardown`]
-//! says which.
+//! A [`Launcher`] turns a [`Command`] into a [`Launched`]: the server's ends of the program's input
+//! and output, and a [`Tree`] that reports the exit and kills every descendant when dropped. On
+//! Linux, two small helper processes keep that promise (see [`run_spawner`]). On other systems, and
+//! for embedders that cannot offer the hidden mode, process groups keep a part of it.
+//! [`Launcher::teardown`] reports which.
 //!
 //! This module knows nothing of output logs, sessions or environment policies: it starts exactly
-//! what it is told.
+//! the given command.
 
 mod command;
 mod error;
@@ -36,13 +36,13 @@ pub use signal::Signal;
 pub use stdio::{ChildStdio, OutputPipe, StdinPipe};
 pub use tree::{EndedBy, ExitRecord, Tree, TreeControl, TreeEvent};
 
-/// A program that has been started. Dropping it kills its whole tree.
+/// A started program. Dropping it kills its whole tree.
 #[derive(Debug)]
 pub struct Launched {
     pub pid: u32,
     pub stdio: ChildStdio,
     pub tree: Tree,
-    /// The sockets that lead out of its network namespace, in the order of its plan.
+    /// The sockets that lead out of its network namespace, in the order of the plan.
     pub gate: Vec<OwnedFd>,
 }
 
@@ -59,22 +59,22 @@ enum Mechanism {
     ProcessGroups,
 }
 
-/// How much of a tree a [`Launcher`] can promise to end.
+/// How much of a tree a [`Launcher`] is able to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teardown {
-    /// Every descendant, also one that called `setsid` or double-forked, and also when the server
+    /// Every descendant, including those that called `setsid` or double-forked, even if the server
     /// itself is killed: a subreaper watches each tree, and leaders are held by pidfd.
     WholeTree,
-    /// What stayed in the leader's process group, and only while the server lives.
+    /// Only the processes in the leader's process group, and only while the server lives.
     ProcessGroup,
 }
 
 impl Launcher {
-    /// Starts `executable` as the spawner; its `main` has to call [`run_spawner`] when its first
-    /// argument is [`SPAWNER_ARG`]. A spawner that dies is replaced by the next launch.
+    /// Starts `executable` as the spawner. Its `main` must call [`run_spawner`] if the first
+    /// argument is [`SPAWNER_ARG`]. The next launch replaces a spawner that has died.
     ///
-    /// Children get the soft limit on descriptors that is in force now, so a server that raises
-    /// its own does so afterwards.
+    /// Children get the soft descriptor limit in force at this call, so a server that raises its
+    /// own limit does so afterwards.
     #[cfg(target_os = "linux")]
     pub fn with_spawner(executable: PathBuf) -> io::Result<Self> {
         let spawner = linux::Spawner::start(executable)?;
@@ -87,12 +87,12 @@ impl Launcher {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Needs no helper process, and ends process groups only.
+    /// Returns a launcher that needs no helper process and kills process groups only.
     pub fn plain() -> Self {
         Self { mechanism: Mechanism::ProcessGroups }
     }
 
-    /// The program that runs as the spawner.
+    /// Returns the executable that runs as the spawner.
     pub fn executable(&self) -> Option<&Path> {
         match &self.mechanism {
             #[cfg(target_os = "linux")]
@@ -109,14 +109,14 @@ impl Launcher {
         }
     }
 
-    /// Finds out how limits are kept, on a thread of its own, so that no later call has to wait.
+    /// Determines on a separate thread how limits are enforced, so that later calls need not wait.
     pub fn prepare_limits(&self) {
         let launcher = self.clone();
-        // Without a thread the first one waits.
+        // If the thread cannot be started, the first call waits.
         let _ = std::thread::Builder::new().name("limits".into()).spawn(move || launcher.limits());
     }
 
-    /// The same as `limits`, if that would not wait.
+    /// Returns the result of [`limits`](Self::limits) if that would not wait.
     pub fn known_limits(&self) -> Option<LimitsSupport> {
         match &self.mechanism {
             #[cfg(target_os = "linux")]
@@ -125,7 +125,8 @@ impl Launcher {
         }
     }
 
-    /// How the limits of trees are kept here. The first call may wait for the user's service manager.
+    /// Determines how the limits of trees are enforced here. The first call may wait for the user's
+    /// service manager.
     pub fn limits(&self) -> LimitsSupport {
         match &self.mechanism {
             #[cfg(target_os = "linux")]
@@ -134,15 +135,17 @@ impl Launcher {
         }
     }
 
-    /// Returns once the program runs, or with the reason why it does not.
+    /// Starts a program. Returns once it runs, or with the reason why it does not.
     ///
-    /// Cancel safe: a future dropped half way leaves nothing running.
+    /// Cancel safe: dropping the future leaves nothing running.
     pub async fn launch(&self, command: Command) -> Result<Launched, LaunchError> {
         self.launch_unless(std::future::pending(), command).await
     }
 
-    /// The same until `unwanted` resolves. A sandbox may take long to put up; then that ends, and what there was of it is gone when this
-    /// returns [`LaunchError::Terminated`]. A program that was already about to run is killed and reported as any other.
+    /// Like [`launch`](Self::launch), until `unwanted` resolves. Setting up a sandbox may take
+    /// long; it is then aborted, and everything it created is gone when this returns
+    /// [`LaunchError::Terminated`]. A program that was already about to run is killed and reported
+    /// like any other.
     pub async fn launch_unless(
         &self,
         unwanted: impl Future<Output = ()>,
@@ -158,7 +161,7 @@ impl Launcher {
                 Ok(Launched { pid, stdio, tree, gate })
             }
             Mechanism::ProcessGroups => {
-                // Nothing in it waits.
+                // Nothing in this branch waits.
                 drop(unwanted);
                 let (pid, tree) = plain::launch(&command, child_ends)?;
                 Ok(Launched { pid, stdio, tree, gate: Vec::new() })

@@ -1,8 +1,8 @@
 //! Launching without helpers: a session and process group for each program, on any Unix.
 //!
-//! What leaves the group is out of reach, and nothing is cleaned up when the server is killed;
-//! [`Teardown::ProcessGroup`](super::Teardown) says so. One task attends each program until it has
-//! been reaped, whether or not anybody still cares.
+//! Processes that leave the group are out of reach, and nothing is cleaned up if the server is
+//! killed; [`Teardown::ProcessGroup`](super::Teardown) reports this. One task attends each program
+//! until it has been reaped, even if its handle was dropped.
 
 use std::fs;
 use std::io;
@@ -24,10 +24,10 @@ use super::tree::{ExitRecord, Tree, TreeEvent};
 use crate::process::limits::oom_score;
 use crate::process::limits::{Limit, Limits, rlimits};
 
-/// How often a group that outlived its leader is looked at: no event tells that it is empty.
+/// Interval of checks on a group that outlived its leader: no event reports that it is empty.
 const GROUP_CHECK: Duration = Duration::from_millis(250);
 
-/// `Exited` and `Emptied`: there is room for all that ever comes.
+/// `Exited` and `Emptied`: the channel has room for all events.
 const EVENTS: usize = 2;
 
 pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), LaunchError> {
@@ -35,7 +35,7 @@ pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), 
         return Err(LaunchError::SandboxWithoutKeeper);
     }
     require_directory(command)?;
-    // Before the start, or an early death would go unnoticed.
+    // Registered before the start, or an early death would go unnoticed.
     let deaths = signal(SignalKind::child()).map_err(LaunchError::from_setup)?;
     let child = prepare(command, &ends)
         .map_err(LaunchError::from_setup)?
@@ -59,7 +59,8 @@ pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), 
     Ok((child.id(), Tree::group(child.id(), GroupEvents { receiver }, control)))
 }
 
-/// `spawn` does not tell a missing directory from a missing program.
+/// Checks the directory first: the error of `spawn` does not distinguish a missing directory from a
+/// missing program.
 fn require_directory(command: &Command) -> Result<(), LaunchError> {
     let outcome = fs::metadata(&command.cwd).and_then(|metadata| {
         if metadata.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
@@ -104,14 +105,15 @@ struct Group {
     life: Mutex<Life>,
 }
 
-/// What the group's number stands for. It is signalled under the lock, so never after it is known
-/// to be free.
+/// The meaning of the group's number. Signals are sent under the lock, so never after the number is
+/// known to be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// The leader is not reaped: the number is certainly ours.
+    /// The leader is not reaped, so the number certainly belongs to this group.
     Leader,
-    /// The leader is gone, but others were in the group when last seen: the number cannot be reused
-    /// while one of them lives. When the last one dies, it can, until the next look.
+    /// The leader is reaped, but the group had other members at the last check. The number cannot
+    /// be reused while one of them lives. It can be reused between the death of the last one and
+    /// the next check.
     Rest,
     Empty,
 }
@@ -128,7 +130,7 @@ impl Group {
         self.signal(Signal::Kill, &[Life::Leader, Life::Rest]);
     }
 
-    /// The leader's status and resource use, once it is dead.
+    /// Returns the leader's status and resource use once it is dead.
     fn reap(&self) -> Option<(i32, libc::rusage)> {
         let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         let mut status = 0;
@@ -141,7 +143,7 @@ impl Group {
             return None;
         }
         if pid == -1 {
-            // The embedder reaps every child, or ignores SIGCHLD: this end was not for us to see.
+            // The embedder reaps every child or ignores SIGCHLD, so the status is lost.
             status = libc::SIGKILL;
         }
         *life = Life::Rest;
@@ -185,7 +187,7 @@ impl Attendance {
         if self.limits.cpu_time.is_some() && record.signal == Some(libc::SIGXCPU) {
             record.limits_hit.add(Limit::CpuTime);
         }
-        // The channel has room for both events, so only a receiver that went away can fail it.
+        // The channel has room for both events, so sending fails only if the receiver is gone.
         let _ = self.events.try_send(TreeEvent::Exited(record));
         if self.kill_on_exit {
             self.group.kill();
@@ -201,7 +203,7 @@ impl Attendance {
 }
 
 impl Drop for Attendance {
-    /// The runtime may end before the program does.
+    /// Kills the group if the runtime ends before the program does.
     fn drop(&mut self) {
         self.group.kill();
     }
@@ -214,7 +216,7 @@ pub(super) struct GroupEvents {
 
 impl GroupEvents {
     pub(super) async fn next_event(&mut self) -> TreeEvent {
-        // The task ends after the last event; its end stands for that event from then on.
+        // The task ends after the last event; a closed channel stands for that event.
         self.receiver.recv().await.unwrap_or(TreeEvent::Emptied)
     }
 }
@@ -234,7 +236,7 @@ impl GroupControl {
     }
 }
 
-/// Shared by a tree and its controls: when the last of them goes, so does the group.
+/// Shared by a tree and its controls. Dropping the last of them kills the group.
 #[derive(Debug)]
 struct KillOnDrop {
     group: Arc<Group>,
@@ -246,7 +248,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Linux counts in KiB, Apple in bytes.
+/// Linux reports KiB, Apple bytes.
 fn max_rss_bytes(usage: &libc::rusage) -> u64 {
     let unit = if cfg!(target_vendor = "apple") { 1 } else { 1024 };
     u64::try_from(usage.ru_maxrss).unwrap_or(0) * unit

@@ -1,4 +1,4 @@
-//! Terminals for programs: opening a pair, and our end of it.
+//! Terminals for programs: opening a pair, and the master's end of it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::command::PtySize;
 use super::signal::Signal;
 use super::stdio::{nonblocking, pending, try_read, try_write};
 
-/// The side of a terminal where a person would sit. Dropping it hangs the terminal up.
+/// The master's end of a terminal. Dropping it hangs up the terminal.
 #[derive(Debug)]
 pub struct PtyMaster {
     master: AsyncFd<OwnedFd>,
@@ -32,17 +32,17 @@ pub(super) fn open(size: PtySize) -> io::Result<(OwnedFd, PtyMaster)> {
 }
 
 impl PtyMaster {
-    /// Resolves when there is output, or when the last user of the terminal is gone.
+    /// Resolves when there is output or the last process has closed the terminal.
     pub async fn readable(&self) -> io::Result<()> {
         self.master.readable().await?.retain_ready();
         Ok(())
     }
 
-    /// Fills the spare capacity of `buffer`, which must not be empty. 0 is the end; `WouldBlock`
-    /// means that there is nothing now.
+    /// Reads into the spare capacity of `buffer`, which must not be empty. Returns 0 at the end of
+    /// the output, and `WouldBlock` if there is none at the moment.
     pub fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match try_read(&self.master, buffer) {
-            // Linux: everything was read and no process has the terminal open any more.
+            // Linux: all output was read, and no process has the terminal open any more.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
             other => other,
         }
@@ -57,28 +57,28 @@ impl PtyMaster {
         try_write(&self.master, bytes)
     }
 
-    /// How many bytes wait to be read.
+    /// Returns the number of bytes that wait to be read.
     pub fn pending(&self) -> usize {
         pending(&self.master)
     }
 
-    /// Changes the size and tells the foreground processes (SIGWINCH).
+    /// Changes the size and notifies the foreground processes (SIGWINCH).
     pub fn resize(&self, size: PtySize) -> io::Result<()> {
         let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(&self.master, size)?)
     }
 
-    /// Whether the process group of that leader is in the foreground now.
+    /// Whether the process group with that leader is in the foreground.
     pub fn foreground_is(&self, leader: u32) -> bool {
         rustix::termios::tcgetpgrp(&self.master)
             .is_ok_and(|group| group.as_raw_nonzero().get().cast_unsigned() == leader)
     }
 
-    /// Signals the foreground process group, as the keys ^C and ^\ would in any terminal mode.
+    /// Signals the foreground process group, like the keys ^C and ^\ but in any terminal mode.
     ///
-    /// The kernel picks the group and signals it in one step, so a group that ends in between is
-    /// never confused with a newer one. It offers that for `Interrupt` and `Quit`; others are
-    /// `Unsupported`.
+    /// The kernel selects the group and signals it in one step, so a newer group can never be
+    /// signalled instead of one that has just ended. It supports only `Interrupt` and `Quit`;
+    /// others are `Unsupported`.
     pub fn signal_foreground(&self, signal: Signal) -> io::Result<()> {
         if !matches!(signal, Signal::Interrupt | Signal::Quit) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -90,7 +90,8 @@ impl PtyMaster {
     }
 }
 
-/// Asks the master for its peer: a path under /dev/pts might name another mount's terminal.
+/// Opens the terminal through the master: a path under /dev/pts might name a terminal of another
+/// mount.
 #[cfg(target_os = "linux")]
 fn open_terminal(master: &OwnedFd, flags: OpenptFlags) -> io::Result<OwnedFd> {
     Ok(rustix::pty::ioctl_tiocgptpeer(master, flags)?)

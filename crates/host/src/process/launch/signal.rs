@@ -1,6 +1,6 @@
-//! The signals a client may send.
+//! The signals that a client may send.
 
-/// A signal by what it means, whatever its number on this system.
+/// A signal by its meaning, independent of its number on this system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Interrupt,

@@ -1,5 +1,4 @@
-//! The program's input and output: making both ends, and our end of a pipe as something that a task
-//! can wait for.
+//! The program's input and output: opens both ends, and wraps the server's ends for async use.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,15 +12,15 @@ use tokio::io::unix::AsyncFd;
 use super::command::Io;
 use super::pty::{self, PtyMaster};
 
-/// Our ends.
+/// The server's ends.
 #[derive(Debug)]
 pub enum ChildStdio {
     Pty(PtyMaster),
     Pipes { stdin: Option<StdinPipe>, stdout: OutputPipe, stderr: OutputPipe },
 }
 
-/// The program's ends. Invariant: they are closed here as soon as the program has them, or the end
-/// of its output would never be seen.
+/// The program's ends. Invariant: the server closes its copies as soon as the program has them, or
+/// the end of the output would never be seen.
 #[derive(Debug)]
 pub(super) enum ChildEnds {
     Terminal(OwnedFd),
@@ -61,26 +60,26 @@ pub(super) fn open(io: Io) -> io::Result<(ChildEnds, ChildStdio)> {
     }
 }
 
-/// Where the program's standard input comes from. Dropping it is the end of the input.
+/// The write end of the program's stdin. Dropping it ends the input.
 #[derive(Debug)]
 pub struct StdinPipe {
     write: AsyncFd<OwnedFd>,
 }
 
 impl StdinPipe {
-    /// Resolves when a write may succeed, or when the program has closed its end.
+    /// Resolves when a write may succeed or the program has closed its end.
     pub async fn writable(&self) -> io::Result<()> {
         self.write.writable().await?.retain_ready();
         Ok(())
     }
 
-    /// Fails with `WouldBlock` when the pipe is full and `BrokenPipe` when nobody reads it.
+    /// Fails with `WouldBlock` when the pipe is full and with `BrokenPipe` when it has no readers.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         try_write(&self.write, bytes)
     }
 }
 
-/// What the program writes to its standard output or error.
+/// The read end of the program's stdout or stderr.
 #[derive(Debug)]
 pub struct OutputPipe {
     read: AsyncFd<OwnedFd>,
@@ -92,24 +91,24 @@ impl OutputPipe {
         Ok((write, Self { read: nonblocking(read, Interest::READABLE)? }))
     }
 
-    /// Resolves when there is output, or when the last writer is gone.
+    /// Resolves when there is output or the last writer is gone.
     pub async fn readable(&self) -> io::Result<()> {
         self.read.readable().await?.retain_ready();
         Ok(())
     }
 
-    /// Fills the spare capacity of `buffer`, which must not be empty. 0 is the end; `WouldBlock`
-    /// means that there is nothing now.
+    /// Reads into the spare capacity of `buffer`, which must not be empty. Returns 0 at the end of
+    /// the output, and `WouldBlock` if there is none at the moment.
     pub fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         try_read(&self.read, buffer)
     }
 
-    /// How many bytes wait to be read.
+    /// Returns the number of bytes that wait to be read.
     pub fn pending(&self) -> usize {
         pending(&self.read)
     }
 
-    /// Asks for a larger kernel buffer, and says whether there is one.
+    /// Requests a larger kernel buffer. Returns whether it was granted.
     pub fn grow(&self, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
         let grown = rustix::pipe::fcntl_setpipe_size(&self.read, bytes).is_ok();
@@ -125,19 +124,20 @@ pub(super) fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
 
-/// Writes what the other end takes, also when the reactor has not heard of its room yet.
+/// Writes as much as the other end takes, even before the reactor has learned of its room.
 pub(super) fn try_write(fd: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<usize> {
     asking_the_kernel(fd, Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
 }
 
-/// Reads what there is, also when the reactor has not heard of it yet: whoever drains a stream whose
-/// writers are gone must not take the reactor's ignorance for emptiness.
+/// Reads the available bytes, even before the reactor has learned of them. When a stream whose
+/// writers are gone is drained, a reactor that lags behind must not be mistaken for an empty
+/// stream.
 pub(super) fn try_read(fd: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
     asking_the_kernel(fd, Interest::READABLE, |fd| read_into(fd, buffer))
 }
 
-/// Within `try_io` where the reactor believes that there is something, so that it learns when there is
-/// not; without it otherwise.
+/// Tries the call within `try_io` if the reactor believes the descriptor ready, so that it learns
+/// when it is not. Otherwise calls the kernel directly.
 fn asking_the_kernel(
     fd: &AsyncFd<OwnedFd>,
     interest: Interest,
@@ -155,7 +155,7 @@ fn asking_the_kernel(
 }
 
 fn read_into(fd: &OwnedFd, buffer: &mut BytesMut) -> io::Result<usize> {
-    // SAFETY: the slice is only written to, by `read`; nothing de-initialises it.
+    // SAFETY: only `read` writes to the slice, and it de-initialises nothing.
     let spare = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
     let (filled, _) = rustix::io::read(fd, spare)?;
     let filled = filled.len();

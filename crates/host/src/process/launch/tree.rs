@@ -1,4 +1,4 @@
-//! A running tree of processes, as its owner sees it: what happens to it and what can be done to it.
+//! A running process tree as its owner sees it: its events and the operations on it.
 
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::plain::{GroupControl, GroupEvents};
 use super::signal::Signal;
 use crate::process::limits::{LimitsHit, TreeUse};
 
-/// The processes that came from one program. They are killed, all of them, when this and every
+/// The processes that descend from one program. All of them are killed when this handle and every
 /// [`TreeControl`] made from it are dropped.
 #[derive(Debug)]
 pub struct Tree {
@@ -30,42 +30,43 @@ enum Owned {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeEvent {
-    /// The program itself has ended; what it started may live on.
+    /// The program itself has exited; its descendants may live on.
     Exited(ExitRecord),
-    /// The program has ended and so has everything it started.
+    /// The program and all its descendants have ended.
     Emptied,
     /// The keeper was killed. The program has been killed too, and the spawner kills the rest.
     Lost,
 }
 
-/// How a program ended and what it used, with the children it waited for.
+/// How a program ended, and the resources used by it and the children that it waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitRecord {
-    /// The exit code, or 128 + the signal's number.
+    /// The exit code, or 128 + the number of the signal.
     pub code: i32,
     pub signal: Option<i32>,
     pub duration: Duration,
     pub cpu: Duration,
     pub max_rss_bytes: u64,
-    /// The limits that its tree had reached.
+    /// The limits that its tree reached.
     pub limits_hit: LimitsHit,
-    /// Of the whole tree, if it had limits.
+    /// The resources used by the whole tree, if it had limits.
     pub tree_use: Option<TreeUse>,
-    /// Why the server ended it; `None` if it did not.
+    /// Why the server terminated the program; `None` if it did not.
     pub ended_by: Option<EndedBy>,
 }
 
-/// Why the server ended a program of its own accord.
+/// The reason for which the server terminated a program of its own accord.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
-    /// The deadline of its start passed.
+    /// The deadline given at its start passed.
     Deadline,
-    /// The server shuts down.
+    /// The server is shutting down.
     Shutdown,
 }
 
 impl ExitRecord {
-    /// For a program whose end nobody saw: it was killed, and what it used is unknown.
+    /// Creates the record of a program whose exit was not observed: it was killed, and its resource
+    /// use is unknown.
     pub fn killed(duration: Duration) -> Self {
         Self::new(libc::SIGKILL, duration, Duration::ZERO, 0)
     }
@@ -97,8 +98,8 @@ impl Tree {
         Self { leader, owned: Owned::Group { events, control } }
     }
 
-    /// Waits for the next thing to happen: at most one `Exited`, then `Emptied`, or `Lost` at any
-    /// time. The last two are final, and further calls return them again. Cancel safe.
+    /// Waits for the next event: at most one `Exited`, then `Emptied`, or `Lost` at any time. The
+    /// last two are final, and further calls return them again. Cancel safe.
     pub async fn next_event(&mut self) -> TreeEvent {
         match &mut self.owned {
             #[cfg(target_os = "linux")]
@@ -119,7 +120,7 @@ impl Tree {
     }
 }
 
-/// Acts on a [`Tree`] from wherever it is needed.
+/// A handle to control a [`Tree`]. Clones share it.
 #[derive(Clone, Debug)]
 pub struct TreeControl {
     leader: u32,
@@ -134,12 +135,12 @@ enum Target {
 }
 
 impl TreeControl {
-    /// The program's process id, which is also its process group's.
+    /// Returns the program's process id, which is also the id of its process group.
     pub fn leader(&self) -> u32 {
         self.leader
     }
 
-    /// The process that keeps the tree, if there is one and it said who it is.
+    /// Returns the pid of the tree's keeper, if there is one and it reported itself.
     pub fn keeper(&self) -> Option<u32> {
         match &self.target {
             #[cfg(target_os = "linux")]
@@ -148,7 +149,7 @@ impl TreeControl {
         }
     }
 
-    /// Whether that process has ended. What may be left of the tree is below the spawner then, which
+    /// Whether the keeper has died. The rest of the tree then descends from the spawner, which
     /// kills it.
     pub fn has_lost_keeper(&self) -> bool {
         match &self.target {
@@ -158,7 +159,7 @@ impl TreeControl {
         }
     }
 
-    /// Signals the program's process group; nothing happens when the program has ended.
+    /// Signals the program's process group. Does nothing if the program has exited.
     pub fn signal(&self, signal: Signal) {
         match &self.target {
             #[cfg(target_os = "linux")]
@@ -167,7 +168,7 @@ impl TreeControl {
         }
     }
 
-    /// Kills the program and everything that came from it; `Emptied` tells when that is done.
+    /// Kills the program and all its descendants; `Emptied` reports the completion.
     pub fn kill_all(&self) {
         match &self.target {
             #[cfg(target_os = "linux")]
@@ -176,8 +177,8 @@ impl TreeControl {
         }
     }
 
-    /// How many processes of the tree live, the program itself not counted. Process groups cannot
-    /// be counted and say 0.
+    /// Counts the living processes of the tree, without the program itself. Process groups cannot
+    /// be counted and return 0.
     pub async fn descendants(&self) -> usize {
         match &self.target {
             #[cfg(target_os = "linux")]

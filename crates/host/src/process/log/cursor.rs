@@ -1,4 +1,4 @@
-//! Reading a log: one place in it, moved by whoever holds it.
+//! Reading a log through a cursor.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,43 +9,44 @@ use tokio::time::Instant;
 use super::spill::{self, Block};
 use super::{Entry, Event, Log, LogPosition, Progress, State, spill_thread};
 
-/// A place in a log. It holds nothing back: what it has not read yet may be gone when it comes there.
+/// A reading position in a log. It holds nothing back: events may be dropped before the cursor
+/// reads them.
 #[derive(Debug, Default)]
 pub struct Cursor {
     read: LogPosition,
-    /// Where in the output a gap began that the next event will declare.
+    /// Output offset where a gap began. The next event declares the gap.
     gap_from: Option<u64>,
     skips_confirmed: bool,
-    /// Entries of the spill block that the cursor is in.
+    /// Entries of the spill block at the cursor.
     block: VecDeque<Entry>,
 }
 
-/// An event, and how many bytes of output are missing just before it.
+/// An event and the number of output bytes missing just before it.
 #[derive(Debug, Clone)]
 pub struct Delivered {
     pub entry: Entry,
     pub dropped: u64,
 }
 
-/// How much one read may return. At least one piece of output is returned whatever the budget.
+/// Limits of one read. At least one chunk of output is returned regardless of the budget.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     pub bytes: u64,
     pub events: usize,
 }
 
-/// What a read found.
+/// The result of one read.
 #[derive(Debug)]
 pub struct Page {
     pub events: Vec<Delivered>,
-    /// Whether everything that there was has been returned.
+    /// Whether the read reached the end of the log.
     pub complete: bool,
     /// Bytes missing between the cursor and the last event.
     pub dropped: u64,
     pub progress: Progress,
 }
 
-/// Exit and close are all that can come before a piece of output.
+/// Only exit and close can come without output before the next chunk.
 const MAX_EVENTS_WITHOUT_OUTPUT: usize = 2;
 
 enum Position {
@@ -54,26 +55,26 @@ enum Position {
 }
 
 impl Cursor {
-    /// A cursor whose next event is the first one after `seq`.
+    /// Returns a cursor whose next event is the first one after `seq`.
     #[must_use]
     pub fn after(log: &Log, seq: u64) -> Self {
         Self { read: log.lock().position_after(seq), ..Self::default() }
     }
 
-    /// The cursor of whoever confirms: it begins after what is confirmed, and never goes back there.
-    /// What was confirmed is no gap when it is gone.
+    /// Returns the cursor of the client that confirms. It starts after the confirmed events and
+    /// never goes back before them. Evicted events that were confirmed are not reported as a gap.
     #[must_use]
     pub fn unconfirmed(log: &Log) -> Self {
         Self { read: log.lock().confirmed, skips_confirmed: true, ..Self::default() }
     }
 
-    /// Number of the last event read.
+    /// Returns the number of the last event read.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.read.seq
     }
 
-    /// Skips to just after `seq` if the cursor is not there yet.
+    /// Skips to just after `seq` if the cursor is before it.
     pub fn advance_to(&mut self, log: &Log, seq: u64) {
         if seq > self.read.seq {
             self.jump(log.lock().position_after(seq));
@@ -86,7 +87,7 @@ impl Cursor {
         self.block.retain(|entry| entry.seq > to.seq);
     }
 
-    /// Reads on, as far as the budget allows.
+    /// Reads as many events as the budget allows.
     pub async fn read(&mut self, log: &Log, budget: Budget) -> Page {
         let mut events = Vec::new();
         let mut left = budget;
@@ -104,7 +105,7 @@ impl Cursor {
         }
     }
 
-    /// Takes what needs no file access, under one lock.
+    /// Takes the events that need no file access, under one lock.
     fn take(
         &mut self,
         log: &Log,
@@ -159,8 +160,8 @@ impl Cursor {
         state.memory.get(index as usize).cloned()
     }
 
-    /// Remembers where the gap began: the next event then shows how much is missing. Only output can
-    /// be missing, so an exit within the gap is returned.
+    /// Remembers where the gap began, so that the next event declares its size. Only output can be
+    /// lost: an exit within the gap is returned.
     fn skip_gap(&mut self, state: &State) -> Option<Delivered> {
         self.block.clear();
         let from = *self.gap_from.get_or_insert(self.read.offset);
@@ -177,14 +178,14 @@ impl Cursor {
         Some(Delivered { entry, dropped: exit.offset.saturating_sub(from) })
     }
 
-    /// Reads a block of the spill file. Where that fails the block is gone, and the next round sees
-    /// the gap.
+    /// Reads a block of the spill file. If that fails, the block is released and the next round
+    /// sees the gap.
     async fn load(&mut self, log: &Log, file: Arc<File>, block: Block) {
         let wanted = block.clone();
         let read = spill_thread::run(move || spill::read(&file, &wanted)).await;
         let next = self.read.seq.saturating_add(1);
         let mut state = log.lock();
-        // A block that was released meanwhile may have been punched out of the file.
+        // A block released meanwhile may have been punched out of the file.
         let retained = state.spill.as_ref().is_some_and(|spill| spill.block_of(next).is_some());
         if !retained {
             return;

@@ -1,11 +1,11 @@
 //! A process is a log. Everything else is a cursor over it.
 //!
 //! Output, exit and close are numbered 1, 2, 3, … and appended by one producer, the process's own
-//! task. Readers hold a [`Cursor`] each. The newest events are in memory; unconfirmed ones that do not
-//! fit there go to a spill file; beyond that the log is full, and the producer either waits (the child
-//! blocks) or drops the oldest and leaves a gap whose size is known.
+//! task. Readers hold a [`Cursor`] each. The newest events are in memory. Unconfirmed ones that do
+//! not fit there go to a spill file. Beyond that the log is full, and the producer either waits
+//! (the child blocks) or drops the oldest events and leaves a gap of known size.
 //!
-//! The log knows nothing about connections: who reads, and who confirms, is decided above.
+//! The log knows nothing about connections. The layers above decide who reads and who confirms.
 
 mod cursor;
 mod snapshot;
@@ -36,14 +36,14 @@ pub enum Stream {
     Pty,
 }
 
-/// What can happen to a process.
+/// An event in the life of a process.
 #[derive(Debug, Clone)]
 pub enum Event {
     Output {
         stream: Stream,
         bytes: Bytes,
     },
-    /// In a box: there is one, and every entry is as large as the largest.
+    /// Boxed: each log has only one exit, and the size of an enum is that of its largest variant.
     Exited(Box<ExitRecord>),
     /// The last event: the process has exited and its output has ended.
     Closed,
@@ -62,15 +62,17 @@ impl Event {
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub seq: u64,
-    /// Bytes of output before this event, since the process began.
+    /// Bytes of output before this event, since the process started.
     offset: u64,
-    /// When it was appended. Of an entry from the spill file, when the first of its block was.
+    /// When the event was appended. For an entry from the spill file: when the first entry of its
+    /// block was.
     at: Instant,
     pub event: Event,
 }
 
 impl Entry {
-    /// What the entry costs in memory, so that a million one-byte chunks are bounded as well.
+    /// The memory cost of the entry, including overhead. Without the overhead, a million one-byte
+    /// chunks would not be bounded.
     fn cost(&self) -> usize {
         self.event.output_len() + ENTRY_OVERHEAD
     }
@@ -82,7 +84,7 @@ impl Entry {
 
 const ENTRY_OVERHEAD: usize = size_of::<Entry>() + 16;
 
-/// What happens to new output when the log is full.
+/// The treatment of new output when the log is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
     Block,
@@ -95,7 +97,7 @@ pub struct LogLimits {
     /// 0: no spill file.
     pub spill_bytes: u64,
     pub on_full: OnFull,
-    /// Those of all logs.
+    /// The totals of all logs.
     pub totals: Arc<LogTotals>,
 }
 
@@ -105,15 +107,15 @@ impl LogLimits {
     }
 }
 
-/// Told when a log has grown. Called with the log locked: do little, and do not call the log.
+/// Notified when a log has grown. Called with the log locked: do little, and do not call the log.
 pub trait LogListener: Send + Sync {
     fn log_grew(&self);
 }
 
-/// Where a process stands.
+/// The state of a process as its log knows it.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// The number that the next event will have.
+    /// The number of the next event.
     pub next_seq: u64,
     pub exit: Option<ExitRecord>,
     pub closed: bool,
@@ -123,9 +125,9 @@ pub struct Progress {
 pub struct Log {
     limits: LogLimits,
     state: Mutex<State>,
-    /// Wakes whoever waits for an event: long polls.
+    /// Wakes long polls and other waiters for an event.
     grew: Notify,
-    /// Wakes the producer when something was confirmed.
+    /// Wakes the producer after a confirmation.
     room: Notify,
     /// Held while entries move to the spill file, so that they move in order.
     spilling: tokio::sync::Mutex<()>,
@@ -137,7 +139,7 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// Wakes those who wait for the log also if a listener panics.
+/// Wakes the waiters of the log even if a listener panics.
 struct NotifyOnDrop<'a>(&'a Notify);
 
 impl Drop for NotifyOnDrop<'_> {
@@ -163,7 +165,7 @@ impl Log {
         self.lock().progress.clone()
     }
 
-    /// Registers a listener for as long as it lives, and wakes it at once if there is anything to read.
+    /// Registers a listener for as long as it lives, and notifies it at once if the log has events.
     pub fn add_listener(&self, listener: &Arc<dyn LogListener>) {
         let mut state = self.lock();
         state.listeners.retain(|other| other.strong_count() > 0);
@@ -173,7 +175,7 @@ impl Log {
         }
     }
 
-    /// Everything up to `seq` has reached the client and may be evicted.
+    /// Marks every event up to `seq` as received by the client: they may be evicted.
     pub fn confirm(&self, seq: u64) {
         let mut state = self.lock();
         let seq = seq.min(state.progress.next_seq - 1);
@@ -185,8 +187,9 @@ impl Log {
         }
     }
 
-    /// Number of the first retained event that was appended at `at` or later, or a somewhat earlier one
-    /// if it is in the spill file: only its blocks have a time. Otherwise the next number.
+    /// Returns the number of the first retained event appended at `at` or later, or the next number
+    /// if there is none. In the spill file only blocks have a time, so the result may be somewhat
+    /// earlier.
     #[must_use]
     pub fn first_since(&self, at: Instant) -> u64 {
         self.lock().first_since(at)
@@ -197,19 +200,19 @@ impl Log {
         self.lock().confirmed.seq
     }
 
-    /// What the events in memory cost now.
+    /// Returns the memory cost of the events in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.lock().memory_cost
     }
 
-    /// Waits until there is an event after `seq`, or none will come.
+    /// Waits until there is an event after `seq` or the log is closed.
     pub async fn wait_beyond(&self, seq: u64) {
         self.wait_until(|progress| progress.closed || progress.next_seq.saturating_sub(1) > seq)
             .await;
     }
 
-    /// Waits until the process has exited or its exit will never be known.
+    /// Waits until the process has exited or its exit can no longer be known.
     pub async fn wait_exited(&self) {
         self.wait_until(|progress| progress.exit.is_some() || progress.closed).await;
     }
@@ -230,7 +233,8 @@ impl Log {
         }
     }
 
-    /// Appends output. The producer asks [`Self::has_room`] first and calls [`Self::settle`] after.
+    /// Appends output. The producer checks [`Self::has_room`] before and calls [`Self::settle`]
+    /// after.
     pub(crate) fn append_output(&self, stream: Stream, bytes: Bytes) {
         let mut state = self.lock();
         state.heads.extend(stream, &bytes);
@@ -250,14 +254,15 @@ impl Log {
         self.append(state, Event::Closed);
     }
 
-    /// Nothing will ever be appended: the program did not start. Whoever waits is released.
+    /// Closes the log without events, because the program did not start, and wakes the waiters.
     pub(crate) fn abandon(&self) {
         self.lock().progress.closed = true;
         self.grew.notify_waiters();
     }
 
-    /// The one who confirms is gone for good: from now on nothing is held back, the oldest output makes
-    /// room, and a child that blocks can go on to its end. Observers see the rest.
+    /// Releases the log of a process whose owner will never confirm again. From now on nothing is
+    /// held back: the oldest output makes room, and a blocked child can run to its end. Observers
+    /// see the rest.
     pub fn forget_owner(&self) {
         let mut state = self.lock();
         state.ownerless = true;
@@ -292,8 +297,8 @@ impl Log {
 
     /// Waits until more output may be appended.
     ///
-    /// The spill file is for readers that are slow or away. One that keeps up is waited for a moment
-    /// instead: the way through the file costs several times as much.
+    /// The spill file is for readers that are slow or disconnected. For a reader that keeps up the
+    /// producer waits a moment instead: the spill file costs several times as much.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
@@ -319,7 +324,8 @@ impl Log {
         }
     }
 
-    /// Brings memory back within its bound: to the spill file, or, where the start asked for it, away.
+    /// Brings memory back within its bound: spills the oldest output or, under [`OnFull::Discard`],
+    /// drops it.
     pub(crate) async fn settle(&self) {
         if !self.lock().is_over(&self.limits) {
             return;
@@ -358,7 +364,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // What a panic leaves is still read: the owner of the process appends its end.
+        // A poisoned log stays readable: the owner of the process still appends its end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! What a process printed, as one piece: the pinned head of each stream and the tail that memory holds.
+//! The output of a process as one piece: the pinned head of each stream and the tail still in
+//! memory.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +12,7 @@ pub struct Snapshot {
     pub stdout: Bytes,
     pub stderr: Bytes,
     pub terminal: Bytes,
-    /// Something between a head and its tail is left out.
+    /// Whether output between a head and its tail is missing.
     pub truncated: bool,
     pub exit: Option<ExitRecord>,
 }

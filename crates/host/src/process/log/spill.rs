@@ -1,7 +1,8 @@
 //! Unconfirmed output beyond the memory bound, in an unlinked temporary file.
 //!
-//! The file is a queue of blocks. A block is one batch of entries written at once and the unit that is
-//! read, released and dropped, so the index in memory stays small however small the chunks are.
+//! The file is a queue of blocks. A block is one batch of entries, written at once. Blocks are also
+//! the unit of reading, releasing and dropping, so the index in memory stays small even if the
+//! chunks are.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,12 +17,12 @@ use tokio::time::Instant;
 use super::{Entry, Event, Stream};
 use crate::process::launch::ExitRecord;
 
-/// How much one write to the file gathers.
+/// Target size of one write to the file.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
-/// How much released space is worth a system call to give back.
+/// Released space is returned to the filesystem once it reaches this size.
 const PUNCH_BYTES: u64 = 4 << 20;
 
-/// Entries on their way to the file.
+/// Entries to be written to the file.
 pub(super) struct Batch {
     pub(super) file: Option<Arc<File>>,
     pub(super) at: u64,
@@ -33,17 +34,17 @@ pub(super) struct Spill {
     file: Arc<File>,
     blocks: VecDeque<Block>,
     end: u64,
-    /// Everything before it has been given back to the filesystem.
+    /// Everything before this offset has been returned to the filesystem.
     punched: u64,
 }
 
-/// Where a run of entries is in the file.
+/// The place of a run of entries in the file.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     first_seq: u64,
     entries: u64,
     first_offset: u64,
-    /// When its first entry was appended.
+    /// When the first entry was appended.
     since: Instant,
     at: u64,
     len: u64,
@@ -60,7 +61,7 @@ impl Block {
 }
 
 impl Spill {
-    /// An empty queue whose next block was written at `end`.
+    /// Creates an empty queue whose next block is at `end` in the file.
     pub(super) fn ending_at(file: Arc<File>, end: u64) -> Self {
         Self { file, blocks: VecDeque::new(), end, punched: 0 }
     }
@@ -81,12 +82,12 @@ impl Spill {
         self.blocks.is_empty()
     }
 
-    /// Number and offset of the first entry.
+    /// Returns the number and the offset of the first entry.
     pub(super) fn first(&self) -> Option<(u64, u64)> {
         self.blocks.front().map(|block| (block.first_seq, block.first_offset))
     }
 
-    /// Number of the last entry of the first block.
+    /// Returns the number of the last entry of the first block.
     pub(super) fn first_block_end(&self) -> Option<u64> {
         self.blocks.front().map(Block::last_seq)
     }
@@ -109,19 +110,20 @@ impl Spill {
         self.blocks.get(index).filter(|block| block.contains(seq))
     }
 
-    /// A lower bound of the bytes of output before `seq`.
+    /// Returns a lower bound of the output bytes before `seq`.
     pub(super) fn offset_before(&self, seq: u64) -> Option<u64> {
         self.block_of(seq).map(|block| block.first_offset)
     }
 
-    /// Number of the first entry of the last block that began before `at`: it may have entries of both
-    /// sides. `None` if there is no block.
+    /// Returns the number of the first entry of the last block that began before `at`, which may
+    /// have entries on both sides of it. If no block did, of the first block. `None` if there is no
+    /// block.
     pub(super) fn first_since(&self, at: Instant) -> Option<u64> {
         let later = self.blocks.partition_point(|block| block.since < at);
         self.blocks.get(later.saturating_sub(1)).map(|block| block.first_seq)
     }
 
-    /// Releases blocks whose every entry is confirmed.
+    /// Releases the blocks whose entries are all confirmed.
     pub(super) fn release_through(&mut self, seq: u64) {
         while self.blocks.front().is_some_and(|block| block.last_seq() <= seq) {
             self.drop_first();
@@ -147,7 +149,7 @@ const EXITED: u8 = 3;
 const CLOSED: u8 = 4;
 const RECORD_HEADER: usize = 5;
 
-/// `kind: u8, len: u32, bytes` for each entry; numbers and offsets follow from the block.
+/// Encodes each entry as `kind: u8, len: u32, bytes`. Numbers and offsets follow from the block.
 pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
     let bytes: usize = entries.iter().map(|entry| entry.event.output_len() + RECORD_HEADER).sum();
     let mut encoded = Vec::with_capacity(bytes);
@@ -166,7 +168,7 @@ pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
     encoded
 }
 
-/// Writes a batch, into a new file when there is none.
+/// Writes a batch, to a new file if there is none.
 pub(super) fn write(file: Option<Arc<File>>, at: u64, encoded: &[u8]) -> io::Result<Arc<File>> {
     let file = match file {
         Some(file) => file,
@@ -176,14 +178,14 @@ pub(super) fn write(file: Option<Arc<File>>, at: u64, encoded: &[u8]) -> io::Res
     Ok(file)
 }
 
-/// Reads a block's bytes. They mean something only if the block is still retained afterwards.
+/// Reads the bytes of a block. They are valid only if the block is still retained afterwards.
 pub(super) fn read(file: &File, block: &Block) -> io::Result<Bytes> {
     let mut bytes = vec![0; block.len as usize];
     file.read_exact_at(&mut bytes, block.at)?;
     Ok(bytes.into())
 }
 
-/// The entries of a block. The exit record itself lives in the log's progress, not in the file.
+/// Decodes the entries of a block. The exit record is in the log's progress, not in the file.
 pub(super) fn decode(block: &Block, mut bytes: Bytes, exit: Option<ExitRecord>) -> VecDeque<Entry> {
     let mut offset = block.first_offset;
     let mut entries = VecDeque::with_capacity(block.entries as usize);
@@ -195,9 +197,9 @@ pub(super) fn decode(block: &Block, mut bytes: Bytes, exit: Option<ExitRecord>) 
             STDOUT => output(Stream::Stdout, bytes.split_to(len)),
             STDERR => output(Stream::Stderr, bytes.split_to(len)),
             PTY => output(Stream::Pty, bytes.split_to(len)),
-            EXITED => {
-                Event::Exited(Box::new(exit.expect("an exit in the file was recorded before")))
-            }
+            EXITED => Event::Exited(Box::new(
+                exit.expect("a spilled exit is recorded in the log's progress"),
+            )),
             _ => Event::Closed,
         };
         let entry = Entry { seq, offset, at: block.since, event };

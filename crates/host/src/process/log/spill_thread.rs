@@ -1,8 +1,8 @@
-//! One thread does the file work of every log.
+//! One thread for the file I/O of every log.
 //!
-//! A write may wait for the disk, so it must not run on a thread of the runtime. It must not need a
-//! new thread either: under a limit on processes there is none to be had at the very moment when
-//! output has to be kept. All spill files are on one file system, so one thread serves them all.
+//! A write may wait for the disk, so it must not run on a thread of the runtime. Nor may it need a
+//! new thread: under a process limit none may be available at the very moment when output must be
+//! kept. All spill files are on one filesystem, so one thread is enough.
 
 use std::io;
 use std::sync::OnceLock;
@@ -11,18 +11,19 @@ use tokio::sync::{mpsc, oneshot};
 
 type Job = Box<dyn FnOnce() + Send + Sync>;
 
-/// Each log has at most one write under way, and each cursor one read. Full: they wait.
+/// Each log has at most one write and each cursor one read in flight. When the queue is full, they
+/// wait.
 const QUEUED_JOBS: usize = 64;
 
 /// `None`: the thread could not be started.
 static QUEUE: OnceLock<Option<mpsc::Sender<Job>>> = OnceLock::new();
 
-/// Starts the thread, if it does not run yet. A server calls this before it serves anyone.
+/// Starts the thread unless it is running. A server calls this before it accepts connections.
 pub fn start_spill_thread() {
     queue();
 }
 
-/// Runs `work` on the thread, or in place if there is none.
+/// Runs `work` on the spill thread, or on the calling thread if there is none.
 pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + Sync + 'static,
 ) -> io::Result<T> {
@@ -61,7 +62,7 @@ fn start() -> Option<mpsc::Sender<Job>> {
     match thread.spawn(work) {
         Ok(_) => Some(sender),
         Err(error) => {
-            tracing::warn!(%error, "no thread for spill files; writing them may delay others");
+            tracing::warn!(%error, "cannot start the spill thread; writes to spill files may delay other requests");
             None
         }
     }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_is_done_with_a_thread_without_one_and_after_it_has_died() {
+    async fn work_runs_with_a_thread_without_one_and_after_a_panic() {
         let thread = start().unwrap();
         assert_eq!(run_on(Some(&thread), || Ok(1)).await.unwrap(), 1);
         assert_eq!(run_on(None, || Ok(2)).await.unwrap(), 2);

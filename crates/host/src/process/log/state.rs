@@ -1,5 +1,5 @@
-//! What a log holds and the rules for keeping it: what stays in memory, what goes to the file, and what
-//! may be let go. Pure bookkeeping; whoever waits or does I/O is in the parent module.
+//! The contents of a log and the rules for keeping it: which events stay in memory, go to the file,
+//! or are dropped. Pure bookkeeping; waiting and I/O are in the parent module.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use super::spill::{self, Spill};
 use super::totals::{LogTotals, Share};
 use super::{ENTRY_OVERHEAD, Entry, Event, LogLimits, LogListener, OnFull, Progress};
 
-/// A reader that does not make room for a chunk in this time does not keep up.
+/// A reader that does not make room for a chunk within this time does not keep up.
 const READER_TIMEOUT: Duration = Duration::from_millis(5);
 
 pub(super) struct State {
@@ -22,15 +22,15 @@ pub(super) struct State {
     /// Invariant: contiguous numbers that end at `next_seq - 1`.
     pub(super) memory: VecDeque<Entry>,
     pub(super) memory_cost: usize,
-    /// Invariant: holds the numbers just before `memory`, contiguous.
+    /// Invariant: contains the numbers just before `memory`, contiguous.
     pub(super) spill: Option<Spill>,
     /// The spill file could not be written; the log is bounded by memory from now on.
     pub(super) spill_failed: bool,
-    /// Until when a reader that keeps up is given the time to make room in memory.
+    /// Deadline for a reader that keeps up to make room in memory.
     pub(super) reader_deadline: Option<Instant>,
-    /// The one who confirms is gone for good.
+    /// The confirming client is gone for good.
     pub(super) ownerless: bool,
-    /// Where the exit is, which outlives its place in the log.
+    /// The position of the exit, kept even when the entry is evicted.
     pub(super) exited: Option<LogPosition>,
     pub(super) confirmed: LogPosition,
     pub(super) heads: Heads,
@@ -45,12 +45,12 @@ impl Drop for State {
     }
 }
 
-/// A place between two events.
+/// A position between two events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogPosition {
-    /// Number of the event before the place.
+    /// Number of the event before the position.
     pub(super) seq: u64,
-    /// Bytes of output before the place.
+    /// Bytes of output before the position.
     pub(super) offset: u64,
 }
 
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Brings the totals up to date, after every change of what is held.
+    /// Updates the totals after a change of the contents.
     pub(super) fn account(&mut self, limits: &LogLimits) {
         let spilled = self.spilled_bytes();
         self.share.update(&limits.totals, self.memory_cost as u64, spilled);
@@ -97,7 +97,7 @@ impl State {
     }
 
     pub(super) fn is_over(&self, limits: &LogLimits) -> bool {
-        // One entry always stays: whatever its size, it is the newest.
+        // The newest entry always stays, whatever its size.
         self.memory_cost > limits.memory_bound() && self.memory.len() > 1
     }
 
@@ -119,14 +119,15 @@ impl State {
     pub(super) fn first_since(&self, at: Instant) -> u64 {
         let in_file = || self.spill.as_ref().and_then(|spill| spill.first_since(at));
         match self.memory.partition_point(|entry| entry.at < at) {
-            // Memory may have begun within that time, and the file before it.
+            // All of memory may be within that time, and the file reach back before it.
             0 => in_file().unwrap_or_else(|| self.first_in_memory()),
             older => self.first_in_memory() + older as u64,
         }
     }
 
-    /// The place after `seq`. Its offset is exact where it matters: at the beginning, where the log
-    /// is confirmed, and wherever the next event is still in memory. Elsewhere it is a lower bound.
+    /// Returns the position after `seq`. Its offset is exact where it matters: at the beginning, at
+    /// the confirmed position, and wherever the next event is still in memory. Elsewhere it is a
+    /// lower bound.
     pub(super) fn position_after(&self, seq: u64) -> LogPosition {
         let offset = match seq {
             0 => 0,
@@ -138,7 +139,8 @@ impl State {
         LogPosition { seq, offset }
     }
 
-    /// Bytes of output up to and including `seq`; a lower bound where only a block is known.
+    /// Returns the bytes of output up to and including `seq`, or a lower bound if only a block is
+    /// known.
     pub(super) fn offset_after(&self, seq: u64) -> u64 {
         if seq >= self.progress.next_seq - 1 {
             return self.end_offset;
@@ -153,7 +155,8 @@ impl State {
         }
     }
 
-    /// Drops confirmed events that do not fit into memory. Unconfirmed ones are never touched here.
+    /// Drops confirmed events that exceed the memory bound. Unconfirmed ones are never dropped
+    /// here.
     pub(super) fn evict_confirmed(&mut self, limits: &LogLimits) {
         self.release_spilled(self.confirmed.seq);
         while self.spill.is_none()
@@ -163,12 +166,12 @@ impl State {
             self.pop_memory();
         }
         if !self.is_over(limits) {
-            self.spill_failed = false; // The disk may have room again by the next time it is needed.
+            self.spill_failed = false; // Next time the disk may have room again.
         }
         self.account(limits);
     }
 
-    /// Whether the oldest output makes room for new.
+    /// Whether the oldest output makes room for new output.
     pub(super) fn discards(&self, limits: &LogLimits) -> bool {
         self.ownerless || limits.on_full == OnFull::Discard
     }
@@ -180,7 +183,8 @@ impl State {
         !self.spill_failed && self.may_spill(limits)
     }
 
-    /// Until when to wait for the reader before another chunk; `None`: not at all.
+    /// Returns the time until which to wait for the reader before the next chunk, or `None` not to
+    /// wait.
     pub(super) fn wait_for_reader(&mut self, limits: &LogLimits, now: Instant) -> Option<Instant> {
         let events = self.progress.next_seq - 1 - self.confirmed.seq;
         let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
@@ -190,7 +194,7 @@ impl State {
         if fits {
             self.reader_deadline = None;
         }
-        // With a file behind it the reader is slow, and the child must not become so.
+        // With a spill file the reader is slow already, and must not slow down the child.
         if fits || self.spill.is_some() || self.discards(limits) {
             return None;
         }
@@ -206,13 +210,13 @@ impl State {
         self.spill.as_ref().map_or(0, Spill::len)
     }
 
-    /// The oldest entries of memory, when they must and may go to the file.
+    /// Returns the oldest entries in memory if they must and may be spilled.
     pub(super) fn next_spill_batch(&self, limits: &LogLimits) -> Option<spill::Batch> {
         let full = !self.may_spill(limits);
         if self.ownerless || self.spill_failed || full || !self.is_over(limits) {
             return None;
         }
-        // A little more than needed, so that small chunks do not cost a write each.
+        // Somewhat more than needed, so that small chunks do not cost a write each.
         let bound = limits.memory_bound();
         let goal = bound - bound.min(spill::BATCH_BYTES);
         let mut left = self.memory_cost;
@@ -231,7 +235,7 @@ impl State {
         (!entries.is_empty()).then_some(spill::Batch { file, at, entries })
     }
 
-    /// The file now holds what memory need not.
+    /// Moves written entries from memory to the index of the file.
     pub(super) fn spilled(
         &mut self,
         file: Arc<std::fs::File>,
@@ -239,19 +243,19 @@ impl State {
         len: u64,
         entries: &[Entry],
     ) {
-        // Confirmed and evicted meanwhile: the file's copy is not needed.
+        // Otherwise the entries were confirmed and evicted meanwhile, and the copy is not needed.
         let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
         if !still_here {
             return;
         }
-        // All else in the file may have been confirmed meanwhile; this batch is still at its place.
+        // All earlier blocks may have been confirmed meanwhile; this batch is still at its offset.
         self.spill.get_or_insert_with(|| Spill::ending_at(file, at)).push(entries, len);
         for _ in entries {
             self.pop_memory();
         }
     }
 
-    /// Forgets the oldest block or entry, confirmed or not, if memory is over its bound.
+    /// Drops the oldest block or entry, confirmed or not, if memory exceeds its bound.
     pub(super) fn discard_oldest(&mut self, limits: &LogLimits) -> bool {
         if !self.is_over(limits) {
             return false;
@@ -261,7 +265,7 @@ impl State {
             Some(last) => self.release_spilled(last),
             None => self.pop_memory(),
         }
-        // What a client has already is not missed.
+        // Output that the client has already received does not count as lost.
         let lost = self.first_retained().offset.saturating_sub(kept_from);
         self.totals.add_discarded(lost);
         true

@@ -13,7 +13,7 @@ fn exit() -> ExitRecord {
 
 const ALL: Budget = Budget { bytes: u64::MAX, events: usize::MAX };
 
-/// Appends like the process's own task does, and says whether there was room.
+/// Appends like the process's own task. Returns whether there was room.
 async fn produce(log: &Log, bytes: impl Into<Bytes>) -> bool {
     let room = log.has_room();
     if room {
@@ -23,7 +23,7 @@ async fn produce(log: &Log, bytes: impl Into<Bytes>) -> bool {
     room
 }
 
-/// A chunk that tells its number.
+/// Returns a chunk filled with its number.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().iter().copied().cycle().take(len).collect()
 }
@@ -85,7 +85,7 @@ async fn a_cursor_beyond_the_end_finds_nothing() {
 }
 
 #[tokio::test]
-async fn unconfirmed_output_spills_and_comes_back_whole() {
+async fn unconfirmed_output_spills_and_is_read_back_unchanged() {
     let log = log(64 << 10, 64 << 20, OnFull::Block);
     let mut expected = Vec::new();
     for number in 0..500u64 {
@@ -101,7 +101,7 @@ async fn unconfirmed_output_spills_and_comes_back_whole() {
     assert_eq!(text(&page), expected);
     assert_eq!(page.dropped, 0);
 
-    // A second reader that starts in the middle of a block sees the same.
+    // A second reader that starts in the middle of a block sees the same events.
     let middle = Cursor::after(&log, 123).read(&log, ALL).await;
     assert_contiguous(&middle, 124);
     assert_eq!(middle.events.len(), 500 - 123);
@@ -173,7 +173,7 @@ async fn confirmed_output_stays_for_late_readers_up_to_the_bound() {
 }
 
 #[tokio::test]
-async fn an_observer_that_lags_sees_a_gap_and_goes_on() {
+async fn a_lagging_observer_sees_a_gap_and_continues() {
     let log = log(10_000, 0, OnFull::Block);
     let mut lagging = Cursor::after(&log, 0);
     for number in 0..100 {
@@ -188,7 +188,7 @@ async fn an_observer_that_lags_sees_a_gap_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_block_released_while_it_is_read_is_a_gap_not_garbage() {
+async fn a_block_released_while_it_is_read_becomes_a_gap() {
     let log = log(10_000, 1 << 20, OnFull::Block);
     for number in 0..400 {
         produce(&log, numbered(number, 1000)).await;
@@ -197,12 +197,13 @@ async fn a_block_released_while_it_is_read_is_a_gap_not_garbage() {
     cursor.read(&log, Budget { bytes: 1, events: 1 }).await;
     log.confirm(390);
     let page = cursor.read(&log, ALL).await;
-    // What the cursor had already loaded is still good; what was released is declared.
+    // Entries that the cursor has already loaded are still valid; released ones are declared as a
+    // gap.
     assert_eq!(1000 + page.dropped + text(&page).len() as u64, 400_000);
 }
 
 #[tokio::test]
-async fn waiting_ends_with_news_and_at_the_close() {
+async fn waiters_wake_on_events_and_on_close() {
     let log = Arc::new(log(1 << 20, 0, OnFull::Block));
     let waiter = tokio::spawn({
         let log = Arc::clone(&log);
@@ -222,7 +223,7 @@ async fn waiting_ends_with_news_and_at_the_close() {
 }
 
 #[tokio::test]
-async fn an_abandoned_log_releases_whoever_waits_and_sends_nothing() {
+async fn an_abandoned_log_wakes_its_waiters_and_has_no_events() {
     let log = log(1 << 20, 0, OnFull::Block);
     log.abandon();
     log.wait_closed().await;
@@ -230,7 +231,7 @@ async fn an_abandoned_log_releases_whoever_waits_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn listeners_are_told_of_what_is_there_and_of_what_comes() {
+async fn listeners_are_notified_of_existing_and_new_events() {
     struct Counter(AtomicUsize);
     impl LogListener for Counter {
         fn log_grew(&self) {
@@ -250,7 +251,7 @@ async fn listeners_are_told_of_what_is_there_and_of_what_comes() {
 }
 
 #[tokio::test]
-async fn a_snapshot_has_head_and_tail() {
+async fn a_snapshot_has_the_head_and_the_tail() {
     let log = log(64 << 10, 0, OnFull::Block);
     produce(&log, "begin ").await;
     log.append_output(Stream::Stderr, "oops".into());
@@ -271,7 +272,7 @@ async fn a_snapshot_has_head_and_tail() {
 }
 
 #[tokio::test]
-async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written() {
+async fn a_batch_written_while_the_file_was_emptied_keeps_its_offset() {
     let limits = LogLimits {
         memory_bytes: 1000,
         spill_bytes: 1 << 20,
@@ -283,7 +284,7 @@ async fn a_batch_written_while_the_file_was_emptied_is_read_where_it_was_written
     produce(&log, numbered(2, 1000)).await;
     log.append_output(Stream::Stdout, numbered(3, 1000).into());
     let batch = log.lock().next_spill_batch(&limits).unwrap();
-    // What the file holds is confirmed while the batch is on its way there.
+    // The contents of the file are confirmed while the batch is being written.
     log.confirm(1);
     log.spill(batch).await;
     let page = Cursor::after(&log, 1).read(&log, ALL).await;
@@ -306,20 +307,24 @@ fn a_reader_has_one_deadline_until_it_makes_room() {
     assert_eq!(state.wait_for_reader(&limits, begin), None, "there is room");
     state.push(output(), after(1));
     assert_eq!(state.wait_for_reader(&limits, after(1)), Some(after(6)));
-    assert_eq!(state.wait_for_reader(&limits, after(5)), Some(after(6)), "it is not put off");
-    assert_eq!(state.wait_for_reader(&limits, after(6)), None, "it did not keep up");
-    assert_eq!(state.wait_for_reader(&limits, after(60)), None, "nor has it since");
+    assert_eq!(
+        state.wait_for_reader(&limits, after(5)),
+        Some(after(6)),
+        "the deadline does not move"
+    );
+    assert_eq!(state.wait_for_reader(&limits, after(6)), None, "the reader did not keep up");
+    assert_eq!(state.wait_for_reader(&limits, after(60)), None, "the reader is still behind");
     state.confirmed = state.position_after(2);
-    assert_eq!(state.wait_for_reader(&limits, after(61)), None, "it made room");
+    assert_eq!(state.wait_for_reader(&limits, after(61)), None, "the reader made room");
     state.push(output(), after(62));
     state.push(output(), after(63));
-    assert_eq!(state.wait_for_reader(&limits, after(64)), Some(after(69)), "and has time again");
+    assert_eq!(state.wait_for_reader(&limits, after(64)), Some(after(69)), "a new deadline");
     let first = [0, 1, 2, 62, 63, 64].map(|millis| state.first_since(after(millis)));
     assert_eq!(first, [1, 2, 3, 3, 4, 5]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
+async fn the_producer_waits_only_for_a_reader_that_keeps_up() {
     let log = Arc::new(log(64 << 10, 1 << 30, OnFull::Block));
     while log.lock().wait_for_reader(&log.limits, Instant::now()).is_none() {
         produce(&log, vec![0; 4096]).await;
@@ -337,7 +342,7 @@ async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
     }
     log.wait_for_room().await;
     for _ in 0..100 {
-        // Its time is over: output goes to the file without another wait.
+        // Its deadline has passed: output goes to the file without another wait.
         assert!(log.lock().wait_for_reader(&log.limits, Instant::now()).is_none());
         produce(&log, vec![0; 4096]).await;
     }
@@ -345,7 +350,7 @@ async fn a_reader_that_keeps_up_is_waited_for_and_one_that_does_not_is_not() {
 }
 
 #[tokio::test]
-async fn an_exit_outlives_the_output_around_it() {
+async fn an_exit_is_kept_when_the_output_around_it_is_discarded() {
     let log = log(10_000, 0, OnFull::Discard);
     let mut cursor = Cursor::after(&log, 0);
     for _ in 0..50 {
@@ -362,7 +367,7 @@ async fn an_exit_outlives_the_output_around_it() {
 }
 
 #[tokio::test]
-async fn a_cut_read_returns_output_whatever_stands_before_it() {
+async fn a_limited_read_returns_output_after_an_exit() {
     let log = log(1 << 20, 0, OnFull::Block);
     produce(&log, "a").await;
     log.append_exit(exit());
@@ -373,7 +378,7 @@ async fn a_cut_read_returns_output_whatever_stands_before_it() {
 }
 
 #[tokio::test]
-async fn a_log_without_an_owner_is_never_full_and_observers_see_its_end() {
+async fn a_log_without_an_owner_never_fills_up_and_observers_see_its_end() {
     let log = log(10_000, 10_000, OnFull::Block);
     let mut observer = Cursor::after(&log, 0);
     while produce(&log, vec![0; 1000]).await {}
@@ -391,12 +396,12 @@ async fn a_log_without_an_owner_is_never_full_and_observers_see_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_the_last_moments_are_found() {
+async fn recent_events_are_found_by_time() {
     let second = std::time::Duration::from_secs(1);
     let entry = ENTRY_OVERHEAD + 100;
     // Memory for four entries; the older ones are in the file, one block for each batch.
     let log = log(4 * entry, 1 << 20, OnFull::Block);
-    assert_eq!(log.first_since(Instant::now()), 1, "nothing was appended yet");
+    assert_eq!(log.first_since(Instant::now()), 1, "the log is empty");
     let begin = Instant::now();
     for number in 0..12 {
         produce(&log, numbered(number, 100)).await;
@@ -404,7 +409,7 @@ async fn events_of_the_last_moments_are_found() {
     }
     assert_eq!(log.first_since(begin), 1);
     assert_eq!(log.first_since(begin + 10 * second), 11, "memory is exact");
-    assert_eq!(log.first_since(Instant::now()), 13, "the next");
+    assert_eq!(log.first_since(Instant::now()), 13, "the next number");
     let first_in_memory = log.lock().first_in_memory();
     assert!(first_in_memory > 2, "some are in the file");
     for seconds in 1..u32::try_from(first_in_memory).unwrap() - 1 {
@@ -416,7 +421,7 @@ async fn events_of_the_last_moments_are_found() {
 }
 
 #[tokio::test]
-async fn logs_keep_little_in_memory_when_all_of_them_have_too_much() {
+async fn logs_keep_little_in_memory_beyond_the_total_bound() {
     start_spill_thread();
     let totals = Arc::new(LogTotals::bounded(300 << 10, 400 << 10));
     let new_log = || {
@@ -428,7 +433,7 @@ async fn logs_keep_little_in_memory_when_all_of_them_have_too_much() {
     for _ in 0..4 {
         assert!(produce(&one, chunk()).await);
     }
-    assert_eq!(totals.spilled_bytes(), 0, "one log alone may have its megabyte");
+    assert_eq!(totals.spilled_bytes(), 0, "one log alone may use its megabyte");
     while produce(&other, chunk()).await {}
     assert!(totals.spilled_bytes() >= 400 << 10, "{totals:?}");
     assert!(totals.spilled_bytes() < 800 << 10, "{totals:?}");
@@ -442,7 +447,7 @@ async fn logs_keep_little_in_memory_when_all_of_them_have_too_much() {
 }
 
 #[tokio::test]
-async fn discarded_output_is_counted_unless_the_client_had_it() {
+async fn discarded_output_is_counted_unless_the_client_received_it() {
     let totals = Arc::<LogTotals>::default();
     let limits = LogLimits {
         memory_bytes: 10_000,
@@ -463,7 +468,7 @@ async fn discarded_output_is_counted_unless_the_client_had_it() {
 }
 
 #[tokio::test]
-async fn a_log_goes_on_when_others_have_used_up_the_memory_and_when_they_free_it() {
+async fn a_log_continues_when_others_use_up_the_memory_and_when_they_free_it() {
     let totals = Arc::new(LogTotals::bounded(200 << 10, 0));
     let new_log = || {
         let (memory_bytes, spill_bytes, on_full) = (1 << 20, 1 << 30, OnFull::Block);
@@ -474,12 +479,12 @@ async fn a_log_goes_on_when_others_have_used_up_the_memory_and_when_they_free_it
     for _ in 0..4 {
         assert!(produce(&one, chunk()).await);
     }
-    // Its reader has all of it, and nothing more will be confirmed.
+    // Its reader has received everything, so no confirmation will follow.
     one.confirm(u64::MAX);
     while produce(&other, chunk()).await {}
     one.wait_for_room().await;
     assert!(produce(&one, chunk()).await);
-    // One whose reader is away waits until another log is gone.
+    // A log with a disconnected reader waits until another log is dropped.
     while produce(&other, chunk()).await {}
     let waiting = other.wait_for_room();
     let mut waiting = std::pin::pin!(waiting);

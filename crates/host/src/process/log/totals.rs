@@ -1,10 +1,10 @@
-//! What the logs of all processes hold together, and how much that may be.
+//! The totals of all logs and their bounds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// What a log keeps in memory when all logs together have too much there.
+/// The memory bound of each log while all logs together exceed theirs.
 const SMALLEST_MEMORY: usize = 64 << 10;
 
 /// Shared by all logs of a server.
@@ -16,20 +16,20 @@ pub struct LogTotals {
     spilled: AtomicU64,
     output: AtomicU64,
     discarded: AtomicU64,
-    /// Wakes those who wait because others have too much.
+    /// Wakes producers that wait because other logs hold too much.
     pub(super) freed: Notify,
 }
 
 impl Default for LogTotals {
-    /// Without bounds.
+    /// Unbounded.
     fn default() -> Self {
         Self::bounded(u64::MAX, u64::MAX)
     }
 }
 
 impl LogTotals {
-    /// Beyond `max_memory` each log keeps little in memory; beyond `max_spilled` no more goes to files,
-    /// and processes wait for their readers.
+    /// Creates totals with bounds. Beyond `max_memory` each log keeps little in memory. Beyond
+    /// `max_spilled` nothing more is spilled, and processes wait for their readers.
     #[must_use]
     pub fn bounded(max_memory: u64, max_spilled: u64) -> Self {
         let zero = || AtomicU64::new(0);
@@ -38,25 +38,25 @@ impl LogTotals {
         Self { max_memory, max_spilled, memory, spilled, output, discarded, freed }
     }
 
-    /// Bytes that logs hold in memory, with their overhead.
+    /// Returns the bytes that all logs hold in memory, with their overhead.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Bytes that logs hold in files.
+    /// Returns the bytes that all logs hold in spill files.
     #[must_use]
     pub fn spilled_bytes(&self) -> u64 {
         self.spilled.load(Ordering::Relaxed)
     }
 
-    /// Bytes of output that were ever appended.
+    /// Returns the bytes of output ever appended.
     #[must_use]
     pub fn output_bytes(&self) -> u64 {
         self.output.load(Ordering::Relaxed)
     }
 
-    /// Bytes of output that were discarded before a client had them.
+    /// Returns the bytes of output discarded before the client received them.
     #[must_use]
     pub fn discarded_bytes(&self) -> u64 {
         self.discarded.load(Ordering::Relaxed)
@@ -86,7 +86,7 @@ impl LogTotals {
     }
 }
 
-/// The part of one log in the totals, given back when dropped.
+/// One log's share of the totals. Dropping the log subtracts it.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     memory: u64,
@@ -108,13 +108,13 @@ impl Share {
     }
 }
 
-/// Returns the total before and after.
+/// Returns the total before and after the change.
 fn change(total: &AtomicU64, from: u64, to: u64) -> (u64, u64) {
     if from == to {
         let total = total.load(Ordering::Relaxed);
         return (total, total);
     }
-    // Wrapping, so that a smaller share is subtracted.
+    // Wraps, so that a smaller share is subtracted.
     let change = to.wrapping_sub(from);
     let before = total.fetch_add(change, Ordering::Relaxed);
     (before, before.wrapping_add(change))

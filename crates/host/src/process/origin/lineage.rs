@@ -1,16 +1,16 @@
-//! A process and those it descends from, while processes come and go.
+//! A process and its ancestors, read safely while processes start and exit.
 
 use std::fs;
 
-/// A process and its ancestors, the oldest last.
+/// A process followed by its ancestors, the oldest last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lineage(Vec<u32>);
 
-/// More than any real tree, and an end if pids are reused in a circle.
+/// More than any real tree, and a bound in case reused pids form a cycle.
 const MAX_GENERATIONS: usize = 4096;
 
 impl Lineage {
-    /// Whether it is that of the process itself.
+    /// Whether this is the lineage of the process `pid` itself.
     #[must_use]
     pub fn begins_with(&self, pid: u32) -> bool {
         self.0.first() == Some(&pid)
@@ -21,12 +21,14 @@ impl Lineage {
         self.0.contains(&pid)
     }
 
-    /// `None` when the process is gone, or its ancestors changed while they were followed. `is_still_meant` says whether the pid
-    /// still belongs to the process that the caller means, and is asked last.
+    /// Reads the lineage of a process. Returns `None` if the process is gone or its ancestors
+    /// changed meanwhile. `is_still_meant` checks that the pid still belongs to the process that
+    /// the caller means; it is called last.
     ///
-    /// A pid may be another process's a moment later, and a program that ends at the right time could get itself foreign ancestors
-    /// so. But while a child names its parent, that has not ended and its pid is its own. So every link is looked at again, the
-    /// oldest first: each one that has lasted vouches for the pid of the one that was looked at before it.
+    /// A pid may belong to another process a moment later, so a program that exits at the right
+    /// time could acquire foreign ancestors. But as long as a child names its parent, the parent
+    /// has not ended and its pid is its own. So every link is checked again, the oldest first: each
+    /// link that still holds vouches for the pid of the link checked before it.
     pub(super) fn of(pid: u32, is_still_meant: impl FnOnce() -> bool) -> Option<Self> {
         let pids = follow(pid)?;
         let lasts = |link: &[u32]| parent(link[0]) == Some(link[1]);
@@ -47,7 +49,7 @@ fn follow(pid: u32) -> Option<Vec<u32>> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let text = std::str::from_utf8(stat.get(after_name..)?).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_vouches_for_who_is_gone() {
+    fn a_process_that_is_gone_has_no_lineage() {
         assert_eq!(Lineage::of(u32::MAX - 1, || true), None);
         assert_eq!(Lineage::of(std::process::id(), || false), None);
     }

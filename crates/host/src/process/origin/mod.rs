@@ -1,8 +1,9 @@
-//! Which processes are at the other end of a local socket, and whose descendants they are.
+//! Finds the processes at the other end of a local socket and their ancestors.
 //!
-//! A sandboxed program that may use the network must not reach the server that sandboxes it: what it asks for there would run
-//! outside. Nothing in a connection tells, so the kernel is asked: for a Unix socket who connected, and for TCP, of which it does not
-//! remember that, who holds the peer's end.
+//! A sandboxed program with network access must not reach the server that sandboxes it: its
+//! requests there would run outside the sandbox. The connection itself does not identify the
+//! program, so the kernel is asked: for a Unix socket, which process connected; for TCP, where the
+//! kernel does not record that, which processes hold the peer's end.
 
 mod lineage;
 #[cfg(target_os = "linux")]
@@ -17,27 +18,27 @@ use std::os::fd::{AsFd as _, OwnedFd};
 pub use lineage::Lineage;
 pub use user::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
 
-/// What leads to the peer of a connection.
+/// Identifies the peer of a connection.
 #[derive(Debug)]
 pub enum PeerSocket {
-    /// Both ends, as the peer has them.
+    /// Both addresses, as the peer sees them.
     Tcp { own: SocketAddr, other: SocketAddr },
-    /// Our end, which has the credentials of whoever connected to it.
+    /// The server's end, which carries the credentials of the process that connected.
     Unix { socket: OwnedFd },
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Another machine, another network, or a user whom our own processes cannot become.
+    /// Another machine, another network, or a user whom the server's processes cannot become.
     Elsewhere,
-    /// Of each process that may be the peer, itself and its ancestors.
+    /// The lineage of each process that may be the peer.
     Here(Vec<Lineage>),
-    /// A process of this machine that is gone or cannot be looked into.
+    /// A local process that is gone or cannot be inspected.
     Unknown,
 }
 
-/// Blocks: it reads much of /proc.
+/// Finds the origin of a peer. Blocks: it reads much of /proc.
 #[must_use]
 pub fn trace(peer: PeerSocket) -> Origin {
     match peer {

@@ -1,7 +1,7 @@
-//! One TCP socket of this network namespace, by its addresses: `sock_diag(7)`.
+//! Looks up one TCP socket of this network namespace by its addresses: `sock_diag(7)`.
 //!
-//! The kernel looks it up in its hash table, whereas a look into `/proc/net/tcp` takes longer the more
-//! sockets the machine has.
+//! The kernel looks it up in its hash table. Reading `/proc/net/tcp` takes longer the more sockets
+//! the machine has.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,8 @@ const HEADER_BYTES: usize = 16;
 const TCP: u8 = 6;
 const ANY: [u8; 4] = [0xff; 4];
 
-/// `Ok(None)` if there is no such socket; an error if the kernel cannot be asked.
+/// Finds the socket with these addresses. Returns `Ok(None)` if there is none, and an error if the
+/// kernel cannot be queried.
 pub(super) fn find(own: SocketAddr, other: SocketAddr) -> Result<Option<SocketEntry>, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let protocol = Some(netlink::SOCK_DIAG);
@@ -28,12 +29,12 @@ pub(super) fn find(own: SocketAddr, other: SocketAddr) -> Result<Option<SocketEn
     let question = question(own, other);
     sendto(&kernel, &question, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = [0; 1024];
-    // The kernel has answered by the time that the question is sent.
+    // The kernel responds before `sendto` returns.
     let (received, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
     parse(&answer[..received], own, other)
 }
 
-/// `nlmsghdr` and `inet_diag_req_v2`.
+/// Encodes an `nlmsghdr` and an `inet_diag_req_v2`.
 fn question(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     let mut body = vec![family(own), TCP, 0, 0];
     body.extend(ANY);
@@ -52,7 +53,7 @@ fn question(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// `nlmsghdr` and `inet_diag_msg`.
+/// Decodes an `nlmsghdr` and an `inet_diag_msg`.
 fn parse(answer: &[u8], own: SocketAddr, other: SocketAddr) -> Result<Option<SocketEntry>, Errno> {
     let garbled = Errno::PROTO;
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).ok_or(garbled)?;
@@ -68,7 +69,8 @@ fn parse(answer: &[u8], own: SocketAddr, other: SocketAddr) -> Result<Option<Soc
         },
         SOCK_DIAG_BY_FAMILY => {
             let ends = (address(body, 4, 8), address(body, 6, 24));
-            // Without a connection of these addresses the kernel finds a listener at the first of them.
+            // Without a connection between these addresses the kernel returns a listener on the
+            // first one.
             if ends != (Some(own), Some(other)) {
                 return Ok(None);
             }
@@ -85,7 +87,7 @@ fn address(body: &[u8], port_at: usize, ip_at: usize) -> Option<SocketAddr> {
         family if family == AddressFamily::INET.as_raw() => {
             IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
         }
-        // A socket of IPv6 may be one end of a connection of IPv4.
+        // An IPv6 socket may be one end of an IPv4 connection.
         _ => IpAddr::from(bytes).to_canonical(),
     };
     Some(SocketAddr::new(ip, port))
@@ -119,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_found_and_a_listener_is_none() {
+    fn a_connection_is_found_and_a_listener_is_not() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             match find(own, other) {
                 Err(error) => {
-                    return skipped(format_args!("no sock_diag here: {error}"));
+                    return skipped(format_args!("sock_diag is not available: {error}"));
                 }
                 Ok(found) => {
                     let entry = found.expect(address);
@@ -135,7 +137,7 @@ mod tests {
                 }
             }
             let nobody = SocketAddr::new(own.ip(), 1);
-            assert_eq!(find(other, nobody), Ok(None), "the listener was taken for its peer");
+            assert_eq!(find(other, nobody), Ok(None), "the listener was returned as the peer");
         }
     }
 }

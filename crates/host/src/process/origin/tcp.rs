@@ -1,7 +1,7 @@
-//! Who holds the peer's end of a TCP connection.
+//! Finds the processes that hold the peer's end of a TCP connection.
 //!
-//! The kernel's tables tell of holders, not of who made the socket. A sandboxed program that hands its socket to a helper outside is
-//! taken for the helper.
+//! The kernel's tables show the holders of a socket, not its creator. A sandboxed program that
+//! passes its socket to a helper outside the sandbox is taken for the helper.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ pub(super) fn trace(own: SocketAddr, other: SocketAddr) -> Origin {
         return if is_local { Origin::Unknown } else { Origin::Elsewhere };
     };
     if entry.inode == 0 {
-        // Closed by its last holder, who cannot be asked any more.
+        // Closed by its last holder, which can no longer be identified.
         return Origin::Unknown;
     }
     let me = rustix::process::geteuid();
@@ -34,7 +34,7 @@ pub(super) fn trace(own: SocketAddr, other: SocketAddr) -> Origin {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SocketEntry {
     pub(super) uid: u32,
-    /// 0 once the last holder has closed it; then `uid` means nothing.
+    /// 0 once the last holder has closed it; `uid` is then meaningless.
     pub(super) inode: u64,
 }
 
@@ -61,7 +61,7 @@ fn parse_line(line: &str, own: SocketAddr, other: SocketAddr) -> Option<SocketEn
     Some(SocketEntry { uid: uid.parse().ok()?, inode: inode.parse().ok()? })
 }
 
-/// `0100007F:1F90`: words of the address in the machine's byte order, then the port.
+/// Parses `0100007F:1F90`: words of the address in the machine's byte order, then the port.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -83,12 +83,12 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(unmapped(SocketAddr::new(ip, port)))
 }
 
-/// Both ends of one connection may have an IPv4 address in different guises.
+/// The two ends of one connection may show an IPv4 address in different forms.
 fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Processes that have the socket open. Those that cannot be looked into are not among them.
+/// Lists the processes that have the socket open. Omits those that cannot be inspected.
 fn holders(socket: &str) -> impl Iterator<Item = u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -96,7 +96,7 @@ fn holders(socket: &str) -> impl Iterator<Item = u32> {
         .filter(move |pid: &u32| holds(*pid, socket))
 }
 
-/// Threads may have descriptors of their own.
+/// Checks every thread: threads may have descriptor tables of their own.
 fn holds(pid: u32, socket: &str) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().any(|thread| {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_descriptors_of_its_own_is_looked_into() {
+    fn a_thread_with_its_own_descriptor_table_is_inspected() {
         let (client, _server, (own, other)) = connected("127.0.0.1:0");
         let (ready, is_ready) = std::sync::mpsc::sync_channel(0);
         let (end, is_end) = std::sync::mpsc::sync_channel::<()>(0);
@@ -142,7 +142,7 @@ mod tests {
             let _ = is_end.recv();
         });
         is_ready.recv().unwrap();
-        // The thread has a copy.
+        // The thread has a copy of the descriptor.
         drop(client);
         assert!(matches!(trace(own, other), Origin::Here(_)));
         drop(end);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_holds_any_more_is_of_nobody_known() {
+    fn a_socket_without_holders_has_an_unknown_origin() {
         let (client, server, (own, other)) = connected("127.0.0.1:0");
         drop(client);
         assert_eq!(trace(own, other), Origin::Unknown);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_either_family_is_read() {
+    fn addresses_of_both_families_are_parsed() {
         let read = |text| parse_address(text).map(|address| address.to_string());
         if cfg!(target_endian = "little") {
             assert_eq!(read("0100007F:1F90").as_deref(), Some("127.0.0.1:8080"));

@@ -1,4 +1,5 @@
-//! Who connected to a Unix socket, which the kernel remembers whoever holds the socket since.
+//! Finds the process that connected a Unix socket. The kernel remembers it, whichever process holds
+//! the socket now.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use super::{Lineage, Origin};
 pub(super) fn trace(socket: BorrowedFd<'_>) -> Origin {
     let lineage = match pidfd_of_peer(socket) {
         Ok(process) => lineage_of(process.as_fd()),
-        // Linux before 6.5 knows only a number, which may be another process's by now.
+        // Linux before 6.5 reports only a pid, which may belong to another process by now.
         Err(Errno::NOPROTOOPT) => pid_of_peer(socket).and_then(|pid| Lineage::of(pid, || true)),
         Err(_) => None,
     };
@@ -22,11 +23,11 @@ fn lineage_of(process: BorrowedFd<'_>) -> Option<Lineage> {
     Lineage::of(pid, || pid_of(process) == Some(pid))
 }
 
-/// `None` once the process is gone, and its pid free for another.
+/// Returns `None` once the process is gone and its pid may be reused.
 fn pid_of(process: BorrowedFd<'_>) -> Option<u32> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let pid = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    // -1 of one that is gone, 0 of one in a namespace that we do not see into.
+    // -1 if the process is gone, 0 if it is in a namespace invisible to this process.
     pid.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
@@ -36,7 +37,7 @@ fn pidfd_of_peer(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 
     let mut pidfd: libc::c_int = -1;
     let mut len = libc::socklen_t::try_from(size_of_val(&pidfd)).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the option is an integer, `pidfd` has room for it, and `len` says how much.
+    // SAFETY: the option is an integer, `pidfd` has room for it, and `len` is its size.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -50,7 +51,8 @@ fn pidfd_of_peer(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         let error = std::io::Error::last_os_error();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
     }
-    // SAFETY: the kernel has just made the descriptor for us, and nobody else knows it. It is closed on exec.
+    // SAFETY: the kernel has just created the descriptor for this call, with close-on-exec set;
+    // nothing else refers to it.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
@@ -83,14 +85,14 @@ mod tests {
 
     use super::*;
 
-    /// A connection, and the child that has made it. Our end stays open when the child ends, and so does the other.
+    /// A connection and the child that made it. Both ends stay open when the child ends.
     struct Connected {
         child: Pid,
         server: OwnedFd,
         _client: OwnedFd,
     }
 
-    /// `None` where a container forbids the system call that makes such a child.
+    /// `None` where a container forbids the system call that creates such a child.
     fn connected() -> Option<Connected> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
@@ -99,7 +101,7 @@ mod tests {
         let address = SocketAddrUnix::new(&path).unwrap();
         let child = match child(None, || connect(&client, &address)) {
             Err(Errno::NOSYS | Errno::PERM) => {
-                skipped("clone3 is forbidden here");
+                skipped("clone3 is not permitted");
                 return None;
             }
             child => child.unwrap(),
@@ -108,13 +110,13 @@ mod tests {
         Some(Connected { child, server: server.into(), _client: client })
     }
 
-    /// Does the work, which is nothing but system calls, and waits to be killed. Only privileged processes can choose its pid, and
-    /// only if nobody has it.
+    /// Does `work`, which must consist of system calls only, then waits to be killed. Only
+    /// privileged processes can choose the pid, and only a free one.
     fn child<T>(pid: Option<Pid>, work: impl FnOnce() -> T) -> Result<Pid, Errno> {
         let wanted = pid.map(|pid| pid.as_raw_nonzero().get());
-        // SAFETY: all of it may be 0.
+        // SAFETY: every field may be 0.
         let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        // With descriptors of its own it would hold those of other tests, too.
+        // A descriptor table of its own would also hold the descriptors of other tests.
         arguments.flags = u64::try_from(libc::CLONE_FILES).unwrap();
         arguments.exit_signal = u64::try_from(libc::SIGCHLD).unwrap();
         if let Some(wanted) = &wanted {
@@ -122,8 +124,8 @@ mod tests {
             arguments.set_tid_size = 1;
         }
         let size = size_of_val(&arguments);
-        // SAFETY: the structure is whole and what it points to outlives the call. The child has a copy of this thread's stack, and
-        // never returns from here.
+        // SAFETY: the structure is initialized, and everything it points to outlives the call. The
+        // child has a copy of this thread's stack and never returns from this match.
         match unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) } {
             -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
             0 => wait_after(work),
@@ -131,12 +133,12 @@ mod tests {
         }
     }
 
-    /// Until it is killed, at the latest by the end of the thread that made it.
+    /// Waits until it is killed, at the latest when the thread that created it ends.
     fn wait_after<T>(work: impl FnOnce() -> T) -> ! {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _ = work();
         loop {
-            // SAFETY: takes nothing, and returns only if a signal has been handled.
+            // SAFETY: takes no arguments, and returns only after a signal handler has run.
             unsafe { libc::pause() };
         }
     }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connected_is_known_whoever_holds_the_socket() {
+    fn the_connecting_process_is_found_whichever_process_holds_the_socket() {
         let Some(connected) = connected() else { return };
         let Origin::Here(lineages) = trace(connected.server.as_fd()) else { panic!() };
         let child = connected.child.as_raw_nonzero().get().cast_unsigned();
@@ -157,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_the_pid_of_who_connected_is_not_taken_for_him() {
-        if let Err(Errno::NOPROTOOPT) = pidfd_of_peer(connected_to_nobody().as_fd()) {
-            return skipped("this kernel does not tell who connected but by a number");
+    fn a_process_that_reuses_the_pid_is_not_mistaken_for_the_peer() {
+        if let Err(Errno::NOPROTOOPT) = pidfd_of_peer(unconnected().as_fd()) {
+            return skipped("this kernel identifies a peer only by its pid");
         }
         for _ in 0..100 {
             let Some(connected) = connected() else { return };
@@ -180,10 +182,10 @@ mod tests {
                 Err(errno) => panic!("{errno}"),
             }
         }
-        panic!("somebody else takes every pid");
+        panic!("another process took the pid every time");
     }
 
-    fn connected_to_nobody() -> OwnedFd {
+    fn unconnected() -> OwnedFd {
         socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap()
     }
 }

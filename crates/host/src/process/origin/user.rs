@@ -1,4 +1,4 @@
-//! Whose the peer of a connection is.
+//! Determines the user of a connection's peer.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -6,22 +6,22 @@ use std::os::fd::BorrowedFd;
 
 use super::tcp::find_socket;
 
-/// The user at the other end of a socket of this machine.
+/// The user at the other end of a local socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerUser {
     /// The user of this process, or root.
     Trusted,
     Other(u32),
-    /// The kernel does not tell.
+    /// The kernel does not report the user.
     Unknown,
 }
 
-/// Who made the peer's socket, whose addresses these are.
+/// Returns the user who created the peer's socket, given its addresses.
 #[must_use]
 pub fn user_of_tcp_peer(own: SocketAddr, other: SocketAddr) -> PeerUser {
     let Some(entry) = find_socket(own, other) else { return PeerUser::Unknown };
-    // A socket that its process has closed shows as root's, and what it sent before is still to be
-    // read. It stays closed, so one that is open now was open when its user was told.
+    // A socket that its process has closed shows as root's, and data sent before may still be read.
+    // It stays closed, so a socket that is open now was open when its user was reported.
     let is_open = find_socket(own, other).is_some_and(|now| now.inode == entry.inode);
     if entry.inode == 0 || !is_open {
         return PeerUser::Unknown;
@@ -29,7 +29,7 @@ pub fn user_of_tcp_peer(own: SocketAddr, other: SocketAddr) -> PeerUser {
     PeerUser::of(entry.uid, rustix::process::geteuid().as_raw())
 }
 
-/// Who connected to a Unix socket, whoever holds the other end since.
+/// Returns the user who connected a Unix socket, whichever process holds the other end now.
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn user_of_unix_peer(socket: BorrowedFd<'_>) -> PeerUser {
@@ -56,14 +56,14 @@ impl PeerUser {
     }
 }
 
-/// Stands for every user that has no number in this user namespace.
+/// Returns the uid that stands for every user without a number in this user namespace.
 fn overflow_uid() -> u32 {
     const USUAL: u32 = 65534;
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL)
 }
 
-/// Whether every user of the machine has a number of their own here.
+/// Whether every user of the machine has a number of its own in this user namespace.
 fn has_all_users() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_sockets_and_those_of_root_are_trusted() {
+    fn sockets_of_the_same_user_and_of_root_are_trusted() {
         let own = 1000;
         assert_eq!(PeerUser::of(0, own), PeerUser::Trusted);
         assert_eq!(PeerUser::of(own, own), PeerUser::Trusted);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_of_either_family_is_its_makers() {
+    fn connections_of_both_families_show_their_user() {
         for address in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -98,9 +98,9 @@ mod tests {
         }
     }
 
-    /// Its user is shown as root.
+    /// A closed socket shows as root's.
     #[test]
-    fn a_connection_that_its_maker_has_closed_is_of_nobody_known() {
+    fn a_closed_connection_has_an_unknown_user() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(user_of_tcp_peer(own, other), PeerUser::Unknown);
     }
     #[test]
-    fn a_unix_socket_knows_who_connected() {
+    fn a_unix_socket_shows_the_user_that_connected() {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(user_of_unix_peer(ours.as_fd()), PeerUser::Trusted);
     }

@@ -1,4 +1,5 @@
-//! A program in the sandbox that bubblewrap makes: bubblewrap runs this executable again, inside, and that becomes the program.
+//! Starts a program in a sandbox made by bubblewrap: bubblewrap runs this executable again inside,
+//! and that process becomes the program.
 //!
 //! ```text
 //! keeper ──vfork──▶ bwrap ──fork──▶ bwrap, the init ──fork──▶ this executable ──exec──▶ program
@@ -6,8 +7,9 @@
 //!    └─────────────── a socket, closed by the exec ─────────────┘
 //! ```
 //!
-//! Bubblewrap gets no word of the request: neither environment nor arguments nor search path of the program can change what it does. It
-//! ignores all signals, which the program then gets for itself, being in the same process group.
+//! Nothing of the request reaches bubblewrap: neither the environment nor the arguments nor the
+//! search path of the program can change its behaviour. It ignores all signals, so that they reach
+//! only the program, which is in the same process group.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,22 +38,23 @@ use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::setup::{bubblewrap, gate_sockets, local_routes};
 use crate::sandbox::{NetworkNamespace, Plan};
 
-/// The second argument of the hidden mode that makes it the one inside a sandbox.
+/// The second argument of the hidden mode, for the process inside the sandbox.
 pub(super) const INSIDE_ARG: &str = "__inside";
 
-/// What bubblewrap and the one inside inherit, from 3 on: bubblewrap's options, the request, the line to the keeper, this executable.
+/// The descriptors that bubblewrap and the process inside inherit: bubblewrap's options, the
+/// request, the socket to the keeper, this executable.
 const OPTIONS_FD: RawFd = 3;
 const REQUEST_FD: RawFd = 4;
 const LINE_FD: RawFd = 5;
 const EXECUTABLE_FD: RawFd = 6;
-/// Higher than all of them.
+/// Higher than all the numbers above.
 const FREE_FD: RawFd = 16;
 
 const INSIDE: [u8; 1] = *b"i";
-/// It waits, so that the keeper can see who is who.
+/// Sent to the process inside, which waits so that the keeper can identify the processes.
 const GO_ON: [u8; 1] = *b"g";
 
-/// A program that runs, and the processes between it and the keeper that are not of its making.
+/// A running program, and the processes between it and the keeper that bubblewrap made.
 pub(super) struct Wrapped {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
@@ -62,12 +65,12 @@ pub(super) struct Wrapped {
 /// The inputs of a start besides its request and its plan.
 pub(super) struct Outside<'a> {
     pub(super) placeholders: &'a Placeholders,
-    /// Of bubblewrap and all that is inside.
+    /// The cgroup of bubblewrap and everything inside.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
     pub(super) cancellation: StartCancellation<'a>,
 }
 
-/// Starts `program`, which is bubblewrap. After a failure, children may be left.
+/// Starts `program`, which is bubblewrap. A failure may leave children behind.
 pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
@@ -101,7 +104,7 @@ pub(super) fn start(
         lockdown: None,
         ignores_signals: true,
         parent: Parent::Caller,
-        // Those of each process are for the program, which lowers them inside.
+        // The limits of each process are for the program, which lowers them inside.
         limits: None,
         cgroup,
     });
@@ -116,7 +119,7 @@ pub(super) fn start(
     Ok(Wrapped { pid, pidfd, wrapping, gate })
 }
 
-/// Bubblewrap's init, and the one inside, which is to be the program.
+/// Returns bubblewrap's init and the process inside, which is to become the program.
 fn find_wrapping(bwrap: Pid) -> Vec<Pid> {
     let init = descendants::children_of(bwrap).unwrap_or_default();
     let inside = init.iter().flat_map(|init| descendants::children_of(*init).unwrap_or_default());
@@ -134,7 +137,7 @@ fn inherited(
     }
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let executable = rustix::fs::openat(CWD, c"/proc/self/exe", flags, Mode::empty())?;
-    // Above the numbers that they will get, so that none is replaced before it has been copied.
+    // Above the target numbers, so that none is overwritten before it has been copied.
     let high = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, FREE_FD);
     Ok([
         high(&in_memory(&words)?)?,
@@ -158,8 +161,8 @@ struct Heard {
     gate: Vec<OwnedFd>,
 }
 
-/// Returns once the program has been executed: then the line closes, and nothing but that it came
-/// inside was said, with the sockets of its gate. `None` if not even that was.
+/// Returns once the socket is closed, which `exec` does. Before that the process inside sends only
+/// that it runs, with the sockets of its gate. Returns `None` if it did not even send that.
 fn hear(
     line: &OwnedFd,
     bwrap: Pid,
@@ -184,7 +187,7 @@ fn hear(
     }
 }
 
-/// Nobody is inside, so bubblewrap has ended or is about to.
+/// No process is inside, so bubblewrap has exited or is about to.
 fn ended(bwrap: &OwnedFd, cancellation: StartCancellation<'_>) -> Failure {
     if let Err(errno) = cancellation.wait_for(bwrap) {
         return failed(errno);
@@ -201,11 +204,11 @@ fn ended(bwrap: &OwnedFd, cancellation: StartCancellation<'_>) -> Failure {
     }
 }
 
-/// Is the one inside: puts up the rest of the sandbox and becomes the program.
+/// Runs as the process inside: sets up the rest of the sandbox and becomes the program.
 pub(super) fn run_inside() -> ExitCode {
     signals::block_all();
     signals::reset_dispositions();
-    // SAFETY: the keeper passed it under this number, and nothing else in this process knows it.
+    // SAFETY: the keeper passed it under this number, and nothing else in this process uses it.
     let line = unsafe { OwnedFd::from_raw_fd(LINE_FD) };
     let failure = match become_program(&line) {
         // The keeper is gone.
@@ -216,10 +219,10 @@ pub(super) fn run_inside() -> ExitCode {
     ExitCode::from(127)
 }
 
-/// Returns why it failed; `None` if the keeper is gone.
+/// Returns the reason of a failure, or `None` if the keeper is gone.
 fn become_program(line: &OwnedFd) -> Option<Failure> {
     let mut bytes = Vec::new();
-    // SAFETY: as with the line.
+    // SAFETY: as for the socket.
     let mut request = unsafe { File::from_raw_fd(REQUEST_FD) };
     if let Err(error) = request.read_to_end(&mut bytes) {
         return Some(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
@@ -249,8 +252,8 @@ fn become_program(line: &OwnedFd) -> Option<Failure> {
     })
 }
 
-/// In the network namespace that bubblewrap has made, with the capabilities that it has left for
-/// this.
+/// Opens the gate in the network namespace that bubblewrap made, using the capabilities that it
+/// left for this.
 fn open_gate(plan: &Plan) -> Result<Vec<OwnedFd>, StepFailure> {
     match &plan.network_namespace {
         NetworkNamespace::Gated(sockets) => {

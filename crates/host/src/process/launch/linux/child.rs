@@ -1,6 +1,6 @@
-//! The few steps between the keeper's fork and the program's exec.
+//! The steps between the keeper's fork and the program's exec.
 //!
-//! The child borrows the keeper's memory until it execs (`CLONE_VM | CLONE_VFORK`): nothing is
+//! The child shares the keeper's memory until it execs (`CLONE_VM | CLONE_VFORK`): nothing is
 //! copied, and a failure is simply written where the keeper finds it. In return the child allocates
 //! nothing, takes no lock and cannot be interrupted: all signals are blocked until the last step.
 
@@ -22,7 +22,7 @@ use crate::sandbox::setup::lockdown::Lockdown;
 const STACK_LEN: usize = 64 << 10;
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// A start that failed, and how far it had come.
+/// A failed start and the stage that it had reached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) stage: Stage,
@@ -35,29 +35,30 @@ impl From<StepFailure> for Failure {
     }
 }
 
-/// Whose child the program is.
+/// The parent of the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Parent {
     Caller,
-    /// The caller is about to end, and its own parent takes its place.
+    /// The caller is about to end; its own parent becomes the parent.
     ParentOfCaller,
 }
 
-/// What to start, and how.
+/// The description of a start.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) strings: &'a Strings<'a>,
     pub(super) terminal: bool,
-    /// Its 0, 1 and 2.
+    /// The program's descriptors 0, 1 and 2.
     pub(super) stdio: &'a [OwnedFd; 3],
-    /// Its 3 and so on. Invariant: their numbers here are higher than all of those.
+    /// The program's descriptors from 3 on. Invariant: their numbers in this process are higher
+    /// than all of those.
     pub(super) inherited: &'a [OwnedFd],
     pub(super) lockdown: Option<&'a Lockdown>,
     pub(super) ignores_signals: bool,
     pub(super) parent: Parent,
-    /// The limits that the kernel keeps for each process.
+    /// The limits that the kernel enforces for each process.
     pub(super) limits: Option<&'a Limits>,
-    /// The cgroup that it is born in; otherwise that of the caller.
+    /// The cgroup to start in. `None`: the caller's.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
@@ -94,9 +95,9 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
     };
     let pid = born_inside.unwrap_or_else(|| {
         steps.cgroup = what.cgroup.map(|cgroup| cgroup.as_raw_fd());
-        // SAFETY: the stack is big enough, and outlives the
-        // child's use of it, as do `steps` and everything it points to: with CLONE_VFORK this call returns
-        // only once the child has exec'd or is gone. CLONE_PIDFD stores one descriptor.
+        // SAFETY: the stack is big enough. It outlives the child's use of it, as do `steps` and
+        // everything it points to: with CLONE_VFORK this call returns only once the child has
+        // exec'd or ended. CLONE_PIDFD stores one descriptor.
         unsafe {
             let argument = (&raw mut steps).cast();
             libc::clone(run, stack.top(), flags | libc::SIGCHLD, argument, &raw mut pidfd)
@@ -105,7 +106,7 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
     let Some(pid) = (pid > 0).then(|| Pid::from_raw(pid)).flatten() else {
         return Err(Failure { stage: Stage::Fork, errno: last_errno() });
     };
-    // SAFETY: `clone` succeeded, so it stored a new descriptor that is ours alone.
+    // SAFETY: `clone` succeeded, so it stored a new descriptor that has no other owner.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let Some(failure) = steps.failure else {
         return Ok((pid, pidfd));
@@ -116,7 +117,8 @@ pub(super) fn start(what: &Start<'_>) -> Result<(Pid, OwnedFd), Failure> {
     Err(failure)
 }
 
-/// Makes the program of the calling process, which has its session and descriptors already. Returns only when it failed.
+/// Runs the program in the calling process, which already has its session and descriptors. Returns
+/// only on failure.
 pub(super) fn become_program_here(request: &Request<'_>, lockdown: &Lockdown) -> Failure {
     let argv = pointers(&request.strings.argv);
     let env = pointers(&request.strings.env);
@@ -124,7 +126,7 @@ pub(super) fn become_program_here(request: &Request<'_>, lockdown: &Lockdown) ->
         limits: request.limits.as_ref(),
         ..Steps::new(&request.strings, &argv, &env, Some(lockdown))
     };
-    // SAFETY: the caller wants it to be this process.
+    // SAFETY: the caller gives up this process to the program.
     unsafe { become_program(&mut steps) }
 }
 
@@ -135,12 +137,12 @@ struct Steps<'a> {
     argv: &'a [*const libc::c_char],
     env: &'a [*const libc::c_char],
     session: Session,
-    /// To be 0 and so on; all others are closed by the exec.
+    /// To become 0, 1, 2 and so on; exec closes all others.
     descriptors: &'a [RawFd],
     lockdown: Option<&'a Lockdown>,
     ignores_signals: bool,
     limits: Option<&'a Limits>,
-    /// To be entered, if it was not born there.
+    /// The cgroup to enter, if the child did not start in it.
     cgroup: Option<RawFd>,
     signal_mask: libc::sigset_t,
     candidate: [u8; PATH_MAX],
@@ -192,17 +194,17 @@ extern "C" fn run(steps: *mut libc::c_void) -> libc::c_int {
     127
 }
 
-/// Returns only when it failed.
+/// Returns only on failure.
 ///
 /// # Safety
-/// Only for the fresh child: it replaces descriptors, session and directory of the process.
+/// Only for a fresh child: it replaces the descriptors, session and directory of the process.
 unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     let failed = |stage| Failure { stage, errno: last_errno() };
     // SAFETY: plain system calls on numbers and NUL-terminated strings that outlive them. The
-    // keeper's own 0, 1 and 2 are open, so `descriptors` are above those they are to be (or are them
-    // already), and no `dup2` hits another.
+    // keeper's own 0, 1 and 2 are open, so each of `descriptors` is above its target (or equal to
+    // it), and no `dup2` overwrites another.
     unsafe {
-        // While /proc can still be written, and before there are children to inherit it.
+        // Before /proc becomes read-only, and before there are children to inherit the score.
         if let Session::New { .. } = steps.session {
             oom_score::raise_own();
         }
@@ -249,7 +251,7 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     Failure { stage: Stage::Exec, errno: execute(steps) }
 }
 
-/// The way into a cgroup for kernels without `CLONE_INTO_CGROUP`. It takes a lock of the whole system.
+/// Enters a cgroup on kernels without `CLONE_INTO_CGROUP`. Takes a system-wide lock.
 fn enter_cgroup(directory: RawFd) -> bool {
     // SAFETY: plain system calls on numbers and constants.
     unsafe {
@@ -263,16 +265,18 @@ fn enter_cgroup(directory: RawFd) -> bool {
     }
 }
 
-/// Marks every descriptor from `first` on. Where the kernel is too old for that (before 5.11) they are closed at once.
+/// Marks every descriptor from `first` on as close-on-exec. Kernels before 5.11 cannot do that;
+/// there they are closed at once.
 fn close_on_exec(first: usize) -> bool {
     let close = |flags: libc::c_uint| {
-        // SAFETY: no memory is involved, and whoever runs this uses none of these descriptors again but to report a failure.
+        // SAFETY: no memory is involved, and the caller uses none of these descriptors again except
+        // to report a failure.
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) == 0 }
     };
     close(libc::CLOSE_RANGE_CLOEXEC) || close(0)
 }
 
-/// Tries what `execvp` would, in its order, and returns the error it would report.
+/// Tries the same candidates as `execvp`, in the same order, and returns the same error.
 fn execute(steps: &mut Steps<'_>) -> i32 {
     let Some(search_path) = steps.search_path else {
         return execve(steps.program, steps.argv, steps.env);
@@ -292,7 +296,7 @@ fn execute(steps: &mut Steps<'_>) -> i32 {
     if denied { libc::EACCES } else { libc::ENOENT }
 }
 
-/// `directory/program` in `buffer`, if it fits; an empty directory is the current one.
+/// Writes `directory/program` to `buffer` if it fits. An empty directory is the current one.
 fn join<'a>(buffer: &'a mut [u8], directory: &[u8], program: &[u8]) -> Option<&'a [u8]> {
     let separator: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut len = 0;
@@ -304,7 +308,7 @@ fn join<'a>(buffer: &'a mut [u8], directory: &[u8], program: &[u8]) -> Option<&'
 }
 
 fn execve(path: &[u8], argv: &[*const libc::c_char], env: &[*const libc::c_char]) -> i32 {
-    // SAFETY: the path ends with its NUL, the arrays with a null pointer, and their strings live in
+    // SAFETY: the path ends with NUL, the arrays end with a null pointer, and their strings live in
     // the request.
     unsafe { libc::execve(path.as_ptr().cast(), argv.as_ptr(), env.as_ptr()) };
     last_errno()

@@ -1,4 +1,4 @@
-//! The server's side of the spawner: starting it, replacing it, and asking it for a program.
+//! The server's side of the spawner: starts it, replaces it, and sends it launches.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,17 +30,17 @@ use crate::process::limits::cgroup::{Delegated, NoCgroup};
 use crate::process::limits::{LimitsSupport, LimitsTier};
 use crate::sandbox::NetworkNamespace;
 
-/// The spawner of a server, and a second one for limited trees where the server has no cgroup
-/// of its own.
+/// The spawner of a server, and a second one for trees with limits if the server has no cgroup of
+/// its own.
 #[derive(Debug)]
 pub(in super::super) struct Spawner {
     executable: PathBuf,
-    /// What children get; the server's own limit may have been raised since.
+    /// The limit for children; the server's own limit may have been raised since.
     descriptor_limit: Option<u64>,
     own_cgroup: Result<Delegated, NoCgroup>,
-    /// Where the server is.
+    /// In the server's cgroup.
     ordinary: CurrentSpawner,
-    /// In a scope. Started when a limit first needs it, or the tier is asked for.
+    /// In a scope. Started when a limit first needs it or the tier is queried.
     scoped: OnceLock<Result<CurrentSpawner, NoScope>>,
     limits: OnceLock<LimitsSupport>,
 }
@@ -56,7 +56,7 @@ impl Spawner {
     pub(in super::super) fn start(executable: PathBuf) -> io::Result<Self> {
         require_kernel_support()?;
         let descriptor_limit = getrlimit(Resource::Nofile).current;
-        // Before there is a spawner, which is to be where the server is.
+        // Before the spawner starts, because it must be in the same cgroup as the server.
         let own_cgroup = Delegated::take();
         let path = own_cgroup.as_ref().ok().map(|cgroup| cgroup.path().to_owned());
         let process = SpawnerProcess::start(&executable, descriptor_limit, path)?;
@@ -65,12 +65,12 @@ impl Spawner {
         Ok(Self { executable, descriptor_limit, own_cgroup, ordinary, scoped, limits })
     }
 
-    /// `None` until it is found out.
+    /// Returns `None` until the support is determined.
     pub(in super::super) fn known_limits(&self) -> Option<&LimitsSupport> {
         self.limits.get()
     }
 
-    /// May ask the service manager of the user, once, and wait for it.
+    /// Determines the support once. This may query the user's service manager and wait for it.
     pub(in super::super) fn limits(&self) -> &LimitsSupport {
         self.limits.get_or_init(|| {
             let Err(no_cgroup) = &self.own_cgroup else {
@@ -94,7 +94,7 @@ impl Spawner {
         self.scoped.get_or_init(start).as_ref()
     }
 
-    /// The one that can keep the limits of a program as they are reported.
+    /// Selects the spawner that can enforce the program's limits as reported.
     fn spawner_for(&self, command: &Command) -> &CurrentSpawner {
         match &self.own_cgroup {
             Err(_) if command.limits.bound_tree() => self.scoped().unwrap_or(&self.ordinary),
@@ -154,7 +154,7 @@ impl Spawner {
             tracing::warn!("the spawner died; starting another");
             let (executable, limit) = (&self.executable, self.descriptor_limit);
             let fresh = match dead.is_in_scope {
-                // Not the ordinary one instead: limits would be weaker than was reported.
+                // No fallback to the ordinary spawner: limits would be weaker than reported.
                 true => SpawnerProcess::start_in_scope(executable, limit).map_err(io::Error::other),
                 false => SpawnerProcess::start(executable, limit, dead.cgroup.clone()),
             };
@@ -168,11 +168,11 @@ impl Spawner {
     }
 }
 
-/// The message to spawner and keeper.
+/// The message to the spawner and the keeper.
 struct StartMessage {
     kind: [u8; 1],
     request: Vec<u8>,
-    /// How many sockets of a gate are to come back.
+    /// The number of gate sockets expected in return.
     gate_len: usize,
 }
 
@@ -183,7 +183,7 @@ struct KeptProgram {
     gate: Vec<OwnedFd>,
 }
 
-/// The same for the launcher.
+/// A launched program, for the launcher.
 pub(in super::super) struct LaunchedTree {
     pub(in super::super) pid: u32,
     pub(in super::super) tree: Tree,
@@ -191,11 +191,11 @@ pub(in super::super) struct LaunchedTree {
     pub(in super::super) gate: Vec<OwnedFd>,
 }
 
-/// Why an attempt started nothing that still runs.
+/// Why an attempt left nothing running.
 enum Unstarted {
-    /// The request was never read, so trying again cannot start the program twice.
+    /// The request was never read, so a retry cannot start the program twice.
     SpawnerGone(io::Error),
-    /// The keeper has heard of it in time.
+    /// The keeper received the cancellation in time.
     Unwanted,
     KeeperLost,
     Refused {
@@ -209,7 +209,7 @@ enum Unstarted {
 struct SpawnerProcess {
     socket: OwnedFd,
     process: Child,
-    /// Below which its limited trees have cgroups.
+    /// The parent of the cgroups of its limited trees.
     cgroup: Option<PathBuf>,
     is_in_scope: bool,
 }
@@ -255,7 +255,7 @@ impl SpawnerProcess {
             .map_err(|errno| Unstarted::Setup(errno.into()))?;
         let socket = nonblocking(ours, Interest::READABLE).map_err(Unstarted::Setup)?;
 
-        // What fits goes ahead of the descriptors, so the keeper finds it when it first looks.
+        // As much as fits is sent before the descriptors, so the keeper finds it at its first read.
         let sent = passing::send(&socket, &start.request, &[]).unwrap_or(0);
         self.pass(start.kind, theirs, ends).await?;
         send_rest(&socket, start.request.get(sent..).unwrap_or_default()).await;
@@ -281,7 +281,7 @@ impl SpawnerProcess {
     }
 }
 
-/// The server's end, and the spawner's.
+/// Returns the server's end and the spawner's.
 fn spawner_socket() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -291,13 +291,14 @@ fn spawner_socket() -> io::Result<(OwnedFd, OwnedFd)> {
 
 impl Drop for SpawnerProcess {
     fn drop(&mut self) {
-        // The spawner ends when it sees this, within about a second even if it has orphans to kill.
+        // The spawner exits when it sees this, within about a second even if it has orphans to
+        // kill.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         let _ = self.process.wait();
     }
 }
 
-/// Sends what did not fit at first. That the keeper is gone is told by what it left to be read.
+/// Sends the bytes that did not fit at first. If the keeper is gone, reading its report shows that.
 async fn send_rest(socket: &AsyncFd<OwnedFd>, mut rest: &[u8]) {
     while !rest.is_empty() {
         let Ok(sent) = send_when_possible(socket, rest, &[]).await else {
@@ -307,8 +308,9 @@ async fn send_rest(socket: &AsyncFd<OwnedFd>, mut rest: &[u8]) {
     }
 }
 
-/// Only a socket that is full is watched for room, under a number of its own: one that is watched
-/// all the time wakes the reactor for each message that its peer takes.
+/// Registers a socket with the reactor only when it is full, as a duplicate descriptor. A socket
+/// that is registered for writing all the time wakes the reactor for each message that its peer
+/// takes.
 async fn send_when_possible(
     socket: impl AsFd,
     bytes: &[u8],
@@ -332,7 +334,7 @@ async fn receive_outcome(
     let (received, is_unwanted) = receive_report(&socket, &mut descriptors, unwanted).await;
     let report = match received {
         Ok(report) => report,
-        // A Unix socket closed with unread bytes in it resets its peer: nobody read the request.
+        // A Unix socket closed with unread bytes resets its peer: the request was not read.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNRESET) => {
             return Err(if is_unwanted {
                 Unstarted::Unwanted
@@ -365,7 +367,8 @@ async fn receive_outcome(
     }
 }
 
-/// The first report, if it is one, and whether it was unwanted by then.
+/// Receives the first report, and whether the start was unwanted by then. `None` if the message is
+/// not a report.
 async fn receive_report(
     socket: &AsyncFd<OwnedFd>,
     descriptors: &mut Vec<OwnedFd>,
@@ -374,21 +377,21 @@ async fn receive_report(
     let mut receiving = pin!(socket.async_io(Interest::READABLE, |socket| {
         let mut bytes = [0; REPORT_LEN];
         let len = passing::receive(socket, &mut bytes, descriptors, RecvFlags::empty())?;
-        // One report is one message on a fresh socket, so it is never split.
+        // A report is one message on a fresh socket, so it is never split.
         Ok(if len == REPORT_LEN { Report::decode(&bytes) } else { None })
     }));
     tokio::select! {
         biased;
         received = &mut receiving => (received, false),
         () = unwanted => {
-            // Heard while the sandbox is put up, or else by the keeper of a program that runs.
+            // Read during the sandbox setup, or else by the keeper of the running program.
             let _ = passing::send(socket, &Order::KillAll.encode(), &[]);
             (receiving.await, true)
         }
     }
 }
 
-/// `close_range` (Linux 5.9) is the youngest call that spawner and keepers need.
+/// `close_range` (Linux 5.9) is the newest call that the spawner and the keepers need.
 fn require_kernel_support() -> io::Result<()> {
     // SAFETY: no descriptor has such a number, so nothing is closed.
     let result =

@@ -1,7 +1,7 @@
-//! `clone3` for a child that is born in a cgroup and shares the caller's memory.
+//! `clone3` for a child that starts in a cgroup and shares the caller's memory.
 //!
-//! The C library has no function for it, and a child on a stack of its own cannot return from one. So the
-//! system call and what the child does first are a few instructions.
+//! The C library has no wrapper for it, and a child on a stack of its own could not return from
+//! one. So the system call and the child's first steps are a few instructions of assembly.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -12,11 +12,12 @@ use crate::child_stack::ChildStack;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Starts `run(argument)` in a new process. `Ok(None)` if this kernel, its filters or this processor have no such call.
+/// Starts `run(argument)` in a new process. Returns `Ok(None)` if this kernel, its filters or this
+/// processor do not support the call.
 ///
 /// # Safety
-/// As for `clone` with the same flags: they must have `CLONE_VM` and `CLONE_VFORK`, the stack must be big enough
-/// for `run`, and `pidfd` takes one descriptor.
+/// As for `clone` with the same flags: they must include `CLONE_VM` and `CLONE_VFORK`, the stack
+/// must be big enough for `run`, and `pidfd` receives one descriptor.
 pub(super) unsafe fn clone_into_cgroup(
     run: extern "C" fn(*mut c_void) -> libc::c_int,
     argument: *mut c_void,
@@ -32,7 +33,7 @@ pub(super) unsafe fn clone_into_cgroup(
         pidfd: std::ptr::from_mut(pidfd).addr() as u64,
         child_tid: 0,
         parent_tid: 0,
-        // A sibling takes that of the caller.
+        // A sibling inherits the caller's exit signal.
         exit_signal: if is_sibling { 0 } else { libc::SIGCHLD as u64 },
         stack: bottom.addr() as u64,
         stack_size: len as u64,
@@ -41,7 +42,7 @@ pub(super) unsafe fn clone_into_cgroup(
         set_tid_size: 0,
         cgroup: cgroup.as_raw_fd() as u64,
     };
-    // SAFETY: the caller promises what `clone` needs.
+    // SAFETY: the caller meets the requirements of `clone`.
     let result = unsafe { clone3(&arguments, run, argument) };
     match i32::try_from(result) {
         Ok(pid) if pid > 0 => Ok(Some(pid)),
@@ -60,8 +61,9 @@ unsafe fn clone3(
     argument: *mut c_void,
 ) -> isize {
     let result: isize;
-    // SAFETY: only the child takes the branch, on its own stack, which the kernel aligns with the end of the given range; it
-    // never leaves it. The parent sees no more than the result of a system call.
+    // SAFETY: only the child takes the branch. It runs on its own stack, which the kernel aligns
+    // with the end of the given range, and never leaves the branch. For the parent this is an
+    // ordinary system call.
     unsafe {
         std::arch::asm!(
             "syscall",

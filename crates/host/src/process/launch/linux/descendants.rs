@@ -1,4 +1,4 @@
-//! Who our children are, and theirs: read from /proc.
+//! Finds the children of processes and their descendants in /proc.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::str;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// SIGKILLs those direct children that `doomed` picks and says how many there were.
+/// SIGKILLs the direct children that `doomed` selects, and returns how many there were.
 ///
 /// Invariant: the caller is their parent, is single-threaded and does not reap meanwhile, so none
-/// of these numbers can have been given to a stranger.
+/// of these pids can have been reused.
 pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
     let mut found = 0;
     for child in own_children().into_iter().filter(|child| doomed(*child)) {
@@ -20,11 +20,10 @@ pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
     found
 }
 
-/// How many living processes descend from this one, not counting those in `except`.
+/// Counts the living descendants of this process, except those in `except`.
 ///
-/// One walk can miss a process: if its parent exits after the list of this process's children was
-/// read, it becomes a child that is not on the list. So the walk is repeated until it finds nothing
-/// new.
+/// One walk can miss a process: if its parent exits after this process's list of children was read,
+/// it becomes a child that is not on the list. So the walk is repeated until it finds nothing new.
 pub(super) fn count_living(except: &[Pid]) -> usize {
     let mut found = HashSet::new();
     for _ in 0..MAX_WALKS {
@@ -38,7 +37,7 @@ pub(super) fn count_living(except: &[Pid]) -> usize {
     found.iter().filter(|pid| !except.contains(pid)).filter(is_living).count()
 }
 
-/// A tree that forks all the time always has something new.
+/// Bound for a tree that keeps forking: each walk of it finds something new.
 const MAX_WALKS: usize = 8;
 
 fn walk() -> Vec<Pid> {
@@ -51,7 +50,7 @@ fn walk() -> Vec<Pid> {
     visited
 }
 
-/// Whether this system shows what is needed here.
+/// Whether this system provides the files in /proc that this module needs.
 pub(super) fn is_available() -> bool {
     fs::read("/proc/self/stat").is_ok()
 }
@@ -59,12 +58,12 @@ pub(super) fn is_available() -> bool {
 pub(super) fn own_children() -> Vec<Pid> {
     match fs::read("/proc/thread-self/children") {
         Ok(list) => parse_list(&list),
-        // A kernel built without CONFIG_PROC_CHILDREN.
+        // The kernel was built without CONFIG_PROC_CHILDREN.
         Err(_) => scan_children(rustix::process::getpid()),
     }
 }
 
-/// Children belong to the thread that forked them, so each thread has a list.
+/// Reads the lists of all threads: a child belongs to the thread that forked it.
 pub(super) fn children_of(pid: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -102,17 +101,17 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Stat {
     pub(super) parent: Option<Pid>,
-    /// Dead, or killed and not yet gone: on a busy machine a process may need long for its exit.
+    /// Dead, or killed but not yet ended: on a busy machine the exit of a process may take long.
     is_dying: bool,
-    /// Its threads; a dead process that is not collected counts as one.
+    /// Its threads. A zombie counts as one.
     pub(super) tasks: u64,
-    /// Processor time in hundredths of a second, with that of children that it has collected.
+    /// CPU time in hundredths of a second, including that of reaped children.
     pub(super) ticks: u64,
 }
 
-/// `PF_EXITING` and `PF_SIGNALED` of the kernel: the process is in its exit, or a signal has killed it.
+/// The kernel's `PF_EXITING` and `PF_SIGNALED`: the process is exiting, or a signal has killed it.
 const EXITING: u64 = 0x4 | 0x400;
-/// As a pending signal. Every signal that kills becomes this one when it is sent.
+/// SIGKILL as a pending signal. The kernel turns every fatal signal into it when it is sent.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
 impl Stat {
@@ -120,9 +119,9 @@ impl Stat {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// `pid (name) state ppid …`, where the name is the process's own choice and may look like
-    /// any of the others: only the last parenthesis ends it. The 9th field has the flags, the 14th to 17th
-    /// the times, the 20th the threads, the 31st the pending signals.
+    /// Parses `pid (name) state ppid …`. The process chooses its name, which may look like any of
+    /// the other fields: only the last parenthesis ends it. The 9th field has the flags, the 14th
+    /// to 17th the times, the 20th the threads, the 31st the pending signals.
     fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let mut fields = line.get(name_end + 2..)?.split(|byte| *byte == b' ');
@@ -152,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_killed_is_not_living() {
+    fn a_killed_process_does_not_count_as_living() {
         let is_dying = |state, flags, pending| stat("sleep", state, flags, pending).is_dying;
-        // As the kernel shows a process that sleeps, with an INT and a TERM that it handles or blocks.
+        // A sleeping process with pending INT and TERM that it handles or blocks.
         assert!(!is_dying("S", 0x0040_0000, 0b100_0000_0000_0010));
         assert!(is_dying("Z", 0x0040_000c, 0));
         assert!(is_dying("S", 0x0040_0000, 0b1_0000_0000));

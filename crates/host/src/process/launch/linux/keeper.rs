@@ -1,8 +1,8 @@
 //! The keeper of one tree: starts the program, adopts its orphans, reports, and kills.
 //!
-//! It runs in a process of its own, forked from the single-threaded spawner, so this is ordinary
-//! code. It lives as long as anything of the tree lives, and trusts only one thing about the
-//! server: that its end of the socket closes when it is gone.
+//! It runs in a separate process, forked from the single-threaded spawner, so this is ordinary
+//! code. It lives as long as any process of the tree, and relies on the server for only one thing:
+//! that the server's end of the socket closes when the server dies.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -23,10 +23,10 @@ use crate::process::limits::{LimitsHit, oom_score};
 use crate::sandbox::setup::network_namespace::NetworkNamespaceFds;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 
-/// Most requests are smaller, and then one read takes all of it.
+/// Most requests are smaller and take a single read.
 const FIRST_READ: usize = 16 << 10;
 
-/// Keeps one tree from start to end.
+/// Runs one tree from start to end.
 pub(super) fn keep(
     socket: OwnedFd,
     stdio: [OwnedFd; 3],
@@ -56,7 +56,8 @@ pub(super) fn keep(
     match started {
         Ok(Started { pid, pidfd, confines, gate }) => {
             let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
-            // Ours, too: a child can stop us, and then only the server can wake us up.
+            // The keeper's own pidfd as well: a child can stop the keeper, and then only the server
+            // can continue it.
             let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
             let passed = [&pidfd].into_iter().chain(&gate).chain(&own);
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
@@ -71,14 +72,14 @@ pub(super) fn keep(
             Keeper { socket, deaths, leader, confines, watch, kill_on_exit, kill: None }.run();
         }
         Err(Failure { stage, errno }) => {
-            // Invariant: whoever hears of the failure finds no cgroup of it.
+            // Invariant: a server that learns of the failure finds no cgroup of the start.
             drop(watch);
             send(&socket, &Report::Failed { stage, errno }.encode());
         }
     }
 }
 
-/// Each process before its children, so those that come later inherit it.
+/// Raises each process before its children, so that later children inherit the score.
 fn raise_oom_scores(mut unvisited: Vec<Pid>) {
     while let Some(pid) = unvisited.pop() {
         oom_score::raise(pid.as_raw_pid().cast_unsigned());
@@ -95,7 +96,7 @@ fn prepare_watch(request: &Request<'_>) -> Result<Option<TreeWatch>, Failure> {
     })
 }
 
-/// `None` when the server went away, or cannot have meant it.
+/// Returns `None` if the server is gone or sent something invalid.
 fn read_request(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut bytes = vec![0; FIRST_READ];
     let mut received = 0;
@@ -124,10 +125,10 @@ struct Keeper<'a> {
     deaths: &'a ChildDeaths,
     leader: Leader,
     confines: Confines,
-    /// Of a tree with limits.
+    /// Set for a tree with limits.
     watch: Option<TreeWatch>,
     kill_on_exit: bool,
-    /// Set while everything is to die.
+    /// Set while the whole tree is being killed.
     kill: Option<Pause>,
 }
 
@@ -166,7 +167,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// Looks at the tree when it is time to, and stops one that is over a limit, to be killed.
+    /// Checks the limits when a check is due, and stops a tree that exceeds one before it is
+    /// killed.
     fn check_limits(&mut self) {
         let Some(watch) = self.watch.as_mut().filter(|watch| watch.is_due()) else { return };
         if watch.look(self.confines.init()) {
@@ -179,8 +181,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// Collects every dead child, the program's orphans included, and reports what the server
-    /// wants to know.
+    /// Reaps every dead child, including the program's orphans, and reports the exit of the program
+    /// and the end of the tree.
     fn reap(&mut self) -> Remaining {
         let mut reports = Vec::new();
         let remaining = loop {
@@ -215,7 +217,8 @@ impl Keeper<'_> {
             self.kill = Some(Pause::first());
         }
         if remaining == Remaining::None {
-            // Invariant: whoever hears that the tree is gone finds nothing of its sandbox either.
+            // Invariant: a server that learns of the tree's end finds nothing of its sandbox
+            // either.
             self.confines.tear_down();
             self.watch = None;
             reports.extend_from_slice(&Report::Emptied.encode());
@@ -238,7 +241,7 @@ impl Keeper<'_> {
         };
         match (order, &self.leader) {
             (Some(Order::Signal(signal)), Leader::Running { pid, .. }) => {
-                // The leader is not reaped, so its number still names its own group.
+                // The leader is not reaped, so its pid still names its own group.
                 let _ = rustix::process::kill_process_group(*pid, signal);
             }
             (Some(Order::Signal(_)), Leader::Reaped) => {}
@@ -261,8 +264,9 @@ impl Keeper<'_> {
         }
     }
 
-    /// Kills the direct children. Theirs become ours as they die, so rounds until none is left
-    /// reach every descendant, also one that forks and exits all the time.
+    /// Kills the direct children. Their children are reparented to the keeper as they die, so
+    /// rounds until none is left reach every descendant, including one that forks and exits all the
+    /// time.
     fn kill_round(&self) {
         if let Some(watch) = &self.watch {
             watch.kill_leaf();
@@ -280,7 +284,7 @@ enum Remaining {
     None,
 }
 
-/// A server that is gone is noticed by its closed socket, not here.
+/// Sends a message. Ignores errors: the closed socket shows that the server is gone.
 fn send(socket: &OwnedFd, bytes: &[u8]) {
     let _ = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL);
 }

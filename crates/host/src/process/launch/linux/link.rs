@@ -1,4 +1,4 @@
-//! The server's side of one keeper: what it reports, and orders to it.
+//! The server's side of one keeper: its reports, and the orders to it.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -18,16 +18,17 @@ use super::super::tree::{ExitRecord, TreeEvent};
 use super::passing;
 use super::wire::{Order, REPORT_LEN, Report};
 
-/// A connection to a keeper. Dropping it is the order to kill the tree.
+/// A connection to a keeper. Dropping it orders the keeper to kill the tree.
 #[derive(Debug)]
 pub(in super::super) struct KeeperLink {
     socket: AsyncFd<OwnedFd>,
-    /// The program. Held for the day when its keeper is killed.
+    /// The program. Needed if its keeper is killed.
     leader: OwnedFd,
-    /// The keeper, if it could say who it is.
+    /// The keeper, if it reported its own pidfd.
     keeper: Option<OwnedFd>,
     inbox: Mutex<Inbox>,
-    /// Told whenever the inbox changes: whoever reads the socket may find what another waits for.
+    /// Notified whenever the inbox changes: the task that reads the socket may receive a report for
+    /// which another task waits.
     changed: Notify,
     tickets: AtomicU32,
 }
@@ -55,7 +56,7 @@ impl KeeperLink {
             return 0;
         }
         let counted = self.wait_for(|inbox| {
-            // An answer to a later question is as good.
+            // The count of a later request is as good.
             let answer = inbox.count.filter(|(answered, _)| *answered >= ticket);
             answer.map(|(_, descendants)| descendants).or(inbox.end.map(|_| 0))
         });
@@ -64,26 +65,27 @@ impl KeeperLink {
 
     pub(in super::super) fn signal(&self, signal: Signal) {
         if self.order(Order::Signal(signal.as_system())) == Err(Errno::AGAIN) {
-            tracing::warn!("a keeper is stopped; with hundreds of signals waiting, one is dropped");
+            tracing::warn!("dropped a signal: the keeper is stopped and its socket buffer is full");
         }
     }
 
     pub(in super::super) fn kill_all(&self) {
         self.wake_keeper();
         if self.order(Order::KillAll) == Err(Errno::AGAIN) {
-            // No room for an order. The end of all orders has the same meaning and needs none.
+            // No room for an order. Shutting down the socket has the same meaning and needs none.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
     }
 
-    /// As /proc tells of the descriptor that was received: the numbers of both sides may differ in containers.
+    /// Returns the keeper's pid, read from the received pidfd in /proc: in containers the pids may
+    /// differ on both sides.
     pub(in super::super) fn keeper(&self) -> Option<u32> {
         let keeper = self.keeper.as_ref()?.as_raw_fd();
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{keeper}")).ok()?;
         info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
     }
 
-    /// From then on [`keeper`](Self::keeper) has no number.
+    /// Whether the keeper has ended. From then on [`keeper`](Self::keeper) returns `None`.
     pub(in super::super) fn has_lost_keeper(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| {
             let mut ended = [PollFd::new(keeper, PollFlags::IN)];
@@ -91,7 +93,7 @@ impl KeeperLink {
         })
     }
 
-    /// A child of the same user may have stopped its keeper.
+    /// Continues the keeper, which a child of the same user may have stopped.
     fn wake_keeper(&self) {
         if let Some(keeper) = &self.keeper {
             let _ = pidfd_send_signal(keeper, ProcessSignal::CONT);
@@ -102,7 +104,7 @@ impl KeeperLink {
         passing::send(&self.socket, &order.encode(), &[]).map(|_| ())
     }
 
-    /// Resolves when `take` finds something in the inbox. Cancel safe: a report is in the inbox
+    /// Resolves when `take` finds something in the inbox. Cancel safe: a report stays in the inbox
     /// until it is taken.
     async fn wait_for<T>(&self, mut take: impl FnMut(&mut Inbox) -> Option<T>) -> T {
         loop {
@@ -116,14 +118,14 @@ impl KeeperLink {
                 () = changed => {}
                 ready = self.socket.readable() => match ready {
                     Ok(_) => self.receive(),
-                    // The runtime is shutting down and will never wake us.
+                    // The runtime is shutting down and will not wake this task again.
                     Err(_) => self.inbox().end = Some(TreeEvent::Lost),
                 },
             }
         }
     }
 
-    /// Moves what the keeper has sent into the inbox.
+    /// Moves the keeper's pending reports into the inbox.
     fn receive(&self) {
         let mut inbox = self.inbox();
         while inbox.end.is_none() {
@@ -153,18 +155,18 @@ impl KeeperLink {
 
 impl Drop for KeeperLink {
     fn drop(&mut self) {
-        // The socket closes right after this, which a keeper that is stopped would not see.
+        // The socket closes right after this, which a stopped keeper would not see.
         self.wake_keeper();
     }
 }
 
-/// What the keeper has reported and nobody has taken.
+/// Reports that were received and not yet taken.
 #[derive(Debug)]
 struct Inbox {
     exited: Option<ExitRecord>,
     /// `Emptied` or `Lost`; nothing follows.
     end: Option<TreeEvent>,
-    /// The answer with the highest ticket.
+    /// The count with the highest ticket.
     count: Option<(u32, u32)>,
     partial: [u8; REPORT_LEN],
     filled: usize,

@@ -1,4 +1,4 @@
-//! What a tree uses, added up from /proc, for machines on which no cgroup counts it.
+//! Measures the resource use of a tree from /proc, for machines where no cgroup counts it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,16 +11,16 @@ use super::descendants::{self, Stat};
 use crate::process::limits::Limits;
 use crate::process::limits::pace::Use;
 
-/// Adds up what the tree of this process uses, except the init of its sandbox, which has the memory of the
-/// keeper. It stops early when there are too many tasks: more would only be more of them.
+/// Adds up the resource use of this process's tree, except that of the sandbox's init, which shares
+/// the keeper's memory. Stops early if there are too many tasks: the limit is exceeded already.
 ///
-/// Memory that several processes share is counted for each of them, so the sum may be too large.
+/// Memory shared by several processes is counted once for each, so the sum may be too large.
 pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
     let mut usage = Use::default();
     let mut counted = Vec::new();
     let mut unvisited = descendants::own_children();
     while let Some(pid) = unvisited.pop() {
-        // A parent before its children: when one is collected meanwhile, it is not counted twice.
+        // Parents before their children: a child that is reaped meanwhile is not counted twice.
         if let Some(stat) = Stat::read(pid).filter(|_| init != Some(pid)) {
             usage.tasks += stat.tasks;
             usage.cpu += stat.cpu();
@@ -37,7 +37,8 @@ pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
     (usage, counted)
 }
 
-/// The memory of these processes, each page counted once. Slow: the kernel looks at every page.
+/// Returns the memory of these processes, each page counted once. Slow: the kernel visits every
+/// page.
 pub(super) fn exact_memory(pids: &[Pid]) -> u64 {
     pids.iter().map(|pid| proportional_memory(*pid).or_else(|| memory(*pid)).unwrap_or(0)).sum()
 }
@@ -52,7 +53,7 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
     (!rollup.is_empty()).then(|| sum_of(&rollup, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]))
 }
 
-/// Of lines such as `RssAnon:  1234 kB`, in bytes.
+/// Adds up lines such as `RssAnon:  1234 kB`, in bytes.
 fn sum_of(text: &[u8], names: &[&str]) -> u64 {
     let value = |line: &[u8]| -> Option<u64> {
         let line = str::from_utf8(line).ok()?;
@@ -62,14 +63,14 @@ fn sum_of(text: &[u8], names: &[&str]) -> u64 {
     text.split(|byte| *byte == b'\n').filter_map(value).sum::<u64>() << 10
 }
 
-/// Stops every process of the tree, so that none forks while it is killed.
+/// Stops every process of the tree, so that none forks while the tree is killed.
 ///
-/// A process that is stopped collects no children, so their numbers stay theirs, and one that is about to
-/// be stopped forks at most once more. So walks find fewer new ones each time.
+/// A stopped process reaps no children, so their pids are not reused, and a process about to be
+/// stopped forks at most once more. So each walk finds fewer new processes.
 pub(super) fn stop_tree(leader: Option<Pid>) {
     const MAX_WALKS: usize = 64;
     if let Some(leader) = leader {
-        // At once, also for those that a walk has yet to find.
+        // In one step, including processes that a walk has not found yet.
         let _ = kill_process_group(leader, Signal::STOP);
     }
     let mut stopped = HashSet::new();
@@ -90,11 +91,12 @@ pub(super) fn stop_tree(leader: Option<Pid>) {
     }
 }
 
-/// Whether it was there to be stopped. `parent` is `None` for a child of this process.
+/// Stops a process. Returns whether it was still there. `parent` is `None` for a child of this
+/// process.
 fn stop(pid: Pid, parent: Option<Pid>) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    // The number may have been given to a stranger since it was read. If not, and the process lives when
-    // the signal is sent, this is about the same process.
+    // The pid may have been reused since it was read. If it was not, and the process is alive when
+    // the signal is sent, the pidfd refers to the same process.
     let is_ours = match (parent, Stat::read(pid)) {
         (None, Some(_)) => true,
         (Some(parent), Some(stat)) => stat.parent == Some(parent),
@@ -105,7 +107,7 @@ fn stop(pid: Pid, parent: Option<Pid>) -> bool {
 
 impl Stat {
     fn cpu(&self) -> Duration {
-        // Fixed for user space on every architecture that is supported.
+        // Fixed for user space on every supported architecture.
         const TICK: Duration = Duration::from_millis(10);
         TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX)
     }
@@ -116,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_named_lines_count() {
+    fn only_the_named_lines_are_added_up() {
         let status = b"Name:\tRssAnon: 9 kB\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssFile:\t 7 kB\nVmSwap:\t 1 kB\n";
         assert_eq!(sum_of(status, &["RssAnon:", "VmSwap:"]), 101 << 10);
         assert_eq!(sum_of(b"RssAnon: many kB\nRssAnon: 5\n\xff\n", &["RssAnon:"]), 0);
     }
 
     #[test]
-    fn this_process_has_memory_and_tasks() {
+    fn memory_and_tasks_of_this_process_are_measured() {
         let own = rustix::process::getpid();
         assert!(memory(own).unwrap() > 0);
         assert!(exact_memory(&[own]) > 0);

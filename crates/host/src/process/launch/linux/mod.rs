@@ -1,4 +1,5 @@
-//! Trees that really die: a spawner process for the server, and a keeper process for each tree.
+//! Reliable teardown of process trees: one spawner process for the server, and one keeper process
+//! for each tree.
 //!
 //! ```text
 //! server ──(datagram: descriptors)──▶ spawner ──fork──▶ keeper ──vfork──▶ program
@@ -6,15 +7,17 @@
 //!    └─────────── a socket of its own for each keeper ────┘ └─ adopts every orphan of the program
 //! ```
 //!
-//! `client` and `link` run in the server, `spawner` and `keeper` in processes of their own, `child`
-//! between fork and exec; `wire` and `passing` are what they say to each other and how. A program that
-//! is to be confined is started by `sandboxed`: directly, by way of `stage` in namespaces of its own,
-//! or by `bubblewrapped`. Where the server has no cgroup of its own, programs with limits are started
-//! by a second spawner in a `scope`. A program with limits has a `watch`, which asks its cgroup or
-//! `measure`s the tree.
-//! What is done to confine it is in [`crate::sandbox`]. Nobody
-//! here cleans up by remembering pids: a process is killed only by its parent, which knows that
-//! the number cannot have been reused, or through its pidfd.
+//! `client` and `link` run in the server, `spawner` and `keeper` in separate processes, `child`
+//! between fork and exec. `wire` and `passing` define their messages and how they are sent.
+//! `sandboxed` starts a confined program: directly, through `stage` in namespaces, or through
+//! `bubblewrapped`. If the server has no cgroup of its own, a second spawner in a `scope` starts
+//! programs with limits. A program with limits has a `watch`, which reads its cgroup or `measure`s
+//! the tree.
+//!
+//! The confinement itself is in [`crate::sandbox`].
+//!
+//! Nothing here cleans up by remembered pids. A process is killed only by its parent, which knows
+//! that the pid cannot have been reused, or through its pidfd.
 
 mod bubblewrapped;
 mod child;

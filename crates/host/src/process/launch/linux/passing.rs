@@ -1,4 +1,4 @@
-//! Bytes over a Unix socket with descriptors attached.
+//! Sends and receives bytes with attached descriptors over a Unix socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,10 +12,10 @@ use rustix::net::{
 
 use crate::network::policy::MAX_DIRECT_PORTS;
 
-/// Keeper socket, stdin, stdout, stderr.
+/// The keeper's socket, stdin, stdout, stderr.
 pub(super) const START_DESCRIPTORS: usize = 4;
 
-/// Two pidfds and the sockets of a gate, of which no policy asks for more.
+/// Two pidfds and the sockets of a gate; a policy cannot request more of those.
 const MAX_DESCRIPTORS: usize = 8 + MAX_DIRECT_PORTS;
 
 const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
@@ -33,7 +33,7 @@ pub(super) fn send(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// Receives into `buffer`; descriptors, if any came, are appended to `descriptors`.
+/// Receives into `buffer`, and appends received descriptors to `descriptors`.
 pub(super) fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],

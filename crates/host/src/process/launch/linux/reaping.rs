@@ -1,5 +1,5 @@
-//! What spawner and keepers have in common: waiting for deaths or messages, collecting the dead, and
-//! pacing the rounds in which they kill.
+//! Shared by the spawner and the keepers: waiting for deaths and messages, reaping, and pacing the
+//! rounds of killing.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use rustix::process::Pid;
 
 use super::signals::ChildDeaths;
 
-/// Between two rounds of killing when no death wakes us earlier: short first, then patient, for
-/// what is left is stuck in the kernel or not ours to signal.
+/// The pause between two rounds of killing if no death ends it earlier. It starts short and grows,
+/// because a process that survives is stuck in the kernel or may not be signalled.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -23,7 +23,7 @@ impl Pause {
         Self(FIRST_PAUSE)
     }
 
-    /// The pause before the next round.
+    /// Returns the pause before the next round, and doubles it.
     pub(super) fn take(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(LONGEST_PAUSE);
@@ -31,7 +31,7 @@ impl Pause {
     }
 }
 
-/// Why [`wait_for`] returned; neither, when the pause is over.
+/// Why [`wait_for`] returned. Neither is set if the pause has passed.
 #[derive(Debug, Default)]
 pub(super) struct Woken {
     pub(super) by_death: bool,
@@ -51,7 +51,7 @@ pub(super) fn wait_for(
     let mut polled =
         both.map(|fd| PollFd::from_borrowed_fd(fd.unwrap_or(deaths.as_fd()), PollFlags::IN));
     let count = both.iter().flatten().count();
-    // Only an interruption can fail here; the caller's loop comes back.
+    // Only an interruption can fail here; the caller's loop retries.
     if poll(&mut polled[..count], pause.as_ref()).is_err() {
         return Woken::default();
     }
@@ -81,7 +81,7 @@ impl Dead {
     }
 }
 
-/// One dead child, if there is any; fails with `ECHILD` when there are no children at all.
+/// Reaps one dead child, if there is any. Fails with `ECHILD` if there are no children at all.
 pub(super) fn reap() -> io::Result<Option<Dead>> {
     let mut status = 0;
     // SAFETY: all-zero is a valid `rusage`.

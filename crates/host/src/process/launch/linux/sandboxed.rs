@@ -1,4 +1,5 @@
-//! Starting a program as its plan wants it, and what remains of that for as long as its tree lives.
+//! Starts a program according to its plan, and holds the parts of the sandbox that must last as
+//! long as its tree.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,7 +20,7 @@ use crate::sandbox::setup::placeholder::Placeholders;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::{Plan, Tier};
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) pid: Pid,
@@ -29,27 +30,27 @@ pub(super) struct Started {
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// What has to stay as long as anything of the tree lives.
+/// The parts of a sandbox that must last as long as any process of the tree.
 #[derive(Debug, Default)]
 pub(super) struct Confines {
     init: Option<Init>,
-    /// Processes that bubblewrap has made.
+    /// Processes created by bubblewrap.
     wrapping: Vec<Pid>,
     placeholders: Placeholders,
 }
 
 impl Confines {
-    /// Processes of the tree that the program did not start.
+    /// Returns the processes of the tree that the program did not start.
     pub(super) fn overhead(&self) -> impl Iterator<Item = Pid> {
         self.init.as_ref().map(Init::pid).into_iter().chain(self.wrapping.iter().copied())
     }
 
-    /// Processes that bubblewrap has made, the program among them.
+    /// Returns the processes created by bubblewrap, including the program.
     pub(super) fn wrapping(&self) -> impl Iterator<Item = Pid> {
         self.wrapping.iter().copied()
     }
 
-    /// The process of the tree that has the memory of the keeper.
+    /// Returns the process of the tree that shares the keeper's memory.
     pub(super) fn init(&self) -> Option<Pid> {
         self.init.as_ref().map(Init::pid)
     }
@@ -60,14 +61,15 @@ impl Confines {
         }
     }
 
-    /// Nothing of the tree lives any more.
+    /// Removes the remains of the sandbox. Called when no process of the tree is alive.
     pub(super) fn tear_down(&mut self) {
         self.init = None;
         drop(std::mem::take(&mut self.placeholders));
     }
 }
 
-/// Starts the program, in its sandbox if it is to have one, and not at all if that fails.
+/// Starts the program, in its sandbox if the request has one. If the sandbox fails, the program is
+/// not started.
 pub(super) fn start(
     request: &Request<'_>,
     stdio: &[OwnedFd; 3],
@@ -136,7 +138,8 @@ fn start_here(
     Ok(Started { pid, pidfd, confines: Confines::default(), gate: Vec::new() })
 }
 
-/// Kills and collects whatever a failed start has left, before its placeholders go: while it lives, there may be mounts upon them.
+/// Kills and reaps the children left by a failed start before its placeholders are removed: as long
+/// as a child lives, mounts may cover them.
 fn end_children() {
     while descendants::kill_children(|_| true) > 0 {
         if rustix::process::wait(WaitOptions::empty()).is_err() {

@@ -1,18 +1,18 @@
-//! A spawner in a scope of the user's service manager, whose cgroup is delegated to it.
+//! Starts a spawner in a scope of the user's service manager, whose cgroup is delegated to it.
 //!
-//! An ordinary user in a login session has no cgroup to make others in, but `systemd --user` gives
-//! one: `systemd-run --scope` moves itself into a new scope and then becomes the program that it was
-//! given.
+//! An ordinary user in a login session has no cgroup in which to create others, but `systemd
+//! --user` provides one: `systemd-run --scope` moves itself into a new scope and then execs the
+//! given program.
 //!
 //! ```text
 //! server ──fork──▶ systemd-run ──exec──▶ spawner, with variables ──exec──▶ spawner
 //!    ▲                                                                       │ takes the cgroup
-//!    └──────────────── the cgroup's path, or why it is of no use ────────────┘
+//!    └──────────────── the cgroup's path, or why it is unusable ────────────┘
 //! ```
 //!
-//! The spawner must be in there, and its keepers: a process enters a cgroup only if it may change
-//! the one that contains both its old and its new one. Everything here is tried by doing it, and any
-//! failure means that limits are kept without cgroups.
+//! The spawner and its keepers must be inside the scope: a process may enter a cgroup only if it
+//! may write to the one that contains both its old and its new cgroup. Support is determined by
+//! trying, and after any failure limits are enforced without cgroups.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -31,21 +31,21 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::spawner::{SPAWNER_ARG, SPAWNER_NAME};
 use crate::process::limits::cgroup::Delegated;
 
-/// Never from `PATH`, as for bubblewrap.
+/// Not looked up in `PATH`, as for bubblewrap.
 const PLACES: [&str; 3] =
     ["/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run"];
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
-/// The variables by which `systemd-run` finds the manager.
+/// The variables through which `systemd-run` finds the manager.
 const VARIABLES: [&str; 2] = [RUNTIME_DIRECTORY, "DBUS_SESSION_BUS_ADDRESS"];
-/// Where a manager listens. Which of them `systemd-run` uses depends on its version.
+/// The sockets of a manager. Which of them `systemd-run` uses depends on its version.
 const SOCKETS: [&str; 2] = ["systemd/private", "bus"];
 
-/// Asks for a spawner that starts again without the variables.
+/// Requests a spawner that starts again without the variables.
 pub(super) const ENTERED_ARG: &str = "__entered-scope";
-/// Asks for a spawner that takes the cgroup it is in.
+/// Requests a spawner that takes over its current cgroup.
 pub(super) const IN_SCOPE_ARG: &str = "__in-scope";
 
-/// `systemd-run` itself waits a little longer for a service manager that does not answer.
+/// `systemd-run` itself waits a little longer for a service manager that does not respond.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_REPORT_BYTES: usize = 8192;
 const MAX_ERROR_BYTES: u64 = 512;
@@ -53,28 +53,28 @@ const MAX_ERROR_BYTES: u64 = 512;
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Why there is no scope.
+/// Why no scope is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoScope {
-    #[error("{RUNTIME_DIRECTORY} is not set, so there is no service manager of this user")]
+    #[error("{RUNTIME_DIRECTORY} is not set, so this user has no service manager")]
     NoRuntimeDirectory,
-    #[error("{RUNTIME_DIRECTORY} ({}) is another user's", path.display())]
+    #[error("{RUNTIME_DIRECTORY} ({}) belongs to another user", path.display())]
     Foreign { path: PathBuf },
     #[error("no service manager of this user listens in {}", path.display())]
     NoManager { path: PathBuf },
     #[error("systemd-run is not installed")]
     NotInstalled,
-    #[error("systemd-run made no scope: {0}")]
+    #[error("systemd-run failed to create a scope: {0}")]
     Failed(String),
-    #[error("the scope of systemd-run is of no use: {0}")]
+    #[error("the scope of systemd-run is unusable: {0}")]
     Useless(String),
     #[error("systemd-run did not finish in {} s", TIMEOUT.as_secs())]
     TimedOut,
-    #[error("systemd-run cannot be used: {0}")]
+    #[error("cannot use systemd-run: {0}")]
     Io(#[from] io::Error),
 }
 
-/// How `systemd-run` can be asked here. Looks at files only.
+/// The means to run `systemd-run` on this machine. Creating it only inspects files.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ScopeMaker {
     program: &'static str,
@@ -118,12 +118,12 @@ impl ScopeMaker {
         let mut command = Command::new(self.program);
         command
             .args(["--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes"])
-            // The manager would allow all programs together a few thousand tasks.
+            // By default the manager limits all programs together to a few thousand tasks.
             .arg("--property=TasksMax=infinity")
-            // Spawner and keepers end with the server, and not at TERM.
+            // The spawner and the keepers end with the server, not on TERM.
             .arg("--property=TimeoutStopSec=5s")
             .arg("--description=Limited processes of exec-server")
-            // A descriptor: another process cannot open the executable of this one.
+            // A descriptor: another process cannot open this process's executable by path.
             .args(["--", "/proc/self/fd/1", SPAWNER_ARG, ENTERED_ARG])
             .args(descriptor_limit.map(|limit| limit.to_string()))
             .env_clear()
@@ -136,7 +136,8 @@ impl ScopeMaker {
     }
 }
 
-/// Waits until the spawner has taken its cgroup, and returns the path. Ends it if it has not.
+/// Waits until the spawner has taken its cgroup, and returns the path. Terminates the spawner on
+/// failure.
 pub(super) fn wait_for_cgroup(process: &mut Child, socket: &OwnedFd) -> Result<PathBuf, NoScope> {
     let outcome = receive_report(socket).and_then(|report| match report.split_first() {
         Some((&TAKEN, path)) => Ok(PathBuf::from(OsString::from_vec(path.to_vec()))),
@@ -144,20 +145,21 @@ pub(super) fn wait_for_cgroup(process: &mut Child, socket: &OwnedFd) -> Result<P
         None => Err(NoScope::Failed(String::new())),
     });
     if outcome.is_ok() {
-        // The spawner has no more to say there.
+        // The spawner writes nothing more to stderr.
         drop(process.stderr.take());
         return outcome;
     }
     let _ = process.kill();
     let _ = process.wait();
-    // It has ended, so this cannot wait for more.
+    // The process has ended, so this read cannot block.
     match (outcome, process.stderr.take()) {
         (Err(NoScope::Failed(_)), Some(stderr)) => Err(NoScope::Failed(first_line(stderr))),
         (outcome, _) => outcome,
     }
 }
 
-/// Empty if the spawner, or `systemd-run` before it, has ended.
+/// Receives the spawner's report. It is empty if the spawner, or `systemd-run` before it, has
+/// exited.
 fn receive_report(socket: &OwnedFd) -> Result<Vec<u8>, NoScope> {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
@@ -177,13 +179,13 @@ fn first_line(stderr: impl io::Read) -> String {
     let _ = stderr.take(MAX_ERROR_BYTES).read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     match text.lines().map(str::trim).find(|line| !line.is_empty()) {
-        // Control characters would reach the terminal of the operator.
+        // Control characters would reach the operator's terminal.
         Some(line) => line.replace(char::is_control, ""),
-        None => "it ended without a message".to_owned(),
+        None => "it exited without a message".to_owned(),
     }
 }
 
-/// In the process that `systemd-run` has become: becomes the spawner, which has no variables.
+/// Becomes the spawner, without the variables. Runs in the process of `systemd-run` after its exec.
 pub(super) fn start_again() -> ExitCode {
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = Command::new("/proc/self/exe");
@@ -192,12 +194,13 @@ pub(super) fn start_again() -> ExitCode {
         .args([SPAWNER_ARG, IN_SCOPE_ARG])
         .args(std::env::args_os().skip(3))
         .env_clear();
-    // Returns only if it fails, and then the server sees the socket close.
+    // Returns only on failure; the server then sees the socket close.
     let _ = command.exec();
     ExitCode::FAILURE
 }
 
-/// In the spawner, before it has children: takes the cgroup of the scope and tells the server.
+/// Takes over the cgroup of the scope and reports to the server. Runs in the spawner, before it has
+/// children.
 pub(super) fn take_cgroup(server: &OwnedFd) {
     let mut report = Vec::new();
     match Delegated::take() {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_looked_for_in_the_runtime_directory_of_the_user() {
+    fn the_manager_is_searched_in_the_users_runtime_directory() {
         assert!(matches!(found(None, 1), Err(NoScope::NoRuntimeDirectory)));
         assert!(matches!(found(Some(Path::new("run")), 1), Err(NoScope::NoRuntimeDirectory)));
         let directory = tempfile::tempdir().unwrap();
@@ -261,19 +264,19 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::from(theirs)).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        // It holds the other end of the socket.
+        // The command holds the other end of the socket.
         drop(command);
         wait_for_cgroup(&mut process, &ours)
     }
 
     #[test]
-    fn the_first_answer_decides() {
+    fn the_spawners_report_decides() {
         let path = answered("printf '\\001/sys/fs/cgroup/x' >&0").unwrap();
         assert_eq!(path, Path::new("/sys/fs/cgroup/x"));
         let useless = answered("printf '\\000no controllers' >&0").unwrap_err();
-        assert_eq!(useless.to_string(), "the scope of systemd-run is of no use: no controllers");
+        assert_eq!(useless.to_string(), "the scope of systemd-run is unusable: no controllers");
         let failed = answered("echo; echo 'Failed to \x1bconnect' >&2; exit 1").unwrap_err();
-        assert_eq!(failed.to_string(), "systemd-run made no scope: Failed to connect");
+        assert_eq!(failed.to_string(), "systemd-run failed to create a scope: Failed to connect");
         let silent = answered("exit 0").unwrap_err();
         assert!(silent.to_string().ends_with("without a message"), "{silent}");
     }

@@ -1,14 +1,14 @@
-//! The signal set-up that spawner and keepers share: everything blocked, nothing handled or ignored,
-//! and the deaths of children read from a descriptor.
+//! The signal setup shared by the spawner and the keepers: everything is blocked, nothing handled
+//! or ignored, and the deaths of children are read from a descriptor.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// 64 signals.
+/// Enough for 64 signals.
 const KERNEL_SIGSET_LEN: usize = 8;
 
-/// Becomes readable when a child dies. Inherited over `fork`, it speaks of the reader's own
+/// Becomes readable when a child dies. A copy inherited across `fork` reports the reader's own
 /// children (signalfd looks at the process that polls or reads it).
 #[derive(Debug)]
 pub(super) struct ChildDeaths {
@@ -18,7 +18,7 @@ pub(super) struct ChildDeaths {
 impl ChildDeaths {
     pub(super) fn watch() -> io::Result<Self> {
         let mut set = empty_set();
-        // SAFETY: `set` is an initialised signal set, and the call makes a new descriptor.
+        // SAFETY: `set` is an initialised signal set, and the call creates a new descriptor.
         let fd = unsafe {
             libc::sigaddset(&raw mut set, libc::SIGCHLD);
             libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
@@ -26,12 +26,13 @@ impl ChildDeaths {
         if fd == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just created and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd })
     }
 
-    /// Forgets the deaths so far; call it before `wait4`, so that a later one is seen again.
+    /// Discards the notifications so far. Call it before `wait4`, so that a later death is reported
+    /// again.
     pub(super) fn clear(&self) {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         let _ = rustix::io::read(&self.fd, &mut record);
@@ -44,8 +45,9 @@ impl AsFd for ChildDeaths {
     }
 }
 
-/// Blocks every signal: only KILL and STOP reach the helpers, whose one duty is to outlive what
-/// they look after. A supervisor's TERM to the whole control group must not end them before the server.
+/// Blocks every signal. Only KILL and STOP reach the spawner and the keepers, which must outlive
+/// the processes they look after. For example, a supervisor's TERM to the whole control group must
+/// not end them before the server.
 pub(super) fn block_all() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `sigfillset` initialises the set; neither call can fail with these arguments.
@@ -55,28 +57,30 @@ pub(super) fn block_all() {
     }
 }
 
-/// Back to the defaults, which children inherit: Rust's runtime ignores SIGPIPE, `nohup` SIGHUP.
+/// Restores the default dispositions, which children inherit: Rust's runtime ignores SIGPIPE,
+/// `nohup` SIGHUP.
 pub(super) fn reset_dispositions() {
     for number in 1..=libc::SIGRTMAX() {
         set_disposition(number, libc::SIG_DFL);
     }
 }
 
-/// For a program that is to stay until its own child has ended, whatever is sent to both.
+/// Ignores all signals, for a program that must stay until its own child has ended even if both are
+/// signalled.
 pub(super) fn ignore_all() {
     for number in (1..=libc::SIGRTMAX()).filter(|number| *number != libc::SIGCHLD) {
         set_disposition(number, libc::SIG_IGN);
     }
 }
 
-/// KILL and STOP stay as they are.
+/// Sets one disposition. KILL and STOP cannot be changed.
 fn set_disposition(number: libc::c_int, handler: libc::sighandler_t) {
-    // The kernel's `sigaction`, whatever its layout, begins with the handler; all else may be zero.
+    // The kernel's `sigaction` begins with the handler on every architecture; the rest may be zero.
     let mut action = [0_usize; 8];
     action[0] = handler;
-    // SAFETY: `action` is larger than the structure, and no handler of ours is in use. The C
-    // library would refuse to change the two signals it keeps for itself. KILL and STOP fail
-    // without effect.
+    // SAFETY: `action` is larger than the structure, and this process has no signal handlers in
+    // use. The system call is made directly because the C library would refuse to change the two
+    // signals that it reserves for itself. KILL and STOP fail without effect.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigaction,

@@ -1,7 +1,7 @@
-//! The spawner: a small, single-threaded process that forks keepers on the server's behalf.
+//! The spawner: a small, single-threaded process that forks keepers for the server.
 //!
-//! It stays small so that its forks stay cheap, and it knows nothing of what is started: it hands
-//! each keeper its descriptors and looks after those whose keeper was killed.
+//! It stays small so that its forks stay cheap. It knows nothing of the programs: it passes each
+//! keeper its descriptors and cleans up the trees of killed keepers.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,21 +24,21 @@ use super::wire::{Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage};
 use crate::process::limits::oom_score;
 use crate::sandbox::setup::network_namespace::{NetworkNamespaceFds, NetworkNamespaces};
 
-/// The first argument that asks an executable to be the spawner.
+/// The first argument that makes an executable run as the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";
-/// The name that `ps` shows.
+/// The name in `ps`.
 pub(super) const SPAWNER_NAME: &str = "exec-server: spawner";
 
-/// How long to go on killing orphans after the server is gone. What survives that cannot be killed,
-/// and the server may be waiting for the spawner's end.
+/// How long the spawner keeps killing orphans after the server is gone. Processes that survive this
+/// cannot be killed, and the server may be waiting for the spawner to exit.
 const LAST_EFFORT: Duration = Duration::from_secs(1);
 
-/// Is the spawner, until the server closes its end of the socket that is this process's standard
-/// input. Call it first thing in `main`, before any thread exists, when the first argument is
+/// Runs the spawner until the server closes its end of the socket, which is this process's stdin.
+/// Call it at the very start of `main`, before any thread exists, if the first argument is
 /// [`SPAWNER_ARG`].
 ///
-/// With a further argument of its own it is the one that bubblewrap runs inside a sandbox, or a
-/// spawner in a scope of systemd.
+/// Further arguments select the process that bubblewrap runs inside a sandbox, or a spawner in a
+/// systemd scope.
 pub fn run_spawner() -> ExitCode {
     let mut arguments = std::env::args_os().skip(2).peekable();
     let first = arguments.peek().cloned().unwrap_or_default();
@@ -66,12 +66,12 @@ pub fn run_spawner() -> ExitCode {
 struct Spawner {
     server: OwnedFd,
     deaths: ChildDeaths,
-    /// Invariant: every other child of ours is the orphan of a keeper that was killed.
+    /// Invariant: every other child of the spawner is an orphan of a killed keeper.
     keepers: HashSet<Pid>,
     /// Set while there may be orphans.
     orphans: Option<Pause>,
     networks: NetworkNamespaces,
-    /// Whether namespaces for managed processes are to be prepared, now that one has been taken.
+    /// Whether to prepare namespaces for managed networks, because one has been taken.
     prepares: bool,
 }
 
@@ -82,7 +82,7 @@ impl Spawner {
         let server = isolate_descriptors()?;
         let _ = rustix::process::setsid();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        // A child of the same user could otherwise read or steer us through /proc.
+        // Otherwise a child of the same user could read or control the spawner through /proc.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         if let Some(limit) = descriptor_limit {
             let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -141,7 +141,7 @@ impl Spawner {
         }
     }
 
-    /// The server is gone, and keepers see that by themselves, unless a child has stopped them.
+    /// Continues keepers that a child has stopped, so that they see that the server is gone.
     fn wake_keepers(&self) {
         for keeper in &self.keepers {
             let _ = rustix::process::kill_process(*keeper, Signal::CONT);
@@ -158,7 +158,7 @@ impl Spawner {
             Err(_) => return Server::Gone,
             Ok(_) => {}
         }
-        // If there is none, keepers make their own.
+        // If there is none, keepers create their own.
         let network = match message {
             // SAFETY: this process has one thread.
             START_WITHOUT_NETWORK => unsafe { self.networks.empty() },
@@ -180,7 +180,7 @@ impl Spawner {
         stdio: [OwnedFd; 3],
         network: Option<&NetworkNamespaceFds>,
     ) {
-        // SAFETY: this process has one thread, so the child may go on as ordinary code.
+        // SAFETY: this process has one thread, so the child may run ordinary code.
         match unsafe { libc::fork() } {
             -1 => {
                 let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
@@ -188,13 +188,13 @@ impl Spawner {
                 let _ = rustix::net::send(&socket, &report, SendFlags::NOSIGNAL);
             }
             0 => {
-                // Invariant: only the spawner has this open, so the server notices its death.
-                // SAFETY: the child never leaves this arm, so nobody uses the descriptor again.
+                // Invariant: only the spawner has this open, so that the server notices its death.
+                // SAFETY: the child never leaves this arm, so nothing uses the descriptor again.
                 unsafe { libc::close(SERVER_FD) };
-                // A keeper may live for long, and would keep namespaces that others have left.
+                // A keeper may live long, and would keep unused namespaces alive.
                 drop(std::mem::take(&mut self.networks));
                 keeper::keep(socket, stdio, &self.deaths, network);
-                // SAFETY: ends the process; nothing of it needs to be tidied up.
+                // SAFETY: ends the process; nothing in it needs cleanup.
                 unsafe { libc::_exit(0) }
             }
             pid => self.keepers.extend(Pid::from_raw(pid)),
@@ -210,11 +210,12 @@ enum Server {
 
 const SERVER_FD: RawFd = 3;
 
-/// Keeps the server's socket as descriptor 3, /dev/null as 0, 1 and 2, and nothing else.
+/// Keeps the server's socket as descriptor 3 and /dev/null as 0, 1 and 2, and closes all others.
 ///
-/// Invariant: 0 to 2 stay open, here and in keepers, so no received descriptor is one of them.
+/// Invariant: 0 to 2 stay open, here and in keepers, so no received descriptor has one of these
+/// numbers.
 fn isolate_descriptors() -> io::Result<OwnedFd> {
-    // SAFETY: the process has just started; nobody owns any descriptor yet.
+    // SAFETY: the process has just started; no other code owns any descriptor yet.
     unsafe {
         if libc::dup3(0, SERVER_FD, libc::O_CLOEXEC) == -1
             || libc::syscall(libc::SYS_close_range, SERVER_FD + 1, libc::c_uint::MAX, 0) == -1

@@ -1,4 +1,4 @@
-//! The process that enters the namespaces of a sandbox, so that the keeper need not.
+//! The process that enters the namespaces of a sandbox, so that the keeper stays outside.
 //!
 //! ```text
 //! keeper ──vfork──▶ stage: new namespaces, mounts ──clone──▶ init
@@ -6,9 +6,10 @@
 //!    └─ parent of all three; the stage ends when the program runs
 //! ```
 //!
-//! The keeper stays outside: it sees the processes of the tree under their numbers there, is out of their reach, and can remove
-//! placeholders. The stage borrows its memory and descriptors (`CLONE_VM | CLONE_VFORK | CLONE_FILES`) while the keeper is
-//! suspended. So it is ordinary code that happens to run in other namespaces, and what it leaves behind the keeper finds.
+//! Outside, the keeper sees the processes of the tree under their host pids, is out of their reach,
+//! and can remove placeholders. The stage shares its memory and descriptors (`CLONE_VM |
+//! CLONE_VFORK | CLONE_FILES`) while the keeper is suspended. So it is ordinary code that happens
+//! to run in other namespaces, and the keeper finds its results in memory.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ use crate::sandbox::setup::{gate_sockets, local_routes, mounts, namespaces};
 /// Opening files and building rulesets takes more than a few system calls.
 const STACK_LEN: usize = 512 << 10;
 
-/// A program in its namespaces, and their init: both children of the caller.
+/// A program in its namespaces and their init. Both are children of the caller.
 pub(super) struct Entered {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
@@ -41,27 +42,27 @@ pub(super) struct Entered {
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// What to start there.
+/// The program to start and its inputs.
 pub(super) struct Task<'a> {
     pub(super) request: &'a Request<'a>,
     pub(super) stdio: &'a [OwnedFd; 3],
     pub(super) plan: &'a Plan,
     pub(super) placeholders: &'a Placeholders,
-    /// As the plan wants it, if the spawner could make it.
+    /// The network namespace of the plan, if the spawner could create it.
     pub(super) network: Option<&'a NetworkNamespaceFds>,
-    /// Of the program. The stage and init stay in that of the keeper.
+    /// The cgroup of the program. The stage and init stay in the keeper's.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
     pub(super) cancellation: StartCancellation<'a>,
 }
 
-/// Starts the program in namespaces of its own. After a failure, children may be left.
+/// Starts the program in namespaces of its own. A failure may leave children behind.
 pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
     let mut errand = Errand { task, keeper: rustix::process::getpid(), outcome: None };
     let stack = ChildStack::new(STACK_LEN)
         .map_err(|errno| Failure { stage: Stage::Fork, errno: errno.raw_os_error() })?;
-    // SAFETY: the stack is big enough, and outlives the child's use of it, as does `errand`:
-    // with CLONE_VFORK this call returns only once the child is gone. Until then nothing else runs on this memory but `Init`,
-    // which keeps to its own.
+    // SAFETY: the stack is big enough. It outlives the child's use of it, as does `errand`: with
+    // CLONE_VFORK this call returns only once the child is gone. Until then nothing else uses this
+    // memory except `Init`, which keeps to its own part.
     let pid = unsafe {
         libc::clone(
             run,
@@ -75,7 +76,7 @@ pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
         return Err(Failure { stage: Stage::Fork, errno });
     };
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-    // Without an outcome it was killed.
+    // Without an outcome the stage was killed.
     errand.outcome.unwrap_or(Err(SandboxStep::Namespaces.failed(Errno::INTR).into()))
 }
 
@@ -93,15 +94,16 @@ extern "C" fn run(errand: *mut libc::c_void) -> libc::c_int {
 }
 
 impl Task<'_> {
-    /// Each step needs the one before: mounts must not leave the namespace, `/proc` belongs to the first process of the PID namespace,
-    /// and Landlock's rules are about what is mounted in the end.
+    /// Sets up the sandbox and starts the program. Each step needs the one before: mounts must not
+    /// leave the namespace, `/proc` belongs to the first process of the PID namespace, and
+    /// Landlock's rules apply to the final mounts.
     fn perform(&self, keeper: Pid) -> Result<Entered, Failure> {
         let gate = self.enter_namespaces()?;
         self.end_with(keeper).map_err(|errno| SandboxStep::Namespaces.failed(errno))?;
         mounts::isolate()?;
         let init = Init::start(self.plan.fresh_proc)?;
         mounts::arrange(&self.plan.mounts, self.placeholders, self.cancellation)?;
-        // The name of a terminal that comes from outside is one in the file system of everybody.
+        // A terminal from outside has its name in the filesystem outside the sandbox.
         let own_terminals = if self.plan.own_terminals && !self.request.terminal {
             OwnTerminals::mount()
         } else {
@@ -125,8 +127,8 @@ impl Task<'_> {
         Ok(Entered { pid, pidfd, init, gate })
     }
 
-    /// Returns the sockets of the gate, which only this process may bind: the program has no
-    /// capabilities.
+    /// Enters the namespaces. Returns the sockets of the gate, which only this process may bind:
+    /// the program has no capabilities.
     fn enter_namespaces(&self) -> Result<Vec<OwnedFd>, Failure> {
         let sockets = match (&self.plan.network_namespace, self.network) {
             (Inherited, _) => {
@@ -154,8 +156,8 @@ impl Task<'_> {
         Ok(gate_sockets::bind_all(sockets)?)
     }
 
-    /// A keeper that is killed cannot kill, and its spawner may be gone. Invariant: comes after all changes of credentials, of which
-    /// each would undo it.
+    /// Makes this process die with its keeper: a killed keeper cannot kill, and its spawner may be
+    /// gone. Invariant: comes after all changes of credentials, each of which would undo it.
     fn end_with(&self, keeper: Pid) -> Result<(), Errno> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(keeper) {

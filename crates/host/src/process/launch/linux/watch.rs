@@ -1,4 +1,4 @@
-//! What a keeper knows about the limits of its tree: how near they are, which was reached, and what was
+//! The keeper's view of its tree's limits: how near they are, which were reached, and the resources
 //! used.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,27 +17,27 @@ use crate::process::limits::{Limit, Limits, LimitsHit, TreeUse};
 #[derive(Debug)]
 pub(super) struct TreeWatch {
     limits: Limits,
-    /// Where the kernel keeps most of them.
+    /// The cgroup, where the kernel enforces most limits.
     leaf: Option<Leaf>,
     peak_memory_bytes: u64,
-    /// Of the tree, as it was seen last. It never shrinks.
+    /// CPU time of the tree at the last check. It never decreases.
     cpu: Duration,
-    /// Of processes that the keeper has collected, and of children that those had collected.
+    /// CPU time of reaped processes, including the children that they had reaped.
     reaped_cpu: Duration,
     hit: LimitsHit,
     processors: u32,
-    /// `None` if there is nothing to look at.
+    /// `None` if there is nothing to check.
     next_look: Option<Instant>,
 }
 
 impl TreeWatch {
-    /// Makes the cgroup, if there is to be one.
+    /// Creates the cgroup if the tree is to have one.
     pub(super) fn prepare(limits: Limits, cgroup: Option<&Path>) -> std::io::Result<Self> {
         let leaf = match cgroup.filter(|_| limits.bound_tree()) {
             Some(base) => Some(Leaf::create(base, &limits)?),
             None => None,
         };
-        // One call; `available_parallelism` reads files of the cgroup, which takes as long as a fork.
+        // A single call. `available_parallelism` reads cgroup files, which takes as long as a fork.
         let processors = sched_getaffinity(None).map_or(1, |processors| processors.count());
         let mut watch = Self {
             limits,
@@ -58,7 +58,7 @@ impl TreeWatch {
         self.leaf.as_ref().map(AsFd::as_fd)
     }
 
-    /// How long until the next look is due.
+    /// Returns the time until the next check.
     pub(super) fn due_in(&self) -> Option<Duration> {
         self.next_look.map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -67,7 +67,7 @@ impl TreeWatch {
         self.due_in().is_some_and(|pause| pause.is_zero())
     }
 
-    /// Looks at the tree. Says whether it is over a limit; the caller kills it then.
+    /// Checks the tree. Returns whether it exceeds a limit; the caller then kills it.
     pub(super) fn look(&mut self, init: Option<Pid>) -> bool {
         let begun = Instant::now();
         let usage = match &self.leaf {
@@ -90,7 +90,8 @@ impl TreeWatch {
         exceeded.is_some()
     }
 
-    /// Keeps the tree from growing while it is killed, or kills it at once.
+    /// Kills the cgroup at once. Without one, stops the tree, so that it does not grow while it is
+    /// killed.
     pub(super) fn stop_tree(&self, leader: Option<Pid>) {
         match &self.leaf {
             Some(leaf) => leaf.kill(),
@@ -98,7 +99,8 @@ impl TreeWatch {
         }
     }
 
-    /// Kills all that is in the cgroup, if there is one. The keeper kills its children besides.
+    /// Kills all processes in the cgroup, if there is one. The keeper kills its own children in
+    /// addition.
     pub(super) fn kill_leaf(&self) {
         if let Some(leaf) = &self.leaf {
             leaf.kill();
@@ -109,7 +111,7 @@ impl TreeWatch {
         self.reaped_cpu += dead.cpu();
     }
 
-    /// The record for the exit of the program.
+    /// Returns the record for the exit of the program.
     pub(super) fn record(&mut self, leader: &Dead) -> (LimitsHit, TreeUse) {
         let (cpu, peak_memory_bytes) = match &self.leaf {
             Some(leaf) => {
@@ -145,7 +147,8 @@ impl TreeWatch {
         usage
     }
 
-    /// The limits that the keeper looks after: the kernel keeps those of a cgroup, but not the time.
+    /// Returns the limits that the keeper checks. In a cgroup the kernel enforces the others, but
+    /// not the CPU time.
     fn watched(&self) -> Limits {
         match &self.leaf {
             Some(_) => Limits { memory_bytes: None, pids: None, ..self.limits },
@@ -158,7 +161,8 @@ impl TreeWatch {
     }
 }
 
-/// A shell, and bubblewrap, report the signal that killed a child as 128 and its number.
+/// Whether a process died from the signal. A shell, and bubblewrap, report the signal that killed a
+/// child as 128 plus its number.
 fn died_by(status: i32, signal: i32) -> bool {
     match libc::WIFSIGNALED(status) {
         true => libc::WTERMSIG(status) == signal,

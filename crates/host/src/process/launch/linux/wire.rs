@@ -1,7 +1,7 @@
-//! What server, spawner and keeper say to each other.
+//! The messages between server, spawner and keeper.
 //!
-//! Both ends are one executable, so numbers travel in native order and there is no version. The
-//! start request is laid out for the keeper: it points `execve` into the received bytes.
+//! Both ends are one executable, so numbers are in native byte order and there is no version. The
+//! start request is laid out for the keeper: `execve` uses the received bytes in place.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,17 +13,17 @@ use super::super::error::LaunchError;
 use crate::process::limits::{ENCODED_LEN as LIMITS_LEN, Limits, LimitsHit, TreeUse};
 use crate::sandbox::SandboxStep;
 
-/// The one byte of the datagram that carries a start's descriptors to the spawner.
+/// The datagram that carries the descriptors of a start to the spawner.
 pub(super) const START: [u8; 1] = *b"s";
-/// The same for a program that is to have no network.
+/// As [`START`], for a program without network.
 pub(super) const START_WITHOUT_NETWORK: [u8; 1] = *b"n";
-/// The same for a program whose network leads to a gate.
+/// As [`START`], for a program whose network leads to a gate.
 pub(super) const START_WITH_GATE: [u8; 1] = *b"g";
 
-/// Far above what `execve` takes (Linux: 6 MiB), so what is refused here would be refused there.
+/// Far above the limit of `execve` (Linux: 6 MiB), so no valid request is refused here.
 const MAX_REQUEST_LEN: usize = 16 << 20;
 
-/// Where a program without a `PATH` of its own is looked up.
+/// Search path for a program without a `PATH` of its own.
 const DEFAULT_SEARCH_PATH: &[u8] = b"/usr/bin:/bin";
 
 const HEADER_LEN: usize = 20;
@@ -33,8 +33,8 @@ const SEARCH: u32 = 4;
 const SANDBOX: u32 = 8;
 const LIMITS: u32 = 16;
 
-/// Lays out a start request: header, limits, plan of the sandbox, then NUL-terminated strings: the cgroup
-/// for limits, and those of [`Strings`] in their order.
+/// Encodes a start request: header, limits, plan of the sandbox, then NUL-terminated strings: the
+/// cgroup for limits, and those of [`Strings`] in their order.
 pub(super) fn encode_request(
     command: &Command,
     cgroup: Option<&Path>,
@@ -98,7 +98,7 @@ fn push_string(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
     bytes.push(0);
 }
 
-/// How long the request is that starts with these bytes, once they are enough to tell.
+/// Returns the length of the request that starts with these bytes, or `None` if they are too few.
 pub(super) fn request_len(received: &[u8]) -> Option<usize> {
     let len = field(received, 0)?;
     (HEADER_LEN..=MAX_REQUEST_LEN).contains(&(len as usize)).then_some(len as usize)
@@ -107,23 +107,23 @@ pub(super) fn request_len(received: &[u8]) -> Option<usize> {
 /// A received start request.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
-    /// All of it, as it came.
+    /// The whole request as received.
     pub(super) bytes: &'a [u8],
     pub(super) terminal: bool,
     pub(super) kill_on_exit: bool,
     pub(super) limits: Option<Limits>,
-    /// Below which the tree gets a cgroup of its own.
+    /// The parent of the tree's own cgroup.
     pub(super) cgroup: Option<&'a Path>,
     /// An encoded plan.
     pub(super) sandbox: Option<&'a [u8]>,
     pub(super) strings: Strings<'a>,
 }
 
-/// The strings of a request, each with its NUL.
+/// The strings of a request, each with its terminating NUL.
 #[derive(Debug)]
 pub(super) struct Strings<'a> {
     pub(super) program: &'a [u8],
-    /// Set when the program is to be looked up.
+    /// Set if the program is to be looked up.
     pub(super) search_path: Option<&'a [u8]>,
     pub(super) cwd: &'a [u8],
     pub(super) argv: Vec<&'a [u8]>,
@@ -166,7 +166,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How far a start got before it failed.
+/// The stage at which a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Fork,
@@ -177,11 +177,11 @@ pub(super) enum Stage {
     Sandbox(SandboxStep),
 }
 
-/// What a keeper tells the server.
+/// A message from a keeper to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Comes with the program's pidfd, the sockets of its gate, and the keeper's own pidfd if there
-    /// is one.
+    /// Carries the program's pidfd, the sockets of its gate and, if available, the keeper's own
+    /// pidfd.
     Started {
         pid: u32,
     },
@@ -195,7 +195,7 @@ pub(super) enum Report {
         cpu: Duration,
         max_rss_bytes: u64,
         hit: LimitsHit,
-        /// If the tree was watched.
+        /// Set if the tree was watched.
         tree: Option<TreeUse>,
     },
     Emptied,
@@ -268,7 +268,7 @@ impl Report {
 }
 
 impl Stage {
-    /// Steps of the sandbox are counted from here.
+    /// Steps of the sandbox are numbered from here.
     const SANDBOX: u32 = 16;
 
     pub(super) fn encode(self) -> [u32; 2] {
@@ -300,7 +300,7 @@ impl Stage {
     }
 }
 
-/// What the server tells a keeper, once it has reported `Started`.
+/// A message from the server to a keeper that has reported `Started`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Signal(rustix::process::Signal),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_arrives_as_it_was_sent() {
+    fn a_request_is_decoded_as_it_was_encoded() {
         let bytes = encode_request(&command(), None).unwrap();
         assert_eq!(request_len(&bytes), Some(bytes.len()));
         let request = Request::decode(&bytes).unwrap();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_travels_with_its_request() {
+    fn a_request_carries_its_plan() {
         let plan = Plan {
             tier: Tier::Direct,
             mounts: Vec::new(),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_travel_with_their_request() {
+    fn a_request_carries_its_limits() {
         let limits =
             Limits { memory_bytes: Some(7), core_size_bytes: Some(0), ..Limits::default() };
         let limited = Command { limits, ..command() };
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_absurd_size_is_refused_before_it_is_sent() {
+    fn an_oversized_request_is_refused_before_it_is_sent() {
         let mut command = command();
         command.argv.push("x".repeat(MAX_REQUEST_LEN).into());
         assert!(matches!(
