@@ -114,12 +114,12 @@ fn a_listener_takes_the_sockets_of_its_name() {
 #[test]
 fn what_is_not_a_socket_of_this_process_is_refused_with_the_reason() {
     for (sockets, variables, said) in [
-        ("a=127.0.0.1", "LISTEN_PID=1", "passed to the process 1 (LISTEN_PID)"),
+        ("a=127.0.0.1", "LISTEN_PID=1", "passed to process 1 (LISTEN_PID)"),
         ("a=127.0.0.1", "LISTEN_FDS=2", "descriptor 4 is not open"),
         ("a=127.0.0.1", "LISTEN_FDS=two", "LISTEN_FDS is \"two\""),
         ("a=127.0.0.1", "LISTEN_FDNAMES=a:b", "2 names for 1 sockets"),
-        ("a=file", "", "descriptor 3 (\"a\") is no socket"),
-        ("a=udp", "", "is a socket for datagrams"),
+        ("a=file", "", "it is not a socket"),
+        ("a=udp", "", "it is a datagram or packet socket"),
         ("a=connection", "", "Accept=no"),
     ] {
         let error = refusal(sockets, variables, &["--listen", "systemd"]);

@@ -1,10 +1,10 @@
-//! How much memory this process may expect to get.
+//! Estimates the memory available to this process.
 
 use std::fs;
 use std::path::Path;
 
-/// The least of what the machine has left and what the control groups of this process may have.
-/// `None` if the system tells neither.
+/// Returns the smaller of the machine's available memory and the memory limits of this process's
+/// control groups. `None` if the system reports neither.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     available(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
@@ -23,8 +23,8 @@ fn left(meminfo: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// A line is `0::/path` in version 2, and `NUMBER:CONTROLLERS:/path` in version 1. The limits of the
-/// groups above hold, too.
+/// Returns the lowest limit for a line of `/proc/self/cgroup`: `0::/path` in version 2,
+/// `NUMBER:CONTROLLERS:/path` in version 1. The limits of the parent groups apply too.
 fn group_limit(line: &str, cgroups: &Path) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_counts() {
+    fn the_lowest_limit_applies() {
         let directory = tempfile::tempdir().unwrap();
         let (proc, cgroups) = (directory.path().join("proc"), directory.path().join("cgroup"));
         assert_eq!(available(&proc, &cgroups), None);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_reports_its_memory() {
         assert!(available_memory().is_some_and(|bytes| bytes > 0));
     }
 }

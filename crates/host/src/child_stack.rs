@@ -1,16 +1,17 @@
 //! The stack of a process that `clone` starts in the caller's memory.
 //!
-//! The page below it cannot be touched. A child that needs more stack than it has dies of it, instead of writing over memory
-//! of its parent.
+//! A guard page lies below it. A child that overflows its stack crashes instead of overwriting its
+//! parent's memory.
 
 use std::ptr;
 
 use rustix::io::Errno;
 
-/// The size of the largest page that a supported system has.
+/// The size of the largest page on a supported system.
 const GUARD_LEN: usize = 64 << 10;
 
-/// Invariant: `base` is the start of a mapping of this value alone: the guard, and `len` bytes above it.
+/// Invariant: `base` is the start of a mapping owned by this value alone: the guard, and `len`
+/// bytes above it.
 #[derive(Debug)]
 pub(crate) struct ChildStack {
     base: *mut libc::c_void,
@@ -18,7 +19,7 @@ pub(crate) struct ChildStack {
 }
 
 impl ChildStack {
-    /// `len` must be a multiple of 64 KiB.
+    /// Maps a stack. `len` must be a multiple of 64 KiB.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -37,17 +38,17 @@ impl ChildStack {
         Ok(stack)
     }
 
-    /// The end of the stack that `clone` wants: it grows down from here.
+    /// Returns the end of the stack for `clone`: it grows down from here.
     pub(crate) fn top(&self) -> *mut libc::c_void {
         self.bottom().wrapping_byte_add(self.len)
     }
 
-    /// The lowest address and the length, as `clone3` wants them.
+    /// Returns the lowest address and the length for `clone3`.
     pub(crate) fn range(&self) -> (*mut libc::c_void, usize) {
         (self.bottom(), self.len)
     }
 
-    /// Keeps the stack for a child that runs beside its parent and may outlive it.
+    /// Keeps the mapping for a child that runs beside its parent and may outlive this value.
     pub(crate) fn leak(self) {
         std::mem::forget(self);
     }
@@ -59,7 +60,8 @@ impl ChildStack {
 
 impl Drop for ChildStack {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, and the child that used it is gone or has its own memory.
+        // SAFETY: the mapping belongs to this value, and the child that used it has ended or has
+        // its own memory.
         unsafe { libc::munmap(self.base, GUARD_LEN + self.len) };
     }
 }
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_below_a_stack_cannot_be_touched() {
+    fn the_page_below_a_stack_cannot_be_accessed() {
         const LEN: usize = 64 << 10;
         let stack = ChildStack::new(LEN).unwrap();
         let bottom = stack.bottom().addr();
@@ -83,7 +85,7 @@ mod tests {
         assert_eq!(stack.top().addr(), bottom + LEN);
     }
 
-    /// How `/proc/self/maps` describes the mapping of an address.
+    /// Returns the line of `/proc/self/maps` about the mapping of an address.
     fn access_of(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let found = maps.lines().find_map(|line| {

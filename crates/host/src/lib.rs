@@ -1,8 +1,8 @@
-//! What happens on the machine: processes, their trees and their logs; files; HTTP requests.
+//! Work on the machine: processes, their trees and their logs; files; HTTP requests.
 //!
-//! This crate never sees JSON-RPC, connections or sessions. It is the only one with `unsafe` code, and
-//! the only one that starts programs.
-#![expect(unsafe_code, reason = "the one crate that speaks to the kernel below the safe wrappers")]
+//! This crate never sees JSON-RPC, connections or sessions. Only this crate contains `unsafe` code,
+//! and only it starts programs.
+#![expect(unsafe_code, reason = "the one crate that calls the kernel below the safe wrappers")]
 
 mod available_memory;
 #[cfg(target_os = "linux")]

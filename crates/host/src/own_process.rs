@@ -1,11 +1,11 @@
-//! What a server does to its own process.
+//! Settings of the server's own process.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Keeps processes of the same user from reading our memory and environment (`/proc/PID/mem`,
-/// `environ`, ptrace): the children we start are such processes.
+/// Keeps processes of the same user from reading the memory and environment of this one
+/// (`/proc/PID/mem`, `environ`, ptrace). The processes that the server starts run as the same user.
 #[cfg(target_os = "linux")]
 pub fn protect_own_memory() -> io::Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -17,15 +17,15 @@ pub fn protect_own_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Allows as many descriptors as the system lets us have. Children keep the limit that was in force
-/// when the launcher was made.
+/// Raises the soft descriptor limit to the hard limit. Children keep the limit that was in force
+/// when the launcher was created.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// A file that grows beyond the limit of the system is an error for whoever writes it, and not the end of this process.
-/// Children get the signal as usual.
+/// Ignores SIGXFSZ, so that a write beyond the file size limit is an error of that write and does
+/// not end the process. Children get the signal as usual.
 pub fn survive_file_size_limit() {
     // SAFETY: ignoring a signal installs no code.
     unsafe {
@@ -33,7 +33,7 @@ pub fn survive_file_size_limit() {
     }
 }
 
-/// Whether this process ignores SIGHUP: `nohup` started it. Ask before a handler is installed.
+/// Whether this process ignores SIGHUP, as under `nohup`. Call it before a handler is installed.
 #[must_use]
 pub fn hangup_is_ignored() -> bool {
     // SAFETY: all zeroes are a valid value of this plain structure.
@@ -43,10 +43,10 @@ pub fn hangup_is_ignored() -> bool {
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Gives memory back to the system that was freed: glibc keeps what threads had in use, for threads to come.
+/// Returns freed memory to the system: glibc keeps what threads had in use, for later threads.
 pub fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it only touches what the allocator owns, under the allocator's locks.
+    // SAFETY: only touches memory owned by the allocator, under the allocator's locks.
     unsafe {
         libc::malloc_trim(0);
     }

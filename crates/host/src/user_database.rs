@@ -1,4 +1,4 @@
-//! What the machine knows about its users.
+//! The machine's user database.
 
 use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;
@@ -8,8 +8,8 @@ use std::ptr;
 
 const MAX_ENTRY_BYTES: usize = 1 << 20;
 
-/// The home directory of a user, whatever `HOME` says. `None` if the user is not known. May ask
-/// other machines, and block.
+/// Returns the home directory of a user, independent of `HOME`. `None` if the user is unknown. May
+/// query other machines and block.
 #[must_use]
 pub fn home_directory_of(uid: u32) -> Option<PathBuf> {
     let mut buffer: Vec<libc::c_char> = vec![0; 1 << 10];
@@ -17,18 +17,18 @@ pub fn home_directory_of(uid: u32) -> Option<PathBuf> {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
         let (text, len) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: the entry and the result can be written, and so can `len` characters of the text.
+        // SAFETY: `entry` and `found` are writable, and so are `len` characters at `text`.
         let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), text, len, &raw mut found) };
         match error {
             libc::EINTR => {}
             libc::ERANGE if len < MAX_ENTRY_BYTES => buffer.resize(2 * len, 0),
             0 if !found.is_null() => {
-                // SAFETY: it points to the entry, which was filled in.
+                // SAFETY: `found` points to the entry, which was filled in.
                 let directory = unsafe { (*found).pw_dir };
                 if directory.is_null() {
                     return None;
                 }
-                // SAFETY: a string of the entry lies in the buffer, and has an end.
+                // SAFETY: a string of the entry lies in the buffer and is NUL-terminated.
                 let directory = unsafe { CStr::from_ptr(directory) };
                 return Some(PathBuf::from(OsStr::from_bytes(directory.to_bytes())));
             }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn home_directories_are_those_of_the_database() {
+    fn home_directories_come_from_the_database() {
         let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         for line in text.lines() {
             let fields: Vec<_> = line.split(':').collect();

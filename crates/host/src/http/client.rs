@@ -1,4 +1,4 @@
-//! [`HttpClient`]: one request from its check to the headers of its last response.
+//! [`HttpClient`]: from the check of a request to the headers of its last response.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,7 +19,7 @@ use super::redirect::{self, MAX_REDIRECTS};
 use super::request::{Redirects, Request};
 use super::response::Response;
 
-/// Makes requests. Clones share their connections. Costs nothing until the first request.
+/// Makes HTTP requests. Clones share their connections. Costs nothing until the first request.
 #[derive(Clone)]
 pub struct HttpClient {
     variables: Arc<Variables>,
@@ -28,13 +28,14 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// Takes secrets, proxies and authorities from the environment of this process.
+    /// Creates a client that takes secrets, proxies and certificate authorities from the
+    /// environment of this process.
     #[must_use]
     pub fn new() -> Self {
         Self::with_variables(|name| std::env::var_os(name))
     }
 
-    /// Takes them from `variables` instead.
+    /// Creates a client that takes them from `variables` instead.
     #[must_use]
     pub fn with_variables(
         variables: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,
@@ -42,16 +43,17 @@ impl HttpClient {
         Self { variables: Arc::new(variables), protected: Arc::default(), pool: Arc::default() }
     }
 
-    /// Refuses these variables to callers.
+    /// Sets the variables that callers may not use.
     #[must_use]
     pub fn protecting(self, protected: ProtectedVariables) -> Self {
         Self { protected: Arc::new(protected), ..self }
     }
 
-    /// Sends the request and waits for the headers of its response, or of the last one when redirects are followed.
+    /// Sends the request and waits for the headers of its response or, if redirects are followed,
+    /// of the last one.
     ///
-    /// Dropping the future or the response ends the exchange: its connection is closed (HTTP/1) or its stream is
-    /// reset (HTTP/2).
+    /// Dropping the future or the response ends the exchange: it closes the connection (HTTP/1) or
+    /// resets the stream (HTTP/2).
     pub async fn send(&self, request: Request) -> Result<Response, HttpError> {
         let deadline = request.timeout.map(Deadline::after);
         let redirects = request.redirects;
@@ -102,9 +104,11 @@ impl fmt::Debug for HttpClient {
     }
 }
 
-/// A server may close a connection that was kept at the very moment at which it is used again. The library then tries again if nothing
-/// was sent. If something was, it cannot be known whether the server saw it, nor does the library say that the connection was a kept one;
-/// what changes nothing is sent once more.
+/// Sends a request, and retries it once over a new connection if that is safe.
+///
+/// A server may close a kept connection at the very moment when it is reused. If nothing was sent,
+/// the library retries by itself. Otherwise the client cannot know whether the server saw the
+/// request, nor whether the connection was a kept one. So only safe methods are retried.
 async fn send(pool: &Pool, outgoing: &Outgoing) -> Result<reqwest::Response, HttpError> {
     match send_once(&pool.kept, outgoing).await {
         Err(HttpError::NoResponse) if outgoing.method.is_safe() => {
@@ -122,7 +126,8 @@ async fn send_once(
         .request(outgoing.method.clone(), outgoing.url.clone())
         .headers(outgoing.headers.clone())
         .body(outgoing.body.clone());
-    // Otherwise nothing is said about an empty body, and many servers insist where they expect one.
+    // Without it an empty body has no length, and many servers require one where they expect a
+    // body.
     if outgoing.body.is_empty()
         && [Method::POST, Method::PUT, Method::PATCH].contains(&outgoing.method)
     {

@@ -1,4 +1,4 @@
-//! The moment until which a caller is willing to wait.
+//! The deadline of a caller.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::error::HttpError;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     after: Duration,
-    /// `None` when the clock does not reach that far.
+    /// `None` if the deadline exceeds the range of the clock.
     at: Option<Instant>,
 }
 

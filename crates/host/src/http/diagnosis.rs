@@ -1,6 +1,6 @@
-//! From the errors of the libraries below to facts that can be shown.
+//! Translates the errors of the HTTP and TLS libraries into facts that may be shown.
 //!
-//! Their texts name URLs, hosts and certificates. Only kinds and numbers leave this file.
+//! Their texts contain URLs, hosts and certificates. Only kinds and numbers leave this file.
 
 use std::error::Error;
 use std::io;
@@ -10,10 +10,11 @@ use rustls::CertificateError;
 
 use super::error::{HttpError, TlsProblem};
 
-/// Holds for every connection: names, TCP, a proxy's tunnel and TLS together.
+/// The time limit of each connection attempt: name resolution, TCP, a proxy's tunnel and TLS
+/// together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Before the headers of the response came.
+/// Classifies an error before the response headers were received.
 pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
     if let Some(problem) = find(error, tls_problem) {
         return HttpError::Tls { problem };
@@ -38,7 +39,7 @@ pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
     }
 }
 
-/// After the headers of the response came.
+/// Classifies an error after the response headers were received.
 pub(super) fn of_body(error: &reqwest::Error) -> HttpError {
     match find(error, io_error) {
         Some(source) if !is_cut(&source) => HttpError::Exchange { source },
@@ -46,7 +47,7 @@ pub(super) fn of_body(error: &reqwest::Error) -> HttpError {
     }
 }
 
-/// The first answer along the chain of causes.
+/// Returns the first result of `ask` along the chain of causes.
 fn find<'a, T>(
     error: &'a (dyn Error + 'static),
     ask: impl Fn(&'a (dyn Error + 'static)) -> Option<T>,
@@ -56,19 +57,20 @@ fn find<'a, T>(
         if let Some(answer) = ask(cause) {
             return Some(answer);
         }
-        // `source` of an I/O error skips the error that it was made from.
+        // `source` of an I/O error skips the error that it wraps.
         let wrapped = cause.downcast_ref().and_then(io::Error::get_ref);
         next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
     }
     None
 }
 
-/// Made anew from number or kind, because the text of a wrapped one may be anything.
+/// Rebuilds the error from its number or kind, because the text of a wrapped error may contain
+/// anything.
 fn io_error(cause: &(dyn Error + 'static)) -> Option<io::Error> {
     let error: &io::Error = cause.downcast_ref()?;
     match error.raw_os_error() {
         Some(number) => Some(io::Error::from_raw_os_error(number)),
-        // A wrapper says less than what it wraps.
+        // The wrapped error says more than its wrapper.
         None if error.kind() == io::ErrorKind::Other => None,
         None => Some(error.kind().into()),
     }

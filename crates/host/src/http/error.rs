@@ -1,55 +1,56 @@
-//! What can go wrong, told apart by what a caller would do about it.
+//! Errors of HTTP requests, distinguished by how a caller would react.
 //!
-//! Errors of the libraries below print URLs and host names, and certificates may name hosts. So their texts and sources end
-//! in [`diagnosis`](super::diagnosis), and only facts come out.
+//! Errors of the HTTP and TLS libraries contain URLs and host names, and certificates may name
+//! hosts. So their texts and sources stay in [`diagnosis`](super::diagnosis), and only facts come
+//! out.
 
 use std::io;
 use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The caller's mistake: the same request would fail again.
+    /// A mistake of the caller: the same request would fail again.
     #[error(transparent)]
     BadRequest(#[from] BadRequest),
-    /// The operator's mistake.
-    #[error("environment variable {variable} does not hold the URL of a proxy")]
+    /// A mistake of the operator.
+    #[error("environment variable {variable} is not a valid proxy URL")]
     ProxySetting { variable: &'static str },
-    #[error("the HTTP client could not be set up")]
+    #[error("cannot set up the HTTP client")]
     Setup,
-    #[error("the name of the host could not be resolved")]
+    #[error("cannot resolve the host name")]
     Resolve,
     #[error("could not connect: {source}")]
     Connect { source: io::Error },
     #[error("could not connect within {} s", after.as_secs())]
     ConnectTimedOut { after: Duration },
-    /// Neither the network nor TLS: a proxy that answered, but not with a tunnel.
-    #[error("could not connect: the proxy did not open a way to the host")]
+    /// Neither network nor TLS failed: the proxy responded but did not open a tunnel.
+    #[error("could not connect: the proxy did not open a tunnel to the host")]
     Proxy,
     #[error("tls: {problem}")]
     Tls { problem: TlsProblem },
     #[error("timed out after {} ms", after.as_millis())]
     TimedOut { after: Duration },
-    #[error("the connection ended before a response came")]
+    #[error("the connection closed before the response")]
     NoResponse,
-    #[error("the response is not valid HTTP, or has too many headers")]
+    #[error("the response is not valid HTTP or has too many headers")]
     Malformed,
     #[error("more than {max} redirects")]
     TooManyRedirects { max: usize },
-    #[error("the connection ended before the body of the response did")]
+    #[error("the connection closed before the end of the response body")]
     BodyCutOff,
-    #[error("the body of the response is larger than {max} bytes")]
+    #[error("the response body is larger than {max} bytes")]
     BodyTooLarge { max: usize },
-    /// Whoever reads it has no room for more.
-    #[error("there is no room for the body of the response, because of others")]
+    /// The reader of the response has no budget left for it.
+    #[error("no memory budget for the response body: other responses use it")]
     NoRoom,
     #[error("the exchange failed: {source}")]
     Exchange { source: io::Error },
 }
 
-/// Why a request was not even tried.
+/// Why a request was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
-    #[error("the method is not one that can be sent")]
+    #[error("the method is invalid or not allowed")]
     Method,
     #[error("the URL is not valid")]
     Url,
@@ -57,16 +58,16 @@ pub enum BadRequest {
     Scheme,
     #[error("the URL is longer than {max} bytes")]
     UrlTooLong { max: usize },
-    /// Without the name, which may be anything.
+    /// Without the name, which may contain anything.
     #[error("header {index}: not a valid name")]
     HeaderName { index: usize },
     #[error("header {name}: not a valid value")]
     HeaderValue { name: String },
-    #[error("header {name} is about the connection, which is not the caller's")]
+    #[error("header {name} controls the connection and cannot be set")]
     HeaderOfConnection { name: String },
     #[error("header {name} is given twice")]
     HeaderTwice { name: String },
-    #[error("header content-length is not the length of the body")]
+    #[error("header content-length differs from the length of the body")]
     ContentLength,
     #[error("more than {max} headers")]
     TooManyHeaders { max: usize },
@@ -94,7 +95,7 @@ pub enum TlsProblem {
     Expired,
     #[error("certificate not valid yet")]
     NotValidYet,
-    #[error("certificate made out to another name")]
+    #[error("certificate issued for another name")]
     OtherName,
     #[error("certificate revoked")]
     Revoked,

@@ -1,8 +1,9 @@
-//! From the headers that a caller wrote to those that are sent.
+//! Turns the headers given by a caller into those that are sent.
 //!
-//! Where a request ends on its connection is decided by this program alone, or a caller could smuggle a second request
-//! behind the first to whoever shares the connection. So headers of framing are refused, and those that only describe a
-//! connection, which many clients copy along, are left out. `Host` may be set, once.
+//! Only this program decides where a request ends on its connection. Otherwise a caller could
+//! smuggle a second request behind the first, to any other user of the connection. So framing
+//! headers are refused, and headers that only describe a connection, which many clients copy along,
+//! are dropped. `Host` may be set, once.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -16,15 +17,15 @@ use super::error::{BadRequest, VariableProblem};
 use super::protected::ProtectedVariables;
 use super::request::Header;
 
-/// The most headers of a request.
+/// The maximum number of headers in a request.
 pub const MAX_HEADERS: usize = 256;
-/// The most bytes of a request's headers, values of variables included.
+/// The maximum size of a request's headers in bytes, including the values of variables.
 pub const MAX_HEADER_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct CheckedHeaders {
     pub(super) map: HeaderMap,
-    /// At least one value came from a variable.
+    /// Whether at least one value came from a variable.
     pub(super) holds_variable: bool,
 }
 
@@ -109,7 +110,8 @@ fn value(
     }
     let mut value = HeaderValue::from_bytes(&bytes)
         .map_err(|_| BadRequest::HeaderValue { name: name.to_string() })?;
-    // Neither printed by libraries that print headers, nor kept in the compression tables of HTTP/2.
+    // Sensitive values are neither printed by the libraries nor kept in the compression tables of
+    // HTTP/2.
     value.set_sensitive(true);
     Ok(value)
 }
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_empty_and_protected_variables_are_told_apart() {
+    fn missing_empty_and_protected_variables_are_distinguished() {
         let problem = |variable| match refused(&[with_variable("s3cret", variable)]) {
             BadRequest::Variable { problem, .. } => problem,
             other => panic!("{other}"),
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_can_be_added_by_a_value_or_a_variable() {
+    fn values_and_variables_cannot_add_lines() {
         let invalid = BadRequest::HeaderValue { name: "x-token".into() };
         assert_eq!(refused(&[header("x-token", "a\r\nx-admin: 1")]), invalid);
         assert_eq!(refused(&[header("x-token", "a\0")]), invalid);
@@ -187,19 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_name_is_counted_and_not_repeated() {
+    fn an_invalid_name_is_reported_by_its_index_only() {
         let headers = [header("accept", "*/*"), header("s3cret: x", "")];
         assert_eq!(refused(&headers), BadRequest::HeaderName { index: 1 });
     }
 
     #[test]
-    fn text_beyond_ascii_is_sent_as_it_is() {
+    fn non_ascii_text_is_sent_unchanged() {
         let checked = check(&[header("x-name", "Zoë")]).unwrap();
         assert_eq!(checked.map["x-name"].as_bytes(), "Zoë".as_bytes());
     }
 
     #[test]
-    fn headers_of_framing_are_refused() {
+    fn framing_headers_are_refused() {
         for name in ["Transfer-Encoding", "trailer", "UPGRADE"] {
             let name = name.to_owned();
             let expected = BadRequest::HeaderOfConnection { name: name.to_lowercase() };
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_about_the_callers_own_connection_are_left_out() {
+    fn headers_about_the_callers_own_connection_are_dropped() {
         let headers = [
             header("Connection", "keep-alive, x-a"),
             header("Keep-Alive", "5"),
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_may_come_twice() {
+    fn other_headers_may_be_repeated() {
         let checked = check(&[header("accept", "a"), header("Accept", "b")]).unwrap();
         assert_eq!(checked.map.get_all("accept").iter().count(), 2);
     }

@@ -1,10 +1,11 @@
-//! HTTP requests that this machine makes on behalf of someone elsewhere, with secrets that stay here.
+//! HTTP requests that this machine makes for a remote caller, with secrets that stay on this
+//! machine.
 //!
-//! Bytes pass as they are: no cookies, no decompression, no `Referer`. What a caller sends cannot change where a request
-//! ends on its connection, because framing belongs to this module. Nothing here prints a URL, the value of a header, a
-//! body or a variable: neither `Debug` nor errors nor the log.
+//! Bytes pass unchanged: no cookies, no decompression, no `Referer`. A caller cannot change where a
+//! request ends on its connection, because framing belongs to this module. Nothing here prints a
+//! URL, a header value, a body or a variable: neither `Debug` nor errors nor the log.
 //!
-//! This module does not know who asks, nor how answers travel to them.
+//! This module does not know the caller, nor how responses reach it.
 
 mod client;
 mod deadline;
@@ -28,5 +29,5 @@ pub use redirect::MAX_REDIRECTS;
 pub use request::{Header, Redirects, Request};
 pub use response::{MAX_CHUNK_BYTES, Response};
 
-/// Looks a variable up; [`std::env::var_os`] outside tests.
+/// Looks up a variable; [`std::env::var_os`] outside tests.
 type Variables = dyn Fn(&str) -> Option<std::ffi::OsString> + Send + Sync;

@@ -1,4 +1,4 @@
-//! A request that has been judged and can be sent.
+//! A checked request, ready to be sent.
 
 use bytes::Bytes;
 use reqwest::header::HeaderMap;
@@ -10,7 +10,7 @@ use super::headers::CheckedHeaders;
 use super::protected::ProtectedVariables;
 use super::request::Request;
 
-/// What the type that carries a URL to the connection can hold.
+/// The longest URL that [`hyper::Uri`] accepts.
 const MAX_URL_BYTES: usize = 65_534;
 const MAX_METHOD_BYTES: usize = 64;
 
@@ -20,7 +20,7 @@ pub(super) struct Outgoing {
     /// Without a fragment.
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
-    /// At least one value of `headers` came from a variable of this machine.
+    /// Whether at least one value of `headers` came from a variable of this machine.
     pub(super) holds_variable: bool,
     pub(super) body: Bytes,
 }
@@ -45,7 +45,7 @@ impl Outgoing {
     }
 }
 
-/// The URL as it can be sent.
+/// Returns the URL in the form in which it can be sent.
 pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(BadRequest::Scheme);
@@ -54,14 +54,15 @@ pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
     if url.as_str().len() > MAX_URL_BYTES {
         return Err(BadRequest::UrlTooLong { max: MAX_URL_BYTES });
     }
-    // The parser of URLs lets hosts through that cannot be put into a request.
+    // The URL parser accepts hosts that cannot be put into a request.
     if url.as_str().parse::<hyper::Uri>().is_err() {
         return Err(BadRequest::Url);
     }
     Ok(url)
 }
 
-/// CONNECT would turn the connection into a tunnel, and what follows is no HTTP of ours.
+/// Checks a method. CONNECT is refused: it would turn the connection into a tunnel, with traffic
+/// that is no longer HTTP of this client.
 fn method(method: &str) -> Result<Method, BadRequest> {
     if method.len() > MAX_METHOD_BYTES {
         return Err(BadRequest::Method);
@@ -80,20 +81,20 @@ mod tests {
     }
 
     #[test]
-    fn fragments_go_and_international_hosts_are_normalised() {
+    fn fragments_are_removed_and_international_hosts_are_normalised() {
         assert_eq!(url("HTTP://Example.com/a?b#c").unwrap(), "http://example.com/a?b");
         assert_eq!(url("https://bücher.example").unwrap(), "https://xn--bcher-kva.example/");
     }
 
     #[test]
-    fn only_http_and_https() {
+    fn only_http_and_https_are_accepted() {
         for other in ["file:///etc/passwd", "ftp://a/", "ws://a/", "data:,a"] {
             assert_eq!(url(other), Err(BadRequest::Scheme), "{other}");
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_urls_are_refused() {
         for other in ["", "/path", "http://", "http://a b/", "http://a:99999/", "https://{{a}}/"] {
             assert_eq!(url(other), Err(BadRequest::Url), "{other}");
         }
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_tokens_and_never_tunnels() {
+    fn methods_are_tokens_and_connect_is_refused() {
         assert_eq!(method("PROPFIND").unwrap(), "PROPFIND");
         for other in ["", "GET /", "A\r\nB", "CONNECT", "ü", &"X".repeat(65)] {
             assert_eq!(method(other), Err(BadRequest::Method), "{other}");

@@ -1,4 +1,4 @@
-//! The connections that all requests share.
+//! The connections shared by all requests.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use super::error::HttpError;
 use super::proxies::proxies;
 use super::trust::tls;
 
-/// What one response of HTTP/2 may hold here while nobody reads it.
+/// The most unread data of one HTTP/2 response that this machine buffers.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Room for many such responses: whoever lets one wait must not stop others of the same server.
+/// Large enough for many such responses: an unread response must not block others from the same
+/// server.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 const IDLE_CONNECTIONS_PER_HOST: usize = 8;
 const IDLE_FOR: Duration = Duration::from_secs(60);
@@ -19,12 +20,12 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Pool {
     /// Keeps connections for the next request.
     pub(super) kept: reqwest::Client,
-    /// A new connection for each request.
+    /// Opens a new connection for each request.
     pub(super) fresh: reqwest::Client,
 }
 
 impl Pool {
-    /// Reads proxies and authorities from the machine, which blocks.
+    /// Reads proxies and certificate authorities from the machine. Blocks.
     pub(super) fn open(variables: &Variables) -> Result<Self, HttpError> {
         let tls = tls(variables)?;
         let kept = open(variables, tls.clone(), IDLE_CONNECTIONS_PER_HOST)?;
@@ -44,7 +45,7 @@ fn open(
         .pool_idle_timeout(IDLE_FOR)
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        // `redirect` decides, request by request.
+        // `redirect` decides for each request.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy();
     let builder = proxies(variables)?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);

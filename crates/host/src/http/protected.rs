@@ -1,17 +1,18 @@
-//! Which variables of this machine a caller may not put into a header.
+//! The variables of this machine that a caller may not put into a header.
 //!
-//! The feature exists so that a caller can *use* a secret that it does not know: `LINEAR_API_KEY`, `GITHUB_TOKEN`,
-//! `DOCS_MCP_API_KEY`. The caller also chooses the URL, so a variable that is not protected can be sent anywhere. Protected is
-//! what gives power over this machine or this server: its own settings and those of its clients, the keys of the model that drives
-//! them, credentials of clouds and clusters, stores of secrets, ssh, and passwords that a machine has for programs that do not
-//! speak HTTP. Keys of web services are not protected: they are what clients inject.
+//! The feature exists so that a caller can *use* a secret without knowing it: `LINEAR_API_KEY`,
+//! `GITHUB_TOKEN`, `DOCS_MCP_API_KEY`. The caller also chooses the URL, so a variable that is not
+//! protected can be sent anywhere. Protected are the variables that give power over this machine or
+//! this server: its own settings and those of its clients, the keys of the model that drives them,
+//! credentials of clouds and clusters, secret stores, ssh, and passwords for programs that do not
+//! speak HTTP. Keys of web services are not protected: clients inject them.
 //!
-//! Case is ignored, which refuses a little too much and never too little. A protected variable is not even looked up, so
-//! the answer does not tell whether it is set.
+//! Case is ignored, which refuses slightly too much but never too little. A protected variable is
+//! not even looked up, so the error does not reveal whether it is set.
 
 use crate::process::OWN_VARIABLES;
 
-/// Names of variables; a `*` at the end stands for any rest. `docs/operating.md` has the same list.
+/// Names of variables. A `*` at the end matches any rest. `docs/operating.md` has the same list.
 pub const PROTECTED_VARIABLES: &[&str] = &[
     // This server, its clients, and the models that drive them.
     OWN_VARIABLES[0],
@@ -57,7 +58,7 @@ pub const PROTECTED_VARIABLES: &[&str] = &[
     "TF_*",
     "TFE_*",
     "TS_AUTHKEY",
-    // Stores of secrets.
+    // Secret stores.
     "BW_*",
     "DOPPLER_*",
     "INFISICAL_*",
@@ -78,14 +79,14 @@ pub const PROTECTED_VARIABLES: &[&str] = &[
     "POSTGRES_PASSWORD",
     "REDISCLI_AUTH",
     "REDIS_URL",
-    // Their URLs hold passwords.
+    // Their URLs contain passwords.
     "ALL_PROXY",
     "FTP_PROXY",
     "HTTPS_PROXY",
     "HTTP_PROXY",
 ];
 
-/// The list above as an operator has changed it.
+/// The list above with the operator's changes.
 #[derive(Debug, Clone, Default)]
 pub struct ProtectedVariables {
     added: Vec<String>,
@@ -93,13 +94,14 @@ pub struct ProtectedVariables {
 }
 
 impl ProtectedVariables {
-    /// Entries are written like those of [`PROTECTED_VARIABLES`]. What is both added and removed is protected.
+    /// Creates a list. The entries have the form of those in [`PROTECTED_VARIABLES`]. An entry that
+    /// is both added and removed is protected.
     #[must_use]
     pub fn new(added: Vec<String>, removed: Vec<String>) -> Self {
         Self { added, removed }
     }
 
-    /// Why something is not an entry.
+    /// Checks the form of an entry. The error says what is wrong.
     pub fn check_entry(entry: &str) -> Result<(), String> {
         let name = entry.strip_suffix('*').unwrap_or(entry);
         let is_name = |name: &str| {
@@ -110,14 +112,14 @@ impl ProtectedVariables {
             return Ok(());
         }
         Err(format!(
-            "expected the name of a variable such as \"FLY_API_TOKEN\", or its beginning and a star \
+            "expected the name of a variable such as \"FLY_API_TOKEN\", or a prefix and a star \
              such as \"FLY_*\", found {entry:?}"
         ))
     }
 
     pub(super) fn has(&self, variable: &str) -> bool {
         let matched = |entries: &[String]| entries.iter().any(|entry| matches(entry, variable));
-        // Protected whatever the operator allows.
+        // These are always protected.
         OWN_VARIABLES.iter().any(|entry| matches(entry, variable))
             || matched(&self.added)
             || (PROTECTED_VARIABLES.iter().any(|entry| matches(entry, variable))
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_power_over_the_machine_or_the_server_is_protected() {
+    fn variables_with_power_over_the_machine_or_the_server_are_protected() {
         for variable in [
             "EXEC_SERVER_WS_TOKEN_FILE",
             "OTEL_EXPORTER_OTLP_HEADERS",
@@ -170,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn case_does_not_get_around_it() {
+    fn case_is_ignored() {
         assert!(is_protected("openai_api_key"));
         assert!(is_protected("Aws_Secret_Access_Key"));
         assert!(is_protected("https_proxy"));
     }
 
     #[test]
-    fn keys_of_web_services_are_what_the_feature_is_for() {
+    fn keys_of_web_services_are_not_protected() {
         for variable in [
             "LINEAR_API_KEY",
             "GITHUB_TOKEN",

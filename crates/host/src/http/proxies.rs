@@ -1,7 +1,8 @@
-//! Which proxies the operator wants used: `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in capitals or not.
+//! The operator's proxies: `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or
+//! lower case.
 //!
-//! A variable that cannot be understood is an error. Going directly instead would take traffic where the operator did not
-//! want it.
+//! An invalid variable is an error. Connecting directly instead would send traffic around the proxy
+//! against the operator's intent.
 
 use reqwest::{NoProxy, Proxy, Url};
 
@@ -10,7 +11,7 @@ use super::error::HttpError;
 
 type ForScheme = fn(Url) -> reqwest::Result<Proxy>;
 
-/// The first that matches a request is used.
+/// The first entry that matches a request is used.
 const PROXIES: [(&str, &str, ForScheme); 3] = [
     ("HTTP_PROXY", "http_proxy", Proxy::http),
     ("HTTPS_PROXY", "https_proxy", Proxy::https),
@@ -33,7 +34,7 @@ pub(super) fn proxies(variables: &Variables) -> Result<Vec<Proxy>, HttpError> {
     Ok(proxies)
 }
 
-/// `HOST:PORT` means `http://HOST:PORT`.
+/// Parses a proxy URL. `HOST:PORT` means `http://HOST:PORT`.
 fn proxy_url(text: &str) -> Option<Url> {
     let url = match text.contains("://") {
         true => Url::parse(text),
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_an_error_that_does_not_repeat_it() {
+    fn an_invalid_proxy_is_an_error_that_does_not_repeat_it() {
         for value in ["ftp://user:s3cret@p", "http://", "http://user:s3cret@p:99999", "s3cret p"] {
             let error = count(&[("ALL_PROXY", value)]).unwrap_err();
             let printed = format!("{error} {error:?}");

@@ -1,13 +1,17 @@
-//! Whether a redirect is followed, and with what.
+//! Decides whether a redirect is followed, and what is sent to its target.
 //!
-//! A redirect is the wish of a server about a request that was not written for its target. It is followed unless
-//! something would reach a place that it was not meant for; then the redirect itself is the response, and the caller
-//! may decide. To another origin (scheme, host or port):
+//! A redirect applies a request to a target for which it was not written, because a server says so.
+//! It is followed unless data would reach a place for which it was not meant. In that case the
+//! redirect itself is the response, and the caller may decide. The rules for another origin
+//! (scheme, host or port):
 //!
-//! * a request with a value from a variable does not go at all, since the caller cannot judge a secret it does not know;
-//! * `Authorization`, `Cookie`, `Proxy-Authorization`, `Host` and a user name in the URL stay behind;
-//! * from https to http goes only what would tell an eavesdropper nothing: no body, and no header but well-known ones
-//!   that hold no secret. An `X-Api-Key` cannot be told from an `X-Request-Id`.
+//! * A request with a value from a variable is not sent at all, since the caller cannot judge a
+//!   secret that it does not know.
+//! * `Authorization`, `Cookie`, `Proxy-Authorization`, `Host` and a user name in the URL are
+//!   removed.
+//! * From https to http a request is sent only if it tells an eavesdropper nothing: it has no body,
+//!   and only well-known headers that contain no secrets. An `X-Api-Key` cannot be told from an
+//!   `X-Request-Id`.
 
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
@@ -18,7 +22,7 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::outgoing::{Outgoing, sendable};
 
-/// The most redirects that one request follows.
+/// The maximum number of redirects that one request follows.
 pub const MAX_REDIRECTS: usize = 10;
 
 const BOUND_TO_ORIGIN: [HeaderName; 4] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, HOST];
@@ -36,11 +40,11 @@ const TELLS_NOTHING: [HeaderName; 9] = [
     USER_AGENT,
 ];
 
-/// The request that a response asks for; `None` when the response is the answer.
+/// Returns the next request, or `None` if `answer` is the final response.
 pub(super) fn next(sent: &Outgoing, status: StatusCode, answer: &HeaderMap) -> Option<Outgoing> {
     let method = next_method(&sent.method, status)?;
     let location = answer.get(LOCATION)?;
-    // Servers write names beyond ASCII here as UTF-8.
+    // Servers write non-ASCII names here as UTF-8.
     let location = std::str::from_utf8(location.as_bytes()).ok()?;
     let url = sendable(sent.url.join(location).ok()?).ok()?;
 
@@ -64,7 +68,7 @@ pub(super) fn next(sent: &Outgoing, status: StatusCode, answer: &HeaderMap) -> O
     Some(next)
 }
 
-/// As browsers do it, and so as servers expect it.
+/// Returns the method of the next request, by the rules of browsers, which servers rely on.
 fn next_method(sent: &Method, status: StatusCode) -> Option<Method> {
     match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND if *sent == Method::POST => {
@@ -80,7 +84,8 @@ fn next_method(sent: &Method, status: StatusCode) -> Option<Method> {
     }
 }
 
-/// A user name and password belong to the origin that the caller wrote them for; those that a server names are not used.
+/// Sets the user name and password of the caller's URL, which belong to the origin for which they
+/// were written. Those in the server's URL are not used.
 fn with_user_of(sent: &Url, mut url: Url, same_origin: bool) -> Option<Url> {
     let (user, password) =
         if same_origin { (sent.username(), sent.password()) } else { ("", None) };
@@ -154,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_are_answers() {
+    fn other_responses_are_not_followed() {
         let before = get("http://a/", &[]);
         for status in [200, 201, 300, 304, 305, 404] {
             assert!(redirected(&before, status, "/b").is_none(), "{status}");
@@ -166,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_relative_to_what_was_sent_and_loses_its_fragment() {
+    fn a_location_is_relative_to_the_request_and_loses_its_fragment() {
         let before = get("http://a:81/b/c?d", &[]);
         let url = |location| String::from(redirected(&before, 302, location).unwrap().url);
         assert_eq!(url("e#f"), "http://a:81/b/e");
@@ -211,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_is_not_sent_on_without_tls() {
+    fn possible_secrets_are_not_sent_without_tls() {
         let key = HeaderName::from_static("x-api-key");
         let plain = get("https://a/", &[(ACCEPT, "*/*"), (RANGE, "bytes=0-1")]);
         assert!(redirected(&plain, 302, "http://a/").is_some());

@@ -1,20 +1,21 @@
-//! What a caller asks for, not yet believed.
+//! An unchecked request of a caller.
 
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// A request as its caller wrote it. [`HttpClient::send`](super::HttpClient::send) judges it.
+/// A request as its caller wrote it. [`HttpClient::send`](super::HttpClient::send) checks it.
 pub struct Request {
     pub method: String,
-    /// `http` or `https`. A fragment is not sent; a user name and password become an `Authorization` header.
+    /// `http` or `https`. The fragment is not sent; a user name and password become an
+    /// `Authorization` header.
     pub url: String,
     pub headers: Vec<Header>,
     pub body: Bytes,
-    /// Bounds the way from now to the headers of the last response, redirects included, and the body too when it is
-    /// read with [`Response::bytes`](super::Response::bytes). A body that is read piece by piece may stay open for as
-    /// long as it likes.
+    /// Bounds the time until the headers of the last response, redirects included. If the body is
+    /// read with [`Response::bytes`](super::Response::bytes), it covers the body too. A body that
+    /// is read in chunks has no time limit.
     pub timeout: Option<Duration>,
     pub redirects: Redirects,
 }
@@ -23,7 +24,8 @@ pub struct Request {
 pub struct Header {
     pub name: String,
     pub value: String,
-    /// A variable whose value is appended to `value`. Such a header never leaves the origin that it was written for.
+    /// A variable whose value is appended to `value`. Such a header is never sent to another
+    /// origin.
     pub value_env_var: Option<String>,
 }
 
@@ -31,7 +33,7 @@ pub struct Header {
 pub enum Redirects {
     #[default]
     Follow,
-    /// The redirect itself is the response.
+    /// Do not follow: the redirect itself is the response.
     Stop,
 }
 

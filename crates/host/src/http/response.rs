@@ -1,4 +1,4 @@
-//! A response whose headers have come and whose body is still on its way.
+//! A response whose headers were received and whose body is still being received.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use super::deadline::Deadline;
 use super::diagnosis;
 use super::error::HttpError;
 
-/// The most that one call of [`Response::chunk`] returns.
+/// The maximum size of one chunk from [`Response::chunk`].
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 pub struct Response {
     pub status: u16,
-    /// Values that are not UTF-8 are read as Latin-1, which they were in HTTP's youth.
+    /// Values that are not UTF-8 are read as Latin-1, the encoding of early HTTP.
     pub headers: Vec<(String, String)>,
     body: Body,
     deadline: Option<Deadline>,
@@ -23,10 +23,10 @@ pub struct Response {
 enum Body {
     Open {
         answer: reqwest::Response,
-        /// What was too large for one piece.
+        /// The remainder of a received piece that exceeded the chunk size.
         rest: Bytes,
     },
-    /// Read to its end, or failed.
+    /// Read to the end, or failed.
     Ended,
 }
 
@@ -40,14 +40,15 @@ impl Response {
         }
     }
 
-    /// The rest of the body, at most `max` bytes. One that declares itself larger is refused before it is read.
+    /// Reads the rest of the body, at most `max` bytes. A larger declared length is refused before
+    /// reading.
     ///
-    /// The request's timeout holds until the last byte.
+    /// The request's timeout applies until the last byte.
     pub async fn bytes(self, max: usize) -> Result<Bytes, HttpError> {
         self.bytes_within(max, &mut |_| true).await
     }
 
-    /// The same, as long as `has_room` agrees that the body grows to so many bytes.
+    /// Like [`bytes`](Self::bytes), as long as `has_room` permits each new size of the body.
     pub async fn bytes_within(
         mut self,
         max: usize,
@@ -60,11 +61,12 @@ impl Response {
         Deadline::bound(deadline, self.collect(max, has_room)).await
     }
 
-    /// The next piece, at most [`MAX_CHUNK_BYTES`] and never empty; `None` at the end.
+    /// Reads the next chunk, which is at most [`MAX_CHUNK_BYTES`] long and never empty. Returns
+    /// `None` at the end.
     ///
-    /// Nothing is read ahead but what the kernel and one window of HTTP/2 hold, so a caller that does not ask holds
-    /// the server back. The request's timeout does not apply: a stream of events may stay silent for long. Dropping
-    /// the future loses nothing.
+    /// Nothing is buffered beyond the kernel's buffers and one HTTP/2 window, so a caller that does
+    /// not read slows the server down. The request's timeout does not apply: an event stream may
+    /// stay silent for long. Cancel safe: dropping the future loses no data.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         let Body::Open { answer, rest } = &mut self.body else {
             return Ok(None);
@@ -85,7 +87,8 @@ impl Response {
         Ok(Some(rest.split_to(rest.len().min(MAX_CHUNK_BYTES))))
     }
 
-    /// What is yet to come, if the server said it; 0 in the answer to HEAD, whatever its headers say.
+    /// Returns the length of the rest of the body if it is known. It is 0 for a response to HEAD,
+    /// whatever its headers say.
     fn declared_length(&self) -> Option<u64> {
         match &self.body {
             Body::Open { answer, .. } => answer.content_length(),

@@ -1,5 +1,6 @@
-//! Whom TLS trusts: the authorities of the system, or instead those of `SSL_CERT_DIR` (several, with colons between them) and of
-//! one file, which `CODEX_CA_CERTIFICATE` or else `SSL_CERT_FILE` names. Empty variables say nothing.
+//! The certificate authorities trusted for TLS. By default those of the system. They are replaced
+//! by those of the directories in `SSL_CERT_DIR` (separated by colons) and of one file, named by
+//! `CODEX_CA_CERTIFICATE` or else `SSL_CERT_FILE`. Empty variables are ignored.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_
 use super::Variables;
 use super::error::HttpError;
 
-/// Reads files. Without any authority every handshake fails, and plain http still works.
+/// Creates the TLS configuration. Reads files. Without any authority every handshake fails, but
+/// plain http still works.
 pub(super) fn tls(variables: &Variables) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -44,7 +46,11 @@ fn authorities(variables: &Variables) -> RootCertStore {
         unreadable += unusable + found.errors.len();
     }
     if store.is_empty() || unreadable > 0 {
-        tracing::warn!(trusted = store.len(), unreadable, "authorities for TLS are missing");
+        tracing::warn!(
+            trusted = store.len(),
+            unreadable,
+            "some or all certificate authorities for TLS are missing"
+        );
     }
     store
 }

@@ -1,4 +1,5 @@
-//! The protocol of systemd and other service managers: the sockets that they pass, and notifications to them.
+//! The protocol of systemd and other service managers: sockets that they pass, and notifications to
+//! them.
 
 mod notifier;
 mod passed_sockets;
@@ -22,15 +23,16 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// No service manager.
+    /// Returns the value for a process without a service manager.
     #[must_use]
     pub fn none() -> Self {
         Self { notifier: Notifier::default(), sockets: Err(PassedSocketsError::NonePassed) }
     }
 
-    /// Takes the sockets that were passed to this process, and removes the variables that told of them: they
-    /// are not meant for its children. Call it early in `main`, before anything opens a file that stays open.
-    /// Fails if there are other threads, which may be reading the environment.
+    /// Takes the sockets that were passed to this process, and removes the variables that describe
+    /// them, because they are not meant for its children. Call it early in `main`, before anything
+    /// opens a file that stays open. Fails if there are other threads, which may be reading the
+    /// environment.
     pub fn take() -> io::Result<Self> {
         let variables = SOCKET_VARIABLES.into_iter().chain([NOTIFY_VARIABLE]);
         let set: Vec<_> = variables.filter(|name| std::env::var_os(name).is_some()).collect();
@@ -52,7 +54,7 @@ impl ServiceManager {
 fn require_single_thread() -> io::Result<()> {
     match fs::read_dir("/proc/self/task")?.count() {
         1 => Ok(()),
-        _ => Err(io::Error::other("the process has several threads already")),
+        _ => Err(io::Error::other("the process already has several threads")),
     }
 }
 

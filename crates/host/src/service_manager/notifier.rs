@@ -1,4 +1,4 @@
-//! Telling the service manager how far the service is (`sd_notify(3)`).
+//! Reports the state of the service to the service manager (`sd_notify(3)`).
 
 use std::ffi::OsString;
 use std::io;
@@ -7,10 +7,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A manager whose queue is full is not waited for any longer.
+/// How long a send may wait for a manager whose queue is full.
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends to the service manager, or nowhere if there is none.
+/// Sends notifications to the service manager. Does nothing if there is none.
 #[derive(Debug, Clone, Default)]
 pub struct Notifier {
     socket: Option<Arc<NotifySocket>>,
@@ -23,21 +23,21 @@ struct NotifySocket {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceState {
-    /// It serves; also at the end of a reload.
+    /// The service accepts connections. Also sent at the end of a reload.
     Ready,
-    /// It reads its files again.
+    /// The service is reloading its configuration files.
     Reloading,
-    /// It is going to end.
+    /// The service is shutting down.
     Stopping,
 }
 
 impl Notifier {
-    /// The name is a path, or that of an abstract socket after an `@`.
+    /// `name` is a path, or `@` followed by the name of an abstract socket.
     pub(super) fn new(name: OsString) -> Self {
         Self { socket: Some(Arc::new(NotifySocket { name })) }
     }
 
-    /// `status` is shown to people, on one line.
+    /// Sends a state. `status` is one line for people.
     pub fn notify(&self, state: ServiceState, status: &str) -> io::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
         socket.send(message(state, status).as_bytes())
@@ -70,7 +70,7 @@ impl NotifySocket {
 fn message(state: ServiceState, status: &str) -> String {
     let state = match state {
         ServiceState::Ready => "READY=1".to_owned(),
-        // With the time, so that a manager can tell this reload from an earlier one.
+        // The timestamp lets the manager distinguish this reload from an earlier one.
         ServiceState::Reloading => {
             format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_microseconds())
         }
@@ -81,7 +81,7 @@ fn message(state: ServiceState, status: &str) -> String {
 
 fn monotonic_microseconds() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `now`, and the clock exists everywhere.
+    // SAFETY: writes only to `now`, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_arrives_at_a_path_and_at_an_abstract_name() {
+    fn a_state_is_sent_to_a_path_and_to_an_abstract_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();

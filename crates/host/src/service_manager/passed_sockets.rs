@@ -1,4 +1,4 @@
-//! Sockets that the service manager bound and passed to this process (`sd_listen_fds(3)`).
+//! Sockets that the service manager has bound and passed to this process (`sd_listen_fds(3)`).
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -10,24 +10,24 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use super::Variables;
 
 const FIRST_DESCRIPTOR: RawFd = 3;
-/// The name of sockets without one, as `sd_listen_fds_with_names` has it.
+/// The name of unnamed sockets, as in `sd_listen_fds_with_names`.
 const NO_NAME: &str = "unknown";
 
 #[derive(Debug)]
 pub struct PassedSocket {
-    /// From `FileDescriptorName=`; by default the name of the socket unit.
+    /// The value of `FileDescriptorName=`; by default the name of the socket unit.
     pub name: String,
     pub socket: ListeningSocket,
 }
 
-/// Non-blocking, and closed in programs that this process starts.
+/// A listening socket: non-blocking, and close-on-exec.
 #[derive(Debug)]
 pub enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// Why there are no sockets to take.
+/// Why no sockets can be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassedSocketsError {
     #[error("no sockets were passed to this process (LISTEN_FDS is not set)")]
@@ -35,14 +35,14 @@ pub enum PassedSocketsError {
     #[error("{variable} is {value:?}; expected a number")]
     NotANumber { variable: &'static str, value: String },
     #[error(
-        "the sockets were passed to the process {intended} (LISTEN_PID), and this is process {own}"
+        "the sockets were passed to process {intended} (LISTEN_PID), but this is process {own}"
     )]
     OtherProcess { intended: u32, own: u32 },
     #[error("LISTEN_FDS is {count}, but descriptor {descriptor} is not open")]
     NotOpen { count: RawFd, descriptor: RawFd },
     #[error("LISTEN_FDNAMES has {names} names for {count} sockets")]
     Names { names: usize, count: RawFd },
-    #[error("descriptor {descriptor} ({name:?}) is {found}, not a socket that listens for streams")]
+    #[error("descriptor {descriptor} ({name:?}) is not a listening stream socket: it is {found}")]
     NotListening { descriptor: RawFd, name: String, found: &'static str },
 }
 
@@ -78,14 +78,14 @@ fn number<N: std::str::FromStr>(
     value.parse().map_err(|_| PassedSocketsError::NotANumber { variable, value })
 }
 
-/// `None` if it is not open.
+/// Takes the descriptor with this number and sets close-on-exec. Returns `None` if it is not open.
 fn own_descriptor(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: it asks for the flags of a number, whatever that stands for.
+    // SAFETY: only reads the flags of the number, whether or not it is open.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return None;
     }
-    // SAFETY: it is open. The service manager passed it to this process, in which nothing else
-    // was opened yet, so it has no other owner.
+    // SAFETY: the descriptor is open. The service manager passed it to this process, which has
+    // opened nothing else yet, so it has no other owner.
     let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&descriptor, FdFlags::CLOEXEC).ok()?;
     Some(descriptor)
@@ -119,11 +119,11 @@ fn check(
     }
 }
 
-/// The family of a socket that listens, or what the descriptor is instead.
+/// Returns the family of a listening socket, or a description of the actual descriptor.
 fn kind(socket: BorrowedFd<'_>) -> Result<AddressFamily, &'static str> {
-    let kind = sockopt::socket_type(socket).map_err(|_| "no socket")?;
+    let kind = sockopt::socket_type(socket).map_err(|_| "not a socket")?;
     if kind != SocketType::STREAM {
-        return Err("a socket for datagrams or packets");
+        return Err("a datagram or packet socket");
     }
     if !sockopt::socket_acceptconn(socket).is_ok_and(|is_listening| is_listening) {
         return Err("a connection (socket units need Accept=no)");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_another_process_are_left_alone() {
+    fn sockets_of_another_process_are_not_taken() {
         assert_eq!(with(&[]).unwrap_err(), PassedSocketsError::NonePassed);
         let error = with(&[("LISTEN_FDS", "1"), ("LISTEN_PID", "1")]).unwrap_err();
         assert!(matches!(error, PassedSocketsError::OtherProcess { intended: 1, .. }), "{error}");
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_listening_stream_socket_will_do() {
+    fn only_listening_stream_sockets_are_accepted() {
         let directory = tempfile::tempdir().unwrap();
         let (stream, _other) = UnixStream::pair().unwrap();
         assert!(kind(stream.as_fd()).unwrap_err().contains("Accept=no"));
         assert!(kind(UnixDatagram::unbound().unwrap().as_fd()).unwrap_err().contains("datagrams"));
         let file = std::fs::File::open(directory.path()).unwrap();
-        assert_eq!(kind(file.as_fd()), Err("no socket"));
+        assert_eq!(kind(file.as_fd()), Err("not a socket"));
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(kind(tcp.as_fd()), Ok(AddressFamily::INET));
         let unix = UnixListener::bind(directory.path().join("s")).unwrap();
