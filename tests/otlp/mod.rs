@@ -316,7 +316,11 @@ fn a_collector_may_ask_for_a_certificate() {
 fn a_variable_that_cannot_be_used_stops_the_program() {
     for (name, value, why) in [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "only http/protobuf is supported"),
-        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "grpc://u:VALUE@c", "is not a URL"),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "grpc://u:VALUE@c",
+            "is not an http:// or https:// URL",
+        ),
         ("OTEL_EXPORTER_OTLP_HEADERS", "VALUE", "is not a list of headers"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/file", "/no/such/file"),
     ] {

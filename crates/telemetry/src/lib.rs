@@ -1,7 +1,7 @@
-//! Metrics, traces and the audit log of a service: where they go, and in which form.
+//! Metrics, traces and the audit log of a service: their destinations and formats.
 //!
-//! The services decide what is counted, traced and written. This crate knows none of them, and
-//! nothing of their protocols.
+//! The services decide what is counted, traced and logged. This crate knows none of them, nor their
+//! protocols.
 
 mod audit;
 mod metrics;

@@ -1,7 +1,7 @@
-//! Metrics in memory, and as the classic text format of Prometheus.
+//! Metrics in memory and in the Prometheus text format.
 //!
-//! Every label has a fixed set of values, which are registered when the service starts. So a scrape shows
-//! a metric before it first changes, and no client can make a new time series.
+//! Every label has a fixed set of values, registered when the service starts. So a scrape shows a
+//! metric before its first change, and no client can create a new time series.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,13 +30,13 @@ pub struct MetricsRegistry {
 }
 
 impl MetricsRegistry {
-    /// With the metrics that every service has: its version, what its process takes, and how
-    /// exports go.
+    /// Creates a registry with the metrics of every service: its version, the resource use of its
+    /// process, and the state of exports.
     #[must_use]
     pub fn new(version: &str) -> Self {
         let (registry, since) = (Registry::new(), SystemTime::now());
         let mut metrics = Self { registry, since, own_process: None, exports: None };
-        let help = "Always 1; its label is the version that runs";
+        let help = "Always 1; its label is the running version";
         let info = IntGaugeVec::new(Opts::new("exec_server_build_info", help), &["version"]);
         metrics.register(info.expect("the name is valid")).with_label_values(&[version]).set(1);
         metrics.own_process = Some(OwnProcess::register(&metrics));
@@ -54,7 +54,7 @@ impl MetricsRegistry {
         self.register(IntGauge::new(name, help).expect("the name is valid"))
     }
 
-    /// One counter for each value of a label.
+    /// Registers one counter for each value of a label.
     #[must_use]
     pub fn counters(
         &self,
@@ -67,7 +67,8 @@ impl MetricsRegistry {
         self.labelled(all.expect("the name is valid"), values)
     }
 
-    /// One counter for each pair of values: a group for each value of the first label.
+    /// Registers one counter for each pair of label values, grouped by the values of the first
+    /// label.
     #[must_use]
     pub fn counter_groups<const N: usize>(
         &self,
@@ -84,7 +85,7 @@ impl MetricsRegistry {
         })
     }
 
-    /// A counter whose value is read when metrics are asked for.
+    /// Registers a counter whose value is read at each scrape.
     pub fn observed_counter(
         &self,
         name: &str,
@@ -94,7 +95,7 @@ impl MetricsRegistry {
         let counter = IntCounter::new(name, help).expect("the name is valid");
         let observed = ObservedCounter { counter, read, collecting: Mutex::default() };
         let registered = self.registry.register(Box::new(observed));
-        registered.expect("every metric has a name of its own");
+        registered.expect("metric names are distinct");
     }
 
     #[must_use]
@@ -121,7 +122,7 @@ impl MetricsRegistry {
         self.labelled(HistogramVec::new(options, &[label]).expect("the name is valid"), values)
     }
 
-    /// All metrics as they are now.
+    /// Returns the current values of all metrics.
     #[must_use]
     pub fn snapshot(&self) -> MetricsSnapshot {
         if let Some(own_process) = &self.own_process {
@@ -131,12 +132,12 @@ impl MetricsRegistry {
     }
 
     pub(crate) fn export_counters(&self) -> &ExportCounters {
-        self.exports.as_ref().expect("they are registered first of all")
+        self.exports.as_ref().expect("`new` registers them")
     }
 
     fn register<C: Collector + Clone + 'static>(&self, collector: C) -> C {
         let registered = self.registry.register(Box::new(collector.clone()));
-        registered.expect("every metric has a name of its own");
+        registered.expect("metric names are distinct");
         collector
     }
 
@@ -162,12 +163,12 @@ impl fmt::Debug for MetricsRegistry {
 #[derive(Debug)]
 pub struct MetricsSnapshot {
     pub(crate) families: Vec<MetricFamily>,
-    /// When counters were 0.
+    /// When the counters started at 0.
     pub(crate) since: SystemTime,
 }
 
 impl MetricsSnapshot {
-    /// The body of `GET /metrics`.
+    /// Returns the body of `GET /metrics`.
     #[must_use]
     pub fn text(&self) -> String {
         let text = TextEncoder::new().encode_to_string(&self.families);
@@ -178,7 +179,7 @@ impl MetricsSnapshot {
 struct ObservedCounter<F> {
     counter: IntCounter,
     read: F,
-    /// Two scrapes at once must not both add the same difference.
+    /// Held while collecting: two concurrent scrapes must not add the same difference twice.
     collecting: Mutex<()>,
 }
 
@@ -194,7 +195,7 @@ impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
     }
 }
 
-/// Telemetry that was lost.
+/// Counters of lost telemetry.
 #[derive(Debug, Clone)]
 pub(crate) struct ExportCounters {
     pub(crate) dropped_spans: IntCounter,
@@ -211,7 +212,7 @@ impl ExportCounters {
             ),
             failures: Arc::new(metrics.counters(
                 "exec_server_telemetry_export_failures_total",
-                "Exports that the OpenTelemetry collector did not take",
+                "Exports that the OpenTelemetry collector did not accept",
                 "signal",
                 &["traces", "metrics"],
             )),
@@ -219,21 +220,21 @@ impl ExportCounters {
     }
 }
 
-/// The metrics of one family, by the value of their label.
+/// The metrics of one family, by their label value.
 #[derive(Debug)]
 pub struct Labelled<M> {
     by_value: Vec<(&'static str, M)>,
 }
 
 impl<M> Labelled<M> {
-    /// The value must be one of those that the family was made with.
+    /// Returns the metric of a label value, which must be one of those of the family.
     #[must_use]
     pub fn of(&self, value: &str) -> &M {
         let found = self.by_value.iter().find(|(known, _)| *known == value);
         &found.expect("the values of a label are fixed").1
     }
 
-    /// By the place of the value in the list that the family was made with.
+    /// Returns the metric by the index of its value in the list given for the family.
     #[must_use]
     pub fn at(&self, index: usize) -> &M {
         &self.by_value[index].1

@@ -1,5 +1,5 @@
-//! What the process of the service takes, as the kernel counts it, under the names that Prometheus has
-//! for such metrics.
+//! The resource use of the service's own process, as reported by the kernel, under the metric names
+//! that Prometheus recommends.
 
 use std::fs;
 
@@ -18,13 +18,13 @@ impl OwnProcess {
     pub(crate) fn register(metrics: &MetricsRegistry) -> Self {
         Self {
             resident_bytes: metrics
-                .gauge("process_resident_memory_bytes", "Memory that the server itself takes"),
+                .gauge("process_resident_memory_bytes", "Resident memory of the server itself"),
             open_fds: metrics.gauge("process_open_fds", "Descriptors that the server has open"),
             threads: metrics.gauge("process_threads", "Threads of the server"),
         }
     }
 
-    /// A value that cannot be read stays as it was.
+    /// Updates the values. A value that cannot be read stays unchanged.
     pub(crate) fn update(&self) {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let number = |name: &str| {
@@ -38,7 +38,7 @@ impl OwnProcess {
             self.threads.set(count);
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // Without the one that reads the directory.
+            // Excluding the descriptor that reads the directory.
             self.open_fds.set(i64::try_from(entries.count()).unwrap_or(i64::MAX) - 1);
         }
     }

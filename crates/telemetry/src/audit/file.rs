@@ -1,4 +1,4 @@
-//! Records in a file that only grows.
+//! Records in an append-only file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,19 +10,19 @@ use rustix::fs::OFlags;
 #[derive(Debug)]
 pub(super) struct AuditFile {
     file: File,
-    /// The last record was written in part, so the next one begins with an end of line.
+    /// The last record was written only in part, so the next one starts with a newline.
     is_torn: bool,
 }
 
 impl AuditFile {
-    /// Only its owner can read a new one. A FIFO or a terminal could make the server wait, so only
-    /// regular files are taken.
+    /// Opens or creates the file; a new one is readable only by its owner. A FIFO or a terminal
+    /// could block the server, so only regular files are accepted.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(flags);
         let file = match options.read(true).open(path) {
-            // A file that may only be written is fine, too.
+            // A write-only file is accepted too.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 options.read(false).open(path)?
             }
@@ -30,13 +30,13 @@ impl AuditFile {
         };
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let is_torn = ends_within_a_line(&file, metadata.len());
         Ok(Self { file, is_torn })
     }
 
-    /// One `write`, so that several servers may share the file.
+    /// Appends a record with a single `write`, so that several servers can share the file.
     pub(super) fn append(&mut self, mut record: Vec<u8>) -> io::Result<()> {
         if self.is_torn {
             record.insert(0, b'\n');
@@ -58,7 +58,8 @@ impl AuditFile {
     }
 }
 
-/// Whether the last record of a file is torn: the disk was full, or the server was killed.
+/// Whether the last record of a file is incomplete, because the disk was full or the server was
+/// killed.
 fn ends_within_a_line(file: &File, len: u64) -> bool {
     let mut last = [0];
     let end = len.checked_sub(1).map(|end| file.read_at(&mut last, end));

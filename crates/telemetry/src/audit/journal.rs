@@ -1,4 +1,4 @@
-//! Records as entries of the systemd journal, in its own protocol: one datagram per entry, one
+//! Records as entries of the systemd journal, in its native protocol: one datagram per entry, one
 //! `NAME=VALUE` per line. JSON has no line breaks, so no value needs the binary form.
 
 use std::io;
@@ -13,7 +13,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Never waits for journald: an entry that it has no room for is not written.
+    /// Connects to journald. Sends never block: if the socket buffer is full, the entry is not
+    /// written.
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;

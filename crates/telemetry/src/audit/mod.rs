@@ -1,7 +1,7 @@
 //! The audit log: one JSON object per line, to a file or to journald.
 //!
-//! One thread writes all records, so a disk that hangs holds up nothing else. A failure is counted. A
-//! caller that must not go on without its record waits for it.
+//! One thread writes all records, so a hanging disk blocks nothing else. Failures are counted. A
+//! caller that must not proceed without its record waits for it.
 
 mod file;
 mod journal;
@@ -19,17 +19,18 @@ use serde::{Serialize, Serializer};
 pub use refusal_lines::{RefusalLine, RefusalLines};
 use writer::Writer;
 
-/// Where systemd listens for log entries.
+/// The socket on which journald receives log entries.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 const JOURNAL: &str = "journald";
 
-/// Of one text in a record. Longer ones are cut: a peer chooses many of them.
+/// The maximum size of one text in a record. Longer texts are truncated, because many are chosen by
+/// peers.
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// How long a caller waits for its record, and the end of the service for the last ones.
+/// How long a caller waits for its record, and the shutdown for the last records.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where records go.
+/// The destination of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditTarget {
     File(PathBuf),
@@ -40,7 +41,7 @@ pub enum AuditTarget {
 impl FromStr for AuditTarget {
     type Err = String;
 
-    /// `journald`, `journald:SOCKET`, or the absolute path of a file.
+    /// Parses `journald`, `journald:SOCKET`, or the absolute path of a file.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == JOURNAL => Ok(Self::Journal(JOURNAL_SOCKET.into())),
@@ -69,7 +70,7 @@ pub enum AuditError {
     Write { target: AuditTarget, source: io::Error },
 }
 
-/// Records pass through a thread of their own, in order.
+/// The audit log. A separate thread writes the records, in order.
 #[derive(Debug)]
 pub struct AuditLog {
     target: AuditTarget,
@@ -82,21 +83,21 @@ impl AuditLog {
         Ok(Self { target, writer })
     }
 
-    /// Hands one record to the writer, and does not wait for it. A record that is lost is counted.
+    /// Passes one record to the writer without waiting for it. Lost records are counted.
     pub fn write(&self, record: &impl Serialize) {
-        // The counter and the log of the service say it.
+        // The counter and the service's log report the failure.
         let _ = self.encode(record).and_then(|json| self.writer.write(json));
     }
 
-    /// Returns when the record is written. A log that hangs fails after two seconds, and from
-    /// then on at once until it is written again.
+    /// Returns when the record is written. If the log hangs, fails after two seconds and, from then
+    /// on, immediately until the log is written again.
     pub fn write_and_wait(&self, record: &impl Serialize) -> Result<(), AuditError> {
         let json = self.encode(record);
         let written = json.and_then(|json| self.writer.write_and_wait(json, WRITE_TIMEOUT));
         written.map_err(|source| AuditError::Write { target: self.target.clone(), source })
     }
 
-    /// Opens the file again, which a rotation may have renamed. On failure the old one stays in use.
+    /// Reopens the file, which a rotation may have renamed. On failure the old file stays in use.
     pub fn reopen(&self) -> Result<(), AuditError> {
         self.writer.reopen(WRITE_TIMEOUT).unwrap_or_else(|| {
             let source = io::ErrorKind::TimedOut.into();
@@ -104,20 +105,20 @@ impl AuditLog {
         })
     }
 
-    /// Waits until all records so far are written, for a moment at most.
+    /// Waits a moment until all records so far are written.
     pub fn flush(&self) {
         if !self.writer.flush(WRITE_TIMEOUT) {
-            tracing::error!(log = %self.target, "the audit log hangs; its last records are lost");
+            tracing::error!(log = %self.target, "the audit log hangs; the last records are lost");
         }
     }
 
-    /// Records that could not be written.
+    /// Returns the number of records that could not be written.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.writer.failures()
     }
 
-    /// Records that wait to be written.
+    /// Returns the number of records that wait to be written.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.writer.waiting()
@@ -128,7 +129,7 @@ impl AuditLog {
     }
 }
 
-/// A moment, as records have it: RFC 3339 in UTC.
+/// A point in time, serialized as RFC 3339 in UTC.
 #[derive(Debug, Clone, Copy)]
 pub struct Timestamp(pub SystemTime);
 
@@ -138,7 +139,7 @@ impl Serialize for Timestamp {
     }
 }
 
-/// A text of a peer, cut to what a record holds.
+/// Truncates a peer's text to the maximum size in a record.
 #[must_use]
 pub fn short(text: &str) -> String {
     match text.len() {

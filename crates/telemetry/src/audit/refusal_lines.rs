@@ -1,12 +1,12 @@
-//! How many lines of the audit log refused clients can make. They need no credentials for it, and must
-//! not be able to fill its disk.
+//! Limits the audit log lines that refused clients can cause. They need no credentials for that,
+//! and must not be able to fill the disk.
 
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
 const MAX_LINES: u32 = 20;
 
-/// The lines of one window of time; further refusals are counted.
+/// The lines of one time window. Further refusals are only counted.
 #[derive(Debug, Default)]
 pub struct RefusalLines {
     began: Option<Instant>,
@@ -14,11 +14,11 @@ pub struct RefusalLines {
     left_out: u64,
 }
 
-/// What to do about one refusal.
+/// How to log one refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RefusalLine {
     Write,
-    /// First a line about those that had none.
+    /// First write a summary of the refusals that had no line.
     WriteWithSummary {
         left_out: u64,
     },
@@ -43,7 +43,7 @@ impl RefusalLines {
         }
     }
 
-    /// Those that had no line and are in no summary yet.
+    /// Returns the number of refusals that have no line and are in no summary yet, and resets it.
     pub fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.left_out)
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_refusals_makes_few_lines_and_none_goes_uncounted() {
+    fn a_flood_of_refusals_makes_few_lines_and_all_are_counted() {
         let (mut lines, start) = (RefusalLines::default(), Instant::now());
         let flood: Vec<_> = (0..1000).map(|_| lines.next(start)).collect();
         let written = flood.iter().filter(|line| **line == RefusalLine::Write).count();

@@ -12,7 +12,7 @@ fn log_at(path: &Path) -> AuditLog {
     AuditLog::open(AuditTarget::File(path.to_owned())).unwrap()
 }
 
-/// What the log has written to a file.
+/// Returns the records in the file.
 fn lines(log: &AuditLog, path: &Path) -> Vec<Value> {
     log.flush();
     let text = std::fs::read_to_string(path).unwrap();
@@ -49,7 +49,7 @@ fn a_rotated_file_is_written_until_the_log_is_reopened() {
     log.write(&json!(3));
     assert_eq!(lines(&log, &old), [json!(1), json!(2)]);
     assert_eq!(lines(&log, &path), [json!(3)]);
-    // One that cannot be opened again stays in use.
+    // If the file cannot be reopened, the old one stays in use.
     std::fs::rename(&path, &old).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert!(log.reopen().is_err());
@@ -58,7 +58,7 @@ fn a_rotated_file_is_written_until_the_log_is_reopened() {
 }
 
 #[test]
-fn what_could_make_the_writer_wait_is_refused() {
+fn targets_that_could_block_the_writer_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("fifo");
     rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -68,7 +68,7 @@ fn what_could_make_the_writer_wait_is_refused() {
 }
 
 #[test]
-fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
+fn a_hanging_log_blocks_only_callers_that_must_wait() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("audit");
     let log = log_at(&path);
@@ -76,7 +76,7 @@ fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
     let hanging = writer.hang();
     let refused = writer.write_and_wait(b"{}".to_vec(), Duration::ZERO).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
-    // Now it is known, and nothing waits any more.
+    // The log is known to hang, so no caller waits any more.
     let refused = writer.write_and_wait(b"{}".to_vec(), Duration::MAX).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
     let lost = (0..10_000).filter(|_| writer.write(b"{}".to_vec()).is_err()).count();
@@ -89,7 +89,7 @@ fn a_log_that_hangs_holds_up_only_those_who_must_wait() {
 }
 
 #[test]
-fn a_torn_record_is_noticed_when_the_file_is_opened() {
+fn an_incomplete_record_is_detected_when_the_file_is_opened() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("audit");
     let tear = || {
@@ -121,7 +121,7 @@ fn journald_gets_one_datagram_per_record() {
     let lines: Vec<_> = entry.lines().collect();
     assert_eq!(lines[3], r#"MESSAGE={"name":"a\nPRIORITY=0"}"#);
     assert_eq!(lines.len(), 4, "{entry}");
-    // Nothing reads: it is told, and does not wait.
+    // Nothing reads: the caller gets an error and does not wait.
     let record = json!("x".repeat(1000));
     let refused = (0..100_000).find_map(|_| log.write_and_wait(&record).err());
     assert!(refused.is_some());
@@ -129,7 +129,7 @@ fn journald_gets_one_datagram_per_record() {
 }
 
 #[test]
-fn targets_are_read_as_they_are_shown() {
+fn targets_are_parsed_as_they_are_displayed() {
     for text in ["journald", "journald:/run/x", "/var/log/exec-server/audit.jsonl"] {
         assert_eq!(text.parse::<AuditTarget>().unwrap().to_string(), text);
     }

@@ -1,4 +1,4 @@
-//! The thread that writes records. A disk that hangs holds up this thread and nothing else.
+//! The thread that writes records. A hanging disk blocks only this thread.
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::file::AuditFile;
 use super::journal::Journal;
 use super::{AuditError, AuditTarget};
 
-/// Records that wait to be written. One that finds no room is lost, and counted.
+/// The maximum number of queued records. Further records are lost and counted.
 const MAX_WAITING: usize = 4096;
-/// Room for jobs other than records.
+/// Queue capacity for jobs other than records.
 const OTHER_JOBS: usize = 16;
-/// A caller waits in so many steps. The time in which the whole process is stopped, or the machine sleeps,
-/// uses up one of them: the thread that writes was stopped, too.
+/// A caller waits in this many steps. Time during which the whole process is stopped or the machine
+/// sleeps consumes only one of them, since the writer thread was stopped too.
 const WAIT_STEPS: u32 = 20;
 
 #[derive(Debug)]
@@ -31,9 +31,9 @@ struct State {
     target: AuditTarget,
     failures: AtomicU64,
     waiting: AtomicUsize,
-    /// The last record was lost.
+    /// Whether the last record was lost.
     is_failing: AtomicBool,
-    /// A caller has waited in vain, and the thread has done nothing since.
+    /// Whether a caller has timed out and the thread has done nothing since.
     is_stuck: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ enum Job {
     Flush {
         done: SyncSender<()>,
     },
-    /// Until the sender is dropped.
+    /// Blocks the thread until the sender is dropped.
     #[cfg(test)]
     Hang {
         until: Receiver<()>,
@@ -56,7 +56,7 @@ enum Job {
 }
 
 impl Writer {
-    /// The thread exists from here on: later there may be none to be had.
+    /// Starts the thread at once: later none may be available.
     pub(super) fn start(target: AuditTarget) -> Result<Self, AuditError> {
         let sink = Sink::open(&target)?;
         let (jobs, queue) = sync_channel(MAX_WAITING + OTHER_JOBS);
@@ -74,12 +74,12 @@ impl Writer {
         Ok(Self { jobs, state })
     }
 
-    /// Returns at once. An error means that the record is lost.
+    /// Queues a record and returns at once. An error means that the record is lost.
     pub(super) fn write(&self, record: Vec<u8>) -> io::Result<()> {
         self.enqueue(record, None)
     }
 
-    /// Returns when the record is written. After `timeout` its fate is not known.
+    /// Returns when the record is written. After `timeout` it is unknown whether it will be.
     pub(super) fn write_and_wait(&self, record: Vec<u8>, timeout: Duration) -> io::Result<()> {
         if self.state.is_stuck.load(Ordering::Relaxed) && self.waiting() > 0 {
             return Err(self.state.lose(io::ErrorKind::TimedOut.into()));
@@ -95,14 +95,14 @@ impl Writer {
         Err(self.state.lose(io::ErrorKind::TimedOut.into()))
     }
 
-    /// `None` after `timeout`; it may still happen.
+    /// Reopens the file. Returns `None` after `timeout`; the file may still be reopened later.
     pub(super) fn reopen(&self, timeout: Duration) -> Option<Result<(), AuditError>> {
         let (done, reopened) = sync_channel(1);
         self.jobs.try_send(Job::Reopen { done }).ok()?;
         reopened.recv_timeout(timeout).ok()
     }
 
-    /// Whether all records so far were written, or lost, within `timeout`.
+    /// Returns whether all records so far were written or lost within `timeout`.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let (done, flushed) = sync_channel(1);
         self.jobs.try_send(Job::Flush { done }).is_ok() && flushed.recv_timeout(timeout).is_ok()
@@ -116,12 +116,12 @@ impl Writer {
         self.state.waiting.load(Ordering::Relaxed)
     }
 
-    /// A record could not even be encoded.
+    /// Counts a record that could not be encoded.
     pub(super) fn lose(&self, error: io::Error) -> io::Error {
         self.state.lose(error)
     }
 
-    /// The thread hangs until the returned value is dropped.
+    /// Blocks the thread until the returned value is dropped.
     #[cfg(test)]
     pub(super) fn hang(&self) -> SyncSender<()> {
         let (release, until) = sync_channel(0);
@@ -135,13 +135,13 @@ impl Writer {
             return Ok(());
         }
         self.state.waiting.fetch_sub(1, Ordering::Relaxed);
-        Err(self.state.lose(io::Error::other("too many records wait to be written")))
+        Err(self.state.lose(io::Error::other("the queue of the audit log is full")))
     }
 }
 
 impl State {
-    /// Counts a lost record. The log has the first of each outage: a line for each could fill the same
-    /// disk.
+    /// Counts a lost record. Logs only the first of each outage: a line for each could fill the
+    /// same disk.
     fn lose(&self, error: io::Error) -> io::Error {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if !self.is_failing.swap(true, Ordering::Relaxed) {
@@ -159,7 +159,7 @@ impl State {
 
 fn run(queue: &Receiver<Job>, mut sink: Sink, state: &State) {
     while let Ok(job) = queue.recv() {
-        // Callers that waited may have given up, so results may find no receiver.
+        // Callers may have given up waiting, so sends of results may find no receiver.
         match job {
             Job::Write { record, done } => {
                 let written = sink.write(record).map_err(|error| state.lose(error));
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_has_nothing_to_do_is_not_stuck() {
+    fn an_idle_thread_is_not_stuck() {
         let scratch = tempfile::tempdir().unwrap();
         let log = AuditLog::open(AuditTarget::File(scratch.path().join("audit"))).unwrap();
         // The thread wrote the last record just before its caller gave up.

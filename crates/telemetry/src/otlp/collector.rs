@@ -1,4 +1,4 @@
-//! One export: a POST to the collector, repeated while it may help and there is time.
+//! One export: a POST to the collector, retried while a retry may succeed and the timeout permits.
 
 use std::error::Error as _;
 use std::panic::AssertUnwindSafe;
@@ -20,13 +20,13 @@ use super::settings::{Destination, OtlpError, Service};
 
 /// Doubled after each attempt.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Of a response. The part that matters is at its beginning.
+/// The maximum size of a response. The relevant part is at its beginning.
 const MAX_RESPONSE_BYTES: usize = 4 << 10;
 
-/// Why an export failed. The text holds neither URL nor headers.
+/// Why an export failed. The text contains neither the URL nor headers.
 #[derive(Debug, Error)]
 pub(super) enum ExportError {
-    #[error("the collector did not answer within {} ms", .0.as_millis())]
+    #[error("the collector did not respond within {} ms", .0.as_millis())]
     TimedOut(Duration),
     #[error("cannot reach the collector")]
     Unreachable(#[source] reqwest::Error),
@@ -37,7 +37,7 @@ pub(super) enum ExportError {
 }
 
 impl ExportError {
-    /// Another attempt may succeed. The statuses are those that OTLP names.
+    /// Whether a retry may succeed. The status codes are those that OTLP lists.
     fn is_temporary(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -46,7 +46,7 @@ impl ExportError {
         }
     }
 
-    /// With its causes.
+    /// Returns the text of the error with its causes.
     pub(super) fn explain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
@@ -66,7 +66,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// `tls`: for a destination that is encrypted.
+    /// Creates the client for one signal. `tls` is needed for an encrypted destination.
     pub(super) fn new(
         destination: Destination,
         service: Service,
@@ -75,7 +75,7 @@ impl Collector {
         let tls = tls.map_or_else(trusting_none, |tls| tls.as_ref().clone());
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
-            // A redirect would carry the headers to another host.
+            // A redirect would pass the headers to another host.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(format!("exec-server-otlp/{}", service.version))
             .build()
@@ -83,14 +83,14 @@ impl Collector {
         Ok(Self { http, destination })
     }
 
-    /// Returns how many spans or data points the collector rejected. Is over soon after `stop`,
-    /// unless the collector hangs.
+    /// Exports `body`. Returns the number of spans or data points that the collector rejected.
+    /// Returns soon after `stop`, unless the collector hangs.
     pub(super) async fn export(
         &self,
         body: Vec<u8>,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<u64, ExportError> {
-        // Where no thread can be had, the lookup of a name panics.
+        // The name lookup panics if no thread can be started for it.
         let exported = AssertUnwindSafe(self.attempt_all(body.into(), stop)).catch_unwind();
         exported.await.unwrap_or(Err(ExportError::Panicked))
     }
@@ -152,20 +152,21 @@ impl Collector {
     }
 }
 
-/// Resolves once the exporter ends.
+/// Resolves once the exporter stops.
 pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An exporter that is gone has ended.
+    // A dropped exporter has stopped.
     let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }
 
-/// An answer that cannot be read rejects nothing.
+/// Reads the number of rejected items. An unreadable response counts as 0.
 fn rejected(answer: &[u8]) -> u64 {
     let response = ExportResponse::decode(answer).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected);
     u64::try_from(rejected).unwrap_or(0)
 }
 
-/// For destinations without TLS: reqwest wants to know all the same.
+/// Creates a TLS configuration without authorities: reqwest requires one even for destinations
+/// without TLS.
 fn trusting_none() -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)
@@ -181,7 +182,7 @@ mod tests {
     use crate::otlp::messages::PartialSuccess;
 
     #[test]
-    fn a_collector_says_how_much_it_rejected() {
+    fn the_rejected_count_is_read_from_the_response() {
         let answer = |rejected| {
             let partial_success = Some(PartialSuccess { rejected });
             ExportResponse { partial_success }.encode_to_vec()
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_that_may_pass_are_tried_again() {
+    fn only_temporary_errors_are_retried() {
         for (status, is_temporary) in
             [(400, false), (401, false), (413, false), (429, true), (500, false), (503, true)]
         {

@@ -1,4 +1,4 @@
-//! From the metrics of the registry to those of OTLP. Names, labels and values stay the same.
+//! Converts the metrics of the registry to those of OTLP. Names, labels and values stay the same.
 
 use std::time::SystemTime;
 
@@ -10,20 +10,20 @@ use super::messages::{
 use super::span::unix_nanos;
 use crate::metrics::MetricsSnapshot;
 
-/// `now`: when the values were read.
+/// Converts a snapshot. `now` is the time at which the values were read.
 pub(super) fn convert(snapshot: &MetricsSnapshot, now: SystemTime) -> Vec<messages::Metric> {
     let times = Times { start: unix_nanos(snapshot.since), now: unix_nanos(now) };
     snapshot.families.iter().filter_map(|family| convert_family(family, times)).collect()
 }
 
-/// Of a data point.
+/// The times of a data point.
 #[derive(Clone, Copy)]
 struct Times {
     start: u64,
     now: u64,
 }
 
-/// `None` for a type that the registry does not make.
+/// Converts one family. Returns `None` for a type that the registry does not create.
 fn convert_family(family: &MetricFamily, times: Times) -> Option<messages::Metric> {
     let mut metric = messages::Metric {
         name: family.name().to_owned(),
@@ -68,7 +68,8 @@ fn number(point: &Metric, value: f64, times: Times) -> NumberDataPoint {
     }
 }
 
-/// Buckets of Prometheus count everything below a bound; those of OTLP only what is between two.
+/// Converts a histogram. Prometheus buckets count everything below a bound, OTLP buckets only the
+/// values between two bounds.
 fn histogram(point: &Metric, times: Times) -> HistogramDataPoint {
     let histogram = point.get_histogram();
     let finite = histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite());
@@ -94,7 +95,7 @@ fn attributes(labels: &[LabelPair]) -> Vec<KeyValue> {
     labels.iter().map(|label| KeyValue::new(label.name(), label.value())).collect()
 }
 
-/// In the words of UCUM, from the name.
+/// Derives the UCUM unit from the name.
 fn unit(name: &str) -> &'static str {
     match name.strip_suffix("_total").unwrap_or(name).rsplit('_').next() {
         Some("seconds") => "s",
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_keeps_its_name_labels_and_value() {
+    fn metrics_keep_their_name_labels_and_value() {
         let metrics = MetricsRegistry::new("1.2.3");
         let exits = metrics.counters("sent_bytes_total", "Bytes", "way", &["in", "out"]);
         metrics.gauge("idle", "Nothing").set(-3);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_a_histogram_are_apart() {
+    fn histogram_buckets_are_not_cumulative() {
         let metrics = MetricsRegistry::new("1.2.3");
         let took = metrics.durations("took_seconds", "Time", "method", &["a"]);
         for seconds in [0.0001, 0.002, 0.0025, 1000.0] {

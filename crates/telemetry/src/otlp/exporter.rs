@@ -1,5 +1,5 @@
-//! The tasks that send telemetry. Nothing waits for them: a collector that is slow or away costs
-//! spans, which are counted, and nothing else.
+//! The tasks that send telemetry. Nothing waits for them: with a slow or unreachable collector
+//! spans are lost and counted, but nothing else is affected.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use super::settings::{MetricSettings, OtlpError, OtlpSettings, Service, TraceSet
 use super::span::{FinishedSpan, Tracer};
 use crate::metrics::{ExportCounters, MetricsRegistry, MetricsSnapshot};
 
-/// How long the last spans and metrics have at the end.
+/// Time limit for sending the last spans and metrics at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sends telemetry until it is shut down.
@@ -34,7 +34,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Failures are counted in `registry`.
+    /// Creates an exporter that counts failures in `registry`.
     #[must_use]
     pub fn new(settings: &OtlpSettings, registry: &MetricsRegistry) -> Self {
         let (resource, service) = (settings.resource.clone(), settings.service);
@@ -46,8 +46,8 @@ impl Exporter {
         }
     }
 
-    /// Sends the spans of the returned tracer. Must be called within a runtime. `tls` is for a
-    /// destination that is encrypted, here and below.
+    /// Sends the spans of the returned tracer. Must be called within a runtime. Encrypted
+    /// destinations need `tls`, here and below.
     pub fn export_traces(
         &mut self,
         settings: &TraceSettings,
@@ -69,7 +69,7 @@ impl Exporter {
         Ok(tracer)
     }
 
-    /// Sends what `read` returns, at an interval. Must be called within a runtime.
+    /// Sends the result of `read` at an interval. Must be called within a runtime.
     pub fn export_metrics(
         &mut self,
         settings: &MetricSettings,
@@ -82,12 +82,12 @@ impl Exporter {
         Ok(())
     }
 
-    /// Sends the rest, for a moment.
+    /// Sends the remaining telemetry, for a moment at most.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(FLUSH_TIMEOUT, sent).await.is_err() {
-            tracing::warn!("the collector did not take the last telemetry in time");
+            tracing::warn!("the collector did not accept the last telemetry in time");
         }
     }
 
@@ -103,7 +103,7 @@ impl Exporter {
     }
 }
 
-/// Where telemetry comes from.
+/// The source of the telemetry.
 #[derive(Debug, Clone)]
 struct Origin {
     resource: Resource,
@@ -116,7 +116,7 @@ impl Origin {
     }
 }
 
-/// The exports of one signal, and how they go.
+/// The exports of one signal and their state.
 struct Delivery {
     signal: &'static str,
     collector: Collector,
@@ -127,17 +127,17 @@ struct Delivery {
 }
 
 impl Delivery {
-    /// Returns how much the collector rejected, or `None` if it did not take the export. The
-    /// counter has all failures. The log has the first of each outage.
+    /// Sends an export. Returns the number of rejected items, or `None` if the export failed. The
+    /// counter counts every failure; the log shows the first of each outage.
     async fn send(&mut self, body: Vec<u8>) -> Option<u64> {
         let sent = self.collector.export(body, &mut self.stop).await;
         let was_failing = std::mem::replace(&mut self.is_failing, sent.is_err());
         let signal = self.signal;
         match &sent {
             Err(error) => self.failed(error, was_failing),
-            Ok(_) if was_failing => tracing::info!(signal, "telemetry is exported again"),
+            Ok(_) if was_failing => tracing::info!(signal, "telemetry exports succeed again"),
             Ok(rejected @ 1..) => {
-                tracing::debug!(signal, rejected, "the collector rejected a part");
+                tracing::debug!(signal, rejected, "the collector rejected a part of an export");
             }
             Ok(0) => {}
         }
@@ -190,8 +190,8 @@ impl TraceExport {
         }
     }
 
-    /// Returns when the batch is full, or its first span has waited. Keeps its spans if it is
-    /// cancelled.
+    /// Returns when the batch is full or the delay after its first span has passed. Cancel safe:
+    /// the batch keeps its spans.
     async fn fill(&mut self, batch: &mut Vec<FinishedSpan>) {
         self.receive(batch).await;
         let waited = sleep(self.delay);
@@ -207,7 +207,7 @@ impl TraceExport {
     async fn receive(&mut self, batch: &mut Vec<FinishedSpan>) {
         let room = self.max_batch - batch.len();
         if self.queue.recv_many(batch, room).await == 0 {
-            // All tracers are gone: only the end comes now.
+            // All tracers are gone: only the shutdown can follow.
             std::future::pending::<()>().await;
         }
     }

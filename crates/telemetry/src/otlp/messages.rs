@@ -1,7 +1,7 @@
-//! The messages of OTLP that this crate sends and reads, with the field numbers of
+//! The OTLP messages that this crate sends and reads, with the field numbers of
 //! `opentelemetry-proto`.
 //!
-//! Fields that are never set are left out. The end-to-end tests decode what is sent with the
+//! Fields that are never set are omitted. The end-to-end tests decode the sent messages with the
 //! official package.
 
 use prost::Message;
@@ -35,7 +35,7 @@ pub(super) struct ExportResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
-    /// Spans, or data points.
+    /// Spans or data points.
     #[prost(int64, tag = "1")]
     pub(super) rejected: i64,
 }
@@ -139,7 +139,7 @@ pub(super) struct ScopeMetrics {
     pub(super) metrics: Vec<Metric>,
 }
 
-/// Has one of `gauge`, `sum` and `histogram`.
+/// Has exactly one of `gauge`, `sum` and `histogram`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Metric {
     #[prost(string, tag = "1")]

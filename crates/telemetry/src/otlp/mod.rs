@@ -1,7 +1,7 @@
-//! OpenTelemetry: metrics and spans to a collector, over OTLP with protobuf over HTTP.
+//! OpenTelemetry: exports metrics and spans to a collector, as OTLP with protobuf over HTTP.
 //!
-//! Metrics are read from the registry of the service, which is their only source. Spans hold words
-//! of the code and the ids of the caller's trace, and nothing else.
+//! Metrics are read from the registry of the service, their only source. Spans contain only strings
+//! of the code and the ids of the caller's trace.
 
 mod collector;
 mod convert;

@@ -1,4 +1,4 @@
-//! Which traces are kept, as `OTEL_TRACES_SAMPLER` says.
+//! Decides which traces are kept, according to `OTEL_TRACES_SAMPLER`.
 
 use super::trace_context::RemoteParent;
 
@@ -10,7 +10,7 @@ pub(super) const DEFAULT_SAMPLER: Sampler =
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sampler {
     root: RootDecision,
-    /// The decision of a parent is kept.
+    /// Whether the parent's decision is adopted.
     follows_parent: bool,
 }
 
@@ -18,12 +18,13 @@ pub(super) struct Sampler {
 enum RootDecision {
     Always,
     Never,
-    /// Ids below this are kept, of 63 bits.
+    /// Keeps ids whose low 63 bits are below this value.
     Below(u64),
 }
 
 impl Sampler {
-    /// `None` if there is no sampler of this name. `ratio` has a meaning for some.
+    /// Returns the sampler of this name, or `None` if there is none. Only some samplers use
+    /// `ratio`.
     pub(super) fn named(name: &str, ratio: f64) -> Option<Self> {
         let (root, follows_parent) = match name.strip_prefix("parentbased_") {
             Some(root) => (root, true),
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_specification() {
+    fn samplers_follow_the_names_of_the_specification() {
         let (yes, no) = (parent("01"), parent("00"));
         for (name, root, with_yes, with_no) in [
             ("always_on", true, true, true),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_keeps_a_part() {
+    fn a_ratio_keeps_a_share_of_the_traces() {
         let kept = |ratio, last: u8| {
             let mut id = [0; 16];
             id[8] = last;

@@ -1,9 +1,9 @@
-//! Where telemetry goes, as the standard `OTEL_*` variables say. Without the URL of a collector it
-//! goes nowhere.
+//! Reads the destinations of telemetry from the standard `OTEL_*` variables. Without the URL of a
+//! collector nothing is exported.
 //!
-//! A variable that decides where data goes is an error if it cannot be used. Others are warned
-//! about, and their defaults hold, as the specification asks. Values of headers and URLs appear in
-//! no text: they may be credentials.
+//! An invalid variable that determines a destination is an error. Others cause a warning and are
+//! replaced by their defaults, as the specification requires. Values of headers and URLs never
+//! appear in texts: they may be credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,38 +26,38 @@ const DEFAULT_INTERVAL_MS: u32 = 60_000;
 const DEFAULT_QUEUE: u32 = 2_048;
 const DEFAULT_BATCH: u32 = 512;
 
-/// Why a variable cannot be used.
+/// Why a variable is invalid.
 #[derive(Debug, Error)]
 pub enum OtlpError {
     #[error(
-        "{variable} asks for {found:?}, and only {PROTOCOL} is supported; unset it, or set it to \
+        "{variable} is {found:?}, but only {PROTOCOL} is supported; unset it, or set it to \
          {PROTOCOL}"
     )]
     Protocol { variable: String, found: String },
-    #[error("{variable} is not a URL that begins with http:// or https://")]
+    #[error("{variable} is not an http:// or https:// URL")]
     Endpoint { variable: String },
     #[error("{variable} is not a list of headers such as key=value,key2=value2")]
     Headers { variable: String },
-    #[error("{certificate} and {key} need each other; set both or none")]
+    #[error("{certificate} and {key} must be set together; set both or neither")]
     Identity { certificate: String, key: String },
-    #[error("cannot make an HTTP client for telemetry: {0}")]
+    #[error("cannot create an HTTP client for telemetry: {0}")]
     Client(#[source] reqwest::Error),
 }
 
 /// The program that sends telemetry.
 #[derive(Debug, Clone, Copy)]
 pub struct Service {
-    /// If no variable has another.
+    /// The default name; a variable may set another.
     pub name: &'static str,
     pub version: &'static str,
 }
 
-/// The signals that are exported, and where they go.
+/// The exported signals and their destinations.
 #[derive(Debug)]
 pub struct OtlpSettings {
     pub traces: Option<TraceSettings>,
     pub metrics: Option<MetricSettings>,
-    /// About variables that are not used as they are.
+    /// Warnings about variables whose values are not used.
     pub warnings: Vec<String>,
     pub(super) service: Service,
     pub(super) resource: Resource,
@@ -69,7 +69,7 @@ pub struct TraceSettings {
     pub(super) sampler: Sampler,
     pub(super) max_queue: usize,
     pub(super) max_batch: usize,
-    /// How long a span waits for others.
+    /// How long a span waits for others in its batch.
     pub(super) delay: Duration,
 }
 
@@ -79,12 +79,12 @@ pub struct MetricSettings {
     pub(super) interval: Duration,
 }
 
-/// Where one signal goes.
+/// The destination of one signal.
 #[derive(Clone)]
 pub struct Destination {
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
-    /// For one export, with all its attempts.
+    /// The time limit of one export, including all attempts.
     pub(super) timeout: Duration,
     pub tls: TlsFiles,
 }
@@ -92,14 +92,15 @@ pub struct Destination {
 /// The PEM files of a destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities that are trusted instead of those of the system.
+    /// Authorities that replace those of the system.
     pub authorities: Option<PathBuf>,
     /// A certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl OtlpSettings {
-    /// `None` if nothing is exported. `variable` is the environment.
+    /// Reads the settings. Returns `None` if nothing is exported. `variable` looks up an
+    /// environment variable.
     pub fn read(
         service: Service,
         variable: impl Fn(&str) -> Option<String>,
@@ -125,7 +126,7 @@ impl Destination {
     }
 }
 
-/// The URL without credentials and query.
+/// Shows the URL without credentials and query.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut url = self.url.clone();
@@ -171,12 +172,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// An empty variable is one that is not set.
+    /// Returns a variable. An empty variable counts as unset.
     fn get(&self, name: &str) -> Option<String> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    /// The variable of a signal, or else the one for all. Returns its name, too.
+    /// Returns the variable of a signal, or else the one for all signals, with its name.
     fn get_for(&self, signal: Signal, option: &str) -> Option<(String, String)> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{option}", signal.word());
         let [own, general] = [own, format!("OTEL_EXPORTER_OTLP_{option}")]
@@ -206,12 +207,13 @@ impl Reader<'_> {
         if let Some((name, value)) = self.get_for(Signal::Metrics, name)
             && !value.eq_ignore_ascii_case(preference)
         {
-            self.warnings.push(format!("{name}: only {preference} is supported, which is used"));
+            self.warnings
+                .push(format!("{name}: only {preference} is supported; {preference} is used"));
         }
         Ok(Some(MetricSettings { destination, interval }))
     }
 
-    /// `None` if the signal is not exported.
+    /// Returns the destination of a signal, or `None` if the signal is not exported.
     fn destination(
         &mut self,
         signal: Signal,
@@ -229,7 +231,7 @@ impl Reader<'_> {
         if let Some((name, value)) = self.get_for(signal, "COMPRESSION")
             && value != "none"
         {
-            self.warnings.push(format!("{name}: compression is not supported, and not used"));
+            self.warnings.push(format!("{name}: compression is not supported; none is used"));
         }
         let headers = match self.get_for(signal, "HEADERS") {
             Some((variable, text)) => headers(&text).ok_or(OtlpError::Headers { variable })?,
@@ -244,7 +246,8 @@ impl Reader<'_> {
         Ok(Some(Destination { url, headers, timeout, tls: self.tls(signal)? }))
     }
 
-    /// The URL of a signal is used as it is; the one for all is a base.
+    /// Returns the URL of a signal. The variable of a signal is used unchanged; the one for all
+    /// signals is a base URL.
     fn url(&self, signal: Signal) -> Result<Option<Url>, OtlpError> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", signal.word());
         let general = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -325,7 +328,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Says which program it is. Of two values for a key the last counts.
+    /// Returns the attributes of the program. If a key has several values, the last one counts.
     fn resource(&mut self, service: Service) -> Vec<KeyValue> {
         let own = [
             ("service.name", service.name),
@@ -357,7 +360,7 @@ impl Reader<'_> {
     }
 }
 
-/// `key=value,key2=value2`, with values that are percent-encoded.
+/// Parses `key=value,key2=value2` with percent-encoded values.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let members = text.split(',').map(str::trim).filter(|member| !member.is_empty());
     members

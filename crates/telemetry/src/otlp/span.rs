@@ -1,7 +1,7 @@
-//! Spans, from their start until the exporter has them.
+//! Spans, from their start until the exporter takes them.
 //!
-//! Names and attributes are words of the code, by their type: nothing that a client chose gets into
-//! a span, except the ids and the checked state of its own trace.
+//! Their types ensure that names and attributes are strings of the code: no client-chosen text gets
+//! into a span, except the ids and the validated state of the client's own trace.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -27,12 +27,12 @@ enum Kind {
     Server = 2,
 }
 
-/// Makes spans and hands them to the exporter. Clones are the same.
+/// Creates spans and passes them to the exporter. Clones share one queue.
 #[derive(Debug, Clone)]
 pub struct Tracer {
     queue: mpsc::Sender<FinishedSpan>,
     sampler: Sampler,
-    /// Spans that found the queue full.
+    /// Counts the spans that found the queue full.
     dropped: IntCounter,
 }
 
@@ -45,7 +45,7 @@ impl Tracer {
         Self { queue, sampler, dropped }
     }
 
-    /// A request that has come. `None` if its trace is not kept.
+    /// Starts the span of a received request. Returns `None` if its trace is not sampled.
     #[must_use]
     pub fn server_span(&self, name: &'static str, parent: Option<&RemoteParent>) -> Option<Span> {
         let trace_id = parent.map_or_else(random_id, |parent| parent.trace_id);
@@ -71,7 +71,7 @@ impl Tracer {
     }
 }
 
-/// A span that has begun. Dropped without [`end`](Self::end), it is as if it had never been.
+/// A started span. It is discarded if dropped without [`end`](Self::end).
 #[derive(Debug)]
 pub struct Span {
     tracer: Tracer,
@@ -79,7 +79,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A part of the work of this span, from now on.
+    /// Starts a child span for a part of this span's work.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Self {
         let parent = &self.span;
@@ -103,8 +103,8 @@ impl Span {
         self.span.attributes.push((key, value));
     }
 
-    /// `error`: its kind, if the work failed. Never waits: without room in the queue the span is
-    /// dropped and counted.
+    /// Ends the span. `error` is its kind if the work failed. Never waits: if the queue is full,
+    /// the span is dropped and counted.
     pub fn end(mut self, error: Option<&'static str>) {
         if let Some(kind) = error {
             self.set("error.type", kind);
@@ -119,7 +119,7 @@ impl Span {
     }
 }
 
-/// A span as the exporter gets it.
+/// A span as passed to the exporter.
 #[derive(Debug, Clone)]
 pub(super) struct FinishedSpan {
     trace_id: [u8; 16],
@@ -160,7 +160,7 @@ pub(super) fn unix_nanos(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// All zeros would not be an id.
+/// Returns a random id. All zeros is not a valid id.
 fn random_id<const N: usize>() -> [u8; N] {
     loop {
         let id = std::array::from_fn(|_| rand::random());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parent_and_its_state_are_kept() {
+    fn spans_keep_their_parent_and_its_state() {
         let (tracer, mut queue, _) = tracer(8);
         let mut request = tracer.server_span("fs/readFile", Some(&parent("01"))).unwrap();
         request.set("rpc.system", "jsonrpc");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_that_is_dropped_was_never_there() {
+    fn a_dropped_span_is_not_exported() {
         let (tracer, mut queue, _) = tracer(8);
         drop(tracer.server_span("process/start", None));
         assert!(queue.try_recv().is_err());

@@ -1,11 +1,11 @@
-//! The trace context of a caller, as W3C Trace Context writes it. The caller's span becomes the
+//! The caller's trace context, in the format of W3C Trace Context. The caller's span becomes the
 //! parent.
 //!
-//! A context that is not valid is as good as none. Callers choose the text, so it is never logged.
+//! An invalid context is ignored. Callers choose its text, so it is never logged.
 
 use std::sync::Arc;
 
-/// Vendors must accept this much of a `tracestate`. A longer one is left out.
+/// Vendors must accept a `tracestate` of this size. A longer one is dropped.
 const MAX_STATE_BYTES: usize = 512;
 const MAX_STATE_MEMBERS: usize = 32;
 const MAX_STATE_PART_BYTES: usize = 256;
@@ -24,12 +24,13 @@ pub struct RemoteParent {
 }
 
 impl RemoteParent {
-    /// `None` if `traceparent` is not valid. A `tracestate` that is not valid is left out.
+    /// Parses a context. Returns `None` if `traceparent` is invalid. An invalid `tracestate` is
+    /// dropped.
     #[must_use]
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let text = traceparent.as_bytes();
         let version = hex::<1>(text.get(..2)?)?[0];
-        // Later versions may append fields, and 255 is none.
+        // Later versions may append fields; version 255 is invalid.
         let has_known_length = match version {
             0 => text.len() == TRACEPARENT_BYTES,
             255 => false,
@@ -50,7 +51,7 @@ impl RemoteParent {
     }
 }
 
-/// Lowercase only, as the specification asks.
+/// Decodes lowercase digits only, as the specification requires.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -109,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_read() {
+    fn a_valid_parent_is_parsed() {
         let parent = parse(VALID).unwrap();
         assert_eq!(parent.trace_id[..3], [0x0a, 0xf7, 0x65]);
         assert_eq!(parent.trace_id[15], 0x9c);
         assert_eq!(parent.span_id, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);
         assert!(parent.is_sampled);
         assert!(!parse(&VALID.replace("-01", "-00")).unwrap().is_sampled);
-        // Flags that are not known mean nothing.
+        // Unknown flags are ignored.
         assert!(parse(&VALID.replace("-01", "-ff")).unwrap().is_sampled);
     }
 
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_not_valid_is_none() {
+    fn an_invalid_context_is_ignored() {
         let mut invalid = vec![
             String::new(),
             "00".to_owned(),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_not_valid_is_left_out() {
+    fn an_invalid_state_is_dropped() {
         let state = |state: &str| RemoteParent::parse(VALID, Some(state)).unwrap().state;
         for valid in ["a=1", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", "a@b=x y , c=1,", "0-_*/=~"]
         {
