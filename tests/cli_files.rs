@@ -432,7 +432,7 @@ fn a_mistake_that_is_no_paths_is_told_once_and_before_anything_is_done() {
     assert!(machine.root().join("x").exists());
     let pattern = machine.run(&["grep", "(", "x", "."]);
     assert_eq!(pattern.code, Some(2), "{}", pattern.stderr);
-    let (expected, lines) = ("exec-server: pattern is not valid: ", pattern.stderr.lines().count());
+    let (expected, lines) = ("exec-server: invalid pattern: ", pattern.stderr.lines().count());
     assert!(pattern.stderr.starts_with(expected) && lines == 1, "{}", pattern.stderr);
     let unreachable = run_program(&["cat", "--connect", "ws://127.0.0.1:1", "x", "y"]);
     assert_eq!((unreachable.code, unreachable.stderr.lines().count()), (Some(1), 1));

@@ -1,11 +1,14 @@
-//! A policy that a thread is kept to, from when it enters until it ends.
+//! Confines a thread to a policy, from the moment it enters until it ends.
 //!
-//! Two things keep it. Landlock, in the kernel: outside of what was granted the thread opens, creates and removes nothing,
-//! whatever a bug here may try. And [`resolve`](crate::fs::path::resolve), which asks before it looks: for what Landlock does not see
-//! (metadata, links, permission bits), for what is taken away again inside of what was granted, and so that a path outside
-//! gives the same answer whether there is something or not.
+//! Two layers enforce the policy. Landlock, in the kernel: outside of the grants the thread opens,
+//! creates and removes nothing, whatever a bug in this crate may try. And
+//! [`resolve`](crate::fs::path::resolve), which checks the policy before it touches the disk. It
+//! covers metadata, links and permission bits, which Landlock does not see, and rules that take
+//! away access inside of a grant. It also gives a path outside the same error whether or not it
+//! exists.
 //!
-//! A thread that a confined one starts is confined as well, for ever. Nobody may start any there, least of all programs.
+//! A thread that a confined thread starts is confined too, forever. A confined thread must start no
+//! threads, and no programs.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +28,8 @@ use crate::fs::path::resolve::{self, Identity};
 use crate::sandbox::landlock::{self, LandlockError, Ruleset};
 use crate::sandbox::{Access, Grant, Mechanism, Policy, WITHOUT_VARIABLE};
 
-/// What makes root the owner of all files, and nothing that reaches beyond files or makes devices.
+/// The capabilities that make root the owner of all files, without those that reach beyond files or
+/// create devices.
 const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -35,7 +39,8 @@ thread_local! {
     static IN_FORCE: OnceCell<Arc<Confinement>> = const { OnceCell::new() };
 }
 
-/// A policy and what it takes to keep threads to it: descriptors of what it grants, opened once.
+/// A policy with the resources that enforce it: a ruleset, and descriptors of the granted
+/// directories, opened once.
 #[derive(Debug)]
 pub struct Confinement {
     policy: Policy,
@@ -43,60 +48,62 @@ pub struct Confinement {
     ruleset: OwnedFd,
     /// The root directory.
     pub(super) top: OwnedFd,
-    /// By path.
+    /// Sorted by path.
     roots: Vec<Root>,
 }
 
-/// Something that is granted, with what was there when the confinement was made.
+/// A granted path, with the file that was there when the confinement was made.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
     found: Option<Identity>,
-    /// It is of the kernel's making, as some of what every policy grants, and nobody puts anything else in its place.
+    /// The file belongs to the kernel (a device, procfs, sysfs) or is `/`, so it is never replaced.
+    /// Every policy grants some of these.
     is_lasting: bool,
-    /// Only of directories.
+    /// Set for directories only.
     directory: Option<OwnedFd>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfinementError {
     #[error(
-        "the kernel has no openat2, or a filter forbids it, so that work on files cannot be kept to a sandbox"
+        "cannot confine file operations to a sandbox: the kernel lacks openat2, or a seccomp filter blocks it"
     )]
     NoOpenat2,
-    #[error("work on files cannot be kept to a sandbox: {0}")]
+    #[error("cannot confine file operations to a sandbox: {0}")]
     Landlock(#[from] LandlockError),
     #[error(
-        "work on files cannot be kept to a sandbox: Landlock is turned off by {WITHOUT_VARIABLE}"
+        "cannot confine file operations to a sandbox: Landlock is turned off by {WITHOUT_VARIABLE}"
     )]
     TurnedOff,
-    #[error("work on files cannot be kept to a sandbox: {source}")]
+    #[error("cannot confine file operations to a sandbox: {source}")]
     Variable { source: io::Error },
-    #[error("a thread cannot be kept to a sandbox: {source}")]
+    #[error("cannot confine a thread to a sandbox: {source}")]
     Restrict { source: io::Error },
-    #[error("work on files cannot be kept to a sandbox, because {path} cannot be opened: {source}", path = .path.display())]
+    #[error("cannot confine file operations to a sandbox: cannot open {path}: {source}", path = .path.display())]
     Grant { path: PathBuf, source: io::Error },
-    #[error("this thread is confined already")]
+    #[error("this thread is already confined")]
     Confined,
 }
 
-/// What an operation needs of a path.
+/// The access that an operation needs to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequiredAccess {
-    /// That it may be known: it can be read, or is above something that can.
+    /// The path may be known: it is readable, or an ancestor of a readable path.
     Pass,
     Read,
-    /// The content or the metadata of what has the name changes.
+    /// The content or metadata of the file changes.
     Write,
-    /// The name is made, and stands for a directory.
+    /// The name is created as a directory.
     MakeDirectory,
-    /// The name is removed, made as something else than a directory, or given to something else. A rule for what is below it
-    /// stays behind: so if that takes anything away, also from what does not exist yet, this is refused.
+    /// The name is removed, created as anything but a directory, or reassigned. Rules for paths
+    /// below the name stay behind. So `Change` is refused if such a rule takes away access, even
+    /// for a path that does not exist yet.
     Change,
 }
 
 impl Confinement {
-    /// Opens what the policy grants, so it may block.
+    /// Opens the granted paths, so it may block.
     pub fn new(policy: Policy) -> Result<Self, ConfinementError> {
         let is_turned_off = Mechanism::Landlock.is_turned_off();
         if is_turned_off.map_err(|source| ConfinementError::Variable { source })? {
@@ -124,8 +131,8 @@ impl Confinement {
         &self.policy
     }
 
-    /// From here on, and until its end, this thread does nothing with files but what the policy allows. Should this fail the thread
-    /// is of no use for anything.
+    /// Confines this thread until it ends: it can do nothing to files that the policy does not
+    /// allow. After an error the thread must not be used for anything.
     pub fn enter(self: &Arc<Self>) -> Result<(), ConfinementError> {
         if is_confined() {
             return Err(ConfinementError::Confined);
@@ -136,7 +143,8 @@ impl Confinement {
         entered.map_err(|_| ConfinementError::Confined)
     }
 
-    /// Whether what is granted is still what it was when this was made. The kernel goes by that, and not by names.
+    /// Whether the granted paths still lead to the files that they led to when this was made. The
+    /// kernel enforces the files, not the names.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.roots.iter().all(Root::is_current)
@@ -161,7 +169,7 @@ impl Confinement {
         place.parent().is_some_and(|above| self.policy.access(above) == Access::Write)
     }
 
-    /// Whether a rule for something strictly below a place that may be written allows less there.
+    /// Whether a rule strictly below a writable path allows less access there.
     fn takes_away_below(&self, place: &Path) -> bool {
         let rules = self.policy.rules();
         let after = rules.partition_point(|rule| *rule.path <= *place);
@@ -169,9 +177,9 @@ impl Confinement {
         below.any(|rule| rule.access < Access::Write)
     }
 
-    /// The directory of the nearest grant, and the way from it to `place`.
+    /// Returns the directory of the nearest grant, and the path from it to `place`.
     pub(super) fn root_of<'p>(&self, place: &'p Path) -> Option<(BorrowedFd<'_>, &'p Path)> {
-        // What is above a path comes before it, so the last that fits is the nearest.
+        // Ancestors of a path sort before it, so the last match is the nearest.
         let end = self.roots.partition_point(|root| *root.path <= *place);
         self.roots[..end].iter().rev().find_map(|root| {
             let directory = root.directory.as_ref()?;
@@ -210,16 +218,17 @@ fn failed(path: &Path, errno: Errno) -> ConfinementError {
     ConfinementError::Grant { path: path.to_owned(), source: errno.into() }
 }
 
-/// What the ruleset handles was settled when it was made, so this is all or nothing.
+/// The ruleset fixed the handled access rights when it was made, so this is all or nothing.
 fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
-    // Without it only a privileged thread may restrict itself.
+    // Without `no_new_privs` only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
     drop_capabilities()?;
     Ok(landlock::restrict_self(ruleset)?)
 }
 
-/// Some of root's capabilities count before Landlock is asked: with `CAP_PERFMON` or `CAP_SYS_ADMIN` the environment and the memory map
-/// of every process can be read in `/proc`. They are of the thread, so other threads keep theirs.
+/// Some of root's capabilities are checked before Landlock: `CAP_PERFMON` and `CAP_SYS_ADMIN` give
+/// access to the environment and memory map of every process in `/proc`. Capabilities belong to the
+/// thread, so other threads keep theirs.
 fn drop_capabilities() -> Result<(), Errno> {
     let current = capabilities(None)?;
     let kept = CapabilitySets {
@@ -230,18 +239,20 @@ fn drop_capabilities() -> Result<(), Errno> {
     set_capabilities(None, kept)
 }
 
-/// Whether this thread is kept to a policy. If it is, it must start neither threads nor programs.
+/// Whether this thread is confined to a policy. A confined thread must start neither threads nor
+/// programs.
 #[must_use]
 pub fn is_confined() -> bool {
     IN_FORCE.with(|in_force| in_force.get().is_some())
 }
 
-/// What this thread is kept to.
+/// Returns the confinement of this thread.
 pub(super) fn in_force() -> Option<Arc<Confinement>> {
     IN_FORCE.with(|in_force| in_force.get().cloned())
 }
 
-/// Fails unless this thread may do so much to a name in an open directory. `path` is what the caller asked for.
+/// Fails unless this thread has the required access to a name in an open directory. `path` is the
+/// caller's path, for the error.
 pub(super) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -249,27 +260,27 @@ pub(super) fn expect(
     path: &Path,
 ) -> Result<(), FsError> {
     let Some(confinement) = in_force() else { return Ok(()) };
-    let place = real_path(directory).map_err(FsError::os("look at the directory of", path))?;
+    let place = real_path(directory).map_err(FsError::os("resolve the directory of", path))?;
     if confinement.has(&place.join(name), required) {
         return Ok(());
     }
     Err(FsError::denied(path, required))
 }
 
-/// Where an open directory is at the moment. One that was removed has a name that leads nowhere.
+/// Returns the current path of an open directory. The path of a removed directory leads nowhere.
 pub(super) fn real_path(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     let path = rustix::fs::readlink(procfs::own_link(directory), Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
 }
 
-/// What this thread may know of the entries of an open directory. A thread that is not confined may know everything.
+/// Limits which entries of an open directory this thread may see. An unconfined thread sees all.
 #[derive(Debug)]
 pub(super) struct View(Option<Limits>);
 
 #[derive(Debug)]
 struct Limits {
     confinement: Arc<Confinement>,
-    /// The directory, and for a moment an entry of it.
+    /// The directory. `allows` appends an entry to it temporarily.
     place: PathBuf,
 }
 
@@ -294,7 +305,7 @@ mod tests {
     use crate::sandbox::Network;
 
     #[test]
-    fn without_landlock_there_is_no_confinement() {
+    fn without_landlock_confinement_fails() {
         let refused = Confinement::with_abi(Policy::unrestricted(Network::Enabled), 0);
         let error = refused.map(drop).unwrap_err();
         assert!(matches!(error, ConfinementError::Landlock(LandlockError::Missing)), "{error}");

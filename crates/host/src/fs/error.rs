@@ -1,4 +1,4 @@
-//! Why an operation on files failed.
+//! Errors of file operations.
 
 use std::fmt;
 use std::io;
@@ -11,13 +11,13 @@ use crate::fs::path::kind::FileKind;
 
 #[derive(Debug)]
 pub enum FsError {
-    /// The kernel's own answer.
+    /// An error of the kernel.
     Os {
         action: &'static str,
         path: PathBuf,
         source: io::Error,
     },
-    /// The caller allows no symlinks.
+    /// The path contains a symlink, and the caller allows none.
     Symlink {
         path: PathBuf,
     },
@@ -26,7 +26,7 @@ pub enum FsError {
         found: FileKind,
         wanted: &'static str,
     },
-    /// It ends in a slash or a dot.
+    /// The path ends in a slash or a dot, which names a directory.
     NamesDirectory {
         path: PathBuf,
     },
@@ -38,25 +38,25 @@ pub enum FsError {
         path: PathBuf,
         max: usize,
     },
-    /// The file is not what the caller believes it to be; nothing was changed.
+    /// The file is not in the state that the caller expects; nothing was changed.
     Conflict {
         path: PathBuf,
         is: String,
     },
-    /// What was asked for makes no sense for this path.
+    /// The operation makes no sense for this path.
     Unsuitable {
         path: PathBuf,
         why: &'static str,
     },
-    /// Opening it would have to wait for the holder of the lease.
+    /// Opening the file would have to wait for the holder of a lease.
     Leased {
         path: PathBuf,
     },
-    /// The kernel's, for one user, which all programs share.
+    /// A kernel limit for one user, which all programs share.
     NoWatches {
         limit: &'static str,
     },
-    /// By the policy that this thread is kept to. It says nothing about whether there is anything at the path.
+    /// The policy of this thread denies the access. Reveals nothing about whether the path exists.
     Denied {
         path: PathBuf,
         extent: Extent,
@@ -64,7 +64,7 @@ pub enum FsError {
     },
 }
 
-/// What of a path is meant.
+/// The part of a path that an error concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Itself,
@@ -108,7 +108,7 @@ impl std::error::Error for FsError {
 }
 
 impl FsError {
-    /// The path that failed.
+    /// Returns the path that the error concerns.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -126,7 +126,7 @@ impl FsError {
         }
     }
 
-    /// Why it failed, without the path.
+    /// Returns the reason, without the path.
     #[must_use]
     pub fn reason(&self) -> String {
         match self {
@@ -136,7 +136,7 @@ impl FsError {
             }
             Self::WrongKind { found, wanted, .. } => format!("is {found}, not {wanted}"),
             Self::NamesDirectory { .. } => {
-                "is the name of a directory, and something else was meant".to_owned()
+                "names a directory, because it ends in a slash or a dot".to_owned()
             }
             Self::TooLarge { max, .. } => format!("is larger than {max} bytes"),
             Self::TooManyEntries { max, .. } => format!("has more than {max} entries"),
@@ -144,14 +144,14 @@ impl FsError {
             Self::Unsuitable { why, .. } => (*why).to_owned(),
             Self::Leased { .. } => "is leased by another process".to_owned(),
             Self::NoWatches { limit } => {
-                format!("no more can be watched: a limit is reached ({limit})")
+                format!("cannot watch more files: a limit is reached ({limit})")
             }
             // Existing clients look for the words "Permission denied".
             Self::Denied { .. } => "Permission denied by the sandbox".to_owned(),
         }
     }
 
-    /// For `map_err`: the kernel refused to do `action` to `path`.
+    /// For `map_err`: the kernel refused `action` on `path`.
     pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::LOOP => {
@@ -162,7 +162,7 @@ impl FsError {
         }
     }
 
-    /// The same where a file is opened without waiting for whoever holds a lease of it.
+    /// Like [`Self::os`], for a file that is opened without waiting for the holder of a lease.
     pub(super) fn opening(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::AGAIN => Self::Leased { path: path.to_owned() },
@@ -180,7 +180,7 @@ impl FsError {
         Self::Denied { path: path.to_owned(), extent: Extent::Itself, action }
     }
 
-    /// Something below the path, which is not to be named.
+    /// Denies a path below `path` without naming it.
     pub(super) fn denied_inside(path: &Path, required: RequiredAccess) -> Self {
         match Self::denied(path, required) {
             Self::Denied { path, action, .. } => {
@@ -194,7 +194,7 @@ impl FsError {
         Self::Conflict { path: path.to_owned(), is: "exists already".to_owned() }
     }
 
-    /// Whether the system had no descriptors or no memory left.
+    /// Whether the system ran out of descriptors or memory.
     #[must_use]
     pub fn is_out_of_resources(&self) -> bool {
         let Self::Os { source, .. } = self else { return false };
@@ -202,7 +202,7 @@ impl FsError {
         matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
-    /// Whether there is nothing of that name.
+    /// Whether the name does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -1,8 +1,9 @@
-//! Files of this machine. Every function here may block, and none knows who asks: the caller chooses the thread.
+//! Files of this machine. Every function here may block, and none knows its caller, who chooses the
+//! thread.
 //!
-//! Paths are absolute. `path` is the only module that follows them, with `path::destination` for what is at the end of the
-//! path of a write; on a thread that is kept to a policy `path::confined_resolve` follows them instead. Code that then works on a
-//! name in an open directory asks `confinement` for that name.
+//! Paths are absolute. `path` is the only module that follows them; in it, `path::destination`
+//! finds the end of the path of a write, and `path::confined_resolve` follows paths on a confined
+//! thread. Code that works on a name in an open directory checks that name with `confinement`.
 
 mod confinement;
 mod error;

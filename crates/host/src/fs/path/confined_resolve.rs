@@ -1,8 +1,9 @@
-//! From a path to a descriptor on a thread that is kept to a policy.
+//! Resolves paths to descriptors on a confined thread.
 //!
-//! A path without symlinks that stays in what was granted takes one `openat2`, beneath the descriptor of the grant. Every other
-//! path is walked component by component, and nothing is looked at before the policy has said that it may be known: so what
-//! is outside has one answer, whether it exists or not.
+//! A path without symlinks that stays within the grants takes one `openat2` beneath the descriptor
+//! of the grant. Every other path is walked component by component, and each component is checked
+//! against the policy before the disk is touched. So a path outside gives the same error whether or
+//! not it exists.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -19,21 +20,21 @@ use crate::fs::confinement::{Confinement, RequiredAccess};
 /// As many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// What a path led to.
+/// The result of resolving a path.
 #[derive(Debug)]
 pub(in crate::fs) struct Found<'p> {
     pub(in crate::fs) node: OwnedFd,
-    /// Without symlinks, `.` and `..`.
+    /// The path without symlinks, `.` and `..`.
     pub(in crate::fs) place: Cow<'p, Path>,
 }
 
-/// Why a path led nowhere.
+/// Reasons why a path could not be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum Unresolved {
     Os(Errno),
-    /// By the policy.
+    /// Denied by the policy.
     Denied(RequiredAccess),
-    /// It goes through a link that no text describes.
+    /// The path goes through a magic link of procfs, whose target is not its text.
     KernelLink,
 }
 
@@ -44,7 +45,7 @@ impl From<Errno> for Unresolved {
 }
 
 impl Confinement {
-    /// `flags` have `O_PATH`, or `O_DIRECTORY`, or both.
+    /// Resolves a path. `flags` must contain `O_PATH`, or `O_DIRECTORY`, or both.
     pub(in crate::fs) fn open<'p>(
         &self,
         path: &'p Path,
@@ -72,8 +73,9 @@ impl Confinement {
         Ok(Found { node: finish(node, flags)?, place: Cow::Owned(walk.place) })
     }
 
-    /// `None`: it takes a walk. If the policy has what is needed for the path as it is written, whatever is above it may be known
-    /// as well; and without symlinks, as the kernel makes sure, it is written as it is.
+    /// Tries one `openat2`. Returns `None` if the path has to be walked. If the policy grants the
+    /// required access to the path as written, its ancestors may be known too. The kernel makes
+    /// sure that it contains no symlinks, so the path as written is the real one.
     fn open_at_once<'p>(
         &self,
         path: &'p Path,
@@ -101,16 +103,16 @@ const PASSING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEX
 struct Walk<'c> {
     confinement: &'c Confinement,
     symlinks: Symlinks,
-    /// A directory.
+    /// The current directory.
     here: OwnedFd,
-    /// Of `here`; at the end, of what was found.
+    /// The path of `here`; at the end, the path of the result.
     place: PathBuf,
-    /// The directories that `..` leads back to.
+    /// The ancestors of `here`, to verify `..`.
     above: Vec<Identity>,
-    /// The next one last.
+    /// Remaining components, in reverse.
     ahead: Vec<OsString>,
     followed: usize,
-    /// What a refusal says: it must not tell how far the walk came.
+    /// The access that a refusal names. It must not reveal how far the walk came.
     required: RequiredAccess,
 }
 
@@ -144,7 +146,7 @@ impl Walk<'_> {
         Ok(rustix::fs::openat(&self.here, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?)
     }
 
-    /// A directory that was moved meanwhile leads elsewhere.
+    /// Fails if the directory was moved meanwhile, because `..` then leads elsewhere.
     fn up(&mut self) -> Result<(), Unresolved> {
         let Some(left) = self.above.pop() else { return Ok(()) };
         let above =
@@ -157,7 +159,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// `place` is that of the link.
+    /// Follows a link; `place` is the path of the link.
     fn follow(
         &mut self,
         name: &OsStr,
@@ -208,7 +210,8 @@ fn finish(node: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether the kernel itself would go elsewhere than the text of the link says. All such links are in procfs.
+/// Whether the kernel would follow the link to something else than its text. All such links are in
+/// procfs.
 fn is_of_kernel(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -222,7 +225,8 @@ fn is_of_kernel(
     Ok(followed.err() == Some(Errno::LOOP))
 }
 
-/// What the kernel refuses with `fs.protected_symlinks`: a link that somebody else has put where everybody may, as in /tmp.
+/// Whether `fs.protected_symlinks` would make the kernel refuse the link: another user put it into
+/// a world-writable sticky directory, such as /tmp.
 fn is_planted(directory: BorrowedFd<'_>, link: &Stat) -> Result<bool, Errno> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let directory = rustix::fs::fstat(directory)?;
@@ -231,7 +235,8 @@ fn is_planted(directory: BorrowedFd<'_>, link: &Stat) -> Result<bool, Errno> {
         && link.st_uid != directory.st_uid)
 }
 
-/// In reverse. A slash at the end is as good as a dot behind it: what is before has to be a directory.
+/// Splits a path, in reverse. A trailing slash is treated as a trailing dot: the component before
+/// it must be a directory.
 fn components(path: &OsStr) -> Vec<OsString> {
     let bytes = path.as_bytes();
     let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -242,7 +247,7 @@ fn components(path: &OsStr) -> Vec<OsString> {
     components
 }
 
-/// Whether it is absolute, and names nothing but entries of directories.
+/// Whether the path is absolute and every component is the name of a directory entry.
 fn is_plain(path: &Path) -> bool {
     match path.as_os_str().as_bytes() {
         b"/" => true,

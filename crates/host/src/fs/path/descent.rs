@@ -1,8 +1,9 @@
-//! The way from the root of a tree down to one directory in it, for trees of any depth.
+//! Descends from the root of a tree to one directory in it, for trees of any depth.
 //!
-//! Every step is a name in an open directory, and none follows a symlink. Only the root and the lowest directories are held
-//! open, so that a deep tree does not use up descriptors. The way back up is `..`, which leads to wherever a directory
-//! has been moved meanwhile: so what is found there has to be the directory that was left.
+//! Every step opens a name in an open directory, and none follows a symlink. Only the root and the
+//! lowest directories are held open, so that a deep tree does not exhaust descriptors. The way back
+//! up is `..`, which leads elsewhere if a directory was moved meanwhile. So the parent that is
+//! found there must be the directory that was left.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -14,13 +15,13 @@ use rustix::io::Errno;
 use super::resolve::Identity;
 use crate::fs::error::FsError;
 
-/// More than most trees are deep.
+/// More than the depth of most trees.
 const MAX_OPEN: usize = 32;
 
 #[derive(Debug)]
 pub(in crate::fs) struct TreeDescent {
     root: PathBuf,
-    /// From the root down. Invariant: open are at most the root and the last `MAX_OPEN`.
+    /// From the root down. Invariant: at most the root and the last `MAX_OPEN` are open.
     above: Vec<Above>,
     here: OwnedFd,
 }
@@ -34,7 +35,7 @@ struct Above {
     entered: OsString,
 }
 
-/// A directory that was left for the one above it.
+/// A directory that was left for its parent.
 #[derive(Debug)]
 pub(in crate::fs) struct Left {
     pub(in crate::fs) directory: OwnedFd,
@@ -42,7 +43,7 @@ pub(in crate::fs) struct Left {
 }
 
 impl TreeDescent {
-    /// `root` is open at `path`, which serves messages only.
+    /// Starts at `root`, which is open. `path` is used for messages only.
     pub(in crate::fs) fn new(path: &Path, root: OwnedFd) -> Self {
         Self { root: path.to_owned(), above: Vec::new(), here: root }
     }
@@ -51,7 +52,7 @@ impl TreeDescent {
         self.here.as_fd()
     }
 
-    /// A symlink is not entered: `ENOTDIR` or `ELOOP`.
+    /// Enters a subdirectory. Fails for a symlink with `ENOTDIR` or `ELOOP`.
     pub(in crate::fs) fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
         let directory = open_directory(self.here.as_fd(), name)?;
         let identity = Identity::of(self.here.as_fd())?;
@@ -65,7 +66,7 @@ impl TreeDescent {
         Ok(())
     }
 
-    /// Back to the directory above. `None` at the root.
+    /// Returns to the parent directory. `None` at the root.
     pub(in crate::fs) fn leave(&mut self) -> Result<Option<Left>, FsError> {
         let Some(above) = self.above.pop() else { return Ok(None) };
         let directory = match above.directory {
@@ -80,10 +81,10 @@ impl TreeDescent {
         let path = self.path_of(&above.entered);
         let directory = open_directory(self.here.as_fd(), OsStr::new(".."))
             .map_err(FsError::os("open the directory of", &path))?;
-        let found = Identity::of(directory.as_fd())
-            .map_err(FsError::os("look at the directory of", &path))?;
+        let found =
+            Identity::of(directory.as_fd()).map_err(FsError::os("stat the directory of", &path))?;
         if found != above.identity {
-            let why = "was moved elsewhere while work on it went on";
+            let why = "was moved to another directory during the operation";
             return Err(FsError::Unsuitable { path, why });
         }
         Ok(directory)
@@ -102,7 +103,7 @@ impl TreeDescent {
     }
 }
 
-/// For listing, and never through a symlink.
+/// Opens a directory for listing, never through a symlink.
 pub(in crate::fs) fn open_directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_is_the_way_that_was_taken() {
+    fn leaving_retraces_the_entered_directories() {
         let top = tempfile::tempdir().unwrap();
         let mut descent = descent(top.path());
         let open = descent.above.iter().filter(|above| above.directory.is_some()).count();
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_moved_away_leads_nowhere() {
+    fn leaving_a_moved_directory_fails() {
         let top = tempfile::tempdir().unwrap();
         let mut descent = descent(top.path());
         let mut moved = top.path().to_owned();

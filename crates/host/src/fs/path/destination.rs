@@ -1,5 +1,6 @@
-//! Where a write ends up: symlinks at the end of a path are followed to a name in an open directory. A temporary file has to
-//! be beside that name, and a file that is missing is created by it.
+//! Finds where a write ends up: symlinks at the end of a path are followed to a name in an open
+//! directory. The temporary file has to be beside that name, and a missing file is created under
+//! it.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -18,22 +19,23 @@ use crate::fs::write::condition::Condition;
 /// As many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// What a symlink as the last component of a path means.
+/// Treatment of a symlink that is the last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum LastLink {
     Followed,
-    /// It is what the path names.
+    /// The path names the symlink itself.
     Kept,
 }
 
 impl LastLink {
-    /// As open(2) with `O_EXCL`, a write that is to create its file finds a symlink to be something.
+    /// Like open(2) with `O_EXCL`, a write that must create its file treats a symlink as an
+    /// existing file.
     pub(in crate::fs) fn under(condition: &Condition) -> Self {
         if condition.create_new { Self::Kept } else { Self::Followed }
     }
 }
 
-/// `None` if the path led elsewhere while it was followed.
+/// Finds the destination of a write. `None` if the path changed while it was followed.
 pub(in crate::fs) fn find(
     path: &Path,
     symlinks: Symlinks,
@@ -51,7 +53,7 @@ pub(in crate::fs) fn find(
         match rustix::fs::readlinkat(&place.directory, &place.name, Vec::new()) {
             Ok(target) => place = step(path, &place, OsStr::from_bytes(target.as_bytes()))?,
             Err(Errno::INVAL | Errno::NOENT) => {
-                // That the way may be read says nothing about where it ends.
+                // Read access to the path does not imply access to its destination.
                 confinement::expect(
                     place.directory.as_fd(),
                     &place.name,
@@ -88,7 +90,8 @@ fn step(path: &Path, from: &Parent, target: &OsStr) -> Result<Parent, FsError> {
     Ok(Parent { directory, name })
 }
 
-/// How far the way to it may be read is nobody's business.
+/// Reports a write error instead of the read error: how far the path may be read must not be
+/// revealed.
 fn as_write(path: &Path, error: FsError) -> FsError {
     match error {
         FsError::Denied { .. } => FsError::denied(path, RequiredAccess::Write),
@@ -96,13 +99,14 @@ fn as_write(path: &Path, error: FsError) -> FsError {
     }
 }
 
-/// Whether the kernel comes to the same place. It knows links that text does not describe (below `/proc`), and refuses some
-/// that others have planted (`fs.protected_symlinks`).
+/// Whether the kernel resolves the path to the same place. The kernel knows magic links (below
+/// `/proc`), whose text says nothing, and refuses links that other users have planted
+/// (`fs.protected_symlinks`).
 fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
     let here = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
     match (resolve::node(path, Symlinks::Follow, RequiredAccess::Write), here) {
         (Ok(node), Ok(here)) => {
-            let there = Identity::of(node.as_fd()).map_err(FsError::os("look at", path))?;
+            let there = Identity::of(node.as_fd()).map_err(FsError::os("stat", path))?;
             Ok(Identity::from(&here) == there)
         }
         (Err(error), Err(Errno::NOENT)) if error.is_not_found() => Ok(true),
@@ -111,12 +115,13 @@ fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
     }
 }
 
-/// What follows the last slash. [`Path::file_name`] would skip a slash or a dot at the end, which mean a directory.
+/// Returns the text after the last slash. [`Path::file_name`] would skip a trailing slash or dot,
+/// which means a directory.
 fn last_component(path: &OsStr) -> &[u8] {
     path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// It is a symlink to what is written as the name of a directory.
+/// The error for a symlink whose target is written as the name of a directory.
 fn not_a_file(path: &Path) -> FsError {
     FsError::WrongKind {
         path: path.to_owned(),
@@ -125,7 +130,7 @@ fn not_a_file(path: &Path) -> FsError {
     }
 }
 
-/// Whether whoever wrote the path means a directory.
+/// Whether the path is written as the name of a directory.
 pub(in crate::fs) fn names_directory(path: &Path) -> bool {
     matches!(last_component(path.as_os_str()), b"" | b"." | b"..")
 }
@@ -137,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_followed_to_the_name_at_their_end() {
+    fn symlinks_are_followed_to_the_final_name() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -175,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_the_kernel_is_not_taken_for_its_text() {
+    fn a_magic_link_is_not_resolved_by_its_text() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("gone");
         let file = std::fs::File::create(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let magic = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let error = find(Path::new(&magic), Symlinks::Follow, LastLink::Followed).unwrap_err();
-        assert!(error.to_string().contains("a link of the kernel"), "{error}");
+        assert!(error.to_string().contains("a magic link"), "{error}");
     }
 }

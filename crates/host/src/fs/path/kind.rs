@@ -1,4 +1,4 @@
-//! What a name stands for.
+//! Kinds of files.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl From<FileType> for FileKind {
     }
 }
 
-/// With its article, for sentences.
+/// With its article, for use in sentences.
 impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

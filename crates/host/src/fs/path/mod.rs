@@ -1,4 +1,4 @@
-//! From a path to a descriptor.
+//! Resolves paths to descriptors.
 
 mod confined_resolve;
 pub(super) mod descent;

@@ -1,8 +1,9 @@
-//! What procfs shows of this very process. Its environment has the secrets that no client is to see, its memory has the rest,
-//! and its threads have the same under their own numbers; so no content below them is handed out or written.
+//! The procfs files of this process. Its environment holds secrets that no client may see, its
+//! memory holds the rest, and its threads have the same files under their own numbers. So their
+//! content is never read or written for a client.
 //!
-//! Of other processes procfs shows what the kernel allows. Links of the kernel (`/proc/PID/fd/N`, `/proc/PID/root`) are the
-//! business of `resolve`, which follows none.
+//! Access to other processes is left to the kernel. Magic links (`/proc/PID/fd/N`,
+//! `/proc/PID/root`) are handled by `resolve`, which follows none.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -15,11 +16,13 @@ use rustix::io::Errno;
 use rustix::path::DecInt;
 use rustix::process::{Pid, getpid};
 
-/// These say nothing but what every process of this machine sees: `/proc/net` and `/proc/mounts` lead to them.
+/// These reveal only facts that every process of this machine can see; `/proc/net` and
+/// `/proc/mounts` lead to them.
 const PUBLIC: [&str; 6] = ["cgroup", "limits", "mountinfo", "mounts", "net", "status"];
 
-/// Whether the content of the regular file `node` is this process's own business. `size` is what the file says of itself: every
-/// file that procfs has of a process says 0, so that a look at it is all that other files cost.
+/// Whether the regular file `node` shows the state of this process. `size` is the size that the
+/// file reports: every file that procfs has of a process reports 0, so other files cost only this
+/// comparison.
 pub(in crate::fs) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool, Errno> {
     if size > 0 || rustix::fs::fstatfs(node)?.f_type != PROC_SUPER_MAGIC {
         return Ok(false);
@@ -28,7 +31,7 @@ pub(in crate::fs) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool,
     Ok(is_private_name(Path::new(OsStr::from_bytes(name.as_bytes()))))
 }
 
-/// What a descriptor stands for, opened once more.
+/// Opens the file behind a descriptor again.
 pub(in crate::fs) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     match OwnDescriptors::held() {
         Some(directory) => {
@@ -38,21 +41,22 @@ pub(in crate::fs) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<Own
     }
 }
 
-/// The kernel's link to what a descriptor stands for. Many calls take no `O_PATH` descriptor, and a name may stand for
-/// something else by now.
+/// Returns the kernel's link to the file behind a descriptor. Many system calls take no `O_PATH`
+/// descriptor, and the name may lead to another file by now.
 pub(in crate::fs) fn own_link(node: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
-/// `/proc/self/fd`, held open: the way there takes longer than to open a file.
+/// `/proc/self/fd`, held open: resolving that path takes longer than opening a file.
 struct OwnDescriptors {
     directory: OwnedFd,
-    /// Whose they are. After a fork the child's numbers stand for something else in it.
+    /// The process that the descriptors belong to. After a fork the same numbers mean other files
+    /// in the child.
     process: Pid,
 }
 
 impl OwnDescriptors {
-    /// `None` where they are not to be had, or are another process's.
+    /// `None` if procfs is not available, or the descriptors belong to another process.
     fn held() -> Option<BorrowedFd<'static>> {
         static HELD: OnceLock<Option<OwnDescriptors>> = OnceLock::new();
         HELD.get_or_init(|| Self::open().ok()).as_ref()?.of_this_process()
@@ -70,7 +74,7 @@ impl OwnDescriptors {
     }
 }
 
-/// The real name of a file on procfs, wherever that is mounted: `PROCFS/NUMBER/...`.
+/// Checks the real name of a procfs file, wherever procfs is mounted: `PROCFS/NUMBER/...`.
 fn is_private_name(name: &Path) -> bool {
     let mut procfs = PathBuf::new();
     let mut components = name.iter();
@@ -85,14 +89,14 @@ fn is_private_name(name: &Path) -> bool {
     false
 }
 
-/// What this process is called there: another procfs may count from elsewhere.
+/// Returns the number of this process in that procfs, which may belong to another PID namespace.
 fn own_number(procfs: &Path) -> Option<PathBuf> {
     let own = rustix::fs::readlink(procfs.join("self"), Vec::new()).ok()?;
     let own = OsStr::from_bytes(own.as_bytes());
     is_number(own).then(|| own.into())
 }
 
-/// Every thread has a directory beside the process's own, though no listing shows it.
+/// Every thread has a directory beside that of its process, though it is not listed.
 fn is_of(procfs: &Path, own: &Path, number: &OsStr) -> bool {
     let thread = procfs.join(own).join("task").join(number);
     let found = rustix::fs::statat(CWD, thread, AtFlags::SYMLINK_NOFOLLOW);
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_is_opened_again_whatever_became_of_its_name() {
+    fn a_descriptor_is_reopened_after_its_name_was_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let name = directory.path().join("file");
         std::fs::write(&name, "old").unwrap();
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_another_process_are_not_taken_for_our_own() {
+    fn descriptors_of_another_process_are_not_used() {
         let own = OwnDescriptors::open().unwrap();
         assert!(own.of_this_process().is_some());
         let parent = rustix::process::getppid().unwrap();
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_this_process_is_private() {
+    fn only_files_of_this_process_are_private() {
         let own = std::process::id();
         let other = rustix::process::getppid().unwrap().as_raw_nonzero();
         for private in ["environ", "mem", "maps", "cmdline", "task/TASK/environ", "task/TASK/mem"] {

@@ -1,11 +1,13 @@
-//! From a path to an open descriptor. Everything else works on descriptors, so that nothing that happens to a name in
-//! the meantime changes what is worked on.
+//! Resolves paths to open descriptors. All other code works on descriptors, so that changes to a
+//! name in the meantime do not change the file that is worked on.
 //!
-//! Nothing is opened for reading or writing before it is known to be a regular file or a directory: opening a FIFO waits for
-//! its other end or wakes it, and opening a device may do anything. A descriptor with `O_PATH` does neither.
+//! A file is opened for reading or writing only once it is known to be a regular file or a
+//! directory: opening a FIFO waits for its other end or wakes it, and opening a device may do
+//! anything. Opening with `O_PATH` does neither.
 //!
-//! Links of the kernel, as `/proc/self/fd/3`, are not followed in either mode: those of this process lead to files that have no
-//! other name, of other clients too. Where the kernel lacks `openat2` they are.
+//! Magic links, such as `/proc/self/fd/3`, are not followed in either mode: those of this process
+//! lead to files that have no other name, including files of other clients. On kernels without
+//! `openat2` they are followed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,16 +25,16 @@ use super::procfs;
 use crate::fs::confinement::{self, Confinement, RequiredAccess};
 use crate::fs::error::FsError;
 
-/// What a symlink in a path means.
+/// Treatment of symlinks in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Symlinks {
     #[default]
     Follow,
-    /// No component may be one, whatever happens to the path while it is resolved.
+    /// No component may be a symlink, even if the path changes while it is resolved.
     Refuse,
 }
 
-/// A name in a directory that is held open.
+/// A name in an open directory.
 #[derive(Debug)]
 pub(crate) struct Parent {
     pub(crate) directory: OwnedFd,
@@ -44,14 +46,14 @@ impl Parent {
         Self::of(self.directory.as_fd(), &self.name, path)
     }
 
-    /// With a descriptor of its own.
+    /// Duplicates the descriptor of the directory.
     pub(in crate::fs) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
         path: &Path,
     ) -> Result<Self, FsError> {
         let directory = directory.try_clone_to_owned().map_err(|source| FsError::Os {
-            action: "look at the directory of",
+            action: "open the directory of",
             path: path.to_owned(),
             source,
         })?;
@@ -59,7 +61,7 @@ impl Parent {
     }
 }
 
-/// Which file or directory a descriptor stands for, whatever names it has.
+/// Identifies a file or directory, whatever names it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Identity {
     device: u64,
@@ -78,7 +80,7 @@ impl From<&Stat> for Identity {
     }
 }
 
-/// What a path names, whatever it is, without touching it.
+/// Opens the file at a path with `O_PATH`, which has no effect on the file.
 pub(in crate::fs) fn node(
     path: &Path,
     symlinks: Symlinks,
@@ -88,20 +90,20 @@ pub(in crate::fs) fn node(
         .map_err(|unresolved| explain("open", path, symlinks, unresolved))
 }
 
-/// Like [`node`], but a symlink at the end is not followed: it is the node.
+/// Like [`node`], but a symlink at the end is not followed: the symlink is the node.
 pub(in crate::fs) fn own_node(path: &Path, required: RequiredAccess) -> Result<OwnedFd, FsError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     open(path, flags, Symlinks::Follow, required)
         .map_err(|unresolved| explain("open", path, Symlinks::Follow, unresolved))
 }
 
-/// A directory, opened for listing.
+/// Opens a directory for listing.
 pub(in crate::fs) fn directory(path: &Path, symlinks: Symlinks) -> Result<OwnedFd, FsError> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY, symlinks, RequiredAccess::Read)
         .map_err(|unresolved| explain("open the directory", path, symlinks, unresolved))
 }
 
-/// A directory by its way down from one that is open, however long that is.
+/// Opens a directory below an open one, by a relative path of any length.
 pub(in crate::fs) fn directory_below(
     root: BorrowedFd<'_>,
     way: &Path,
@@ -156,8 +158,8 @@ fn directory_below_by_components(
     rustix::fs::openat(here, ".", flags, Mode::empty())
 }
 
-/// The directory that has, or will have, the last component of a path as an entry. That component is never followed; it is
-/// what is needed.
+/// Opens the directory that has, or will have, the last component of a path as an entry. That
+/// component is never followed. `required` applies to it.
 pub(in crate::fs) fn parent(
     path: &Path,
     symlinks: Symlinks,
@@ -165,7 +167,7 @@ pub(in crate::fs) fn parent(
 ) -> Result<Parent, FsError> {
     let (Some(above), Some(name), false) = (path.parent(), path.file_name(), ends_in_dot(path))
     else {
-        let why = "is not a name in a directory";
+        let why = "does not end in the name of a directory entry";
         return Err(FsError::Unsuitable { path: path.to_owned(), why });
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -194,14 +196,14 @@ fn parent_within(
     if confinement.has(&found.place.join(name), required) { Ok(found.node) } else { Err(denied) }
 }
 
-/// `Path` leaves such an end out, but whoever removes or renames `a/.` does not mean the name `a`.
+/// `Path` drops a trailing dot, but a request to remove or rename `a/.` does not mean the name `a`.
 fn ends_in_dot(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     bytes[..end].ends_with(b"/.") || &bytes[..end] == b"."
 }
 
-/// A directory that a symlink in `from` names.
+/// Opens a directory that a symlink in `from` names.
 pub(in crate::fs) fn directory_of_target(
     from: BorrowedFd<'_>,
     above: &Path,
@@ -212,7 +214,8 @@ pub(in crate::fs) fn directory_of_target(
     Ok(confinement.open(&path, flags, Symlinks::Follow, RequiredAccess::Pass)?.node)
 }
 
-/// What the symlink `name` leads to; `None` if that is nothing, or nothing that may be known.
+/// Returns the type of the target of the symlink `name`. `None` if the target does not exist or may
+/// not be known.
 pub(in crate::fs) fn type_of_target(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -234,10 +237,10 @@ pub(in crate::fs) fn type_of_target(
     }
 }
 
-/// The absolute path without symlinks, `.` and `..`. Everything on it exists.
+/// Returns the absolute path without symlinks, `.` and `..`. Every component must exist.
 pub(in crate::fs) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
     let Some(confinement) = confinement::in_force() else {
-        // The text of a link of the kernel names what it leads to, and no path does.
+        // `canonicalize` would return the text of a magic link, which is not a path.
         node(path, Symlinks::Follow, RequiredAccess::Read)?;
         return std::fs::canonicalize(path).map_err(|source| FsError::Os {
             action: "resolve",
@@ -251,7 +254,8 @@ pub(in crate::fs) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
     Ok(found.place.into_owned())
 }
 
-/// A regular file, to be read or written. `size` is what it said of itself when it was looked at.
+/// Opens a regular file for reading or writing. `size` is the size that it reported when it was
+/// inspected.
 pub(in crate::fs) fn content(
     action: &'static str,
     path: &Path,
@@ -260,18 +264,18 @@ pub(in crate::fs) fn content(
     flags: OFlags,
 ) -> Result<OwnedFd, FsError> {
     if procfs::is_private(node, size).map_err(FsError::os(action, path))? {
-        let why = "it shows the memory or state of this server itself";
+        let why = "it shows the memory or state of the server itself";
         let source = io::Error::new(io::ErrorKind::PermissionDenied, why);
         return Err(FsError::Os { action, path: path.to_owned(), source });
     }
     reopen(node, flags).map_err(FsError::opening(action, path))
 }
 
-/// The same file through a descriptor of its own, now with access to what is in it. For what a client may have named,
-/// [`content`] is the way, unless it is a directory.
+/// Opens the file again through a new descriptor, with access to its content. For files that a
+/// client may have named use [`content`], except for directories.
 ///
-/// `EAGAIN`: somebody has a lease of the file, which would keep its opener for as long as the kernel lets it, and again the
-/// next time.
+/// Fails with `EAGAIN` if another process holds a lease on the file. That process could block the
+/// opener for as long as the kernel allows, each time.
 pub(in crate::fs) fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     procfs::open_own(node, flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)
 }
@@ -303,7 +307,7 @@ fn open(
 
 fn open_freely(path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd, Errno> {
     let mut flags = flags | OFlags::CLOEXEC;
-    // `openat2` refuses flags that mean nothing beside O_PATH, where `openat` ignores them.
+    // `openat2` rejects flags that have no meaning with `O_PATH`; `openat` ignores them.
     flags.set(OFlags::NOCTTY, !flags.contains(OFlags::PATH));
     match symlinks {
         Symlinks::Follow => follow(CWD, path, flags),
@@ -314,7 +318,7 @@ fn open_freely(path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd
     }
 }
 
-/// Through symlinks that somebody made.
+/// Opens a path through ordinary symlinks, but not through magic links.
 fn follow(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     if has_openat2() {
         let resolve = ResolveFlags::NO_MAGICLINKS;
@@ -323,7 +327,8 @@ fn follow(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Err
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
-/// Old kernels lack it, and filters of containers may forbid it, with an error that a file could give as well.
+/// Whether `openat2` works. Old kernels lack it, and container seccomp filters may block it with an
+/// error that a file could produce as well.
 pub(in crate::fs) fn has_openat2() -> bool {
     static HAS_OPENAT2: OnceLock<bool> = OnceLock::new();
     *HAS_OPENAT2.get_or_init(|| {
@@ -333,14 +338,15 @@ pub(in crate::fs) fn has_openat2() -> bool {
     })
 }
 
-/// Whether the call exists if it answers like this to a name that is empty. The answer is remembered for ever, so a server that is
-/// short of descriptors or memory just then must not take that for a lack.
+/// Whether this result for an empty name shows that the call exists. The result is cached for good,
+/// so a temporary shortage of descriptors or memory must not be taken for a missing call.
 fn shows_openat2(answer: Result<(), Errno>) -> bool {
     let by_the_call_itself = [Errno::NOENT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
     answer.map_or_else(|errno| by_the_call_itself.contains(&errno), |()| true)
 }
 
-/// Each directory is held open while the next is opened in it, so a name that is exchanged meanwhile leads nowhere else.
+/// Opens each directory in the one before it, which is held open. So a component that is replaced
+/// meanwhile cannot redirect the path.
 fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = rustix::fs::open("/", step, Mode::empty())?;
@@ -357,7 +363,7 @@ fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let last =
         rustix::fs::openat(&here, current.as_os_str(), flags | OFlags::NOFOLLOW, Mode::empty())
             .map_err(|errno| symlink_or(errno, here.as_fd(), current))?;
-    // With O_PATH a symlink itself is opened, and no error tells.
+    // With `O_PATH` the symlink itself is opened, without an error.
     let stat = rustix::fs::fstat(&last)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
@@ -365,7 +371,7 @@ fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// With `O_DIRECTORY` a symlink is just something that is not a directory.
+/// With `O_DIRECTORY` the kernel reports a symlink as `ENOTDIR`.
 fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>) -> Errno {
     if errno != Errno::NOTDIR {
         return errno;
@@ -377,7 +383,7 @@ fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>)
     }
 }
 
-/// The same errno says three things: a symlink that is refused, one of the kernel's, or a chain of them without an end.
+/// `ELOOP` has three meanings: a refused symlink, a magic link, or an endless chain of symlinks.
 pub(in crate::fs) fn explain(
     action: &'static str,
     path: &Path,
@@ -385,7 +391,7 @@ pub(in crate::fs) fn explain(
     unresolved: Unresolved,
 ) -> FsError {
     let kernel_link = || {
-        let why = "leads through a link of the kernel, which is not followed";
+        let why = "leads through a magic link of the kernel, which is not followed";
         FsError::Unsuitable { path: path.to_owned(), why }
     };
     match (unresolved, symlinks) {
@@ -399,7 +405,7 @@ pub(in crate::fs) fn explain(
     }
 }
 
-/// A thread that is kept to a policy has told a link of the kernel from a chain of links by itself.
+/// Whether `ELOOP` means an endless chain. A confined thread reports magic links separately.
 fn is_endless(path: &Path) -> bool {
     confinement::is_confined()
         || rustix::fs::statat(CWD, path, AtFlags::empty()).err() == Some(Errno::LOOP)
@@ -419,7 +425,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_shortage_is_not_taken_for_an_old_kernel() {
+    fn a_shortage_is_not_mistaken_for_an_old_kernel() {
         assert!(shows_openat2(Ok(())));
         for errno in [Errno::NOENT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR] {
             assert!(shows_openat2(Err(errno)), "{errno}");
@@ -430,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_has_a_name_in_it() {
+    fn a_parent_requires_a_final_name() {
         for unsuitable in ["/", "/tmp/..", "/tmp/.", "/tmp/./", "/.", ".", ".."] {
             let refused = parent(Path::new(unsuitable), Symlinks::Follow, RequiredAccess::Read);
             assert!(matches!(refused, Err(FsError::Unsuitable { .. })), "{unsuitable}");
@@ -445,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_below_a_directory_are_the_same() {
+    fn both_methods_below_a_directory_agree() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::os::unix::fs::symlink("b", root.path().join("a/link")).unwrap();
@@ -465,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_is_refused_wherever_it_stands() {
+    fn a_symlink_is_refused_anywhere_in_the_path() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("a/b")).unwrap();

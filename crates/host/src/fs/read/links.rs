@@ -1,4 +1,4 @@
-//! Symlinks themselves: making one, reading one, and the path that is left when all are resolved.
+//! Symlinks: creates and reads them, and resolves all of a path.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,18 +11,18 @@ use crate::fs::confinement::RequiredAccess;
 use crate::fs::error::FsError;
 use crate::fs::path::resolve::{self, Parent, Symlinks};
 
-/// The absolute path without symlinks, `.` and `..`. Everything on it exists.
+/// Returns the absolute path without symlinks, `.` and `..`. Every component must exist.
 pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
     resolve::real_path(path)
 }
 
-/// `symlinks` is about the path above the link.
+/// Reads the target of a symlink. `symlinks` applies to the path above it.
 pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
     let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Read)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&directory, &name, flags, Mode::empty())
         .map_err(FsError::os("open", path))?;
-    let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", path))?;
+    let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", path))?;
     let found = FileType::from_raw_mode(stat.st_mode);
     if found != FileType::Symlink {
         let path = path.to_owned();
@@ -33,7 +33,7 @@ pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
     Ok(OsString::from_vec(target.into_bytes()))
 }
 
-/// Makes `path` a symlink to `target`, which is not looked at.
+/// Makes `path` a symlink to `target`, which is not checked.
 pub fn symlink(target: &OsStr, path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
     let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Change)?;
     rustix::fs::symlinkat(target, &directory, &name).map_err(|errno| match errno {
@@ -50,7 +50,7 @@ mod tests {
     use crate::fs::FileKind;
 
     #[test]
-    fn any_target_is_read_back() {
+    fn any_target_round_trips() {
         let root = tempfile::tempdir().unwrap();
         let long = vec![b'x'; 4_000];
         for (index, target) in
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_made_only_where_nothing_is() {
+    fn a_symlink_replaces_nothing() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let taken = root.join("taken");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_symlink_has_a_target() {
+    fn reading_the_target_of_a_directory_fails() {
         let root = tempfile::tempdir().unwrap();
         let error = read_link(root.path(), Symlinks::Follow).unwrap_err();
         assert!(matches!(error, FsError::WrongKind { found: FileKind::Directory, .. }), "{error}");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn canonicalize_leaves_no_symlink() {
+    fn canonicalize_resolves_all_symlinks() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("real")).unwrap();

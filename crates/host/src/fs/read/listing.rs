@@ -1,4 +1,5 @@
-//! The names in an open directory, as the kernel gives them: in no order, and in one buffer for many directories.
+//! Lists the names in an open directory as the kernel returns them: unordered, with one buffer for
+//! many directories.
 
 use std::ffi::{CStr, OsStr};
 use std::ops::ControlFlow;
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::fs::path::resolve;
 
-/// Some hundreds of names for each system call.
+/// Room for some hundreds of names per system call.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]
@@ -23,8 +24,9 @@ impl Listing {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    /// Calls `visit` with each name but `.` and `..`, from the first on, until it breaks. The type is what the directory says,
-    /// which some file systems leave unknown, and which may be something else a moment later.
+    /// Calls `visit` with each name but `.` and `..`, from the start, until it breaks. The type is
+    /// the one in the directory entry. Some file systems leave it unknown, and it may be outdated a
+    /// moment later.
     pub(in crate::fs) fn read<B>(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -36,7 +38,7 @@ impl Listing {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Errno::INTR) => continue,
-                // It was removed while it was read: nothing more is in it.
+                // The directory was removed while it was read; it has no more entries.
                 Err(Errno::NOENT) => break,
                 Err(errno) => return Err(errno),
             };
@@ -52,7 +54,7 @@ impl Listing {
     }
 }
 
-/// What a name itself is, asking only where the directory did not say.
+/// Returns the type of the name itself. Calls stat(2) only if the directory entry lacks the type.
 pub(in crate::fs) fn own_type(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -65,7 +67,8 @@ pub(in crate::fs) fn own_type(
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// What a symlink leads to; `None` if that is nothing, or nothing that may be known.
+/// Returns the type of the target of a symlink. `None` if the target does not exist or may not be
+/// known.
 pub(in crate::fs) fn followed_type(
     directory: BorrowedFd<'_>,
     name: &CStr,

@@ -1,4 +1,4 @@
-//! What a name stands for: kind, size, times, permission bits.
+//! Metadata of a file: kind, size, times, permission bits.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::fs::error::FsError;
 use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Times are milliseconds since 1970, rounded down.
+/// Metadata of a file. Times are milliseconds since 1970, rounded down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     pub kind: FileKind,
-    /// Whether the name itself is a symlink; the rest describes its target.
+    /// Whether the name itself is a symlink; the other fields describe its target.
     pub is_symlink: bool,
     pub size: u64,
-    /// 0 where the file system does not know.
+    /// 0 if the file system does not record it.
     pub created_at_ms: i64,
     pub modified_at_ms: i64,
     /// Permission bits with set-id and sticky, at most `0o7777`.
@@ -33,17 +33,18 @@ pub fn metadata(path: &Path, symlinks: Symlinks) -> Result<Metadata, FsError> {
     if is_confined() {
         return open_file::find(path, symlinks).map(|(_, metadata)| metadata);
     }
-    let own = look(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(FsError::os("look at", path))?;
+    let own = look(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(FsError::os("stat", path))?;
     if own.kind != FileKind::Symlink {
         return Ok(own);
     }
-    let target = look(CWD, path, AtFlags::empty()).map_err(FsError::os("look at", path))?;
+    let target = look(CWD, path, AtFlags::empty()).map_err(FsError::os("stat", path))?;
     Ok(Metadata { is_symlink: true, ..target })
 }
 
-/// Of what is open, whatever its name stands for by now. `path` is for the error.
+/// Returns the metadata of an open file, whatever its name leads to by now. `path` is for the
+/// error.
 pub(in crate::fs) fn of_descriptor(file: BorrowedFd<'_>, path: &Path) -> Result<Metadata, FsError> {
-    look(file, Path::new(""), AtFlags::EMPTY_PATH).map_err(FsError::os("look at", path))
+    look(file, Path::new(""), AtFlags::EMPTY_PATH).map_err(FsError::os("stat", path))
 }
 
 pub(crate) fn modified_at_ms(stat: &Stat) -> i64 {
@@ -58,7 +59,8 @@ fn look(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Metada
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     match rustix::fs::statx(directory, path, flags, wanted) {
         Ok(statx) => Ok(Metadata::from(&statx)),
-        // An old kernel, or the filter of an old container runtime: all but the time of birth is to be had another way.
+        // An old kernel, or the filter of an old container runtime: stat(2) has all but the birth
+        // time.
         Err(Errno::NOSYS | Errno::PERM) => {
             rustix::fs::statat(directory, path, flags).map(|stat| Metadata::from(&stat))
         }
@@ -95,7 +97,7 @@ impl From<&Stat> for Metadata {
     }
 }
 
-/// Nanoseconds count forward also before 1970, so this rounds down there too.
+/// Nanoseconds count forward before 1970 too, so this always rounds down.
 fn milliseconds(seconds: i64, nanoseconds: impl Into<u64>) -> i64 {
     let part = i64::try_from(nanoseconds.into() / 1_000_000).unwrap_or(999);
     seconds.saturating_mul(1000).saturating_add(part)
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_symlink_is_told_from_what_it_leads_to() {
+    fn a_symlink_has_the_metadata_of_its_target() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         std::fs::write(root.join("file"), "12345").unwrap();
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn without_statx_only_the_birth_is_missing() {
+    fn without_statx_only_the_birth_time_is_missing() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "123").unwrap();

@@ -1,4 +1,4 @@
-//! What files and directories contain, and what is known of them. Nothing is changed here.
+//! Reads the content and metadata of files and directories. Changes nothing.
 
 pub(super) mod links;
 pub(super) mod listing;

@@ -1,4 +1,5 @@
-//! A regular file that is open for reading. It stays the same file whatever happens to its name.
+//! A regular file that is open for reading. It stays the same file even if its name is moved or
+//! replaced.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,15 +24,15 @@ pub struct OpenFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     pub bytes: Vec<u8>,
-    /// Nothing came after these bytes when they were read. A file that grows may have more later.
+    /// No bytes followed these when they were read. A growing file may have more later.
     pub eof: bool,
 }
 
 /// The largest offset of any file.
 const MAX_OFFSET: u64 = i64::MAX as u64;
-/// Room for content of unknown size, to begin with.
+/// Initial buffer size for content of unknown size.
 const MIN_ROOM: usize = 4 << 10;
-/// The most that is allocated because a file says that it is large.
+/// The most that is allocated in advance because a file reports a large size.
 const MAX_FORESIGHT: usize = 64 << 20;
 
 impl OpenFile {
@@ -41,33 +42,34 @@ impl OpenFile {
             let (path, found) = (path.to_owned(), metadata.kind);
             return Err(FsError::WrongKind { path, found, wanted: "a regular file" });
         }
-        // Some files below /proc and /sys call themselves regular and wait for news when they are read.
+        // Some files below /proc and /sys claim to be regular, but block reads until an event
+        // occurs.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = resolve::content("open", path, node.as_fd(), metadata.size, flags)?;
         Ok(Self { file, path: path.to_owned(), metadata })
     }
 
-    /// As it was when the file was opened.
+    /// Returns the metadata from when the file was opened.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// By which the file was opened.
+    /// Returns the path by which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `len` bytes from `offset`, fewer only at the end.
+    /// Reads `len` bytes from `offset`, fewer only at the end of the file.
     pub fn read_block(&self, offset: u64, len: usize) -> Result<Block, FsError> {
         let mut bytes = Vec::new();
         let eof = self.append(&mut bytes, offset, len)?;
         Ok(Block { bytes, eof })
     }
 
-    /// The whole file, unless it has more than `max` bytes. What it says of its size is not trusted: files below /proc
-    /// say 0, and others grow.
+    /// Reads the whole file, unless it has more than `max` bytes. Does not trust the reported size:
+    /// files below /proc report 0, and other files may grow.
     pub fn read_to_end(&self, max: u64) -> Result<Vec<u8>, FsError> {
         let too_large = || FsError::TooLarge { path: self.path.clone(), max };
         if self.metadata.size > max {
@@ -78,7 +80,8 @@ impl OpenFile {
         if self.append(&mut bytes, 0, len)? { Ok(bytes) } else { Err(too_large()) }
     }
 
-    /// Appends at most `max` bytes from `offset` on to `buffer`. Returns whether that is the end.
+    /// Appends at most `max` bytes from `offset` to `buffer`. Returns whether they end at the end
+    /// of the file.
     pub fn read_from(
         &self,
         offset: u64,
@@ -88,14 +91,15 @@ impl OpenFile {
         self.append(buffer, offset, max)
     }
 
-    /// Goes on after the content that `buffer` has, with at most `max` bytes. Returns whether that is the end.
+    /// Appends at most `max` bytes that follow the content of `buffer`. Returns whether they end at
+    /// the end of the file.
     pub fn read_more(&self, buffer: &mut Vec<u8>, max: usize) -> Result<bool, FsError> {
         let offset = u64::try_from(buffer.len()).unwrap_or(u64::MAX);
         self.append(buffer, offset, max)
     }
 
-    /// Returns whether nothing comes after what was appended. To know that without a further call one byte more than asked
-    /// for is read, and dropped.
+    /// Returns whether the appended bytes end at the end of the file. To learn that without a
+    /// further call, one byte more than requested is read and dropped.
     fn append(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<bool, FsError> {
         let Some(room) = MAX_OFFSET.checked_sub(offset) else { return Ok(true) };
         let wanted = len.saturating_add(1).min(usize::try_from(room).unwrap_or(usize::MAX));
@@ -113,7 +117,7 @@ impl OpenFile {
             let room = buffer.capacity() - buffer.len();
             match self.read_some(buffer, offset + have as u64, wanted - have) {
                 Ok(0) => return Ok(true),
-                // There was room for more, and the file has said that there is none.
+                // A short read that ends at the reported size is the end of the file.
                 Ok(read) if read < room && self.is_size(offset, have + read) => return Ok(true),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(FsError::os("read", &self.path)(errno)),
@@ -121,7 +125,7 @@ impl OpenFile {
         }
     }
 
-    /// For what comes after `offset`, and one byte more to see the end.
+    /// Room for the content after `offset`, and one more byte to detect the end.
     fn expected_room(&self, offset: u64) -> usize {
         match self.metadata.size.saturating_sub(offset) {
             0 => MIN_ROOM,
@@ -129,13 +133,13 @@ impl OpenFile {
         }
     }
 
-    /// Whether the file had its end there when it was opened. Files that are made when they are read say that they are
-    /// empty.
+    /// Whether the read ended at the size that the file had when it was opened. Files with
+    /// generated content report 0.
     fn is_size(&self, offset: u64, read: usize) -> bool {
         self.metadata.size > 0 && offset + read as u64 == self.metadata.size
     }
 
-    /// Into the room that `buffer` has, which may be more than `max`.
+    /// Reads into the spare capacity of `buffer`, which may exceed `max`.
     fn read_some(&self, buffer: &mut Vec<u8>, offset: u64, max: usize) -> Result<usize, Errno> {
         let end = buffer.len() + max;
         let read = rustix::io::pread(&self.file, spare_capacity(buffer), offset)?;
@@ -144,7 +148,8 @@ impl OpenFile {
     }
 }
 
-/// A node and what it is; whether the name itself is a symlink, too. Most paths do not end in one: then one look tells everything.
+/// Returns a node with its metadata, and whether the name itself is a symlink. Most paths do not
+/// end in a symlink; then one lookup is enough.
 pub(in crate::fs) fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata), FsError> {
     let look = |node: OwnedFd| {
         let metadata = metadata::of_descriptor(node.as_fd(), path)?;
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_say_whether_anything_follows() {
+    fn blocks_report_the_end_of_the_file() {
         let (_root, path) = file(b"0123456789");
         let file = open(&path);
         for (offset, len, bytes, eof) in [
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_where_it_is_when_it_is_read() {
+    fn the_end_is_determined_at_each_read() {
         let (_root, path) = file(b"ab");
         let reader = open(&path);
         assert!(reader.read_block(0, 2).unwrap().eof);
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_step_goes_on_where_the_first_ended() {
+    fn read_more_continues_after_the_buffered_content() {
         let content: Vec<u8> = (0..300_000_u32).map(|index| (index % 251) as u8).collect();
         let (_root, path) = file(&content);
         let file = open(&path);
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_proc_have_content_though_they_say_no_size() {
+    fn proc_files_have_content_despite_size_zero() {
         let status = open(Path::new("/proc/self/status"));
         assert_eq!(status.metadata().size, 0);
         let content = status.read_to_end(1 << 20).unwrap();
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_file_is_zeros_and_costs_only_what_is_read() {
+    fn a_sparse_file_reads_as_zeros_without_reading_all_of_it() {
         let (_root, path) = file(b"");
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let file = open(&path);
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_survives_its_name() {
+    fn an_open_file_survives_the_replacement_of_its_name() {
         let (root, path) = file(b"old");
         let link = root.path().join("link");
         symlink("file", &link).unwrap();

@@ -1,4 +1,4 @@
-//! What is in one directory.
+//! Lists the entries of one directory.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,12 +18,13 @@ use crate::fs::error::FsError;
 use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// What a symlink in a directory is listed as.
+/// How symlinks in a directory are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryTypes {
-    /// What it leads to. It is left out if that is nothing, and unknown if that may not be looked at.
+    /// As their targets. Those with a missing target are left out; those with an inaccessible
+    /// target are unknown.
     Followed,
-    /// A symlink. Every entry has its details, unless it may not be looked at.
+    /// As symlinks. Entries have details, unless they may not be inspected.
     Own,
 }
 
@@ -32,8 +33,8 @@ pub struct Entry {
     pub name: OsString,
     pub kind: FileKind,
     pub is_symlink: bool,
-    /// `None` with [`EntryTypes::Followed`], which mostly needs no look at the files themselves, and for what may not be
-    /// looked at.
+    /// `None` with [`EntryTypes::Followed`], which rarely needs to inspect the files themselves,
+    /// and for files that may not be inspected.
     pub details: Option<EntryDetails>,
 }
 
@@ -45,7 +46,8 @@ pub struct EntryDetails {
     pub modified_at_ms: i64,
 }
 
-/// The entries of a directory, sorted by the bytes of their names. One that goes away meanwhile may be missing.
+/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed meanwhile
+/// may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
     let directory = Directory::open(path, types)?;
     let mut entries = Vec::new();
@@ -62,17 +64,19 @@ pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<
     Ok(entries)
 }
 
-/// A part of a directory: the smallest names, by their bytes, that are greater than some name.
+/// A part of a directory: the smallest names, by their bytes, that follow a given name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// No more than there are names in the page: what is left out of a listing is left out here.
+    /// May be fewer than the names of the page: names that a listing leaves out are left out here
+    /// too.
     pub entries: Vec<Entry>,
-    /// The greatest name of the page, if there are greater ones in the directory.
+    /// The greatest name of the page, if the directory has greater ones.
     pub last: Option<OsString>,
 }
 
-/// The page of at most `limit` names behind `after`. A name that is there all the while is in exactly one of the pages that
-/// follow each other, whatever else comes and goes. Needs memory for the page only, however large the directory is.
+/// Returns the page of at most `limit` names after `after`. A name that exists throughout is in
+/// exactly one of consecutive pages, whatever other names come and go. Memory is proportional to
+/// the page, not to the directory.
 pub fn read_directory_page(
     path: &Path,
     types: EntryTypes,
@@ -100,13 +104,13 @@ pub fn read_directory_page(
     let names = names.into_sorted_vec();
     let last = names.last().filter(|_| has_more);
     let last = last.map(|last| OsStr::from_bytes(last.name.to_bytes()).to_owned());
-    // Only now: a look at every name for each page would be dear.
+    // Inspecting every name of the directory for each page would be expensive.
     let entries =
         names.iter().filter_map(|name| directory.entry(&name.name, name.listed).transpose());
     Ok(Page { entries: entries.collect::<Result<_, _>>()?, last })
 }
 
-/// As the directory tells it. Ordered by its bytes.
+/// A name and its type from the directory entry. Ordered by the bytes of the name.
 #[derive(Debug)]
 struct ListedName {
     name: CString,
@@ -150,7 +154,7 @@ impl<'a> Directory<'a> {
         mut visit: impl FnMut(&CStr, FileType) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let directory = self.descriptor.as_fd();
-        let mut view = View::of(directory).map_err(FsError::os("look at", self.path))?;
+        let mut view = View::of(directory).map_err(FsError::os("stat", self.path))?;
         let outcome = Listing::new().read(directory, |name, listed| {
             if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Read) {
                 return ControlFlow::Continue(());
@@ -166,7 +170,7 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// `None` for what is left out of a listing, or gone.
+    /// Returns `None` for names that a listing leaves out or that no longer exist.
     fn entry(&self, name: &CStr, listed: FileType) -> Result<Option<Entry>, FsError> {
         let directory = self.descriptor.as_fd();
         let entry = match self.types {
@@ -177,7 +181,7 @@ impl<'a> Directory<'a> {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
                 let path = self.path.join(OsStr::from_bytes(name.to_bytes()));
-                Err(FsError::os("look at", &path)(errno))
+                Err(FsError::os("stat", &path)(errno))
             }
             Ok(entry) => Ok(entry),
         }
@@ -207,7 +211,7 @@ fn followed(
 fn own(directory: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<Option<Entry>, Errno> {
     let (kind, details) = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => (FileType::from_raw_mode(stat.st_mode), Some(EntryDetails::from(&stat))),
-        // In a directory that may be read and not searched.
+        // In a directory with read but no search permission.
         Err(Errno::ACCESS | Errno::PERM) => (listed, None),
         Err(errno) => return Err(errno),
     };

@@ -1,4 +1,4 @@
-//! One file: from what the searcher finds to matches with their context.
+//! Searches one file: turns the searcher's results into matches with context.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,14 +13,14 @@ use grep_searcher::{Searcher, Sink, SinkContext, SinkContextKind, SinkMatch};
 use super::text::{LineText, MAX_LINE_BYTES};
 use super::{Line, Match, Summary};
 
-/// What a line, a place or a match costs beside its text.
+/// The cost of a line, a submatch or a match besides its text.
 const OVERHEAD_BYTES: usize = 16;
 
-/// How much of a line is looked at for the places of its matches. Finding all of them takes quadratic time with some
-/// patterns, and only those in the first [`MAX_LINE_BYTES`] are shown.
+/// How much of a line is searched for the positions of its submatches. Finding all takes quadratic
+/// time with some patterns, and only those in the first [`MAX_LINE_BYTES`] are shown.
 const MAX_LOCATED_BYTES: usize = 64 << 10;
 
-/// A file that seems to end once the search is cancelled.
+/// A file that reports its end once the search is cancelled.
 pub(super) struct UntilCancelled<'a> {
     pub(super) file: File,
     pub(super) cancelled: &'a AtomicBool,
@@ -41,9 +41,9 @@ pub(super) struct FileSink<'a> {
     pub(super) cancelled: &'a AtomicBool,
     pub(super) after: usize,
     pub(super) max_matches: u64,
-    /// Context of a match that comes next.
+    /// Context before the next match.
     pub(super) before: Vec<Line>,
-    /// It is told when its context is complete.
+    /// Reported when its context is complete.
     pub(super) current: Option<Match>,
     pub(super) found: &'a mut dyn FnMut(Match) -> ControlFlow<()>,
     pub(super) bytes_left: &'a mut usize,
@@ -51,7 +51,7 @@ pub(super) struct FileSink<'a> {
 }
 
 impl FileSink<'_> {
-    /// Hands over the match whose context is complete.
+    /// Reports the match whose context is complete.
     pub(super) fn tell(&mut self) {
         let Some(found) = self.current.take() else {
             return;
@@ -74,7 +74,7 @@ impl FileSink<'_> {
         self.summary.matches + 1 >= self.max_matches
     }
 
-    /// Goes on unless the match is complete and the last that is wanted.
+    /// Reports the match if it is complete and the last one wanted. Returns whether to continue.
     fn tell_if_last(&mut self) -> bool {
         let is_complete =
             self.current.as_ref().is_some_and(|found| found.after.len() >= self.after);

@@ -1,7 +1,7 @@
-//! Lines that match a pattern, in a file or in all visible files of a tree.
+//! Finds lines that match a pattern, in a file or in all visible files of a tree.
 //!
-//! The work is done by the parts of ripgrep: its matcher and its searcher. Every result is bounded, and so is the memory
-//! that a search takes, whatever is in the files.
+//! Uses the matcher and the searcher of ripgrep. Every result is bounded, and so is the memory of a
+//! search, whatever the files contain.
 
 mod file;
 mod rules;
@@ -30,39 +30,40 @@ use crate::fs::path::resolve::{self, Symlinks};
 use crate::fs::read::metadata::size;
 use crate::fs::tree::glob::{Globs, PatternError, Verdict};
 
-/// A parsed pattern takes a hundred times its length.
+/// Parsing a pattern takes a hundred times its length in memory.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// Of the compiled pattern, and once more of what is computed from it while it runs.
+/// Of the compiled pattern, and again of the caches that it fills while it runs.
 const MAX_REGEX_BYTES: usize = 10 << 20;
-/// A line must fit, although only its beginning is told.
+/// A line must fit, although only its beginning is reported.
 const MAX_BUFFER_BYTES: usize = 32 << 20;
-/// Of all results together.
+/// Total size of all results.
 const MAX_RESULT_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Clone, Default)]
 pub struct SearchOptions {
-    /// A regular expression, or the very text if `literal`.
+    /// A regular expression, or a literal string if `literal`.
     pub pattern: String,
     pub literal: bool,
     pub ignore_case: bool,
-    /// Only whole words.
+    /// Match whole words only.
     pub word: bool,
-    /// Only files that these match, as in [`GlobOptions`](crate::fs::tree::glob::GlobOptions).
+    /// Search only files that match these, as in
+    /// [`GlobOptions`](crate::fs::tree::glob::GlobOptions).
     pub globs: Vec<String>,
-    /// Also names that start with a dot.
+    /// Include names that start with a dot.
     pub hidden: bool,
-    /// Also what ignore files exclude.
+    /// Include files that ignore files exclude.
     pub ignored: bool,
-    /// Lines of context.
+    /// Lines of context before a match.
     pub before: usize,
     pub after: usize,
-    /// After so many the search ends.
+    /// The search ends after this many matches.
     pub max_matches: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    #[error("pattern is not valid: {why}")]
+    #[error("invalid pattern: {why}")]
     Pattern { why: String },
     #[error("pattern of {len} bytes exceeds the limit of {max}")]
     PatternTooLong { len: usize, max: usize },
@@ -70,21 +71,21 @@ pub enum SearchError {
     Glob(#[from] PatternError),
 }
 
-/// One line that matches.
+/// One matching line.
 ///
-/// A line of the file is told once: if the contexts of two matches meet, the lines between them belong to `after` of the first
-/// as far as that reaches, then to `before` of the second. So `before`, the line and `after` of all matches in turn are what
-/// `grep` prints.
+/// Each line of the file is reported once: if the contexts of two matches meet, the lines between
+/// them belong to `after` of the first as far as that reaches, then to `before` of the second. So
+/// `before`, the line and `after` of all matches in turn are the output of `grep`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
     pub path: PathBuf,
-    /// From 1.
+    /// Counted from 1.
     pub line_number: u64,
-    /// Without its line end; what is not UTF-8 is replaced, and of a line that is longer than 4 KiB the rest is missing.
+    /// Without the line end. Invalid UTF-8 is replaced, and a line longer than 4 KiB is cut.
     pub text: String,
-    /// The rest is missing.
+    /// The line was cut.
     pub is_cut: bool,
-    /// Where in `text`. Empty ones are left out, and those in the missing rest.
+    /// Ranges in `text`. Excludes empty matches and those in the part that was cut.
     pub submatches: Vec<Range<usize>>,
     pub before: Vec<Line>,
     pub after: Vec<Line>,
@@ -102,14 +103,14 @@ pub struct Summary {
     /// Matching lines.
     pub matches: u64,
     pub files_searched: u64,
-    /// Files, directories and ignore files that could not be read, or not to their end.
+    /// Files, directories and ignore files that could not be read completely.
     pub unreadable: u64,
-    /// A limit was reached before the end, or the receiver wanted no more.
+    /// A limit was reached, or the receiver stopped the search.
     pub truncated: bool,
     pub cancelled: bool,
 }
 
-/// A search that can be run.
+/// A compiled search.
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
@@ -134,7 +135,7 @@ impl Search {
             .before_context(options.before)
             .after_context(options.after)
             .binary_detection(BinaryDetection::quit(0))
-            // A file that is truncated while it is mapped ends the process.
+            // Truncating a mapped file would kill the process with SIGBUS.
             .memory_map(MmapChoice::never())
             .heap_limit(Some(MAX_BUFFER_BYTES));
         Ok(Self {
@@ -147,11 +148,12 @@ impl Search {
         })
     }
 
-    /// Blocks. Calls `found` with each match, ordered by path and line, until it breaks. `cancelled` is looked at before each
-    /// file, each block of a file and each match.
+    /// Runs the search; blocks. Calls `found` with each match, ordered by path and line, until it
+    /// breaks. Checks `cancelled` before each file, each block of a file and each match.
     ///
-    /// A `root` that is a file is searched itself, whatever its name. Symlinks below are not followed, nothing but regular
-    /// files is opened, and the rest of a file from its first NUL byte on is not searched.
+    /// A `root` that is a file is searched itself, whatever its name. Symlinks below the root are
+    /// not followed, and only regular files are opened. A file is searched up to its first NUL
+    /// byte.
     pub fn run(
         &self,
         root: &Path,
@@ -159,7 +161,7 @@ impl Search {
         found: &mut dyn FnMut(Match) -> ControlFlow<()>,
     ) -> Result<Summary, FsError> {
         let node = resolve::node(root, Symlinks::Follow, RequiredAccess::Read)?;
-        let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", root))?;
+        let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", root))?;
         if self.max_matches == 0 {
             return Ok(Summary { truncated: true, ..Summary::default() });
         }
@@ -189,7 +191,7 @@ impl Search {
 
 struct Run<'a> {
     search: &'a Search,
-    /// Has buffers, which serve one file after the other.
+    /// Its buffers are reused for each file.
     searcher: Searcher,
     cancelled: &'a AtomicBool,
     found: &'a mut dyn FnMut(Match) -> ControlFlow<()>,
@@ -219,7 +221,7 @@ impl Run<'_> {
                     ControlFlow::Continue(()) => Next::Pass,
                     ControlFlow::Break(()) => Next::Stop,
                 },
-                // Removed or replaced a moment ago.
+                // Removed or replaced meanwhile.
                 Ok(None) | Err(Errno::NOENT) => Next::Pass,
                 Err(_) => {
                     self.summary.unreadable += 1;
@@ -258,8 +260,9 @@ impl Run<'_> {
     }
 }
 
-/// `$` is before CRLF too, as the text of a match comes without the CR. To that end the library lets nothing but a pattern that asks for it
-/// match a CR, so other patterns are left alone: `.` finds the lone ones that a progress bar leaves in a log.
+/// Builds the matcher. `$` must match before CRLF too, since the text of a match excludes the CR.
+/// In CRLF mode, the library lets only patterns that name a CR match one. So other patterns run
+/// without that mode: `.` then matches the lone CRs that a progress bar leaves in a log.
 fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), SearchError> {
     let mut builder = RegexMatcherBuilder::new();
     builder
@@ -279,7 +282,8 @@ fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), Se
     Ok((matcher, LineTerminator::byte(b'\n')))
 }
 
-/// Errors of regular expressions show the pattern with a mark below, and give the reason last.
+/// Returns the reason. Regular expression errors show the pattern with a marker below, and the
+/// reason last.
 fn last_line(message: &str) -> String {
     let line = message.lines().rfind(|line| !line.trim().is_empty()).unwrap_or(message);
     line.trim_start_matches("error: ").to_owned()

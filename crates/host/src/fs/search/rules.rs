@@ -1,8 +1,10 @@
-//! What ignore files exclude: `.ignore`, `.gitignore` and `.git/info/exclude`, in this order of weight, the nearest
-//! directory first. The user's own, global ignore file is not asked: this user is a server.
+//! Ignore files: `.ignore`, `.gitignore` and `.git/info/exclude`, in this order of precedence, the
+//! nearest directory first. The user's global ignore file does not apply, because this user is a
+//! server.
 //!
-//! The syntax is that of crate `ignore`. Its walker is not used, for it opens an ignore file whatever it is and reads
-//! it to the end: a tree with a FIFO of that name, or with a link to `/dev/zero`, would hold a thread for ever or take all memory.
+//! The syntax is that of crate `ignore`. Its walker is not used, because it opens an ignore file of
+//! any kind and reads all of it: a FIFO of that name would block a thread forever, and a link to
+//! `/dev/zero` would exhaust memory.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -18,19 +20,20 @@ use super::visible::{Obstacle, open_regular};
 use crate::fs::confinement::RequiredAccess;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Of one ignore file: far more than anybody writes. Compiling this much may take 100 MiB, and a fifth of a second.
+/// Size limit of one ignore file, far above realistic sizes. Compiling this much may take 100 MiB
+/// and a fifth of a second.
 const MAX_FILE_BYTES: usize = 64 << 10;
-/// Of all that are in force at one place.
+/// Size limit of all ignore files in force at one place.
 const MAX_BYTES: usize = 4 * MAX_FILE_BYTES;
 
-/// The rules of one directory, for what is below it.
+/// The rules of one directory. They apply below it.
 #[derive(Debug)]
 pub(super) struct Rules {
     matcher: Gitignore,
     bytes: usize,
 }
 
-/// An ignore file that was not understood, and why.
+/// The name of an unusable ignore file, and the reason.
 type Bad = (&'static str, Obstacle);
 
 impl Rules {
@@ -38,7 +41,8 @@ impl Rules {
         Self { matcher: Gitignore::empty(), bytes: 0 }
     }
 
-    /// `has` says which names the directory has, so that most directories cost nothing. `others` are in force as well.
+    /// Reads the rules of a directory. `has` tells which names the directory has, so most
+    /// directories cost nothing. `others` are already in force.
     pub(super) fn of<'a>(
         directory: BorrowedFd<'_>,
         path: &Path,
@@ -51,7 +55,7 @@ impl Rules {
             room: MAX_BYTES.saturating_sub(others.map(|rules| rules.bytes).sum()),
             bad: Vec::new(),
         };
-        // The last rule that matches wins.
+        // The last matching rule wins.
         if has(c".git")
             && let Ok(info) =
                 resolve::directory_below(directory, Path::new(".git/info"), Symlinks::Refuse)
@@ -67,7 +71,7 @@ impl Rules {
         reading.finish()
     }
 
-    /// Whether to ignore the path; `None` if no rule is about it.
+    /// Whether to ignore the path. `None` if no rule matches.
     pub(super) fn judge(&self, path: &Path, is_directory: bool) -> Option<bool> {
         match self.matcher.matched(path, is_directory) {
             Match::None => None,
@@ -77,8 +81,8 @@ impl Rules {
     }
 }
 
-/// The rules of the directories above `root`, nearest first, up to the top of the repository that it is in. Outside
-/// a repository there is no end to where rules could come from, so there are none.
+/// Returns the rules of the directories above `root`, nearest first, up to the top of its
+/// repository. Outside a repository the search would have no end, so there are none.
 pub(super) fn above(root: &Path) -> Vec<Rules> {
     let is_top =
         |directory: &Path| resolve::own_node(&directory.join(".git"), RequiredAccess::Read).is_ok();
@@ -95,7 +99,7 @@ pub(super) fn above(root: &Path) -> Vec<Rules> {
     above
 }
 
-/// The ignore files of one directory on their way to rules.
+/// Collects the rules of one directory.
 struct Reading {
     builder: GitignoreBuilder,
     bytes: usize,
@@ -104,7 +108,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// A line that is no valid rule is passed over, as git does.
+    /// Invalid lines are skipped, as by git.
     fn add(&mut self, directory: BorrowedFd<'_>, name: &CStr, shown: &'static str) {
         match read(directory, name, self.room.min(MAX_FILE_BYTES)) {
             Ok(text) => {
@@ -131,7 +135,7 @@ impl Reading {
 }
 
 fn read(directory: BorrowedFd<'_>, name: &CStr, max: usize) -> Result<String, Obstacle> {
-    // Like git, which follows no link here either.
+    // Like git, follows no symlinks here.
     let Some(file) = open_regular(directory, name)? else {
         return Ok(String::new());
     };

@@ -1,24 +1,24 @@
-//! A line of a file as text: bounded, UTF-8 whatever it was, and with places that are right in it.
+//! Converts a line of a file to text: bounded, valid UTF-8, and with a mapping of positions.
 
 use std::ops::Range;
 
-/// A longer line is cut.
+/// Longer lines are cut.
 pub(super) const MAX_LINE_BYTES: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) struct LineText {
     pub(super) text: String,
-    /// The line goes on behind the text.
+    /// The line continues after the text.
     pub(super) is_cut: bool,
     pieces: Vec<Piece>,
 }
 
-/// Where a piece of the line is in the text.
+/// Maps a range of the line to a range of the text.
 #[derive(Debug)]
 struct Piece {
     source: Range<usize>,
     text: Range<usize>,
-    /// It was not UTF-8.
+    /// The source was not valid UTF-8.
     replaced: bool,
 }
 
@@ -29,15 +29,16 @@ enum Edge {
 }
 
 impl LineText {
-    /// The line end is left out.
+    /// Converts a line, without its line end.
     pub(super) fn new(line: &[u8]) -> Self {
         let line = without_end(line);
-        // No more can be shown. A character that crosses the cut is seen whole, and then left out whole.
+        // No more can be shown. The three extra bytes keep a character that crosses the cut whole,
+        // so that it is then left out as a whole.
         let line = &line[..line.len().min(MAX_LINE_BYTES + 3)];
         let mut shown = Self { text: String::new(), is_cut: false, pieces: Vec::new() };
         for chunk in line.utf8_chunks() {
             let replacement = if chunk.invalid().is_empty() { "" } else { "\u{fffd}" };
-            // Text is never shorter than what it stands for, so whatever lies beyond the limit finds no room.
+            // Text is never shorter than its source, so anything beyond the limit does not fit.
             shown.is_cut = !shown.push(chunk.valid(), chunk.valid().len(), false)
                 || !shown.push(replacement, chunk.invalid().len(), true);
             if shown.is_cut {
@@ -49,13 +50,13 @@ impl LineText {
 
     /// Where a match is in the text; `None` if it is empty or was cut off.
     pub(super) fn locate(&self, found: Range<usize>) -> Option<Range<usize>> {
-        // A regular expression may match bytes, and so half a character.
+        // A regular expression may match bytes, and so a part of a character.
         let start = self.text.floor_char_boundary(self.place(found.start, Edge::Start));
         let end = self.text.ceil_char_boundary(self.place(found.end, Edge::End));
         (!found.is_empty() && start < end).then_some(start..end)
     }
 
-    /// Whether all of it found room.
+    /// Appends a piece. Returns whether all of it fit.
     fn push(&mut self, text: &str, source_len: usize, replaced: bool) -> bool {
         let room = MAX_LINE_BYTES - self.text.len();
         let shown = &text[..text.floor_char_boundary(room)];
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_ends_are_left_out() {
+    fn line_ends_are_removed() {
         for line in ["text", "text\n", "text\r\n"] {
             assert_eq!(LineText::new(line.as_bytes()).text, "text");
         }
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_right_behind_bytes_that_are_not_utf8() {
+    fn positions_after_invalid_utf8_are_right() {
         let line = b"\xffab\xf0\x9f\x98cd\xc3\xa9";
         let shown = LineText::new(line);
         assert_eq!(shown.text, "\u{fffd}ab\u{fffd}cdé");
@@ -112,9 +113,13 @@ mod tests {
         assert_eq!(located(1..3), Some("ab"));
         assert_eq!(located(6..8), Some("cd"));
         assert_eq!(located(0..1), Some("\u{fffd}"));
-        assert_eq!(located(4..5), Some("\u{fffd}"), "the part of a sequence is the whole of it");
+        assert_eq!(
+            located(4..5),
+            Some("\u{fffd}"),
+            "a part of an invalid sequence maps to all of it"
+        );
         assert_eq!(located(2..7), Some("b\u{fffd}c"));
-        assert_eq!(located(9..10), Some("é"), "so is the part of a character");
+        assert_eq!(located(9..10), Some("é"), "a part of a character maps to all of it");
         assert_eq!(located(0..line.len()), Some(shown.text.as_str()));
         assert_eq!(located(2..2), None);
     }
@@ -137,24 +142,24 @@ mod tests {
     }
 
     #[test]
-    fn only_a_line_that_goes_on_is_cut() {
+    fn only_a_line_that_exceeds_the_limit_is_cut() {
         let plain = |len: usize| "x".repeat(len).into_bytes();
         for (line, is_cut) in [
             (plain(MAX_LINE_BYTES), false),
             ([plain(MAX_LINE_BYTES), b"\r\n".to_vec()].concat(), false),
             (plain(MAX_LINE_BYTES + 1), true),
             (plain(MAX_LINE_BYTES + 4), true),
-            // The last character ends where the limit is, or crosses it.
+            // The last character ends at the limit, or crosses it.
             ([plain(MAX_LINE_BYTES - 4), "😀".into()].concat(), false),
             ([plain(MAX_LINE_BYTES - 1), "😀".into()].concat(), true),
-            // What stands for bytes that are no text is longer than they are.
+            // The replacement character is longer than the byte that it replaces.
             ([plain(MAX_LINE_BYTES - 3), b"\xff".to_vec()].concat(), false),
             ([plain(MAX_LINE_BYTES - 2), b"\xff".to_vec()].concat(), true),
             (Vec::new(), false),
         ] {
             let shown = LineText::new(&line);
             assert_eq!(shown.is_cut, is_cut, "{} bytes", line.len());
-            // A match that crosses the cut is shown up to it.
+            // A match that crosses the cut is shown up to the cut.
             let end = shown.locate(line.len().saturating_sub(8)..line.len()).map(|place| place.end);
             assert_eq!(end.unwrap_or(0), shown.text.len());
         }

@@ -1,6 +1,8 @@
-//! The part of a tree that a person works with: in order, without hidden names and without what ignore files exclude.
+//! Walks the visible part of a tree in order: without hidden names, and without files that ignore
+//! files exclude.
 //!
-//! Symlinks are met and never followed, whatever is exchanged meanwhile: each directory is opened in the one above it.
+//! Symlinks are visited but never followed, even if names are replaced meanwhile: each directory is
+//! opened in its parent.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::ops::ControlFlow;
@@ -19,25 +21,25 @@ use crate::fs::path::resolve::{self, Symlinks};
 use crate::fs::read::listing::{Listing, followed_type, own_type};
 use crate::fs::read::metadata::size;
 
-/// Each level holds a descriptor.
+/// Each level holds one descriptor.
 const MAX_DEPTH: usize = 256;
-/// Names are sorted, so those of one directory are in memory together.
+/// Names are sorted, so all names of a directory are in memory at once.
 const MAX_DIRECTORY_NAMES: usize = 500_000;
 
-/// Some files of `/proc` and `/sys` look regular, and reading them waits for news of the kernel.
+/// Some files of `/proc` and `/sys` look regular, but block reads until an event occurs.
 pub(super) const READING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::fs) struct Visibility {
-    /// Also names that start with a dot.
+    /// Include names that start with a dot.
     pub(in crate::fs) hidden: bool,
-    /// Also what ignore files exclude.
+    /// Include files that ignore files exclude.
     pub(in crate::fs) ignored: bool,
 }
 
 pub(in crate::fs) enum Found<'a> {
     Entry(Entry<'a>),
-    /// A directory or an ignore file.
+    /// A directory or an ignore file that cannot be read.
     Unreadable {
         way: &'a Path,
         obstacle: Obstacle,
@@ -52,27 +54,28 @@ pub(in crate::fs) enum Obstacle {
     TooDeep,
     #[error("it has more than {MAX_DIRECTORY_NAMES} entries")]
     TooManyNames,
-    #[error("its rules are too many")]
+    #[error("it has too many rules")]
     TooManyRules,
 }
 
 pub(in crate::fs) struct Entry<'a> {
-    /// From the root.
+    /// Path relative to the root.
     pub(in crate::fs) way: &'a Path,
     pub(in crate::fs) file_type: FileType,
     directory: BorrowedFd<'a>,
     name: &'a CStr,
 }
 
-/// What the visitor wants after an entry.
+/// The visitor's decision after an entry.
 pub(in crate::fs) enum Next {
-    /// Also what is in it, if it is a directory.
+    /// Also visit the content, if the entry is a directory.
     Enter,
     Pass,
     Stop,
 }
 
-/// Calls `visit` with everything visible below the directory `root`, each directory before its content.
+/// Calls `visit` with every visible entry below the directory `root`, each directory before its
+/// content.
 pub(in crate::fs) fn walk(
     root: &Path,
     visibility: Visibility,
@@ -83,20 +86,21 @@ pub(in crate::fs) fn walk(
     let above = if visibility.ignored { Vec::new() } else { rules::above(&root) };
     let mut walk =
         Walk { root: &root, visibility, visit, above, levels: Vec::new(), listing: Listing::new() };
-    // Stopping early is the visitor's own doing.
+    // The visitor knows if it stopped early.
     let _ = walk.run(directory);
     Ok(())
 }
 
 fn real_root(root: &Path, directory: BorrowedFd<'_>) -> Result<PathBuf, FsError> {
     if confinement::is_confined() {
-        return confinement::real_path(directory).map_err(FsError::os("look at", root));
+        return confinement::real_path(directory).map_err(FsError::os("resolve", root));
     }
-    let failed = |source| FsError::Os { action: "look at", path: root.to_owned(), source };
+    let failed = |source| FsError::Os { action: "resolve", path: root.to_owned(), source };
     root.canonicalize().map_err(failed)
 }
 
-/// A regular file in an open directory, for reading. `None` if the name stands for anything else; that is not opened.
+/// Opens a regular file in an open directory for reading. `None`, without opening it, if it is any
+/// other kind of file.
 pub(super) fn open_regular(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -117,12 +121,12 @@ pub(super) fn open_regular(
 }
 
 impl Entry<'_> {
-    /// The file, for reading; `None` if it is no regular file (any more).
+    /// Opens the file for reading. `None` if it is not (or no longer) a regular file.
     pub(super) fn open(&self) -> Result<Option<OwnedFd>, Errno> {
         open_regular(self.directory, self.name)
     }
 
-    /// Of a symlink.
+    /// For a symlink: whether its target is a directory.
     pub(in crate::fs) fn leads_to_directory(&self) -> bool {
         followed_type(self.directory, self.name) == Ok(Some(FileType::Directory))
     }
@@ -132,13 +136,13 @@ struct Walk<'a> {
     root: &'a Path,
     visibility: Visibility,
     visit: &'a mut dyn FnMut(Found<'_>) -> Next,
-    /// From the nearest directory above the root to the top of its repository.
+    /// Nearest directory above the root first, up to the top of the repository.
     above: Vec<Rules>,
     levels: Vec<Level>,
     listing: Listing,
 }
 
-/// A directory on the way to where the walk stands.
+/// A directory on the path to the current position.
 struct Level {
     directory: OwnedFd,
     path: PathBuf,
@@ -242,7 +246,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The nearest rule decides.
+    /// The nearest matching rule decides.
     fn is_ignored(&self, path: &Path, is_directory: bool) -> bool {
         self.rules_in_force().find_map(|rules| rules.judge(path, is_directory)).unwrap_or(false)
     }

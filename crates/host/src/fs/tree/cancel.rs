@@ -1,4 +1,4 @@
-//! How a caller cancels work on a tree.
+//! Lets a caller cancel work on a tree.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fs::error::FsError;
 
-/// The caller requests it, and the work checks it now and then. All clones are one flag.
+/// Set by the caller and checked regularly by the work. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 
@@ -16,13 +16,13 @@ impl CancelFlag {
         Self::default()
     }
 
-    /// For work that runs to its end: no caller has this flag.
+    /// Returns a flag that no caller can set, for work that runs to its end.
     #[must_use]
     pub fn never() -> Self {
         Self::new()
     }
 
-    /// From now on, and for good.
+    /// Requests cancellation. It cannot be withdrawn.
     pub fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl CancelFlag {
     }
 
     pub(in crate::fs) fn abandoned(path: &Path) -> FsError {
-        let why = "was abandoned: nobody waits for the result any more";
+        let why = "was abandoned: the caller no longer waits for the result";
         FsError::Unsuitable { path: path.to_owned(), why }
     }
 }

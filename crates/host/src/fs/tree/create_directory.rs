@@ -1,4 +1,4 @@
-//! New directories.
+//! Creates directories.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path};
@@ -11,10 +11,11 @@ use crate::fs::error::FsError;
 use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// What the umask leaves of it.
+/// Subject to the umask.
 const MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// Makes a directory. With `recursive` also what is missing above it, and one that exists already is fine.
+/// Creates a directory. With `recursive` it also creates missing parents, and an existing directory
+/// is no error.
 pub fn create_directory(path: &Path, recursive: bool, symlinks: Symlinks) -> Result<(), FsError> {
     if recursive {
         return create_all(path, symlinks);
@@ -26,12 +27,13 @@ pub fn create_directory(path: &Path, recursive: bool, symlinks: Symlinks) -> Res
     }
 }
 
-/// From the lowest directory that exists down: what is made there is entered at once, and never through a symlink, which
-/// only somebody else could have put in its place.
+/// Creates directories from the lowest existing one downwards. Each new directory is entered at
+/// once, and never through a symlink, which only another program could have put in its place.
 fn create_all(path: &Path, symlinks: Symlinks) -> Result<(), FsError> {
     let (above, mut here) = lowest_existing(path, symlinks)?;
     expect_directory(above, &here)?;
-    let missing = path.strip_prefix(above).expect("it is an ancestor of the path");
+    let missing =
+        path.strip_prefix(above).expect("`lowest_existing` returns an ancestor of the path");
     let mut so_far = above.to_owned();
     for component in missing.components() {
         so_far.push(component);
@@ -65,6 +67,6 @@ fn lowest_existing(path: &Path, symlinks: Symlinks) -> Result<(&Path, OwnedFd), 
 }
 
 fn expect_directory(path: &Path, node: &OwnedFd) -> Result<(), FsError> {
-    let stat = rustix::fs::fstat(node.as_fd()).map_err(FsError::os("look at", path))?;
+    let stat = rustix::fs::fstat(node.as_fd()).map_err(FsError::os("stat", path))?;
     resolve::expect_kind(path, &stat, FileKind::Directory, "a directory")
 }

@@ -1,4 +1,4 @@
-//! Names below a directory that match patterns.
+//! Finds names below a directory that match patterns.
 
 use std::path::{Path, PathBuf};
 
@@ -11,26 +11,27 @@ use super::walk::{Tree, TreeEntry, TreeError, TreeKind, cost};
 use crate::fs::FsError;
 use crate::fs::search::visible::{self, Entry, Found, Next, Obstacle, Visibility};
 
-/// Of all patterns together: what they are compiled to is a multiple of it.
+/// Total size of all patterns. Compiled patterns take a multiple of it.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// A tree of unreadable directories must not make a list without end.
+/// Bounds the list for a tree with many unreadable directories.
 const MAX_ERRORS: usize = 1000;
-/// That are read, the root among them.
+/// Directories that are read, including the root.
 const MAX_DIRECTORIES: usize = 10_000;
 
 #[derive(Debug, Clone, Default)]
 pub struct GlobOptions {
-    /// Relative to the root, as in a `.gitignore`: `*` and `?` stop at a `/`, `**` does not; a pattern without a `/` matches at
-    /// any depth, one with a `/` only from the root; one that ends in `/` matches directories only. `!` in front excludes, also
-    /// everything below a directory that it matches. Of several that match the last decides. If none but excluding
-    /// patterns are given, or none at all, everything else matches.
+    /// Relative to the root, as in a `.gitignore`: `*` and `?` do not match `/`, `**` does. A
+    /// pattern without `/` matches at any depth, one with `/` only from the root. A pattern that
+    /// ends in `/` matches directories only. A leading `!` excludes, including everything below a
+    /// matching directory. The last matching pattern decides. If there are no patterns, or only
+    /// excluding ones, everything else matches.
     pub patterns: Vec<String>,
-    /// Also names that start with a dot.
+    /// Include names that start with a dot.
     pub hidden: bool,
-    /// Also what ignore files exclude.
+    /// Include files that ignore files exclude.
     pub ignored: bool,
     pub max_entries: usize,
-    /// Of the answer, estimated as for a [`walk`](crate::fs::walk).
+    /// Of the response, estimated as for a [`walk`](crate::fs::walk).
     pub max_bytes: usize,
 }
 
@@ -44,14 +45,14 @@ pub enum GlobError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
-    #[error("glob {pattern:?} is not valid: {why}")]
+    #[error("invalid glob {pattern:?}: {why}")]
     Invalid { pattern: String, why: String },
-    #[error("globs of {len} bytes in all exceed the limit of {max}")]
+    #[error("globs with a total of {len} bytes exceed the limit of {max}")]
     TooLong { len: usize, max: usize },
 }
 
-/// Directories and files that match, sorted. A symlink is listed as what it leads to, a directory or else a file, and not
-/// followed.
+/// Returns matching directories and files, sorted. A symlink is listed by the kind of its target,
+/// as a directory or otherwise a file, and is not followed.
 pub fn glob(root: &Path, options: &GlobOptions, cancel: &CancelFlag) -> Result<Tree, GlobError> {
     let globs = Globs::new(&options.patterns)?;
     let visibility = Visibility { hidden: options.hidden, ignored: options.ignored };
@@ -118,7 +119,7 @@ impl Collected<'_> {
         Next::Pass
     }
 
-    /// Whether there is room for it.
+    /// Adds to the size of the response. Returns whether the limit still holds.
     fn pay(&mut self, bytes: usize) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         self.bytes <= self.options.max_bytes
@@ -130,16 +131,17 @@ impl Collected<'_> {
     }
 }
 
-/// Compiled patterns. Not those of the walker: there a pattern that matches would show what is hidden or ignored.
+/// Compiled patterns. The overrides of the walker in crate `ignore` are not used: there, a match
+/// would reveal hidden and ignored files.
 #[derive(Debug)]
 pub(in crate::fs) struct Globs(Override);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum Verdict {
     Match,
-    /// A directory may have something in it that does.
+    /// No match, but entries of a directory may match.
     NoMatch,
-    /// With everything below.
+    /// Excluded, with everything below.
     Excluded,
 }
 
@@ -161,7 +163,7 @@ impl Globs {
             if body.trim_end().is_empty() {
                 return Err(invalid("it is empty"));
             }
-            // Here it is no comment.
+            // A glob has no comments.
             let escape = if sign.is_empty() && body.starts_with('#') { "\\" } else { "" };
             builder
                 .add(&format!("{sign}{escape}{body}"))
@@ -179,13 +181,13 @@ impl Globs {
             Match::Whitelist(_) => Verdict::Match,
             Match::None if self.0.num_whitelists() == 0 => Verdict::Match,
             Match::None => Verdict::NoMatch,
-            // For a file, also: there are patterns, and it matches none.
+            // For a file this also means that there are patterns and none matches.
             Match::Ignore(_) => Verdict::Excluded,
         }
     }
 }
 
-/// Without the glob, which stands beside it.
+/// Returns the reason without the glob, which the error names itself.
 fn reason(error: &ignore::Error) -> String {
     match error {
         ignore::Error::Glob { err, .. } => err.clone(),
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_patterns_are_named() {
+    fn errors_name_the_bad_pattern() {
         for bad in ["a[", "", "!", "{a"] {
             let error = Globs::new(&[bad.to_owned()]).unwrap_err().to_string();
             assert!(error.contains(&format!("{bad:?}")) && !error.contains('\n'), "{error}");

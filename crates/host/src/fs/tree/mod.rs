@@ -1,4 +1,4 @@
-//! Names and directories with what is below them: found, copied, moved, removed.
+//! Operations on names and directory trees: find, copy, move, remove.
 
 pub(super) mod cancel;
 pub(super) mod copy;

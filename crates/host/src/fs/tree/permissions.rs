@@ -1,4 +1,4 @@
-//! Permission bits.
+//! Sets permission bits.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -10,18 +10,19 @@ use crate::fs::error::FsError;
 use crate::fs::path::procfs;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Of whatever `path` names, also a directory or a device: nothing is opened for it.
+/// Sets the permission bits of any kind of file, directories and devices included. The file is not
+/// opened.
 pub fn set_permissions(path: &Path, mode: u32, symlinks: Symlinks) -> Result<(), FsError> {
     let mode = permission_bits(path, mode)?;
     let node = resolve::node(path, symlinks, RequiredAccess::Write)?;
-    // By name it could reach something else than what was resolved, and fchmod takes no O_PATH descriptor.
+    // The path could lead to another file by now, and fchmod takes no `O_PATH` descriptor.
     let link = procfs::own_link(node.as_fd());
     rustix::fs::chmod(link, mode).map_err(FsError::os("set the permissions of", path))
 }
 
 pub(in crate::fs) fn permission_bits(path: &Path, mode: u32) -> Result<Mode, FsError> {
     if mode > 0o7777 {
-        let why = "cannot have permission bits beyond 0o7777";
+        let why = "cannot have mode bits beyond 0o7777";
         return Err(FsError::Unsuitable { path: path.to_owned(), why });
     }
     Ok(Mode::from_raw_mode(mode))
@@ -35,7 +36,7 @@ mod tests {
     use crate::fs::metadata;
 
     #[test]
-    fn what_is_resolved_is_changed() {
+    fn the_resolved_file_is_changed() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let file = root.join("file");

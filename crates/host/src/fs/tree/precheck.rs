@@ -1,7 +1,7 @@
-//! A look through a tree before it is changed as a whole: if the policy of this thread forbids the change for anything in it,
-//! nothing is changed at all.
+//! Checks a whole tree before it is changed: if the policy of this thread forbids the change for
+//! any entry, nothing is changed.
 //!
-//! The work itself asks again for each entry, since what is in a tree may be something else by then.
+//! The change itself checks each entry again, because the tree may have changed by then.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::ops::ControlFlow;
@@ -20,11 +20,11 @@ use crate::fs::path::descent::{TreeDescent, open_directory};
 use crate::fs::read::listing::{Listing, own_type};
 use crate::sandbox::Access;
 
-/// Where a tree is, or will be, and what its entries need there.
+/// The current or future place of a tree, and the access that its entries need there.
 #[derive(Debug)]
 pub(in crate::fs) struct CheckedTree {
     pub(in crate::fs) place: PathBuf,
-    /// Where directories are to be made, what is in them is made too.
+    /// Where directories are created, their content is created too.
     pub(in crate::fs) required: RequiredAccess,
 }
 
@@ -36,7 +36,7 @@ impl CheckedTree {
         }
     }
 
-    /// Of a name in an open directory.
+    /// For a name in an open directory.
     pub(in crate::fs) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
@@ -44,23 +44,24 @@ impl CheckedTree {
         path: &Path,
     ) -> Result<Self, FsError> {
         let directory = confinement::real_path(directory)
-            .map_err(FsError::os("look at the directory of", path))?;
+            .map_err(FsError::os("resolve the directory of", path))?;
         Ok(Self { place: directory.join(name), required })
     }
 
-    /// Of an open directory.
+    /// For an open directory.
     pub(in crate::fs) fn open(
         directory: BorrowedFd<'_>,
         required: RequiredAccess,
         path: &Path,
     ) -> Result<Self, FsError> {
-        let place = confinement::real_path(directory).map_err(FsError::os("look at", path))?;
+        let place = confinement::real_path(directory).map_err(FsError::os("resolve", path))?;
         Ok(Self { place, required })
     }
 }
 
-/// Fails if the tree `name` in `directory` has anything that its sites forbid. `path` is what the caller calls it. What is not a
-/// directory, or cannot be read, is left to the work itself.
+/// Fails if the tree `name` in `directory` has any entry that its sites forbid. `path` is the
+/// caller's name for the tree. Entries that are not directories or cannot be read are left to the
+/// operation itself.
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -91,7 +92,7 @@ struct Precheck<'a> {
     path: &'a Path,
     cancel: &'a CancelFlag,
     descent: TreeDescent,
-    /// From the root to where the descent is.
+    /// From the root to the current directory of the descent.
     way: PathBuf,
 }
 
@@ -121,7 +122,7 @@ impl Precheck<'_> {
         Ok(())
     }
 
-    /// The directories in this one.
+    /// Checks the entries of the current directory. Returns its subdirectories.
     fn list(&self, listing: &mut Listing) -> Result<Vec<OsString>, FsError> {
         self.cancel.check(self.path)?;
         let here = self.descent.here();
@@ -144,7 +145,7 @@ impl Precheck<'_> {
         }
     }
 
-    /// Names the entry only if it is no secret that it exists.
+    /// Returns the error for an entry. Names the entry only if its existence is not secret.
     fn refusal(&self, name: &OsStr, is_directory: bool) -> Option<FsError> {
         let way = self.way.join(name);
         let required = self.sites.iter().map(|site| (&site.place, site.required_of(is_directory)));

@@ -1,4 +1,5 @@
-//! Names and trees, removed. No symlink in a tree is followed, whatever takes the place of what: see [`TreeDescent`].
+//! Removes names and trees. Never follows a symlink in a tree, even if entries are replaced
+//! meanwhile: see [`TreeDescent`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -19,23 +20,24 @@ use crate::fs::path::resolve::{self, Parent, Symlinks};
 use crate::fs::read::listing::Listing;
 use crate::fs::write::write_lock::WriteLock;
 
-/// How often in one tree a directory may turn out to have been filled or exchanged meanwhile.
+/// How often, in one tree, a directory may turn out to have been refilled or replaced meanwhile.
 const MAX_RETRIES: usize = 1_000;
-/// Names of directories kept in memory. A directory with more of them is read again once those are gone.
+/// Limit for directory names in memory. A directory with more is read again once these are removed.
 const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug, Clone, Copy)]
 pub struct RemoveOptions {
-    /// A directory with everything in it. Otherwise only if it is empty.
+    /// Remove a directory with its content. Otherwise only empty directories are removed.
     pub recursive: bool,
-    /// What is not there, or has nothing or no directory above it, is no error.
+    /// Treat a missing path as success, including a parent that is missing or not a directory.
     pub force: bool,
-    /// A symlink on the way to the name is followed or refused. The name itself is never followed, nor is anything below it;
-    /// [`Symlinks::Refuse`] refuses a symlink as the name, too.
+    /// Whether symlinks in the directories of the path are followed. The name itself is never
+    /// followed, nor is anything below it; [`Symlinks::Refuse`] also refuses a symlink as the name.
     pub symlinks: Symlinks,
 }
 
-/// Removes a name, and what is below it. Stops at the first entry that cannot be removed, which the error names.
+/// Removes a name and everything below it. Stops at the first entry that cannot be removed; the
+/// error names it.
 pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Result<(), FsError> {
     let parent = match resolve::parent(path, options.symlinks, RequiredAccess::Change) {
         Err(error) if options.force && is_nowhere(&error) => return Ok(()),
@@ -47,7 +49,7 @@ pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Resu
     }
 }
 
-/// Below a file there is nothing either.
+/// A path below a regular file does not exist either.
 fn is_nowhere(error: &FsError) -> bool {
     let no_directory = matches!(error, FsError::Os { source, .. }
         if source.kind() == io::ErrorKind::NotADirectory);
@@ -77,7 +79,8 @@ fn remove_existing(
     }
 }
 
-/// A conditional write that has looked at the name is to find the same when it writes.
+/// Holds the write lock, so that a conditional write that has checked the name finds the same file
+/// when it writes.
 fn unlink_name(
     path: &Path,
     parent: &Parent,
@@ -85,7 +88,8 @@ fn unlink_name(
 ) -> Result<Result<(), Errno>, FsError> {
     let _name = WriteLock::name(parent, path)?;
     if symlinks == Symlinks::Refuse {
-        // Another program may put a symlink there after this look. Then that is removed, and still not its target.
+        // Another program may put a symlink there after this check. Then the symlink is removed,
+        // but never its target.
         let found = rustix::fs::statat(&parent.directory, &parent.name, AtFlags::SYMLINK_NOFOLLOW);
         let is_symlink = |found: Stat| FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
         if found.is_ok_and(is_symlink) {
@@ -100,7 +104,7 @@ struct Removal<'a> {
     descent: TreeDescent,
     /// One for each directory of the descent.
     levels: Vec<Level>,
-    /// In all levels.
+    /// Total of all levels.
     waiting: usize,
     retries: usize,
     listing: Listing,
@@ -108,13 +112,13 @@ struct Removal<'a> {
 
 #[derive(Default)]
 struct Level {
-    /// Names that were directories when they were read.
+    /// Names that were directories when they were listed.
     waiting: Vec<OsString>,
-    /// Everything but these is gone, as far as is known.
+    /// All other entries are removed, as far as is known.
     listed: bool,
 }
 
-/// Why a directory was not read to its end.
+/// Reasons for not listing a directory to its end.
 enum Halt {
     EnoughWaiting,
     Abandoned,
@@ -123,7 +127,7 @@ enum Halt {
 }
 
 impl<'a> Removal<'a> {
-    /// The descent starts one directory above, of which nothing but `name` is looked at.
+    /// The descent starts one directory above, where only `name` is touched.
     fn new(path: &Path, Parent { directory, name }: Parent, cancel: &'a CancelFlag) -> Self {
         let above = path.parent().unwrap_or(path);
         Self {
@@ -157,9 +161,9 @@ impl<'a> Removal<'a> {
         match self.descent.enter(&name) {
             Ok(()) => self.levels.push(Level::default()),
             Err(Errno::NOENT) => {}
-            // Something else has taken its name.
+            // Another file has taken its name.
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(name),
-            // Not to be read, but if it is empty that is not needed.
+            // The directory is unreadable, but an empty one can be removed unread.
             Err(errno) => {
                 rustix::fs::unlinkat(self.descent.here(), &name, AtFlags::REMOVEDIR).map_err(
                     |_| FsError::os("open the directory", &self.descent.path_of(&name))(errno),
@@ -169,18 +173,18 @@ impl<'a> Removal<'a> {
         Ok(())
     }
 
-    /// Removes at once what is not a directory.
+    /// Lists the current directory. Removes anything but directories at once.
     fn list(&mut self) -> Result<(), FsError> {
         let here = self.descent.here();
         let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
         let mut view =
-            View::of(here).map_err(|errno| FsError::os("look at", &self.descent.path())(errno))?;
+            View::of(here).map_err(|errno| FsError::os("stat", &self.descent.path())(errno))?;
         let mut waiting = Vec::new();
         let outcome = self.listing.read(here, |name, listed| {
             if self.cancel.is_requested() {
                 return ControlFlow::Break(Halt::Abandoned);
             }
-            // It has come since the tree was looked through.
+            // The entry is newer than the precheck of the tree.
             if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Change) {
                 return ControlFlow::Break(Halt::Denied);
             }
@@ -241,13 +245,14 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// It was filled or exchanged since it was looked at: whatever has the name now goes the same way.
+    /// The directory was refilled or replaced meanwhile; whatever has the name now is removed as
+    /// well.
     fn retry(&mut self, name: OsString, errno: Errno) -> Result<(), FsError> {
         self.retries += 1;
         if self.retries > MAX_RETRIES {
             return Err(FsError::os("remove", &self.descent.path_of(&name))(errno));
         }
-        let level = self.levels.last_mut().expect("what is left has a level above");
+        let level = self.levels.last_mut().expect("every directory but the root has a level above");
         level.waiting.push(name);
         self.waiting += 1;
         Ok(())

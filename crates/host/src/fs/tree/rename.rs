@@ -1,4 +1,4 @@
-//! A name moves. What it stands for is neither opened nor followed.
+//! Renames a file. It is neither opened nor followed.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -16,15 +16,15 @@ use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Parent, Symlinks};
 use crate::fs::write::write_lock::WriteLock;
 
-/// Whether what is at the destination may go.
+/// Whether an existing destination may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replace {
     Yes,
     No,
 }
 
-/// `symlinks` is about the directories of both paths: a symlink that is the last component is moved, or replaced,
-/// itself.
+/// Renames `source` to `destination`. `symlinks` applies to the directories of both paths. A
+/// symlink that is the last component is moved, or replaced, itself.
 pub fn rename(
     source: &Path,
     destination: &Path,
@@ -35,7 +35,7 @@ pub fn rename(
     let to = resolve::parent(destination, symlinks, RequiredAccess::Change)?;
     expect_movable(source, &from, destination, &to)?;
     expect_directory_if_named(&from, source, destination)?;
-    // A conditional write that has looked at one of the names is to find the same when it writes.
+    // A conditional write that has checked one of the names must find the same file when it writes.
     let _names = WriteLock::names([(&from, source), (&to, destination)])?;
     let (old, new) = (from.directory.as_fd(), to.directory.as_fd());
     match replace {
@@ -45,7 +45,7 @@ pub fn rename(
     .map_err(|errno| explain(source, destination, errno))
 }
 
-/// As by rename(2): a name with a slash at the end is that of a directory.
+/// As in rename(2), a trailing slash requires a directory.
 fn expect_directory_if_named(
     from: &Parent,
     source: &Path,
@@ -59,8 +59,9 @@ fn expect_directory_if_named(
     resolve::expect_kind(source, &stat, FileKind::Directory, "a directory")
 }
 
-/// A directory takes along what is in it. A rule stays where it is: so nothing that has less access than the rest may be moved
-/// away from its rule, nor anything to where a rule forbids it.
+/// A directory moves with its content, but a rule stays at its path. So a path with less access
+/// than the rest must not be moved away from its rule, and no file may be moved to a path where a
+/// rule forbids it.
 fn expect_movable(
     source: &Path,
     from: &Parent,
@@ -72,7 +73,7 @@ fn expect_movable(
         CheckedTree::of(from.directory.as_fd(), &from.name, RequiredAccess::Change, source)?,
         CheckedTree::of(to.directory.as_fd(), &to.name, RequiredAccess::Change, destination)?,
     ];
-    // The directories may be elsewhere since they were found.
+    // The directories may have been moved since they were opened.
     for (site, path) in sites.iter().zip([source, destination]) {
         if !confinement.has(&site.place, site.required) {
             return Err(FsError::denied(path, site.required));
@@ -81,7 +82,7 @@ fn expect_movable(
     precheck::expect(from.directory.as_fd(), &from.name, &sites, source, &CancelFlag::never())
 }
 
-/// Fails with `EEXIST` if the new name is taken.
+/// Fails with `EEXIST` if the new name exists.
 pub(in crate::fs) fn without_replacing(
     old: BorrowedFd<'_>,
     old_name: &OsStr,
@@ -92,7 +93,8 @@ pub(in crate::fs) fn without_replacing(
     if !matches!(renamed, Err(Errno::INVAL | Errno::NOSYS)) {
         return renamed;
     }
-    // Some file systems lack the flag. A second link cannot replace anything either, but directories have none.
+    // Some file systems lack the flag. A hard link cannot replace anything either, but directories
+    // cannot have one.
     let stat = rustix::fs::statat(old, old_name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         return renamed;
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_goes_only_if_it_may() {
+    fn an_existing_file_is_replaced_only_on_request() {
         let (_root, root) = root();
         let (one, two) = (root.join("one"), root.join("two"));
         std::fs::write(&one, "1").unwrap();
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_is_moved_and_replaced_itself() {
+    fn a_symlink_is_moved_or_replaced_but_not_followed() {
         let (_root, root) = root();
         let (link, file) = (root.join("link"), root.join("file"));
         std::fs::write(&file, "x").unwrap();
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_slash_at_its_end_is_for_directories() {
+    fn a_trailing_slash_requires_a_directory() {
         let (_root, root) = root();
         std::fs::write(root.join("file"), "").unwrap();
         std::fs::create_dir(root.join("directory")).unwrap();
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_moved_is_explained() {
+    fn errors_explain_an_impossible_move() {
         let (_root, root) = root();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
         let below = rename(&root.join("a"), &root.join("a/b/c"), Replace::No, Symlinks::Follow);

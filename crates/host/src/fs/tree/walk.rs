@@ -1,7 +1,7 @@
-//! What is below a directory, level by level, within bounds.
+//! Walks a directory tree breadth first, within limits.
 //!
-//! Directories that wait for their turn are not held open, there may be thousands: each is opened by its way down from the
-//! root, on which no symlink is followed unless that was asked for.
+//! There may be thousands of directories left to read, so they are not held open: each is opened by
+//! its path from the root, on which no symlink is followed unless requested.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
@@ -21,10 +21,10 @@ use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Identity, Symlinks};
 use crate::fs::read::listing::{Listing, followed_type, own_type};
 
-/// What an entry costs in an answer beside its path.
+/// The cost of an entry in a response, besides its path.
 const ENTRY_BYTES: usize = 48;
 
-/// What a path costs in an answer: it is told as a URI, where most bytes are not themselves but `%XX`.
+/// Returns the cost of a path in a response: it is sent as a URI, where most bytes become `%XX`.
 pub(in crate::fs) fn cost(path: &Path) -> usize {
     let literal = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
     let bytes = path.as_os_str().as_bytes();
@@ -36,24 +36,24 @@ const MAX_ERRORS: usize = 1_000;
 
 #[derive(Debug, Clone)]
 pub struct WalkOptions {
-    /// With 0, the entries of the root. With 1, also those of its sub-directories.
+    /// 0 lists the entries of the root, 1 also those of its subdirectories.
     pub max_depth: usize,
-    /// Directories that are read, the root among them.
+    /// Directories that are read, including the root.
     pub max_directories: usize,
     pub max_entries: usize,
-    /// Of the answer, estimated: the length of each path as a URI and 48 more.
+    /// Of the response, estimated as the length of each path as a URI plus 48 bytes.
     pub max_bytes: usize,
     pub follow_directory_symlinks: bool,
-    /// Directories whose name starts with a dot are listed and not entered.
+    /// Directories whose name starts with a dot are listed but not entered.
     pub prune_hidden_directories: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     pub entries: Vec<TreeEntry>,
-    /// What could not be looked into.
+    /// Paths that could not be read.
     pub errors: Vec<TreeError>,
-    /// There may be more: a bound was reached.
+    /// A limit was reached; there may be more entries.
     pub truncated: bool,
 }
 
@@ -75,11 +75,13 @@ pub struct TreeError {
     pub message: String,
 }
 
-/// Directories and files below `path`, which is not listed itself, breadth first and sorted by name in each directory.
+/// Returns directories and files below `path`, excluding `path` itself, breadth first and sorted by
+/// name within each directory.
 ///
-/// Symlinks are left out. With `follow_directory_symlinks` those that lead to a directory are listed as one and entered, but each
-/// directory only once. There is nothing below a regular file.
-/// Where a directory has more names than there is room for, which of them are listed is up to the file system.
+/// Symlinks are left out. With `follow_directory_symlinks`, those that lead to a directory are
+/// listed as directories and entered, but each directory only once. For a regular file the result
+/// is empty. If a directory has more names than the limits allow, the file system determines which
+/// are listed.
 pub fn walk(path: &Path, options: &WalkOptions, cancel: &CancelFlag) -> Result<Tree, FsError> {
     let Some(root) = open_root(path)? else { return Ok(Tree::default()) };
     let mut walk = Walk {
@@ -110,13 +112,13 @@ struct Walk<'a> {
     cancel: &'a CancelFlag,
     tree: Tree,
     bytes: usize,
-    /// Places in `tree.entries` of the directories that are still to be read.
+    /// Indexes into `tree.entries` of directories that remain to be read.
     waiting: Vec<usize>,
-    /// Kept only where symlinks are followed: nothing else leads back.
+    /// Used only if symlinks are followed: without them there are no cycles.
     entered: HashSet<Identity>,
 }
 
-/// Memory that one directory after the other uses.
+/// Buffers that are reused for each directory.
 struct Scratch {
     listing: Listing,
     names: Names,
@@ -182,7 +184,7 @@ impl Walk<'_> {
                 }
                 Ok(_) => {}
                 Err(errno) => {
-                    let error = FsError::os("look at", &path)(errno);
+                    let error = FsError::os("stat", &path)(errno);
                     return self.error(path, &error);
                 }
             }
@@ -200,7 +202,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads no more names than may be listed, and one to know that there are more.
+    /// Reads at most as many names as may be listed, and one more to detect that there are more.
     fn collect(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -217,11 +219,11 @@ impl Walk<'_> {
             let follow = self.options.follow_directory_symlinks;
             let found = match find(directory, name, listed, follow) {
                 Ok(Some(found)) => found,
-                // Left out, or gone since it was read.
+                // Left out, or removed since it was listed.
                 Ok(None) | Err(Errno::NOENT) => return ControlFlow::Continue(()),
                 Err(errno) => {
                     let path = path.join(os_str(name));
-                    let error = FsError::os("look at", &path)(errno);
+                    let error = FsError::os("stat", &path)(errno);
                     return self.error(path, &error);
                 }
             };
@@ -267,13 +269,13 @@ impl Walk<'_> {
     }
 }
 
-/// `None` if it is a regular file.
+/// `None` if the path is a regular file.
 fn open_root(path: &Path) -> Result<Option<OwnedFd>, FsError> {
     match resolve::directory(path, Symlinks::Follow) {
         Err(FsError::Os { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
-            // Or something on the way to it is none, which is found now.
+            // `ENOTDIR` may also be about a parent; then this fails.
             let node = resolve::node(path, Symlinks::Follow, RequiredAccess::Read)?;
-            let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", path))?;
+            let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", path))?;
             resolve::expect_kind(path, &stat, FileKind::Regular, "a directory or a regular file")?;
             Ok(None)
         }
@@ -281,7 +283,7 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, FsError> {
     }
 }
 
-/// `None` for what a walk leaves out.
+/// `None` for files that a walk leaves out.
 fn find(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -299,7 +301,7 @@ fn find(
     })
 }
 
-/// The names of one directory in one piece of memory, which the next one uses again.
+/// The names of one directory, in one buffer that is reused for the next.
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! From what became of each name to what is told.
+//! Turns the fate of each name into reported changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -9,28 +9,28 @@ use super::{Change, ChangeKind};
 pub(super) struct Name {
     pub(super) before: Before,
     pub(super) now: Now,
-    /// The looks that had begun when that was learned.
+    /// The number of scans that had begun when this was recorded.
     pub(super) looks: u64,
 }
 
-/// What the name was when the window began.
+/// The state of the name when the window began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
     Present,
     Absent,
-    /// A rename replaces silently, and a listing does not know either.
+    /// A rename replaces silently, and a listing does not show it either.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Now {
     Gone,
-    /// What was there before.
+    /// The same file as before.
     Same {
         modified: bool,
     },
     New,
-    /// What had the name `from` before.
+    /// The file that had the name `from` before.
     Moved {
         from: PathBuf,
         modified: bool,
@@ -50,7 +50,8 @@ pub(super) fn differences(mut names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
     for (path, Name { before, now, .. }) in names {
         let (kind, from) = match now {
             Now::Gone if before == Before::Absent || left.contains(&path) => continue,
-            // Also of a name that was there for a moment, if a rename put it there: it may have replaced something.
+            // Also for a name that existed only briefly, if a rename created it: the rename may
+            // have replaced a file.
             Now::Gone => (ChangeKind::Removed, None),
             Now::Same { modified: false } => continue,
             Now::Same { modified: true } => (ChangeKind::Modified, None),
@@ -71,8 +72,9 @@ pub(super) fn differences(mut names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
     changes
 }
 
-/// What happened in a directory before it was moved out of the watch had events, that it went along had none. And until
-/// the kernel's watch of a moved directory is dropped, events in it come under its old name.
+/// Drops changes below directories that are gone. Changes in a directory before it was moved out of
+/// the watch had events, but the move of its content had none. And until the kernel's watch on a
+/// moved directory is removed, events in it arrive under its old name.
 fn forget_below_gone(names: &mut BTreeMap<PathBuf, Name>) {
     let mut gone: Option<PathBuf> = None;
     names.retain(|path, name| {

@@ -1,8 +1,8 @@
-//! Which descriptor stands for which path: bookkeeping without I/O.
+//! Maps watch descriptors to paths: bookkeeping without I/O.
 //!
-//! The kernel has one descriptor for each directory, whatever its names. A directory has several names if it is mounted in
-//! several places, or was moved and the event that says so is still to be read. A name has several descriptors while
-//! events of an older one are still to be read.
+//! The kernel has one descriptor per directory, however many names it has. A directory has several
+//! names if it is mounted in several places, or if it was moved and the event of the move is still
+//! unread. A name has several descriptors while events of an older one are still unread.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     names: HashMap<i32, Vec<PathBuf>>,
-    /// Paths are ordered by component, so what is below a path follows it directly.
+    /// Paths are ordered by component, so everything below a path follows it directly.
     by_name: BTreeMap<PathBuf, Named>,
 }
 
 #[derive(Debug, Default)]
 struct Named {
     descriptors: Vec<i32>,
-    /// Events were lost since the name was last looked at, so it may be another's by now.
+    /// Events were lost since the name was last checked, so it may belong to another directory by
+    /// now.
     doubtful: bool,
 }
 
@@ -28,7 +29,7 @@ impl Directories {
         self.by_name.entry(name.to_owned()).or_default().descriptors.push(descriptor);
     }
 
-    /// Whether the name stands for that directory; then it is no longer in doubt.
+    /// Whether the name belongs to that directory; if so, it is no longer doubtful.
     pub(super) fn confirm(&mut self, descriptor: i32, name: &Path) -> bool {
         let named = self.by_name.get_mut(name);
         let Some(named) = named.filter(|named| named.descriptors.contains(&descriptor)) else {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_path_is_what_has_it_as_a_directory() {
+    fn only_paths_under_a_directory_are_below_it() {
         let mut directories = directories(&[(1, "/a"), (2, "/a/b/c"), (3, "/ab")]);
         assert_eq!(directories.at_and_below(Path::new("/a")), ["/a", "/a/b/c"].map(PathBuf::from));
         assert_eq!(directories.doubtful_at_and_below(Path::new("/")), [""; 0].map(PathBuf::from));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_ends_with_its_last_name() {
+    fn a_descriptor_is_removed_with_its_last_name() {
         let mut directories = directories(&[(1, "/a"), (1, "/b")]);
         assert_eq!(directories.remove_name(Path::new("/a")), [0; 0]);
         assert_eq!(directories.names(1), [Path::new("/b")]);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_ends_with_its_last_descriptor() {
+    fn a_name_is_removed_with_its_last_descriptor() {
         let mut directories = directories(&[(1, "/a"), (2, "/a"), (2, "/b")]);
         assert_eq!(directories.remove_descriptor(1), [""; 0].map(PathBuf::from));
         assert_eq!(directories.remove_descriptor(1), [""; 0].map(PathBuf::from));

@@ -1,4 +1,5 @@
-//! The kernel's queue: what is asked of inotify, and the loop that reads it. Knows descriptors, and no paths.
+//! The kernel's event queue: inotify calls, and the loop that reads it. Knows descriptors, but no
+//! paths.
 
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
@@ -12,7 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::fs::FsError;
 use crate::fs::path::procfs;
 
-/// Much more than the longest event, which has a name of 255 bytes.
+/// Much more than the longest event, whose name has 255 bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -29,7 +30,8 @@ impl Inotify {
         Ok(Self { queue: queue.map_err(failed)?, stop: stop.map_err(failed)? })
     }
 
-    /// Watches an open directory, by whatever path it was found. A directory that is watched keeps its descriptor.
+    /// Watches an open directory, whatever path led to it. A directory that is already watched
+    /// keeps its descriptor.
     pub(super) fn watch(&self, path: &Path, directory: BorrowedFd<'_>) -> Result<i32, FsError> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
@@ -44,13 +46,14 @@ impl Inotify {
             .map_err(|errno| explain("watch", path, errno))
     }
 
-    /// Nothing more is queued for this descriptor but `IGNORED`. Earlier events are still to be read.
+    /// After this, only `IGNORED` is queued for the descriptor. Earlier events are still to be
+    /// read.
     pub(super) fn unwatch(&self, descriptor: i32) {
-        // The kernel has done so already if the directory was removed.
+        // Fails if the directory was removed: the kernel has already removed the watch.
         let _ = inotify::remove_watch(&self.queue, descriptor);
     }
 
-    /// Blocks, and hands over each event as it comes, until `stop` is called.
+    /// Blocks, and passes on each event, until `stop` is called.
     pub(super) fn read(&self, mut handle: impl FnMut(&Event<'_>)) -> Result<(), Errno> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let mut reader = Reader::new(&self.queue, &mut buffer);
@@ -67,11 +70,11 @@ impl Inotify {
     }
 
     pub(super) fn stop(&self) {
-        // Full means that it was stopped before.
+        // A full counter means that it was already stopped.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 
-    /// Breaks when it is stopped.
+    /// Breaks once it is stopped.
     fn wait(&self) -> Result<ControlFlow<()>, Errno> {
         let [queue, stop] = [&self.queue, &self.stop].map(|fd| PollFd::new(fd, PollFlags::IN));
         let mut polled = [queue, stop];
@@ -97,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_named() {
+    fn errors_name_the_limit() {
         let path = Path::new("/p");
         let watches = explain("watch", path, Errno::NOSPC);
         assert!(matches!(watches, FsError::NoWatches { .. }));
@@ -108,10 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_stopped_returns() {
+    fn a_stopped_reader_returns() {
         let inotify = Inotify::new().unwrap();
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| inotify.read(|event| panic!("nothing happens: {event:?}")));
+            let reader =
+                scope.spawn(|| inotify.read(|event| panic!("unexpected event: {event:?}")));
             inotify.stop();
             inotify.stop();
             assert_eq!(reader.join().unwrap(), Ok(()));

@@ -1,12 +1,14 @@
-//! Changes below a path, told as they happen.
+//! Reports changes below a path as they happen.
 //!
-//! A [`Watcher`] is one kernel queue; the watches of a connection share it, since a user has few of them. Each [`Watch`]
-//! collects what concerns it and gives it out in batches. Nothing is polled, and memory is bounded: whoever takes his
-//! changes too slowly is told to look for himself (`rescan`).
+//! A [`Watcher`] is one kernel queue; the watches of a connection share it, because a user has few
+//! of them. Each [`Watch`] collects the changes that concern it and returns them in batches.
+//! Nothing is polled, and memory is bounded: a slow receiver gets `rescan` instead of changes, and
+//! must look itself.
 //!
-//! What the kernel does not tell, nobody learns: changes of a network file system made elsewhere, changes of a file through
-//! a hard link in another directory, a directory *above* the watched path that is moved, and, until nobody has it open any more,
-//! that a watched directory was removed.
+//! Some changes are not reported by the kernel and so never noticed: changes of a network file
+//! system made on another machine, changes of a file through a hard link in another directory,
+//! moves of a directory *above* the watched path, and the removal of a watched directory while
+//! another process has it open.
 
 mod difference;
 mod directories;
@@ -34,23 +36,24 @@ use super::FsError;
 use super::confinement::{self, RequiredAccess};
 use crate::fs::path::resolve;
 
-/// How long after a first change further ones are waited for.
+/// How long to collect further changes after the first one.
 const WINDOW: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchDepth {
-    /// A directory and what is directly in it, or one file.
+    /// A directory and its direct entries, or one file.
     Single,
-    /// Everything below, also in directories made later. Symlinks are not followed.
+    /// Everything below, including directories created later. Symlinks are not followed.
     Tree,
 }
 
-/// What is different from before. Not a history: `Renamed` from a to b and from b to a in one batch is an exchange.
+/// The differences from before, not a history: `Renamed` from a to b and from b to a in one batch
+/// is an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     /// By path.
     pub changes: Vec<Change>,
-    /// Changes were lost: anything below the watched path may be different.
+    /// Changes were lost: anything below the watched path may have changed.
     pub rescan: bool,
 }
 
@@ -58,18 +61,18 @@ pub struct Changes {
 pub struct Change {
     pub path: PathBuf,
     pub kind: ChangeKind,
-    /// The former name of what was renamed.
+    /// The former name of a renamed file.
     pub from: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// There is something new of this name. If it was renamed into place, it may have replaced something.
+    /// A new file of this name. If it was renamed into place, it may have replaced another one.
     Created,
-    /// Content or metadata, or it was replaced by another.
+    /// Content or metadata changed, or the file was replaced.
     Modified,
     Removed,
-    /// Both names are below the watch. A second change tells if it was modified as well.
+    /// Both names are below the watch. A modification is reported as a second change.
     Renamed,
 }
 
@@ -78,26 +81,26 @@ pub struct Watcher {
     shared: Arc<Shared>,
 }
 
-/// Work of a watch, which may block.
+/// Work of a watch that may block.
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// One watched path. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     target: Arc<WatchTarget>,
-    /// Weak: the kernel queue ends with the [`Watcher`], whoever still holds watches.
+    /// Weak: the kernel queue ends with the [`Watcher`], even if watches still exist.
     shared: Weak<Shared>,
     threads: Threads,
-    /// Kept here, and not in the future, so that dropping the future loses nothing.
+    /// Kept here instead of in the future, so that dropping the future loses nothing.
     progress: Progress,
 }
 
-/// Where the jobs of one watch are done.
+/// Runs the jobs of one watch.
 struct Threads {
     run: Box<dyn Fn(Job) + Send + Sync>,
 }
 
-/// How far the batch that comes next has got.
+/// The progress of the next batch.
 #[derive(Debug)]
 enum Progress {
     Waiting,
@@ -108,16 +111,17 @@ enum Progress {
 #[derive(Debug)]
 struct Shared {
     inotify: Arc<Inotify>,
-    /// Held while the kernel is asked to watch a directory, so on dead storage perhaps for long.
+    /// Locked while the kernel sets a watch on a directory, which may take long on unresponsive
+    /// storage.
     table: Mutex<WatchTable>,
     closing: AtomicBool,
 }
 
 impl Watcher {
-    /// Starts a thread, so this is not for one that is confined.
+    /// Opens the queue. Starts a thread, so it fails on a confined thread.
     pub fn new() -> Result<Self, FsError> {
         if confinement::is_confined() {
-            let why = "cannot be opened by a thread that is kept to a sandbox";
+            let why = "cannot be opened on a thread that is confined to a sandbox";
             return Err(FsError::Unsuitable { path: PathBuf::from("inotify"), why });
         }
         let inotify = Arc::new(Inotify::new()?);
@@ -132,13 +136,15 @@ impl Watcher {
         })
     }
 
-    /// Blocks: a tree is listed. Changes made after this has returned are told.
+    /// Watches a path. Blocks while a tree is listed. Changes made after it returns are reported.
     ///
-    /// The watch is for the path: what is there may be removed, made again and replaced by another. While it is gone, and perhaps
-    /// directories above it, the nearest that exists tells when it is back.
+    /// The watch is on the path: the file there may be removed, recreated and replaced. While it is
+    /// missing, perhaps with directories above it, the nearest existing directory is watched for
+    /// its return.
     ///
-    /// On a thread that is kept to a policy, the watch is too: what may not be read is not told. `threads` runs its later jobs on
-    /// such a thread, or drops them; the owner of the watch is then told to look for himself.
+    /// On a confined thread the watch is confined too: changes of unreadable paths are not
+    /// reported. `threads` runs its later jobs on such a thread. It may drop a job; the watch then
+    /// reports `rescan`.
     pub fn watch(
         &self,
         path: &Path,
@@ -163,11 +169,12 @@ impl Watcher {
             threads: Threads { run: Box::new(threads) },
             progress: Progress::Waiting,
         };
-        // A tree may have been watched in part before the limit was reached; dropping the watch undoes that.
+        // A tree may have been watched in part before the limit was reached; dropping the watch
+        // undoes that.
         self.shared.cover(&watch.target).map(|()| watch)
     }
 
-    /// Ends all watches. One that is being set looks no further.
+    /// Ends all watches. Watches that are being set up stop early.
     pub fn close(&self) {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.inotify.stop();
@@ -181,13 +188,14 @@ impl Drop for Watcher {
 }
 
 impl Watch {
-    /// The path that is watched, without symlinks.
+    /// Returns the watched path, without symlinks.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.target.root
     }
 
-    /// Waits until there is something to take, and takes nothing. `None` once the watcher is closed. Cancel-safe.
+    /// Waits until there are changes to take, and takes none. `None` once the watcher is closed.
+    /// Cancel-safe.
     pub async fn changed(&mut self) -> Option<()> {
         match self.progress {
             Progress::Waiting => self.target.wait().await,
@@ -195,7 +203,8 @@ impl Watch {
         }
     }
 
-    /// What has changed, collected for 50 ms after the first change. `None` once the watcher is closed. Cancel-safe.
+    /// Returns the changes, collected for 50 ms after the first one. `None` once the watcher is
+    /// closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Changes> {
         loop {
             match &mut self.progress {
@@ -225,7 +234,7 @@ impl Watch {
         }
     }
 
-    /// The job answers when it is done. `None` if the watcher is gone.
+    /// Starts a scan; the receiver fires when it is done. `None` if the watcher no longer exists.
     fn settle(&self) -> Option<oneshot::Receiver<()>> {
         let (report, done) = oneshot::channel();
         let shared = self.shared.upgrade()?;
@@ -242,38 +251,38 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.target.close();
         let Some(shared) = self.shared.upgrade() else { return };
-        // If it is dropped, the job of the next watch that ends does this one's work as well.
+        // If this job is dropped, the job of the next watch that ends does its work as well.
         (self.threads.run)(Box::new(move || shared.release_closed()));
     }
 }
 
 impl Shared {
-    /// Until the watcher is closed.
+    /// Runs until the watcher is closed.
     fn read_events(&self) {
         let read = self.inotify.read(|event| {
             let (descriptor, flags) = (event.wd(), event.events());
             self.table().handle(descriptor, flags, event.cookie(), event.file_name());
         });
         if let Err(error) = read {
-            tracing::error!(%error, "files are no longer watched");
+            tracing::error!(%error, "the inotify queue failed; files are no longer watched");
         }
         self.closing.store(true, Ordering::Relaxed);
         let mut table = self.table();
         table.routes.close();
-        // Here, because it takes long if much is watched, and the queue may be closed by any thread.
+        // Done here because it takes long if much is watched, and any thread may close the queue.
         table.forget(Path::new("/"));
     }
 
     fn add(&self, target: &Arc<WatchTarget>) {
         self.table().routes.add(Arc::clone(target));
-        // The thread that reads the queue may have closed all others already.
+        // The reader thread may already have closed all other targets.
         if self.closing.load(Ordering::Relaxed) {
             target.close();
         }
     }
 
     fn table(&self) -> MutexGuard<'_, WatchTable> {
-        self.table.lock().expect("no code panics while it holds the table of watches")
+        self.table.lock().expect("no code panics while it holds the watch table")
     }
 }
 

@@ -1,5 +1,5 @@
-//! From an event to the targets that it concerns, and from a directory to whether any target wants it
-//! watched. Runs on the thread that empties the kernel's queue, so nothing here waits.
+//! Finds the targets that an event concerns, and whether any target needs a directory watched. Runs
+//! on the thread that empties the kernel's queue, so nothing here waits.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,7 +11,8 @@ use super::window::{FsEvent, RootState};
 
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// By the directory of the target. Paths are ordered by component, so what is below a path follows it directly.
+    /// By the directory of the target. Paths are ordered by component, so everything below a path
+    /// follows it directly.
     by_directory: BTreeMap<PathBuf, Vec<Route>>,
 }
 
@@ -21,14 +22,14 @@ struct Route {
     awaited: Awaited,
 }
 
-/// Where a directory that is missing is waited for.
+/// The place where a missing directory is awaited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// It is not missing.
+    /// The directory is not missing.
     Nowhere,
-    /// It is being looked for, so each directory above it may be needed.
+    /// The directory is being searched, so each directory above it may be needed.
     Anywhere,
-    /// This one above it will tell when it, or the way to it, is back.
+    /// This directory above it will have an event when the missing one, or the path to it, returns.
     At(PathBuf),
 }
 
@@ -60,7 +61,7 @@ impl Routes {
         }
     }
 
-    /// Whether any target wants to hear of this directory.
+    /// Whether any target needs events of this directory.
     pub(super) fn wants(&self, directory: &Path) -> bool {
         let in_tree = |route: &Route| route.target.scope == Scope::Tree;
         self.by_directory.contains_key(directory)
@@ -85,13 +86,13 @@ impl Routes {
         }
     }
 
-    /// The file or directory at this path has gone or come, and with it the directories of the targets at
-    /// and below it.
+    /// The file or directory at this path was removed or created, which affects the directories of
+    /// the targets at and below it.
     pub(super) fn root_moved(&self, path: &Path) {
         self.at_and_below(path).for_each(|route| route.target.look_again(RootState::Stale));
     }
 
-    /// Events in this directory, and below it, were lost.
+    /// Events in this directory and below it were lost.
     pub(super) fn events_lost(&self, directory: &Path) {
         for (distance, Route { target, .. }) in self.at_and_above(directory) {
             if distance == 0 || target.scope == Scope::Tree {
@@ -108,7 +109,7 @@ impl Routes {
         self.by_directory.values().flatten()
     }
 
-    /// With how far above the path the directory of each is.
+    /// Yields each route with the distance of its directory above the path.
     fn at_and_above<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = (usize, &'a Route)> {
         path.ancestors().enumerate().flat_map(|(distance, above)| {
             self.by_directory.get(above).into_iter().flatten().map(move |route| (distance, route))
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scope_hears_its_own() {
+    fn each_scope_receives_its_events() {
         let mut routes = Routes::default();
         let file = watched(&mut routes, "/d/file", Scope::File);
         let directory = watched(&mut routes, "/d", Scope::Directory);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_takes_the_roots_in_it_along() {
+    fn a_moved_directory_moves_the_roots_in_it() {
         let mut routes = Routes::default();
         let below = watched(&mut routes, "/d/e/f", Scope::File);
         let beside = watched(&mut routes, "/dd", Scope::Tree);
@@ -188,9 +189,9 @@ mod tests {
         assert_eq!(beside.take(), None);
     }
 
-    /// The target of a file is at its own directory, so only what is done to that one moves it.
+    /// The target of a file is at the file's directory, so only changes of that directory move it.
     #[test]
-    fn a_file_has_no_roots_in_it() {
+    fn a_file_moves_no_roots() {
         let mut routes = Routes::default();
         let file = watched(&mut routes, "/d/file", Scope::File);
         happens(&routes, FsEventKind::Removed, "/d/file", false);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_concern_those_who_would_have_heard_them() {
+    fn lost_events_concern_the_targets_that_cover_them() {
         let mut routes = Routes::default();
         let roots = [
             ("/", Scope::Tree, RootState::Incomplete),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_stays_watched_while_another_target_wants_it() {
+    fn a_directory_stays_watched_while_another_target_needs_it() {
         let mut routes = Routes::default();
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab"];
         let trees = [(); 2].map(|()| watched(&mut routes, "/a", Scope::Tree));
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_wants_a_place_to_wait() {
+    fn an_awaited_directory_needs_its_ancestors_watched() {
         let mut routes = Routes::default();
         let paths = ["/", "/a", "/a/b", "/a/b/c"];
         let target = watched(&mut routes, "/a/b", Scope::Directory);
@@ -253,6 +254,6 @@ mod tests {
         target.close();
         routes.remove_closed();
         routes.set_awaited(&target, &Awaited::Anywhere);
-        assert_eq!(wanted(&routes, &paths), [""; 0], "it is not waited for any more");
+        assert_eq!(wanted(&routes, &paths), [""; 0], "it is no longer awaited");
     }
 }

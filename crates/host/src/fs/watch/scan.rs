@@ -1,5 +1,5 @@
-//! The work of a watch on the disk: it adds the directories of its tree, lists those that have only just been noticed, and
-//! waits for a directory that is gone. Blocks, on a thread that the watch's owner has chosen.
+//! Scans the disk for a watch: adds the directories of its tree, lists new directories, and finds
+//! where a missing directory can be awaited. Blocks, on a thread that the watch's owner has chosen.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -21,10 +21,10 @@ use crate::fs::read::listing::{Listing, own_type};
 use crate::fs::{FileKind, FsError};
 
 impl Shared {
-    /// Looks at what the events of one watch leave open.
+    /// Resolves what the events of one watch leave open.
     pub(super) fn settle(&self, target: &Arc<WatchTarget>) {
         let Some(pending_scan) = target.take_pending_scan() else { return };
-        // Told after the look: what happened until then may have had no event.
+        // Loss is reported after the scan: changes until then may have had no event.
         let lost = pending_scan.root != RootState::Watched;
         let mut settled = Settled { lost, ..Settled::default() };
         if pending_scan.root != RootState::Watched {
@@ -43,7 +43,7 @@ impl Shared {
         target.settle(settled);
     }
 
-    /// Gives up what was watched only for watches that were dropped.
+    /// Removes kernel watches that only dropped watches needed.
     pub(super) fn release_closed(&self) {
         let released = self.table().routes.remove_closed();
         for target in released {
@@ -51,7 +51,7 @@ impl Shared {
                 Scope::File | Scope::Directory => Vec::new(),
                 Scope::Tree => self.table().watched_at_and_below(&target.directory),
             };
-            // The directory itself, and those above where it was perhaps waited for.
+            // The directory itself, and its ancestors, where it may have been awaited.
             unneeded.extend(target.directory.ancestors().map(Path::to_owned));
             for directory in unneeded {
                 if self.closing.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Watches what a target covers. Directories below that cannot be watched are left out.
+    /// Watches everything that a target covers. Subdirectories that cannot be watched are left out.
     pub(super) fn cover(&self, target: &WatchTarget) -> Result<(), FsError> {
         match target.scope {
             Scope::File | Scope::Directory => {
@@ -85,7 +85,7 @@ impl Shared {
         for above in directory.ancestors().skip(1) {
             self.table().forget_unwanted(above);
         }
-        // Also where it cannot be watched.
+        // Checked even if the directory cannot be watched.
         let looked = open_to_pass(directory).and_then(|_| match target.scope {
             Scope::File => resolve::own_node(&target.root, RequiredAccess::Pass).map(drop),
             Scope::Directory | Scope::Tree => Ok(()),
@@ -111,10 +111,12 @@ impl Shared {
         matches!(stood, Ok(Some(_)))
     }
 
-    /// Watches a directory and all below it, and then calls `found` with each. What is put into a directory before it is
-    /// watched is so found by listing it, and what comes later has an event. Symlinks are found and not followed.
+    /// Watches a directory and everything below it, then calls `found` with each path. A file that
+    /// is created before its directory is watched is found by listing; a later one has an event.
+    /// Symlinks are reported but not followed.
     ///
-    /// Fails if `top` cannot be watched, or no more can be. Others below that cannot are left out.
+    /// Fails if `top` cannot be watched, or a limit is reached. Other directories that cannot be
+    /// watched are left out.
     fn cover_tree(&self, top: &Path, mut found: impl FnMut(PathBuf)) -> Result<(), FsError> {
         let mut listing = Listing::new();
         let mut waiting = Vec::new();
@@ -154,10 +156,10 @@ impl Shared {
         listed.map(drop).map_err(FsError::os("list", path))
     }
 
-    /// Watches the directory that has this path, and returns it. `None` if no target wants that.
+    /// Watches the directory at this path and returns it. `None` if no target needs it.
     ///
-    /// The kernel is given the open directory, so no symlink can lead it elsewhere. If the path still leads to the same
-    /// directory after that, another that takes its place later has an event.
+    /// The kernel is given the open directory, so no symlink can redirect the watch. If the path
+    /// still leads to the same directory afterwards, a later replacement has an event.
     fn watch_directory(
         &self,
         path: &Path,
@@ -168,13 +170,13 @@ impl Shared {
         };
         let mut directory = open(path)?;
         loop {
-            // One lock for each directory: others that watch, or end, wait for no tree.
+            // Locked once per directory, so that other watches do not wait for a whole tree.
             if !self.table().add(path, directory.as_fd())? {
                 return Ok(None);
             }
             let now = open(path).inspect_err(|error| {
                 if !is_shortage(error) {
-                    // Other watches may stand on this name: they look for it again.
+                    // Other watches may depend on this name: they must look for it again.
                     self.table().replace(path);
                 }
             })?;
@@ -186,10 +188,11 @@ impl Shared {
     }
 }
 
-/// Stands at the directory or, if it is not there, at the nearest above it that is. Returns where.
+/// Settles on the directory or, if it is missing, on its nearest existing ancestor. Returns that
+/// directory.
 ///
-/// From the first where it can stand it goes down again: a name that is still missing after the directory above it is watched
-/// will be told when it comes.
+/// From the first directory that can be watched it descends again: a name that is still missing
+/// after its parent is watched will have an event when it is created.
 fn reach<'a>(directory: &'a Path, mut stand_at: impl FnMut(&'a Path) -> bool) -> Option<&'a Path> {
     let way: Vec<&Path> = directory.ancestors().collect();
     let mut level = 0;
@@ -211,24 +214,24 @@ impl Settled {
         }
     }
 
-    /// A path that is gone was told; one that may not be read cannot be. Only a path that should have been
-    /// watched is missing.
+    /// Records a failure. A missing path was reported, and an unreadable one cannot be. Only a path
+    /// that should be watched but is not counts as lost.
     fn note_failure(&mut self, looked: Result<(), FsError>) {
         if let Err(error) = looked
             && is_shortage(&error)
         {
-            tracing::warn!(%error, "directories of a tree are not watched");
+            tracing::warn!(%error, "some directories of a tree are not watched");
             self.lost = true;
         }
     }
 }
 
-/// Nothing is known then of what was looked at: it is neither gone nor closed to us.
+/// Whether the failure reveals nothing about the path: it is neither missing nor inaccessible.
 fn is_shortage(error: &FsError) -> bool {
     matches!(error, FsError::NoWatches { .. }) || error.is_out_of_resources()
 }
 
-/// A directory that need not be listed.
+/// Opens a directory that need not be listed.
 fn open_to_pass(path: &Path) -> Result<OwnedFd, FsError> {
     let node = resolve::node(path, Symlinks::Refuse, RequiredAccess::Pass)?;
     let stat = rustix::fs::fstat(&node).map_err(FsError::os("watch", path))?;
@@ -240,9 +243,10 @@ fn open_to_pass(path: &Path) -> Result<OwnedFd, FsError> {
 mod tests {
     use super::*;
 
-    /// Where it stands in the end, if the rest of the way is made as soon as it stands somewhere.
+    /// Returns where `reach` settles if the rest of the path is created as soon as it settles
+    /// anywhere.
     #[test]
-    fn a_way_that_is_made_meanwhile_is_gone_down() {
+    fn a_path_created_meanwhile_is_descended() {
         let mut places = Vec::new();
         let mut is_made = false;
         let reached = reach(Path::new("/a/b/c"), |at| {

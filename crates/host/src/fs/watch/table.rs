@@ -1,4 +1,5 @@
-//! Which directories the kernel watches, and for which targets. Here an event of the kernel becomes an [`FsEvent`].
+//! The directories that the kernel watches, and for which targets. Turns an event of the kernel
+//! into an [`FsEvent`].
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::BorrowedFd;
@@ -26,7 +27,7 @@ impl WatchTable {
         Self { inotify, directories: Directories::default(), routes: Routes::default() }
     }
 
-    /// Watches an open directory by this name. Returns whether any target wants that.
+    /// Watches an open directory under this name. Returns whether any target needs it.
     pub(super) fn add(&mut self, name: &Path, directory: BorrowedFd<'_>) -> Result<bool, FsError> {
         if !self.routes.wants(name) {
             return Ok(false);
@@ -36,13 +37,14 @@ impl WatchTable {
             return Ok(true);
         }
         if self.directories.contains(name) {
-            // Another directory had this name, and its own last events will find it without one.
+            // Another directory had this name; its remaining events will find it without a name.
             self.replace(name);
         }
         let others = self.directories.names(descriptor);
         if !others.is_empty() {
-            // The directory was moved here, or is mounted in several places. Events that are queued, as that it was moved,
-            // are about its other names only, and end with the old descriptor. Both names share the new one.
+            // The directory was moved here, or is mounted in several places. Queued events, such as
+            // the one of the move, concern its other names only, and end with the old descriptor.
+            // Both names share the new one.
             self.inotify.unwatch(descriptor);
             descriptor = self.inotify.watch(name, directory)?;
             for other in others {
@@ -54,14 +56,15 @@ impl WatchTable {
         Ok(true)
     }
 
-    /// The path no longer stands for the directory that it did, nor does any below it.
+    /// The path, and any path below it, no longer stands for its directory.
     pub(super) fn forget(&mut self, path: &Path) {
         for name in self.directories.at_and_below(path) {
             self.forget_name(&name);
         }
     }
 
-    /// After events were lost: all that is watched was looked at again, so what is still in doubt is elsewhere.
+    /// Called after lost events, when all watched directories were checked again. Names that are
+    /// still doubtful have moved.
     pub(super) fn forget_doubtful(&mut self, path: &Path) {
         for name in self.directories.doubtful_at_and_below(path) {
             self.forget_name(&name);
@@ -90,7 +93,7 @@ impl WatchTable {
             return self.routes.all_events_lost();
         }
         if flags.contains(ReadFlags::IGNORED) {
-            // Names that have another descriptor by now live on.
+            // Names with a newer descriptor stay.
             let ended = self.directories.remove_descriptor(descriptor);
             return ended.iter().for_each(|name| self.lose(name));
         }
@@ -112,21 +115,23 @@ impl WatchTable {
     fn happened(&mut self, path: &Path, flags: ReadFlags, cookie: u32) {
         let Some(kind) = kind(flags, cookie) else { return };
         let event = FsEvent { path, kind, directory: flags.contains(ReadFlags::ISDIR) };
-        // Before any target is told: a look at the path comes after it has lost its old meaning.
+        // Done before any target is notified: a target that scans the path must find its old
+        // meaning gone.
         if event.directory && matches!(kind, FsEventKind::Removed | FsEventKind::MovedFrom { .. }) {
             self.forget(path);
         }
         self.routes.deliver(event);
     }
 
-    /// A directory is gone from its name. The directory above tells trees of it: before a move, after a removal.
+    /// A directory no longer has its name. Its parent notifies trees: before a move, after a
+    /// removal.
     pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);
     }
 
-    /// A directory that still had its name says that it is gone, and nothing above tells trees of it: it was a mount, or
-    /// is one of several of the same directory.
+    /// A directory that still had its name reports that it is gone, and no parent notifies trees of
+    /// it: it was a mount point, or one of several mounts of the same directory.
     fn lose(&mut self, name: &Path) {
         self.replace(name);
         self.routes.events_lost(name);
@@ -162,7 +167,7 @@ mod tests {
     use crate::fs::watch::target::{Scope, WatchTarget};
     use crate::fs::watch::window::RootState;
 
-    /// A table whose queue is not read: each test says what the kernel would.
+    /// A table whose queue is not read: each test supplies the kernel's events.
     fn table() -> WatchTable {
         WatchTable::new(Arc::new(Inotify::new().unwrap()))
     }
@@ -173,7 +178,7 @@ mod tests {
         target
     }
 
-    /// A directory, under names that a test gives to it.
+    /// A directory, under names chosen by a test.
     struct Directory {
         node: OwnedFd,
         _keep: TempDir,
@@ -191,7 +196,7 @@ mod tests {
             self.descriptor(table)
         }
 
-        /// The kernel answers with the one it has.
+        /// For a watched directory, the kernel returns the existing descriptor.
         fn descriptor(&self, table: &WatchTable) -> i32 {
             table.inotify.watch(Path::new("it"), self.node.as_fd()).unwrap()
         }
@@ -215,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_and_reading_is_not_told() {
+    fn opening_and_reading_is_not_reported() {
         let (mut table, directory) = (table(), Directory::new());
         let target = watched(&mut table, "/d", Scope::Tree);
         let descriptor = directory.add_to(&mut table, "/d");
@@ -226,9 +231,9 @@ mod tests {
         assert_eq!(told(&target), [(ChangeKind::Modified, PathBuf::from("/d"))]);
     }
 
-    /// The one above has told of both, and its news may be older.
+    /// The parent has reported both; its reports may be older.
     #[test]
-    fn events_of_a_moved_directory_say_nothing_about_its_name() {
+    fn self_events_of_a_moved_directory_change_no_names() {
         let (mut table, above, directory) = (table(), Directory::new(), Directory::new());
         let tree = watched(&mut table, "/t", Scope::Tree);
         let inner = watched(&mut table, "/t/d", Scope::Directory);
@@ -245,9 +250,9 @@ mod tests {
         assert!(!tree.has_pending_scan() && !inner.has_pending_scan());
     }
 
-    /// Nothing above it tells, so it does: a root, or a mount below one.
+    /// No parent reports it, so the directory does: a root, or a mount point below one.
     #[test]
-    fn a_directory_that_says_it_is_gone_is_looked_for() {
+    fn a_directory_that_reports_its_removal_is_searched() {
         for (gone, above) in [
             (ReadFlags::MOVE_SELF, RootState::Incomplete),
             (ReadFlags::DELETE_SELF, RootState::Watched),
@@ -268,9 +273,9 @@ mod tests {
         }
     }
 
-    /// It was moved, and the queue still says so of its old name.
+    /// It was moved, and the queue still has events under its old name.
     #[test]
-    fn queued_events_of_a_moved_directory_are_not_about_its_new_name() {
+    fn queued_events_of_a_moved_directory_keep_its_old_name() {
         let (mut table, directory) = (table(), Directory::new());
         let old = watched(&mut table, "/old", Scope::Directory);
         let first = directory.add_to(&mut table, "/old");
@@ -288,18 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_mounted_twice_is_told_under_both_names() {
+    fn changes_in_a_directory_mounted_twice_have_both_names() {
         let (mut table, directory) = (table(), Directory::new());
         let one = watched(&mut table, "/one", Scope::Directory);
         let first = directory.add_to(&mut table, "/one");
         let other = watched(&mut table, "/other", Scope::Directory);
         let second = directory.add_to(&mut table, "/other");
-        assert_eq!(root_state(&one), RootState::Incomplete, "there was a moment without a watch");
+        assert_eq!(root_state(&one), RootState::Incomplete, "the directory was briefly unwatched");
         table.handle(first, ReadFlags::IGNORED, 0, None);
         create(&mut table, second, c"file");
         assert_eq!(told(&one), created("/one/file"));
         assert_eq!(told(&other), created("/other/file"));
-        // The next scan finds it watched.
+        // The next scan finds it already watched.
         assert_eq!(directory.add_to(&mut table, "/one"), second);
         assert!(!one.has_pending_scan() && !other.has_pending_scan());
         other.close();
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_events_of_an_ended_watch_reach_no_later_one() {
+    fn queued_events_of_an_ended_watch_reach_no_later_watch() {
         let (mut table, directory) = (table(), Directory::new());
         let ended = watched(&mut table, "/d", Scope::Directory);
         let first = directory.add_to(&mut table, "/d");
@@ -327,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_another_directory_has_is_looked_at_by_those_who_watch_it() {
+    fn a_reused_name_is_scanned_by_its_watches() {
         let (mut table, before, after) = (table(), Directory::new(), Directory::new());
         let tree = watched(&mut table, "/d", Scope::Tree);
         let first = before.add_to(&mut table, "/d");
@@ -340,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn after_an_overflow_a_name_counts_if_it_is_found_again() {
+    fn after_an_overflow_only_confirmed_names_stay() {
         let (mut table, kept, moved) = (table(), Directory::new(), Directory::new());
         let tree = watched(&mut table, "/t", Scope::Tree);
         let kept_descriptor = kept.add_to(&mut table, "/t");
         let moved_descriptor = moved.add_to(&mut table, "/t/moved");
         table.handle(-1, ReadFlags::QUEUE_OVERFLOW, 0, None);
         assert_eq!(root_state(&tree), RootState::Incomplete);
-        create(&mut table, moved_descriptor, c"until it is looked at");
+        create(&mut table, moved_descriptor, c"until it is scanned");
         assert_eq!(told(&tree).len(), 1);
         kept.add_to(&mut table, "/t");
         table.forget_doubtful(Path::new("/t"));
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_wanted_is_not_watched() {
+    fn a_directory_without_targets_is_not_watched() {
         let (mut table, directory) = (table(), Directory::new());
         assert!(!table.add(Path::new("/d"), directory.node.as_fd()).unwrap());
         assert!(!table.directories.contains(Path::new("/d")));

@@ -1,4 +1,4 @@
-//! One watch: what it covers, and the window where its changes wait for its owner.
+//! One watch: the paths that it covers, and the window that holds its changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -13,22 +13,22 @@ use crate::sandbox::{Access, Policy};
 pub(super) struct WatchTarget {
     pub(super) root: PathBuf,
     pub(super) scope: Scope,
-    /// The directory that is watched in the first place: the root, or its parent.
+    /// The directory that must be watched: the root, or its parent.
     pub(super) directory: PathBuf,
-    /// Of the watch's owner, who does not hear of what the policy hides.
+    /// The policy of the watch's owner, who must not learn of paths that it hides.
     policy: Option<Policy>,
     /// `None` once it is closed.
     window: Mutex<Option<ChangeWindow>>,
     news: Notify,
 }
 
-/// The scope of a watch, seen from its root.
+/// The scope of a watch, relative to its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The root, which is not a directory. Its parent is watched: a watch on the file itself would follow the inode, and
-    /// miss the next file of that name.
+    /// The root, which is not a directory. Its parent is watched: a watch on the file itself would
+    /// follow the inode and miss the next file of that name.
     File,
-    /// The root and what is directly in it.
+    /// The root and its direct entries.
     Directory,
     /// The root and everything below it.
     Tree,
@@ -51,7 +51,7 @@ impl WatchTarget {
         }
     }
 
-    /// The disk is to be looked at before anything is taken.
+    /// Requires a scan of the disk before changes are taken.
     pub(super) fn look_again(&self, root: RootState) {
         self.change(|window| window.expect_root(root));
     }
@@ -65,7 +65,7 @@ impl WatchTarget {
         self.window().is_none()
     }
 
-    /// Waits until there is something to take. `None` if there never will be.
+    /// Waits until there are changes to take. `None` if there never will be.
     pub(super) async fn wait(&self) -> Option<()> {
         while self.window().as_ref()?.is_empty() {
             self.news.notified().await;
@@ -73,12 +73,12 @@ impl WatchTarget {
         Some(())
     }
 
-    /// Whether the disk has to be looked at before anything is taken.
+    /// Whether the disk must be scanned before changes are taken.
     pub(super) fn has_pending_scan(&self) -> bool {
         self.window().as_ref().is_some_and(ChangeWindow::has_pending_scan)
     }
 
-    /// A look at the disk begins.
+    /// Begins a scan of the disk.
     pub(super) fn take_pending_scan(&self) -> Option<PendingScan> {
         self.window().as_mut()?.take_pending_scan()
     }
@@ -90,7 +90,7 @@ impl WatchTarget {
         }
     }
 
-    /// The look could not be done.
+    /// Records that the scan could not be done.
     pub(super) fn give_up_pending_scan(&self) {
         drop(self.take_pending_scan());
         self.settle(Settled { lost: true, ..Settled::default() });

@@ -1,8 +1,10 @@
-//! What became different below one watch since its changes were last taken: bookkeeping without I/O or clock.
+//! The differences below one watch since its changes were last taken: bookkeeping without I/O or
+//! clock.
 //!
-//! The result is a difference between then and now, not a history. A file that was written ten times was modified once; one
-//! that came and went within the window is not mentioned; one that was removed and made again was modified; a file that was
-//! made under a temporary name and renamed was created under the name it has now.
+//! The result is a difference, not a history. A file that was written ten times was modified once.
+//! One that was created and removed within the window is not mentioned. One that was removed and
+//! recreated was modified. A file that was created under a temporary name and renamed was created
+//! under its current name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,16 +13,16 @@ use std::path::{Path, PathBuf};
 use super::difference::{Before, Name, Now, differences};
 use super::{Changes, WatchDepth};
 
-/// Beyond either bound the list is dropped, and the watch's owner is told to look for himself.
+/// Beyond either limit the list is dropped, and the watch reports `rescan`.
 pub(super) const MAX_PATHS: usize = 4096;
 const MAX_PATH_BYTES: usize = 512 << 10;
 
-/// One event of the kernel. That a file was opened, read or closed is none.
+/// One event of the kernel. Opening, reading and closing a file are not events.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FsEvent<'a> {
     pub(super) path: &'a Path,
     pub(super) kind: FsEventKind,
-    /// Whether the path is that of a directory.
+    /// Whether the path is a directory.
     pub(super) directory: bool,
 }
 
@@ -34,39 +36,39 @@ pub(super) enum FsEventKind {
 }
 
 impl FsEvent<'_> {
-    /// Whether watched directories at and below the path are no longer what they were.
+    /// Whether watched directories at and below the path may have changed identity.
     pub(super) fn moves_roots(&self) -> bool {
         self.directory && !matches!(self.kind, FsEventKind::Modified)
     }
 }
 
-/// What has to be looked at on the disk before the window can be taken.
+/// The scans needed before the window can be taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingScan {
-    /// Directories: what was put in them before the kernel watched them had no event.
+    /// Directories: entries created before the kernel watched them had no event.
     pub(super) arrived: BTreeSet<PathBuf>,
     /// Directories: the kernel watches of a moved one are replaced, which leaves a gap.
     pub(super) moved: BTreeSet<PathBuf>,
     pub(super) root: RootState,
 }
 
-/// What the kernel watch of the root needs.
+/// The state of the kernel watch of the root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RootState {
     #[default]
     Watched,
-    /// To be completed: events were lost, and some directories may lack a watch.
+    /// Must be completed: events were lost, and some directories may lack a watch.
     Incomplete,
-    /// To be replaced: it belongs to a directory that is elsewhere now, or nowhere.
+    /// Must be replaced: it belongs to a directory that was moved or removed.
     Stale,
 }
 
-/// What was found there.
+/// The results of a scan.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     /// The directories that arrived, and everything in them.
     pub(super) listed: Vec<PathBuf>,
-    /// If it was looked for.
+    /// Set if the scan looked for the root.
     pub(super) root_is_there: Option<bool>,
     pub(super) lost: bool,
 }
@@ -74,22 +76,22 @@ pub(super) struct Settled {
 #[derive(Debug)]
 pub(super) struct ChangeWindow {
     root: PathBuf,
-    /// As far as has been told.
+    /// As last reported.
     root_is_there: bool,
     depth: WatchDepth,
     names: BTreeMap<PathBuf, Name>,
     path_bytes: usize,
-    /// The first half of a rename; the kernel sends the second half next, if there is one.
+    /// The first half of a rename; if there is a second half, the kernel sends it next.
     moving: Option<Moving>,
-    /// Directories that were moved away. Their content went along, and had no event.
+    /// Directories that were moved away. Their content moved with them, without events.
     departed: BTreeSet<PathBuf>,
     pending_scan: PendingScan,
     rescan: bool,
     /// The list was dropped, and stays empty until the window is taken.
     overflowed: bool,
-    /// How many looks at the disk have begun.
+    /// The number of scans that have begun.
     looks: u64,
-    /// The state of the root that the last of them was given.
+    /// The root state that the last scan was given.
     scanned_root: RootState,
 }
 
@@ -142,12 +144,12 @@ impl ChangeWindow {
         }
     }
 
-    /// The root has to be looked at.
+    /// Requires a scan of the root.
     pub(super) fn expect_root(&mut self, root: RootState) {
         self.pending_scan.root = self.pending_scan.root.max(root);
     }
 
-    /// A look at the disk begins.
+    /// Begins a scan of the disk.
     pub(super) fn take_pending_scan(&mut self) -> Option<PendingScan> {
         let pending_scan = std::mem::take(&mut self.pending_scan);
         (pending_scan != PendingScan::default()).then(|| {
@@ -157,14 +159,15 @@ impl ChangeWindow {
         })
     }
 
-    /// What was found counts, unless an event that came after the look had begun says otherwise. If that event was the
-    /// older of the two nevertheless, the one that brought what was found is still to come, and leads to another look.
+    /// Applies the results of a scan, unless an event that came after the scan began contradicts
+    /// them. If that event is nevertheless the older of the two, the event of the scanned state is
+    /// still to come, and leads to another scan.
     pub(super) fn settle(&mut self, settled: Settled) {
         self.rescan |= settled.lost;
         for path in settled.listed {
             match self.names.get_mut(&path) {
                 None => self.put(&path, Before::Unknown, Now::New),
-                // Its creation had no event, a later change of it had.
+                // Its creation had no event, but a later change did.
                 Some(name) if matches!(name.now, Now::Same { .. }) => {
                     (name.before, name.now) = (Before::Unknown, Now::New);
                 }
@@ -195,10 +198,10 @@ impl ChangeWindow {
         }
     }
 
-    /// `None` if, all in all, nothing is different.
+    /// Takes the changes. `None` if there is no difference.
     pub(super) fn take(&mut self) -> Option<Changes> {
         let departed = std::mem::take(&mut self.departed);
-        // That something else has the name does not tell what was below it.
+        // That another file has the name does not tell what was below it.
         let is_replaced =
             |path| self.names.get(path).is_some_and(|name: &Name| name.now != Now::Gone);
         let rescan = std::mem::take(&mut self.rescan) || departed.iter().any(is_replaced);
@@ -217,7 +220,7 @@ impl ChangeWindow {
         match self.names.get_mut(path).map(|name| &mut name.now) {
             None => self.put(path, Before::Present, Now::Same { modified: true }),
             Some(Now::Same { modified } | Now::Moved { modified, .. }) => *modified = true,
-            // One that is gone may still be open and written to.
+            // A removed file may still be open and written to.
             Some(Now::New | Now::Gone) => {}
         }
     }
@@ -258,7 +261,7 @@ impl ChangeWindow {
         }
     }
 
-    /// What happened to names in a directory that was renamed since happened to the names they have now.
+    /// Moves the changes of names in a renamed directory to their current names.
     fn carry_along(&mut self, from: &Path, to: &Path) {
         let below = (Bound::Excluded(from), Bound::Unbounded);
         let carried: Vec<PathBuf> = self

@@ -1,4 +1,5 @@
-//! A name that is about to be written, and what it stands for: nobody else in this process writes it meanwhile.
+//! Claims a name for writing, with the file behind it: no other writer in this process touches them
+//! meanwhile.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -27,7 +28,7 @@ pub(in crate::fs) struct Existing {
 }
 
 impl Claim {
-    /// Waits for other writers. `None` if the name stood for something else after the wait.
+    /// Waits for other writers. `None` if the name led to another file after the wait.
     pub(in crate::fs) fn take(path: &Path, parent: &Parent) -> Result<Option<Self>, FsError> {
         let place = WriteLock::name(parent, path)?;
         let Some(seen) = look(path, parent)? else {
@@ -40,7 +41,7 @@ impl Claim {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(FsError::os("open", path)(errno)),
         };
-        let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", path))?;
+        let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", path))?;
         if Identity::from(&seen) != Identity::from(&stat) {
             return Ok(None);
         }
@@ -48,7 +49,7 @@ impl Claim {
         Ok(Some(Self { existing, _place: place, _content: Some(content) }))
     }
 
-    /// The regular file that is to be written, or nothing if it is to be created.
+    /// Returns the regular file to overwrite, or `None` if it must be created.
     pub(in crate::fs) fn admit(
         &self,
         path: &Path,
@@ -71,7 +72,7 @@ impl Claim {
         Ok(Some(existing))
     }
 
-    /// Whether nobody, not even another program, has changed anything since.
+    /// Whether the file is unchanged, even by other programs.
     pub(in crate::fs) fn still_holds(&self, path: &Path, parent: &Parent) -> Result<bool, FsError> {
         let facts = |stat: &Stat| {
             (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
@@ -81,7 +82,7 @@ impl Claim {
     }
 }
 
-/// Again, a bounded number of times, while somebody else's changes get in the way.
+/// Retries, a bounded number of times, while concurrent changes interfere.
 pub(in crate::fs) fn persist<T>(
     path: &Path,
     mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
@@ -92,7 +93,7 @@ pub(in crate::fs) fn persist<T>(
             return Ok(done);
         }
     }
-    let is = "stands for something else each time it is looked at".to_owned();
+    let is = "keeps being replaced by another program".to_owned();
     Err(FsError::Conflict { path: path.to_owned(), is })
 }
 
@@ -100,6 +101,6 @@ fn look(path: &Path, parent: &Parent) -> Result<Option<Stat>, FsError> {
     match rustix::fs::statat(&parent.directory, &parent.name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(FsError::os("look at", path)(errno)),
+        Err(errno) => Err(FsError::os("stat", path)(errno)),
     }
 }

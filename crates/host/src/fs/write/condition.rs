@@ -1,5 +1,5 @@
-//! Compare and swap: what must be true of a file for a write to go ahead, and how such a write makes sure that the file no
-//! longer looks like before.
+//! Compare and swap: the condition for a write, and the change of the modification time that makes
+//! such a write visible to later conditions.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -10,18 +10,18 @@ use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use crate::fs::error::FsError;
 use crate::fs::read::metadata::{modified_at_ms, size};
 
-/// Nothing by default. Between writers of this process the comparison and the write are one step. Another program that
-/// writes in between is not noticed, nor is anybody who overwrites without a condition, in the millisecond that was looked
-/// at and without a change of size.
+/// Empty by default. Among writers of this process the comparison and the write are one step. Not
+/// noticed are another program that writes in between, and any unconditional overwrite of equal
+/// size within the same millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Condition {
     pub modified_at_ms: Option<i64>,
     pub size: Option<u64>,
-    /// There is nothing of this name, not even a symlink that leads nowhere.
+    /// The name must not exist, not even as a dangling symlink.
     pub create_new: bool,
 }
 
-/// What the file looks like after a write; the next condition can be made of it.
+/// The state of the file after a write; the next condition can be built from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     pub modified_at_ms: i64,
@@ -60,30 +60,34 @@ impl Condition {
     }
 }
 
-/// How far a time that a write without a condition sets may be ahead of the clock.
+/// How far an unconditional write may set a time ahead of the clock.
 const MAX_AHEAD_MS: i64 = 100;
-/// A file whose time is ahead of the clock by more than this was dated into the future: its time does not come again soon.
+/// A time further ahead of the clock than this was set into the future on purpose. It will not
+/// recur soon.
 const FUTURE_MS: i64 = 10_000;
-/// How often the clock is asked for another time, a millisecond apart. Most kernels have one every 1 to 10 ms.
+/// How often to wait for a new clock time, one millisecond each. Most kernels tick every 1 to 10
+/// ms.
 const MAX_WAITS: usize = 30;
-/// What file systems keep of a time: a millisecond or better, whole seconds, even seconds.
+/// Resolutions of file system times: a millisecond or better, whole seconds, even seconds.
 const GRANULARITIES_MS: [i64; 3] = [1, 1_000, 2_000];
 
-/// How the new content came to where it is.
+/// How the new content was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum Arrival {
-    /// In a file that nobody has seen before.
+    /// Into a new file that no other program has seen.
     Unseen,
-    /// Over the old content, where others could see a part of it.
+    /// Over the old content, so other programs could see a part of it.
     Overwritten,
 }
 
-/// Called with a written file in the place of `old`, under the lock. Kernels stamp files by a clock that ticks every few
-/// milliseconds: two writes within a tick, of the same size, would be one to a later condition.
+/// Makes the modification time distinct from earlier ones. Called under the lock, with a written
+/// file in the place of `old`. Kernels take timestamps from a clock that ticks every few
+/// milliseconds, so to a later condition two writes of equal size within a tick would look the
+/// same.
 ///
-/// Who writes under a condition takes part in this, and may wait for it: the file gets a time that is later than the one
-/// before, and than any that was seen while the write was under way. So nobody has looked at half of the content and has the
-/// time of the whole. Other writes do not wait, and hardly ever leave the clock.
+/// Conditional writers take part in this and may wait: the file gets a time later than the one
+/// before, and later than any seen during the write. So no reader that saw partial content has the
+/// time of the complete content. Other writes do not wait, and hardly ever depart from the clock.
 pub(in crate::fs) fn distinguish(
     path: &Path,
     file: impl AsFd,
@@ -92,7 +96,7 @@ pub(in crate::fs) fn distinguish(
     condition: &Condition,
 ) -> Result<Written, FsError> {
     let file = file.as_fd();
-    let look = || rustix::fs::fstat(file).map_err(FsError::os("look at", path));
+    let look = || rustix::fs::fstat(file).map_err(FsError::os("stat", path));
     let stat = look()?;
     let now = modified_at_ms(&stat);
     match (old.map(modified_at_ms), arrival) {
@@ -106,17 +110,18 @@ pub(in crate::fs) fn distinguish(
     Ok(Written::from(&look()?))
 }
 
-/// Without waiting. Whoever writes again and again does not get ahead of the clock for ever.
+/// Does not wait. Repeated writes do not drift away from the clock without limit.
 fn step_past(file: BorrowedFd<'_>, old: i64, now: i64) {
     let next = old.saturating_add(1);
     if now <= old && next <= clock_ms().saturating_add(MAX_AHEAD_MS) {
-        // Only the owner may set a time, and not on every file system. The content is written all the same.
+        // Only the owner may set a time, and some file systems cannot. The write succeeds
+        // regardless.
         let _ = rustix::fs::futimens(file, &modified_at(next));
     }
 }
 
-/// To a time that is none of those `seen`, and comes after them. Where that cannot be had the content is written all the
-/// same.
+/// Moves to a time later than all in `seen`. If that is not possible, the write succeeds
+/// regardless.
 fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     let is_later = seen.iter().all(|seen| *seen < now);
     if is_later || wait_for_the_clock(file, seen) {
@@ -131,9 +136,9 @@ fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     }
 }
 
-/// Whether the clock has reached a time that serves. It is the one that the file system goes by, and to set its time is
-/// allowed to everybody who may write the file.
-#[expect(clippy::disallowed_methods, reason = "nothing tells that a clock has ticked")]
+/// Waits for a suitable clock time; returns whether it came. Uses the clock of the file system,
+/// which everyone with write access may apply.
+#[expect(clippy::disallowed_methods, reason = "a clock tick raises no event")]
 fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
     for _ in 0..MAX_WAITS {
         if rustix::fs::futimens(file, &NOW).is_err() {
@@ -148,18 +153,18 @@ fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
     false
 }
 
-/// Both times: the kernel takes one alone for a wish of the owner.
+/// Sets both times: setting only one requires ownership of the file.
 const NOW: Timestamps = Timestamps {
     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
     last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
 };
 
-/// The last of those that forbid the time `new`.
+/// Returns the latest time in `seen` that conflicts with the time `new`.
 fn last_repeatable(seen: &[i64], new: i64) -> Option<i64> {
     seen.iter().copied().filter(|seen| is_repeatable(*seen, new)).max()
 }
 
-/// Whether the new time is one that the file may have had before, or may get again.
+/// Whether the file may have had the new time before, or may get it again.
 fn is_repeatable(old: i64, new: i64) -> bool {
     (0..FUTURE_MS).contains(&old.saturating_sub(new))
 }
@@ -180,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fact_is_named() {
+    fn each_mismatch_is_named() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "12345").unwrap();
@@ -210,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn a_time_never_comes_twice() {
+    fn a_time_never_recurs() {
         assert!(!is_repeatable(100, 101));
         assert!(is_repeatable(100, 100));
         assert!(is_repeatable(107, 101), "the old time is ahead of the clock");
-        assert!(!is_repeatable(4_000_000_000_000, 101), "somebody dated it into the future");
+        assert!(!is_repeatable(4_000_000_000_000, 101), "its time was set into the future");
         assert!(!is_repeatable(i64::MAX, i64::MIN));
     }
 
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_a_condition_stays_near_the_clock() {
+    fn an_unconditional_write_stays_near_the_clock() {
         let none = Condition::default();
         let time = |old: &Stat, arrival| {
             // As if written in the same tick.
@@ -243,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn a_write_under_a_condition_has_a_time_of_its_own() {
+    fn a_conditional_write_has_a_distinct_time() {
         let condition = Condition { size: Some(0), ..Condition::default() };
         for arrival in [Arrival::Unseen, Arrival::Overwritten] {
-            // The clock is there, will be there in a moment, or takes too long to get there.
+            // The clock is there already, is there shortly, or takes too long.
             for ahead in [-50_000, -50, 0, 5, 5_000] {
                 let time = clock_ms() + ahead;
                 let (_, old) = dated(time);
-                // Written a while ago, which does not matter.
+                // Written a while ago, which makes no difference.
                 let (file, _) = dated(time - 20_000);
                 let written =
                     distinguish(Path::new("file"), &file, Some(&old), arrival, &condition).unwrap();

@@ -1,4 +1,4 @@
-//! The content of one file, written as a whole or in blocks.
+//! Writes the content of one file, as a whole or in blocks.
 
 pub(super) mod claim;
 pub(super) mod condition;

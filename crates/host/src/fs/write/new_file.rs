@@ -1,5 +1,5 @@
-//! A file that is written in blocks and takes its name when it is complete. Until then the name stands for what it stood
-//! for before.
+//! A file that is written in blocks and takes its name once it is complete. Until then the name
+//! keeps its old file.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ use crate::fs::write::write_file::write_all_at;
 #[derive(Debug, Clone, Default)]
 pub struct NewFileOptions {
     pub symlinks: Symlinks,
-    /// Permission bits. When left out those of the file that is replaced.
+    /// Permission bits. Default: those of the replaced file.
     pub mode: Option<u32>,
-    /// Looked at when the file is created, to refuse early, and again when it takes its name.
+    /// Checked when the file is created, to fail early, and again when it takes its name.
     pub condition: Condition,
-    /// What is written is kept when this is dropped, and is found again by the next file of the same name and key:
-    /// letters, digits, `-` and `_`, at most 64. How much there is, [`NewFile::written`] tells; that it has no holes is up
-    /// to the caller, who writes in order.
+    /// Keeps the written data when this is dropped; the next file of the same name and key
+    /// continues it. A key has at most 64 letters, digits, `-` and `_`. [`NewFile::written`]
+    /// returns the size of the data. The caller must write in order, so that the data has no holes.
     pub resume_key: Option<String>,
 }
 
-/// Dropped without a commit, it leaves nothing behind, unless it can be resumed.
+/// If dropped without a commit, it leaves nothing behind, unless it can be resumed.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -43,7 +43,7 @@ pub struct NewFile {
     mode: Option<Mode>,
     condition: Condition,
     written: AtomicU64,
-    /// The first write that failed. A file with a part missing must not take its name.
+    /// The first write that failed. An incomplete file must not take its name.
     failed: OnceLock<Errno>,
 }
 
@@ -51,23 +51,24 @@ const MAX_KEY_BYTES: usize = 64;
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl NewFile {
-    /// In the directory where the file will be. With [`Symlinks::Follow`] a symlink stays and what it leads to is replaced.
+    /// Creates the file in its final directory. With [`Symlinks::Follow`] a symlink stays and its
+    /// target is replaced.
     pub fn create(path: &Path, options: NewFileOptions) -> Result<Self, FsError> {
         let NewFileOptions { symlinks, mode, condition, resume_key } = options;
         let mode = mode.map(|mode| permission_bits(path, mode)).transpose()?;
         let (parent, replaces) = claim::persist(path, || find(path, symlinks, &condition))?;
-        // Nobody is to read what is being written who may not read the result.
+        // A user who may not read the result must not read it while it is being written.
         let initial = if replaces || mode.is_some() { PRIVATE } else { Mode::from_raw_mode(0o666) };
         let staged_file = match resume_key {
             None => StagedFile::create(path, parent, initial)?,
             Some(key) => StagedFile::resume(path, parent, expect_key(path, &key)?, initial)?,
         };
         if initial == PRIVATE {
-            // A staged file that is resumed may be older than the file that it replaces.
+            // A resumed staged file may be older than the file that it replaces.
             rustix::fs::fchmod(staged_file.file(), initial)
                 .map_err(FsError::os("set the permissions of", path))?;
         }
-        let stat = rustix::fs::fstat(staged_file.file()).map_err(FsError::os("look at", path))?;
+        let stat = rustix::fs::fstat(staged_file.file()).map_err(FsError::os("stat", path))?;
         Ok(Self {
             path: path.to_owned(),
             staged_file,
@@ -79,13 +80,14 @@ impl NewFile {
         })
     }
 
-    /// Up to where something was written, by an earlier attempt too.
+    /// Returns the end of the written data, including that of earlier attempts.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Blocks may come in any order and from several threads. What is left out between them reads as zeros.
+    /// Writes a block. Blocks may come in any order and from several threads. Gaps between them
+    /// read as zeros.
     pub fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
         self.write_all(offset, bytes).map_err(|errno| {
             let first = *self.failed.get_or_init(|| errno);
@@ -93,17 +95,17 @@ impl NewFile {
         })
     }
 
-    /// The file takes its name. Its size is what was written. If it cannot, it is removed; with a key it is kept, and can be
-    /// committed another time.
+    /// Gives the file its name and returns its state. On failure the file is removed; with a key it
+    /// is kept, and can be committed later.
     ///
-    /// It can only where its path leads now. A directory that is moved while this runs takes the file along, as it would a moment
-    /// later.
+    /// The file takes its name only if its path still leads there. If a directory is moved during
+    /// the call, the file moves with it, as it would a moment later.
     pub fn commit(self) -> Result<Written, FsError> {
         self.expect_same_place()?;
         self.commit_where_it_began()
     }
 
-    /// The same for a file that was begun just now.
+    /// Like [`Self::commit`], for a file that was created just now.
     pub(in crate::fs) fn commit_where_it_began(mut self) -> Result<Written, FsError> {
         if let Some(errno) = self.failed.get() {
             return Err(FsError::os("write", &self.path)(*errno));
@@ -140,7 +142,7 @@ impl NewFile {
         let found = claim::persist(path, || destination::find(path, self.symlinks, last));
         let is_same = match &found {
             Ok(now) => {
-                is_same(self.staged_file.parent(), now).map_err(FsError::os("look at", path))?
+                is_same(self.staged_file.parent(), now).map_err(FsError::os("stat", path))?
             }
             Err(error) if error.is_not_found() => false,
             Err(_) => return found.map(drop),
@@ -148,11 +150,11 @@ impl NewFile {
         if is_same {
             return Ok(());
         }
-        let is = "leads elsewhere than when it was begun".to_owned();
+        let is = "leads to another place than when the write began".to_owned();
         Err(FsError::Conflict { path: path.clone(), is })
     }
 
-    /// `None` if somebody changed the name meanwhile.
+    /// `None` if the name was changed meanwhile.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
         expect_change(path, self.staged_file.parent())?;
@@ -165,7 +167,7 @@ impl NewFile {
         let (file, old) = (self.staged_file.file(), old.map(|old| &old.stat));
         let written = distinguish(path, file, old, Arrival::Unseen, &self.condition)?;
         rustix::fs::fsync(self.staged_file.file()).map_err(FsError::os("write", path))?;
-        // The sync may have taken long enough for other programs.
+        // The sync may have left other programs enough time for a change.
         if !self.condition.is_none() && !claim.still_holds(path, self.staged_file.parent())? {
             return Ok(None);
         }
@@ -187,7 +189,7 @@ fn is_same(begun: &Parent, now: &Parent) -> Result<bool, Errno> {
     Ok(directories.0 == directories.1 && begun.name == now.name)
 }
 
-/// Where the file will be, and whether there is one now.
+/// Finds where the file will be, and whether it exists.
 fn find(
     path: &Path,
     symlinks: Symlinks,
@@ -206,7 +208,7 @@ fn find(
     Ok(Some((parent, replaces)))
 }
 
-/// Asked again at the end: the directory may be elsewhere by then.
+/// Checked again at the end: the directory may have been moved by then.
 fn expect_change(path: &Path, parent: &Parent) -> Result<(), FsError> {
     confinement::expect(parent.directory.as_fd(), &parent.name, RequiredAccess::Change, path)
 }
@@ -216,6 +218,6 @@ fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {
     if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(allowed) {
         return Ok(key);
     }
-    let why = "cannot be resumed by a key that is not 1 to 64 letters, digits, - and _";
+    let why = "cannot be resumed: the key must be 1 to 64 letters, digits, - or _";
     Err(FsError::Unsuitable { path: path.to_owned(), why })
 }

@@ -1,7 +1,7 @@
-//! Who may do what with a file that replaces another: the same as before, and never more.
+//! Access rights of a file that replaces another: the same as before, and never more.
 //!
-//! Owner, group, permission bits and access lists are taken over. Other extended attributes, capabilities among them, are
-//! not.
+//! Owner, group, permission bits and access lists are inherited. Other extended attributes,
+//! including capabilities, are not.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
@@ -13,17 +13,18 @@ use crate::fs::error::FsError;
 use crate::fs::path::procfs;
 
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// The most that Linux allows for any attribute.
+/// The limit of Linux for any attribute.
 const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 
-/// Permission in the directory is enough to replace a file; yet one that this process may not write is to stay.
+/// Write permission for the directory is enough to replace a file. But a file that this process may
+/// not write must not be replaced.
 pub(in crate::fs) fn expect_writable(path: &Path, old: &Existing) -> Result<(), FsError> {
     let link = procfs::own_link(old.node.as_fd());
     rustix::fs::accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS)
         .map_err(FsError::os("replace", path))
 }
 
-/// `mode` is what was asked for, whoever the owner.
+/// Inherits access rights. `mode` is the requested mode; it applies regardless of the owner.
 pub(in crate::fs) fn inherit(
     path: &Path,
     file: BorrowedFd<'_>,
@@ -31,13 +32,13 @@ pub(in crate::fs) fn inherit(
     mode: Option<Mode>,
 ) -> Result<(), FsError> {
     let Some(old) = old else { return mode.map_or(Ok(()), |mode| set_mode(path, file, mode)) };
-    let own = rustix::fs::fstat(file).map_err(FsError::os("look at", path))?;
+    let own = rustix::fs::fstat(file).map_err(FsError::os("stat", path))?;
     let ownership = take_ownership(file, &own, &old.stat);
     let list = take_access_list(file, old);
     set_mode(path, file, mode.unwrap_or_else(|| no_wider(&old.stat, ownership, list)))
 }
 
-/// What could be taken over.
+/// Which owners were inherited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ownership {
     user: bool,
@@ -46,9 +47,9 @@ struct Ownership {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AccessList {
-    /// Both have the same, or none.
+    /// Both files have the same list, or none.
     Same,
-    /// The old one's could not be taken over; its mode says less than it seems.
+    /// The old list could not be inherited. Without it, the old mode may grant more than before.
     Lost,
 }
 
@@ -61,12 +62,13 @@ fn take_ownership(file: BorrowedFd<'_>, own: &Stat, old: &Stat) -> Ownership {
     if rustix::fs::fchown(file, Some(user), Some(group)).is_ok() {
         return Ownership { user: true, group: true };
     }
-    // An owner may give a file to any group that they are in.
+    // An owner may give a file to any group of which they are a member.
     let group = same.group || rustix::fs::fchown(file, None, Some(group)).is_ok();
     Ownership { group, ..same }
 }
 
-/// The new file may have got one from its directory, which the old had not.
+/// The new file may have inherited a default list from its directory, which the old file did not
+/// have.
 fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
     let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
     let link = procfs::own_link(old.node.as_fd());
@@ -76,15 +78,16 @@ fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
             Err(rustix::io::Errno::NODATA) => Ok(()),
             removed => removed,
         },
-        // No lists at all on this file system.
+        // The file system has no access lists.
         Err(rustix::io::Errno::NOTSUP) => Ok(()),
         Err(errno) => Err(errno),
     };
     if taken.is_ok() { AccessList::Same } else { AccessList::Lost }
 }
 
-/// With another group, who was in the old one or neither is now judged by the other's bits: both get what both had. Set-id
-/// bits would lend the rights of somebody else.
+/// Returns a mode that grants no more than before. With another group, members of the old group and
+/// others are now judged by each other's bits, so both get the intersection. Set-id bits would lend
+/// the rights of another user.
 fn no_wider(old: &Stat, ownership: Ownership, list: AccessList) -> Mode {
     let mut mode = old.st_mode & 0o7777;
     if !ownership.user {
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_dropped_where_they_would_mean_others() {
+    fn bits_that_would_apply_to_other_users_are_dropped() {
         let file = tempfile::tempfile().unwrap();
         let mut stat = rustix::fs::fstat(&file).unwrap();
         let all = Ownership { user: true, group: true };

@@ -1,5 +1,5 @@
-//! Room on the disk for new content of an existing file, secured before its first byte is overwritten: a write that fails
-//! for want of room leaves the old content.
+//! Reserves disk space for new content of an existing file before its first byte is overwritten: a
+//! write that fails for lack of space leaves the old content.
 
 use std::io;
 use std::ops::Range;
@@ -15,33 +15,34 @@ use crate::fs::error::FsError;
 use crate::fs::path::resolve::Parent;
 use crate::fs::read::metadata::size;
 
-/// The kernel reserves the blocks of a page before it copies anything into it. So content that ends within the first page,
-/// of the smallest size that pages have, is written as a whole or not at all.
+/// The kernel reserves the blocks of a page before it copies into it. So content within the first
+/// page, at the smallest page size, is written as a whole or not at all.
 const PAGE: u64 = 4096;
 
 const XFS: FsWord = 0x5846_5342;
-/// btrfs, bcachefs and ZFS write changed blocks to another place: the blocks that a file has are no room for new content.
+/// btrfs, bcachefs and ZFS write changed blocks to another place, so the existing blocks of a file
+/// provide no space for new content.
 const COPY_ON_WRITE: [FsWord; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
 
-/// Blocks beyond the end of a file that [`give_back`] leaves to it. Another program may append to the file between the look at
-/// its size and the release of what is behind it.
+/// Blocks beyond the end of a file that [`give_back`] keeps. Another program may append to the file
+/// between the check of its size and the release of the blocks behind it.
 const LEFT_TO_APPENDS: u64 = 1 << 20;
 
-/// How certain it is that the content will fit.
+/// How certain it is that the content fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum Room {
-    /// The file has its blocks.
+    /// The blocks are allocated to the file.
     Reserved,
-    /// It fitted into another file, or so little is written that it is written as a whole or not at all. Where no other file
-    /// can be made nothing is known.
+    /// The content fitted into another file, or is so small that it is written as a whole or not at
+    /// all. If no other file can be created, nothing is known.
     Tried,
 }
 
-/// Secures room for content of `len` bytes that has data in these ranges. Nothing of the file changes but its times, and
-/// what is allocated beyond its end.
+/// Reserves space for content of `len` bytes with data in these ranges. Changes nothing of the file
+/// but its times and the allocation beyond its end.
 ///
-/// `beside` is asked for the place of the file, and `write` to write the content to another file, only where space cannot be
-/// reserved.
+/// `beside` returns the place of the file, and `write` writes the content to another file. Both are
+/// called only if space cannot be reserved.
 pub(in crate::fs) fn reserve(
     path: &Path,
     file: BorrowedFd<'_>,
@@ -50,40 +51,41 @@ pub(in crate::fs) fn reserve(
     beside: impl FnOnce() -> Result<Option<Parent>, FsError>,
     write: impl FnOnce(BorrowedFd<'_>) -> Result<(), FsError>,
 ) -> Result<Room, FsError> {
-    // The kernel would write as far as the limit allows.
+    // Without this check, the kernel would write up to the limit.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
         return Err(FsError::os("write", path)(Errno::FBIG));
     }
     if len <= PAGE {
         return Ok(Room::Tried);
     }
-    let file_system = rustix::fs::fstatfs(file).map_err(FsError::os("look at", path))?.f_type;
+    let file_system = rustix::fs::fstatfs(file).map_err(FsError::os("stat", path))?.f_type;
     if COPY_ON_WRITE.contains(&file_system) {
-        // These refuse a write as soon as there is no room for it: nothing needs to reach the disk.
+        // These fail a write at once if there is no space for it, so nothing has to be synced.
         return try_beside(path, beside()?, write, |_| Ok(()));
     }
     refuse_more_than_is_free(path, file, data)?;
     let mut flags = FallocateFlags::KEEP_SIZE;
-    // Blocks that a copy of the file shares are written to another place, too.
+    // Blocks shared with a copy of the file are also written to another place.
     flags.set(FallocateFlags::UNSHARE_RANGE, file_system == XFS);
     match data.iter().try_for_each(|range| allocate(file, flags, range.clone())) {
         Ok(()) => Ok(Room::Reserved),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            // Among these are network file systems, which may accept what they have no room for until it is synced.
+            // These include network file systems, which may accept data without space for it until
+            // it is synced.
             try_beside(path, beside()?, write, |staged_file| rustix::fs::fsync(staged_file))
         }
         Err(errno) => Err(FsError::os("reserve space for", path)(errno)),
     }
 }
 
-/// An allocation that fails keeps what it got until then on some file systems, and on ext4 only ftruncate(2) would give it back. So
-/// what cannot succeed is not begun.
+/// On some file systems a failed allocation keeps what it got until then, and on ext4 only
+/// ftruncate(2) would release it. So an allocation that cannot succeed is not started.
 fn refuse_more_than_is_free(
     path: &Path,
     file: BorrowedFd<'_>,
     data: &[Range<u64>],
 ) -> Result<(), FsError> {
-    let looking = FsError::os("look at", path);
+    let looking = FsError::os("stat", path);
     let (stat, system) = (rustix::fs::fstat(file), rustix::fs::fstatvfs(file));
     let (stat, system) = stat.and_then(|stat| Ok((stat, system?))).map_err(looking)?;
     let wanted: u64 = data.iter().map(|range| range.end - range.start).sum();
@@ -92,7 +94,7 @@ fn refuse_more_than_is_free(
         true => system.f_bfree,
         false => system.f_bavail,
     };
-    // A file system without a size does not say what is free.
+    // A file system without a size does not report free space.
     let is_known = system.f_blocks > 0;
     match wanted.saturating_sub(has) > blocks.saturating_mul(system.f_frsize) && is_known {
         true => Err(FsError::os("reserve space for", path)(Errno::NOSPC)),
@@ -100,8 +102,9 @@ fn refuse_more_than_is_free(
     }
 }
 
-/// Gives back what [`reserve`] has allocated beyond the end of a file that is not written after all, up to `len`, where the file
-/// system can do that and keep the size. What it has allocated in holes of the file stays.
+/// Releases what [`reserve`] allocated beyond the end of a file that is not written after all, up
+/// to `len`, if the file system can do that without changing the size. Blocks allocated in holes of
+/// the file stay.
 pub(in crate::fs) fn give_back(file: BorrowedFd<'_>, before: &Stat, len: u64) {
     let Ok(now) = rustix::fs::fstat(file) else { return };
     if now.st_blocks > before.st_blocks {
@@ -109,7 +112,8 @@ pub(in crate::fs) fn give_back(file: BorrowedFd<'_>, before: &Stat, len: u64) {
     }
 }
 
-/// Never by ftruncate(2): that would cut off what another program has appended since the file ended at `end`.
+/// Never uses ftruncate(2): it would cut off data that another program has appended since the file
+/// ended at `end`.
 fn release(file: BorrowedFd<'_>, end: u64, len: u64) {
     let start = end.saturating_add(LEFT_TO_APPENDS);
     if start < len {
@@ -117,7 +121,7 @@ fn release(file: BorrowedFd<'_>, end: u64, len: u64) {
     }
 }
 
-/// Makes a hole of a range. The size of the file stays.
+/// Makes a hole. The size of the file stays.
 pub(in crate::fs) fn punch(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range)
 }
@@ -131,11 +135,12 @@ fn allocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: Range<u64>) -> R
     }
 }
 
-/// Writes the content to a temporary file beside the real one, and removes it again: then there is room. The old content may
-/// be lost only if another program takes that room at this very moment.
+/// Writes the content to a temporary file beside the real one and removes it again, which shows
+/// that there is space. The old content can then be lost only if another program takes that space
+/// in the meantime.
 ///
-/// Where no file can be made, for another reason than want of room, nothing is tried: the directory may be read-only or not be a
-/// real one, as in `/proc`, and the file can be written all the same.
+/// If no file can be created, for another reason than lack of space, nothing is tried: the
+/// directory may be read-only or virtual, as in `/proc`, while the file itself is writable.
 fn try_beside(
     path: &Path,
     place: Option<Parent>,
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_beside_a_file_is_gone_afterwards() {
+    fn the_trial_file_is_removed_afterwards() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         let write = |staged_file: BorrowedFd<'_>| {
@@ -194,18 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_which_no_file_can_be_made_is_no_reason() {
+    fn a_directory_that_admits_no_file_is_no_error() {
         let path = Path::new("/proc/sys/kernel/hostname");
-        let write = |_: BorrowedFd<'_>| panic!("no file can be made there");
+        let write = |_: BorrowedFd<'_>| panic!("no file can be created there");
         try_beside(path, Some(place(path)), write, |_| Ok(())).unwrap();
     }
 
     const RESERVED: u64 = 4 << 20;
 
-    /// A file with three bytes and much reserved space behind them. `None` where space cannot be reserved.
+    /// A file with three bytes and much reserved space after them. `None` if space cannot be
+    /// reserved.
     fn reserved(directory: &Path) -> Option<(std::fs::File, Stat)> {
         let Ok(file) = tempfile::tempfile_in(directory) else {
-            skipped(format_args!("no file can be made in {}", directory.display()));
+            skipped(format_args!("cannot create a file in {}", directory.display()));
             return None;
         };
         rustix::io::write(&file, b"old").unwrap();
@@ -221,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_and_not_used_is_given_back() {
-        // Not ext4, which keeps it.
+    fn unused_reserved_space_is_given_back() {
+        // Not on ext4, which keeps it.
         let Some((file, before)) = reserved(Path::new("/dev/shm")) else { return };
         let reserved = rustix::fs::fstat(&file).unwrap();
         assert!(reserved.st_blocks > before.st_blocks);
@@ -233,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_appends_meanwhile_is_not_given_back() {
+    fn data_appended_meanwhile_is_not_given_back() {
         for directory in [std::env::temp_dir(), "/dev/shm".into()] {
             let Some((file, _)) = reserved(&directory) else { continue };
             let appended = vec![b'a'; usize::try_from(LEFT_TO_APPENDS).unwrap()];
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_free_is_not_begun() {
+    fn an_allocation_beyond_the_free_space_is_not_started() {
         let file = tempfile::tempfile().unwrap();
         let free = rustix::fs::fstatvfs(&file).unwrap();
         let much = (free.f_bfree * free.f_frsize).next_multiple_of(1 << 30) + (1 << 30);

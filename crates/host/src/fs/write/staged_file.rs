@@ -1,8 +1,10 @@
-//! A temporary file beside the name that it is to take. Nothing but this process writes it, and it goes when it is dropped.
+//! A temporary file beside its final name. Only this process writes it, and it is removed when
+//! dropped.
 //!
-//! A killed process leaves its staged files behind: `.NAME.WORD.tmp`. The word is the same each time, unless a staged file of
-//! that name is in use. So the next staged file for the name replaces an abandoned one. A staged file is in use while it is
-//! locked: the kernel releases the lock when the process ends, however it ends.
+//! A killed process leaves its staged files behind, as `.NAME.WORD.tmp`. The word is the same each
+//! time, unless a staged file of that name is in use. So the next staged file for the name replaces
+//! an abandoned one. A staged file is in use while it is locked; the kernel releases the lock when
+//! the process ends, for whatever reason.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -24,32 +26,33 @@ use crate::fs::tree::rename::without_replacing;
 
 #[derive(Debug)]
 pub(in crate::fs) struct StagedFile {
-    /// The name to be taken.
+    /// The final name.
     parent: Parent,
     name: OsString,
     file: OwnedFd,
     fate: Fate,
 }
 
-/// What becomes of its name when it is dropped.
+/// What happens to the temporary name on drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Removed,
-    /// It can be resumed.
+    /// The file can be resumed.
     Kept,
-    /// It has the name that it was made for. A file with its temporary name belongs to another process.
+    /// The file has its final name. A file with its temporary name would belong to another process.
     Published,
-    /// Somebody else has its name.
+    /// Another file has its temporary name.
     Lost,
 }
 
-/// How much of the name the temporary name contains. The temporary name is less than a hundred bytes longer than that.
+/// How much of the name the temporary name contains. The temporary name is less than a hundred
+/// bytes longer than that.
 const MAX_STEM_BYTES: usize = 100;
 
 impl StagedFile {
-    /// `mode` is subject to the umask.
+    /// Creates a staged file. `mode` is subject to the umask.
     pub(in crate::fs) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
-        // No staged file that can be resumed has an empty key.
+        // Resumable staged files never have an empty key.
         let usual = temporary_name(&parent.name, &word_of(&parent.name, ""));
         confinement::expect(parent.directory.as_fd(), &usual, RequiredAccess::Change, path)?;
         if let Some(file) = create_in_place_of_abandoned(&parent, &usual, mode) {
@@ -67,7 +70,7 @@ impl StagedFile {
         Ok(Self { parent, name, file, fate: Fate::Removed })
     }
 
-    /// The staged file that was begun under this key, or a new one. It is left where it is when dropped.
+    /// Opens the staged file of this key, or creates it. It stays in place when dropped.
     pub(in crate::fs) fn resume(
         path: &Path,
         parent: Parent,
@@ -92,7 +95,8 @@ impl StagedFile {
         self.fate = Fate::Removed;
     }
 
-    /// It may have been given to the owner of the file that it was to replace. Who resumes it expects their own.
+    /// Takes ownership back. The file may have been given to the owner of the file to be replaced,
+    /// but must belong to this user to be resumed.
     pub(in crate::fs) fn take_back_ownership(&self) {
         if matches!(self.fate, Fate::Published | Fate::Lost) {
             return;
@@ -101,9 +105,10 @@ impl StagedFile {
         let _ = rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR);
     }
 
-    /// Takes its name, for good: after a crash too. `create_new` fails with `EEXIST` if it is taken.
+    /// Takes the final name durably. With `create_new` it fails with `EEXIST` if the name exists.
     pub(in crate::fs) fn publish(&mut self, create_new: bool) -> Result<(), NotPublished> {
-        // A name can only be given on by name. Whoever may write in the directory may have put something else there.
+        // A rename works by name only. Another user with write access to the directory may have
+        // replaced the file.
         if !self.has_its_name()? {
             self.fate = Fate::Lost;
             return Err(NotPublished::Replaced);
@@ -115,13 +120,13 @@ impl StagedFile {
             rustix::fs::renameat(directory, &self.name, directory, &self.parent.name)?;
         }
         self.fate = Fate::Published;
-        // Others may want to lock what has the name now, and the sync takes its time.
+        // Other writers may want to lock the file under its final name, and the sync takes time.
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
         Ok(sync_directory(directory)?)
     }
 
-    /// Whether the temporary name still leads to this file. It is checked before the rename only: after it, the next writer may
-    /// rightly have replaced the file.
+    /// Whether the temporary name still leads to this file. Checked only before the rename: after
+    /// it, the next writer may legitimately have replaced the file.
     fn has_its_name(&self) -> Result<bool, Errno> {
         match rustix::fs::statat(&self.parent.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(named) => Ok(Identity::from(&named) == Identity::of(self.file.as_fd())?),
@@ -131,11 +136,11 @@ impl StagedFile {
     }
 }
 
-/// Why a staged file has not taken its name.
+/// Reasons why a staged file has not taken its final name.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fs) enum NotPublished {
     Os(Errno),
-    /// Another program has put something else in its place, or removed it.
+    /// Another program has replaced or removed it.
     Replaced,
 }
 
@@ -158,8 +163,8 @@ fn create(parent: &Parent, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&parent.directory, name, flags, mode)
 }
 
-/// `None` if the name is in use, or belongs to something that is not a staged file of this user, or if no file can be created:
-/// the attempt with another name then reports why.
+/// `None` if the name is in use, or is not a staged file of this user, or no file can be created.
+/// The attempt with another name then reports the error.
 fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Option<OwnedFd> {
     let file = match create(parent, name, mode) {
         Err(Errno::EXIST) => {
@@ -170,14 +175,16 @@ fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Op
     };
     match lock(parent, name, &file) {
         Ok(has_name) => has_name.then_some(file),
-        // Somebody took it for abandoned before it was locked, and is about to remove it.
+        // Another process took the file for abandoned before it was locked, and is about to remove
+        // it.
         Err(Errno::WOULDBLOCK) => None,
-        // Where nothing can be locked nothing is taken for abandoned either.
+        // Without locks, no file is taken for abandoned either.
         Err(_) => Some(file),
     }
 }
 
-/// Invariant: the usual staged file of a name is removed only under its lock, so a locked one keeps that name.
+/// Invariant: the usual staged file of a name is removed only under its lock, so a locked one keeps
+/// its name.
 fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&parent.directory, name, flags, Mode::empty()).ok()?;
@@ -190,7 +197,8 @@ fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     Some(())
 }
 
-/// Locks a staged file and tells whether it still has its name: the previous holder of the lock may have published or removed it.
+/// Locks a staged file. Returns whether it still has its name: the previous lock holder may have
+/// published or removed it.
 fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
     let locked = Identity::of(file.as_fd())?;
@@ -219,19 +227,20 @@ fn open_or_create(
     };
     let file = opened.map_err(FsError::opening("open the temporary file of", path))?;
     match lock(parent, name, &file) {
-        // Without its name it may be the finished file, and must not be written.
+        // Without its name it may be the finished file, which must not be written.
         Ok(has_name) => Ok(has_name.then_some(file)),
         Err(Errno::WOULDBLOCK) => {
-            let is = "is being written under the same key".to_owned();
+            let is = "is being written by another request with the same key".to_owned();
             Err(FsError::Conflict { path: path.to_owned(), is })
         }
         Err(errno) => Err(FsError::os("lock the temporary file of", path)(errno)),
     }
 }
 
-/// In a directory where others may write, the name can be theirs, or a link to another file of ours.
+/// In a directory where other users can write, the name may be theirs, or a link to another file of
+/// this user.
 fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
-    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", staged_file))?;
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("stat", staged_file))?;
     resolve::expect_kind(staged_file, &stat, FileKind::Regular, "a temporary file")?;
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_nlink != 1 {
         let why = "is not a temporary file of this server";
@@ -243,12 +252,12 @@ fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
 fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let directory = match resolve::reopen(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
         Ok(directory) => directory,
-        // One may be allowed to change a directory and not to read it; then the rename is as durable as any.
+        // The directory may be writable but not readable. Then the rename is as durable as any.
         Err(Errno::ACCESS) => return Ok(()),
         Err(errno) => return Err(errno),
     };
     match rustix::fs::fsync(directory) {
-        // Some file systems cannot.
+        // Some file systems cannot sync a directory.
         Err(Errno::INVAL) => Ok(()),
         synced => synced,
     }
@@ -269,7 +278,7 @@ fn temporary_name(name: &OsStr, word: &str) -> OsString {
     OsString::from_vec(staged_file)
 }
 
-/// Need not be a secret: a name that somebody guessed and took is simply not used.
+/// Need not be secret: a name that another program guessed and took is simply not used.
 fn random_word() -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut number = RandomState::new().build_hasher().finish();
@@ -281,7 +290,7 @@ fn random_word() -> String {
     word
 }
 
-/// Also tells names apart that begin with the same hundred bytes. Longer than any random word.
+/// Also distinguishes names with the same first hundred bytes. Longer than any random word.
 fn word_of(name: &OsStr, key: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
+    fn a_file_created_at_the_last_moment_is_not_replaced() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         let mut late = staged_file(&path);
@@ -322,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_that_is_gone_has_left_goes_with_the_next_draft() {
+    fn the_next_staged_file_replaces_an_abandoned_one() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         let first = staged_file(&path);
@@ -340,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_is_in_use_stays() {
+    fn a_staged_file_in_use_stays() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         let (one, mut two) = (staged_file(&path), staged_file(&path));
@@ -352,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_draft_of_ours_is_left_alone() {
+    fn foreign_files_are_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let (path, precious) = (root.path().join("file"), root.path().join("precious"));
         let usual = root.path().join(&staged_file(&path).name);
@@ -372,9 +381,10 @@ mod tests {
         assert_eq!(std::fs::read(&precious).unwrap(), b"x");
     }
 
-    /// Each publishes what it wrote, and nothing is left, however often one takes the file of another for abandoned.
+    /// Each writer publishes its content and leaves nothing behind, however often one takes
+    /// another's file for abandoned.
     #[test]
-    fn drafts_of_one_name_do_not_get_in_each_others_way() {
+    fn staged_files_of_one_name_do_not_interfere() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::thread::scope(|threads| {
@@ -390,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_has_put_in_its_place_is_not_published() {
+    fn a_file_that_replaced_the_staged_one_is_not_published() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();
@@ -404,12 +414,12 @@ mod tests {
             assert_eq!(swapped.publish(false), Err(NotPublished::Replaced));
             drop(swapped);
             assert_eq!(std::fs::read(&path).unwrap(), b"old");
-            assert_eq!(name.is_symlink(), !is_removed, "what is somebody else's stays");
+            assert_eq!(name.is_symlink(), !is_removed, "the other program's file stays");
         }
     }
 
     #[test]
-    fn names_fit_and_differ() {
+    fn temporary_names_fit_and_differ() {
         let long = "ü".repeat(127) + "x";
         let longer = "ü".repeat(127) + "y";
         let name = temporary_name(OsStr::new(&long), &word_of(OsStr::new(&long), "key"));

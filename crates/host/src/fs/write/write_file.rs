@@ -1,4 +1,5 @@
-//! Whole files: the content of an existing inode is replaced, or the whole file if it is to be atomic.
+//! Writes whole files: replaces the content of an existing inode, or the whole file if the write is
+//! atomic.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,19 +24,20 @@ use crate::fs::tree::permissions::permission_bits;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
     pub symlinks: Symlinks,
-    /// Readers, and whoever looks after a crash, see the whole old or the whole new content. The file is a new one:
-    /// other hard links keep the old.
+    /// Readers, and anyone who looks after a crash, see all of the old or all of the new content.
+    /// The file is new: other hard links keep the old content.
     pub atomic: bool,
-    /// Permission bits afterwards. When left out an existing file keeps its own.
+    /// Permission bits after the write. By default, an existing file keeps its own.
     pub mode: Option<u32>,
     pub condition: Condition,
 }
 
-/// Only regular files are written; anything else is refused without being opened. With [`Symlinks::Follow`] a symlink that
-/// leads nowhere gets its target created.
+/// Writes a file. Only regular files are written; others are refused without being opened. With
+/// [`Symlinks::Follow`], the missing target of a dangling symlink is created.
 ///
-/// A write that fails leaves an existing file as it was, but for its times; a file that it created is removed again. Only if
-/// the storage itself fails, after it had room for everything, can a write that is not atomic leave some of each content.
+/// A failed write leaves an existing file unchanged except for its times, and removes a file that
+/// it created. Only if the storage itself fails, after space for everything was secured, can a
+/// non-atomic write leave a mix of both contents.
 pub fn write_file(path: &Path, content: &[u8], options: &WriteOptions) -> Result<Written, FsError> {
     if options.atomic {
         let WriteOptions { symlinks, mode, condition, .. } = *options;
@@ -66,7 +68,7 @@ fn write_in_place(
     match create(&parent, mode) {
         Ok(file) => fill_new(path, &parent, file, content, mode).map(Some),
         Err(Errno::EXIST) if condition.create_new => Err(FsError::already_exists(path)),
-        // Another program was faster; now there is a file to overwrite.
+        // Another program created the file first; now it can be overwritten.
         Err(Errno::EXIST) => Ok(None),
         Err(errno) => Err(FsError::os("create", path)(errno)),
     }
@@ -90,7 +92,7 @@ fn overwrite(
     };
     let prepared = room::reserve(path, file.as_fd(), len, from_ref(&data), beside, try_out);
     let prepared = prepared.and_then(|_| match changed {
-        // Before there is anything to read that the old bits would show.
+        // Done before the new content can be read, which the old bits might expose.
         Some(mode) => set_mode(path, &file, mode - (Mode::SUID | Mode::SGID)),
         None => Ok(()),
     });
@@ -98,16 +100,16 @@ fn overwrite(
         room::give_back(file.as_fd(), &existing.stat, len);
         return Err(error);
     }
-    // Not truncated before: nobody sees it empty, what is there needs no new room, and ext4 takes a file that was emptied
-    // for one that has to be on the disk when it is closed.
+    // Not truncated before the write: so no reader sees it empty, its blocks are reused, and ext4
+    // does not force it to disk on close, as it does with truncated files.
     write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
-    // Another program may have appended to it meanwhile.
-    let stat = rustix::fs::fstat(&file).map_err(FsError::os("look at", path))?;
+    // Another program may have appended data meanwhile.
+    let stat = rustix::fs::fstat(&file).map_err(FsError::os("stat", path))?;
     if size(&stat) > len {
         rustix::fs::ftruncate(&file, len).map_err(FsError::os("truncate", path))?;
     }
     if let Some(mode) = mode.filter(|mode| mode.intersects(Mode::SUID | Mode::SGID)) {
-        // A write takes these away.
+        // A write clears these bits.
         set_mode(path, &file, mode)?;
     }
     let arrival = Arrival::Overwritten;
@@ -117,7 +119,7 @@ fn overwrite(
 
 fn create(parent: &Parent, mode: Option<Mode>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A mode that was asked for is exact, so the umask has no say; until then it is the narrowest.
+    // A requested mode is exact, regardless of the umask; until it is set, the file is private.
     let initial = if mode.is_some() { 0o600 } else { 0o666 };
     rustix::fs::openat(&parent.directory, &parent.name, flags, Mode::from_raw_mode(initial))
 }
@@ -129,13 +131,13 @@ fn fill_new(
     content: &[u8],
     mode: Option<Mode>,
 ) -> Result<Written, FsError> {
-    let created = Identity::of(file.as_fd()).map_err(FsError::os("look at", path))?;
+    let created = Identity::of(file.as_fd()).map_err(FsError::os("stat", path))?;
     let fill = || {
         write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
         if let Some(mode) = mode {
             set_mode(path, &file, mode)?;
         }
-        let stat = rustix::fs::fstat(&file).map_err(FsError::os("look at", path))?;
+        let stat = rustix::fs::fstat(&file).map_err(FsError::os("stat", path))?;
         finish(path, file, Written::from(&stat))
     };
     let filled = fill();
@@ -145,7 +147,7 @@ fn fill_new(
     filled
 }
 
-/// Removes a file that was created and could not be filled, unless somebody has put another in its place.
+/// Removes a created file that could not be filled, unless another file has taken its place.
 pub(in crate::fs) fn take_back(directory: BorrowedFd<'_>, name: &OsStr, created: Identity) {
     let now = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     if now.is_ok_and(|now| Identity::from(&now) == created) {
@@ -162,14 +164,14 @@ fn set_mode(path: &Path, file: &OwnedFd, mode: Mode) -> Result<(), FsError> {
     rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
 }
 
-/// Network file systems say only now that there was no room.
+/// Network file systems report lack of space only on close.
 fn close(file: OwnedFd) -> Result<(), Errno> {
-    // SAFETY: the descriptor was owned and its owner has just given it up, so nobody else uses or closes it.
+    // SAFETY: the owner of the descriptor has just given it up, so no other code uses or closes it.
     if unsafe { libc::close(file.into_raw_fd()) } == 0 {
         return Ok(());
     }
     match Errno::from_io_error(&io::Error::last_os_error()) {
-        // Linux has closed it all the same.
+        // Linux has closed it regardless.
         Some(Errno::INTR) => Ok(()),
         Some(errno) => Err(errno),
         None => Err(Errno::IO),
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_program_appends_meanwhile_is_overwritten_too() {
+    fn data_appended_meanwhile_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();

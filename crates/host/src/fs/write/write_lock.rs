@@ -1,10 +1,10 @@
-//! Writers of this process take turns on each file, so that nothing happens between the look at a file and the write
-//! that depends on it. Other programs are not held up.
+//! Serializes the writers of this process on each file, so that nothing happens between the check
+//! of a file and the write that depends on it. Other programs are not affected.
 //!
-//! A file is known by two things, and a writer holds both: its place (a name in a directory) while it finds out what is
-//! there or takes it, and its content (an inode) since that may have several names.
+//! A writer locks two subjects: the place of a file (a name in a directory) while it checks or
+//! takes the name, and its content (an inode), because that may have several names.
 //!
-//! Invariant: names are taken in their order and before content, so no two writers wait for each other.
+//! Invariant: names are locked in their order and before content, so writers cannot deadlock.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -36,14 +36,14 @@ struct Turn {
     free: Condvar,
 }
 
-/// Holders and waiters, counted under the lock of the table; what has none is not in the table.
+/// Counts holders and waiters under the lock of the table. An entry without any is removed.
 #[derive(Debug, Default)]
 struct Entry {
     turn: Arc<Turn>,
     users: usize,
 }
 
-/// Never locked while anything is waited for.
+/// Never held while waiting.
 static TABLE: LazyLock<Mutex<HashMap<Subject, Entry>>> = LazyLock::new(Mutex::default);
 
 impl WriteLock {
@@ -59,7 +59,7 @@ impl WriteLock {
         Ok(Self::acquire(Subject::name(directory, name, path)?))
     }
 
-    /// Two names at once, which may be the same.
+    /// Locks two names, which may be the same.
     pub(in crate::fs) fn names(names: [(&Parent, &Path); 2]) -> Result<Vec<Self>, FsError> {
         let mut subjects = Vec::with_capacity(names.len());
         for (parent, path) in names {
@@ -108,7 +108,7 @@ impl Drop for WriteLock {
 impl Subject {
     fn name(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<Self, FsError> {
         let directory =
-            Identity::of(directory).map_err(FsError::os("look at the directory of", path))?;
+            Identity::of(directory).map_err(FsError::os("stat the directory of", path))?;
         Ok(Self::Name { directory, name: name.to_owned() })
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_writer_at_a_time_and_nothing_is_left() {
+    fn writers_take_turns_and_leave_no_entry() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("contended");
         let inside = AtomicUsize::new(0);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_replaced_during_the_wait_is_not_taken() {
+    fn a_file_replaced_during_the_wait_is_not_claimed() {
         let root = tempfile::tempdir().unwrap();
         let (path, other) = (root.path().join("file"), root.path().join("other"));
         std::fs::write(&path, "old").unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_a_name_waits_for_its_writer() {
+    fn every_change_of_a_name_waits_for_its_writer() {
         let root = tempfile::tempdir().unwrap();
         let [path, other, link] = ["file", "other", "link"].map(|name| root.path().join(name));
         std::fs::write(&other, "new").unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_over_a_file_waits_for_whoever_writes_it_by_another_name() {
+    fn a_copy_waits_for_a_writer_of_another_name_of_the_file() {
         let root = tempfile::tempdir().unwrap();
         let [path, other, source] = ["file", "other", "source"].map(|name| root.path().join(name));
         std::fs::write(&path, "old").unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_not_held_up() {
+    fn other_files_are_not_blocked() {
         let root = tempfile::tempdir().unwrap();
         let (slow, other) = (root.path().join("slow"), root.path().join("other"));
         let _held = WriteLock::name(&parent_of(&slow), &slow).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn opposite_moves_do_not_wait_for_each_other() {
+    fn opposite_renames_do_not_deadlock() {
         let root = tempfile::tempdir().unwrap();
         let (one, two) = (root.path().join("one"), root.path().join("two"));
         std::thread::scope(|threads| {

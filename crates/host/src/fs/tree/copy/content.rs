@@ -1,4 +1,5 @@
-//! The bytes of one file into another. Holes stay holes, and where the file system can share the blocks of both it is asked to.
+//! Copies the content of one file into another. Preserves holes, and shares blocks where the file
+//! system can.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -11,23 +12,23 @@ use crate::fs::write::room;
 use crate::fs::write::write_file::write_all_at;
 
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
-/// After so much it is asked whether to go on.
+/// Cancellation is checked after this many bytes.
 const RANGE_BYTES: u64 = 8 << 20;
-/// Of a file that says that it is empty, and is not.
+/// Limit for a file that reports size 0 but has content.
 pub(super) const MAX_UNSIZED_BYTES: u64 = 64 << 20;
 
-/// Where, and why.
+/// The side that failed, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
     Reading(Errno),
     Writing(Errno),
-    /// There is more than [`MAX_UNSIZED_BYTES`].
+    /// The file has more than [`MAX_UNSIZED_BYTES`].
     TooLarge,
     Abandoned,
 }
 
-/// Copies into an empty file what a file has up to `size`, its size when it was opened: one that grows for ever is not followed
-/// for ever.
+/// Copies a file into an empty one, up to `size`, its size when it was opened. The bound keeps the
+/// copy of an endlessly growing file finite.
 pub(super) fn copy(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -49,26 +50,28 @@ pub(super) fn copy(
         };
         at = copy_range(from, to, start..until, cancel)?;
         if at < until {
-            // It has been cut short.
+            // The source was truncated meanwhile.
             end = at;
         }
     }
     rustix::fs::ftruncate(to, end).map_err(Failed::Writing)
 }
 
-/// Makes a file share all blocks of another, in one step. It gets `size`, and what it had before is gone.
+/// Makes a file share all blocks of another in one step. It gets size `size`, and its old content
+/// is discarded.
 pub(super) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> bool {
     rustix::fs::ioctl_ficlone(to, from).and_then(|()| rustix::fs::ftruncate(to, size)).is_ok()
 }
 
-/// Everything up to `size`. Files of /proc say 0 whatever they have, and some have no end: of those, everything up to
-/// [`MAX_UNSIZED_BYTES`].
+/// Reads everything up to `size`. Files of /proc report 0 whatever they contain, and some have no
+/// end: of those, at most [`MAX_UNSIZED_BYTES`] are accepted.
 pub(super) fn read(
     from: BorrowedFd<'_>,
     size: u64,
     cancel: &CancelFlag,
 ) -> Result<Vec<u8>, Failed> {
-    // They may be read in whole records only, so no byte is read alone.
+    // Some of these files can be read in whole records only, so the limit is not probed with a
+    // single byte.
     let end = if size == 0 { MAX_UNSIZED_BYTES + BUFFER_BYTES as u64 } else { size };
     let mut content = Vec::new();
     stream(from, 0..end, cancel, |bytes, _| {
@@ -81,7 +84,7 @@ pub(super) fn read(
     Ok(content)
 }
 
-/// Where a file has data up to `size`.
+/// Returns the ranges with data up to `size`.
 pub(super) fn data_ranges(from: BorrowedFd<'_>, size: u64) -> Result<Vec<Range<u64>>, Failed> {
     let (mut ranges, mut at) = (Vec::new(), 0);
     while at < size
@@ -93,9 +96,11 @@ pub(super) fn data_ranges(from: BorrowedFd<'_>, size: u64) -> Result<Vec<Range<u
     Ok(ranges)
 }
 
-/// Like [`copy`], over what the file has. There must be room in these ranges, which have all the data.
+/// Like [`copy`], over the existing content of a file. Space must be reserved for `data`, the
+/// ranges with all data.
 ///
-/// A failure cuts the file off: some of each content would be taken for a whole file.
+/// On failure, truncates the file: a mix of old and new content could be mistaken for a complete
+/// file.
 pub(super) fn replace(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -115,17 +120,17 @@ pub(super) fn replace(
             }
         };
         if at < range.end {
-            // It has been cut short.
+            // The source was truncated meanwhile.
             return rustix::fs::ftruncate(to, at).map_err(Failed::Writing);
         }
     }
-    // What is left is a hole.
+    // The rest is a hole.
     let end = size.min(current_size(from)?).max(at);
     let cut = rustix::fs::ftruncate(to, at).and_then(|()| rustix::fs::ftruncate(to, end));
     cut.map_err(Failed::Writing)
 }
 
-/// Makes a hole, or zeros where there are no holes.
+/// Makes a hole, or writes zeros if the file system does not support holes.
 fn clear(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Failed> {
     if range.is_empty() || room::punch(file, range.clone()).is_ok() {
         return Ok(());
@@ -140,7 +145,8 @@ fn clear(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// `None`: only a hole is left, or nothing. A file system that knows no holes has data everywhere.
+/// Finds the next range with data. `None` if only a hole is left, or nothing. A file system without
+/// holes has data everywhere.
 fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64)>, Failed> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
         Ok(start) if start < end => start,
@@ -151,8 +157,9 @@ fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64
     Ok(Some((start, until)))
 }
 
-/// In the kernel if it can. Whatever it says against that, the plain way works or finds out what is really wrong, and on
-/// which side. Returns where it ended, which is before the end of the range only at the end of the file.
+/// Copies a range in the kernel if possible. On any error it falls back to read and write, which
+/// either works or identifies the real error and its side. Returns where the copy ended, which is
+/// before the end of the range only at the end of the file.
 fn copy_range(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -179,7 +186,7 @@ fn copy_range(
     Ok(at)
 }
 
-/// Hands a range on in pieces. Returns where it ended.
+/// Passes a range to `write` in chunks. Returns where it ended.
 fn stream(
     from: BorrowedFd<'_>,
     range: Range<u64>,

@@ -1,4 +1,4 @@
-//! One regular file.
+//! Copies one regular file.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -17,7 +17,7 @@ use crate::fs::tree::cancel::CancelFlag;
 use crate::fs::write::write_file::take_back;
 use crate::fs::write::write_lock::WriteLock;
 
-/// How often others may remove or create the destination before this gives up.
+/// How often other programs may remove or create the destination before the copy fails.
 const ATTEMPTS: usize = 8;
 
 pub(super) fn copy(
@@ -26,7 +26,7 @@ pub(super) fn copy(
     cancel: &CancelFlag,
 ) -> Result<(), FsError> {
     cancel.check(&source.path)?;
-    // Some files of /proc and /sys wait for events when they are read.
+    // Some files of /proc and /sys block reads until an event occurs.
     let (size, flags) = (size(&source.stat), OFlags::RDONLY | OFlags::NONBLOCK);
     let input = resolve::content("open", &source.path, source.node.as_fd(), size, flags)?;
     let _name = WriteLock::name_in(target.directory, target.name, &target.path)?;
@@ -52,7 +52,8 @@ pub(super) fn explain(failed: Failed, source: &Source, target: &CopyTarget<'_>) 
 }
 
 enum Output {
-    /// Empty, and with the permissions of the source before there is content that they protect.
+    /// An empty file that already has the permissions of the source, before it has any content to
+    /// protect.
     New {
         file: OwnedFd,
         created: Identity,
@@ -74,11 +75,11 @@ fn open_output(source: &Source, target: &CopyTarget<'_>) -> Result<Output, FsErr
         }
         match rustix::fs::openat(target.directory, target.name, flags, mode) {
             Ok(file) => {
-                // The umask may have taken some.
+                // The umask may have cleared some bits.
                 rustix::fs::fchmod(&file, mode)
                     .map_err(FsError::os("set the permissions of", &target.path))?;
                 let created =
-                    Identity::of(file.as_fd()).map_err(FsError::os("look at", &target.path))?;
+                    Identity::of(file.as_fd()).map_err(FsError::os("stat", &target.path))?;
                 return Ok(Output::New { file, created });
             }
             Err(Errno::EXIST) => {}
@@ -90,7 +91,7 @@ fn open_output(source: &Source, target: &CopyTarget<'_>) -> Result<Output, FsErr
             Err(error) => return Err(error),
         }
     }
-    Err(FsError::Unsuitable { path: target.path.clone(), why: "is a symlink to nothing" })
+    Err(FsError::Unsuitable { path: target.path.clone(), why: "is a dangling symlink" })
 }
 
 fn open_existing(
@@ -98,10 +99,10 @@ fn open_existing(
     target: &CopyTarget<'_>,
     node: &OwnedFd,
 ) -> Result<Output, FsError> {
-    let stat = rustix::fs::fstat(node).map_err(FsError::os("look at", &target.path))?;
+    let stat = rustix::fs::fstat(node).map_err(FsError::os("stat", &target.path))?;
     resolve::expect_kind(&target.path, &stat, FileKind::Regular, "a regular file")?;
     if Identity::from(&stat) == Identity::from(&source.stat) {
-        let why = "is the file that is to be copied there";
+        let why = "is the source of the copy";
         return Err(FsError::Unsuitable { path: target.path.clone(), why });
     }
     let file = resolve::content("open", &target.path, node.as_fd(), size(&stat), OFlags::WRONLY)?;

@@ -1,4 +1,4 @@
-//! One symlink.
+//! Copies one symlink.
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use crate::fs::write::write_lock::WriteLock;
 
 const ATTEMPTS: usize = 8;
 
-/// A symlink that has the name already is replaced, and anything else is an error.
+/// Copies a symlink. Replaces an existing symlink of that name; any other file is an error.
 pub(super) fn copy(source: &Source, target: &CopyTarget<'_>) -> Result<(), FsError> {
     let link_text = rustix::fs::readlinkat(&source.node, "", Vec::new())
         .map_err(FsError::os("read the symlink", &source.path))?;
@@ -26,7 +26,7 @@ pub(super) fn copy(source: &Source, target: &CopyTarget<'_>) -> Result<(), FsErr
     }
     Err(FsError::Conflict {
         path: target.path.clone(),
-        is: "is created again and again".to_owned(),
+        is: "is repeatedly recreated by another program".to_owned(),
     })
 }
 
@@ -34,11 +34,11 @@ fn remove_old(source: &Source, target: &CopyTarget<'_>) -> Result<(), FsError> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let stat = match rustix::fs::statat(target.directory, target.name, flags) {
         Err(Errno::NOENT) => return Ok(()),
-        stat => stat.map_err(FsError::os("look at", &target.path))?,
+        stat => stat.map_err(FsError::os("stat", &target.path))?,
     };
     resolve::expect_kind(&target.path, &stat, FileKind::Symlink, "a symlink")?;
     if Identity::from(&stat) == Identity::from(&source.stat) {
-        let why = "is the symlink that is to be copied there";
+        let why = "is the source of the copy";
         return Err(FsError::Unsuitable { path: target.path.clone(), why });
     }
     match rustix::fs::unlinkat(target.directory, target.name, AtFlags::empty()) {

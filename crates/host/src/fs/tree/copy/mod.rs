@@ -1,17 +1,18 @@
 //! Copies of files, symlinks and trees.
 //!
-//! A copy has content and permission bits, but not owner, times or attributes. The set-user-id and set-group-id bits are left out:
-//! they would grant the rights of a new owner, the one who copies. Directories keep the sticky bit.
+//! A copy has the content and permission bits of the source, but not its owner, times or
+//! attributes. The set-user-id and set-group-id bits are left out: they would grant the rights of
+//! the new owner, who makes the copy. Directories keep the sticky bit.
 //!
-//! An existing file keeps its inode and gets content and bits of the source. Room for them is secured first: a copy that fails for
-//! want of room leaves the file as it was. One that is stopped, or cannot read its source to the end, may leave part of the new
-//! content. An existing directory keeps its bits and
-//! whatever the source does not have. An existing symlink is replaced by a symlink. Nothing else takes the place of
-//! something of another kind.
+//! An existing file keeps its inode and gets the content and bits of the source. Space for the new
+//! content is reserved first: a copy that fails for lack of space leaves the file unchanged. A copy
+//! that is cancelled, or cannot read its source to the end, may leave part of the new content. An
+//! existing directory keeps its bits and any entries that the source does not have. An existing
+//! symlink is replaced by a symlink. Otherwise, a file of another kind is never replaced.
 //!
-//! The two paths of the caller are followed, except that a symlink at the end of the source is itself what is copied. Nothing
-//! below them is followed, neither in the source nor in the destination. The first failure ends the copy, and what
-//! was copied by then stays.
+//! Symlinks in the two paths of the caller are followed, except that a symlink at the end of the
+//! source is copied itself. Symlinks below are never followed, neither in the source nor in the
+//! destination. The first failure ends the copy; entries copied by then stay.
 
 mod content;
 mod file;
@@ -30,7 +31,8 @@ use crate::fs::confinement::{self, RequiredAccess};
 use crate::fs::error::FsError;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Copies `source` so that `destination` names the copy. A FIFO, socket or device is refused; in a tree it is left out.
+/// Copies `source` so that `destination` names the copy. A FIFO, socket or device is refused;
+/// inside a tree it is skipped.
 pub fn copy(
     source: &Path,
     destination: &Path,
@@ -53,7 +55,7 @@ pub fn copy(
         }
         FileType::Directory if recursive => tree::copy(&source, destination, cancel),
         FileType::Directory => {
-            let why = "is a directory, which only a recursive copy includes";
+            let why = "is a directory; request a recursive copy";
             Err(FsError::Unsuitable { path: source.path, why })
         }
         other => {
@@ -63,7 +65,7 @@ pub fn copy(
     }
 }
 
-/// Something to copy, held but not touched.
+/// The source of a copy, held open but not read.
 struct Source {
     path: PathBuf,
     node: OwnedFd,
@@ -72,7 +74,7 @@ struct Source {
 
 impl Source {
     fn new(path: PathBuf, node: OwnedFd) -> Result<Self, FsError> {
-        let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", &path))?;
+        let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", &path))?;
         Ok(Self { path, node, stat })
     }
 
@@ -80,33 +82,33 @@ impl Source {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// The permission bits of the copy.
+    /// Returns the permission bits of the copy.
     fn mode(&self) -> Mode {
         Mode::from_raw_mode(self.stat.st_mode & 0o777)
     }
 }
 
-/// Where a copy goes: a name in an open directory.
+/// The destination of a copy: a name in an open directory.
 struct CopyTarget<'a> {
     path: PathBuf,
     directory: BorrowedFd<'a>,
     name: &'a OsStr,
-    /// Whether what has the name already may be a symlink to it.
+    /// Whether an existing symlink of that name is followed.
     symlinks: Symlinks,
 }
 
 impl<'a> CopyTarget<'a> {
-    /// By the caller.
+    /// A destination that the caller named.
     fn named(path: &Path, directory: BorrowedFd<'a>, name: &'a OsStr) -> Self {
         Self { path: path.to_owned(), directory, name, symlinks: Symlinks::Follow }
     }
 
-    /// Whether this thread may do so much to the name itself.
+    /// Fails unless this thread has the required access to the name.
     fn expect(&self, required: RequiredAccess) -> Result<(), FsError> {
         confinement::expect(self.directory, self.name, required, &self.path)
     }
 
-    /// What has the name already.
+    /// Opens the existing file of that name.
     fn node(&self) -> Result<OwnedFd, FsError> {
         if self.symlinks == Symlinks::Follow {
             return resolve::node(&self.path, Symlinks::Follow, RequiredAccess::Write);

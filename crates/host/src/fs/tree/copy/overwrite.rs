@@ -1,7 +1,7 @@
-//! One regular file over another, which keeps its inode.
+//! Copies one regular file over another, which keeps its inode.
 //!
-//! Room for the new content is secured before the first byte of the old is overwritten, and small files are read before it:
-//! then an error leaves the old content and permissions.
+//! Before the first old byte is overwritten, space for the new content is reserved and small files
+//! are read completely. So an error up to then leaves the old content and permissions.
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,15 +23,15 @@ use crate::fs::write::write_lock::WriteLock;
 pub(super) struct Existing {
     pub(super) file: OwnedFd,
     pub(super) stat: Stat,
-    /// It may have other names.
+    /// The file may have other names.
     pub(super) _content: WriteLock,
 }
 
-/// What is written.
+/// The data to write.
 enum New {
-    /// Of a small file, or of one that does not say its size.
+    /// Content of a small file, or of a file that does not report its size.
     Content(Vec<u8>),
-    /// Where a file has data.
+    /// The ranges where the source has data.
     Ranges(Vec<Range<u64>>),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn copy(
         rustix::fs::fchmod(to, mode).map_err(FsError::os("set the permissions of", &target.path))
     };
     if old_mode != mode {
-        // Neither content is shown to those who may not see it.
+        // Neither content may become readable to anyone who was not allowed to read it.
         set_mode(old_mode & mode)?;
     }
     if !content::clone(input, to, size(&source.stat)) {
@@ -67,7 +67,7 @@ pub(super) fn copy(
     if old_mode != mode { set_mode(mode) } else { Ok(()) }
 }
 
-/// Finds out what is to be written, and sees to it that there is room.
+/// Determines what to write, and makes sure that there is space for it.
 fn secure(
     source: &Source,
     input: BorrowedFd<'_>,
@@ -120,7 +120,7 @@ fn write(
     }
 }
 
-/// Where the file is, which a symlink may lead to.
+/// Returns the place of the destination, after symlinks.
 fn beside(target: &CopyTarget<'_>) -> Result<Option<Parent>, FsError> {
     match target.symlinks {
         Symlinks::Refuse => Parent::of(target.directory, target.name, &target.path).map(Some),

@@ -1,4 +1,5 @@
-//! A directory with what is below it. Source and destination are walked side by side, each by its [`TreeDescent`].
+//! Copies a directory tree. Source and destination are walked in parallel, each with its own
+//! [`TreeDescent`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::ops::ControlFlow;
@@ -19,7 +20,7 @@ use crate::fs::read::listing::Listing;
 use crate::fs::tree::cancel::CancelFlag;
 use crate::fs::tree::precheck::{self, CheckedTree};
 
-/// Until it is filled, a new directory is its owner's alone, who may always fill it.
+/// While it is filled, a new directory is accessible only to its owner, who needs all rights.
 const MODE_WHILE_FILLED: Mode = Mode::RWXU;
 
 pub(super) fn copy(
@@ -30,7 +31,7 @@ pub(super) fn copy(
     let from = resolve::reopen(source.node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(FsError::os("open the directory", &source.path))?;
     let (to, is_new) = open_root(source, destination, cancel)?;
-    let root = Identity::of(to.as_fd()).map_err(FsError::os("look at", destination))?;
+    let root = Identity::of(to.as_fd()).map_err(FsError::os("stat", destination))?;
     let mut copy = TreeCopy {
         cancel,
         from: TreeDescent::new(&source.path, from),
@@ -41,7 +42,7 @@ pub(super) fn copy(
     copy.run(is_new)
 }
 
-/// The destination, existing or new. That the source is not around it is known before anything is made.
+/// Opens or creates the destination. Checks first that the source does not contain it.
 fn open_root(
     source: &Source,
     destination: &Path,
@@ -49,7 +50,7 @@ fn open_root(
 ) -> Result<(OwnedFd, bool), FsError> {
     match resolve::node(destination, Symlinks::Follow, RequiredAccess::Write) {
         Ok(node) => {
-            let stat = rustix::fs::fstat(&node).map_err(FsError::os("look at", destination))?;
+            let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", destination))?;
             resolve::expect_kind(destination, &stat, FileKind::Directory, "a directory")?;
             refuse_inside(source, destination, node.as_fd())?;
             expect_copyable(
@@ -81,7 +82,7 @@ fn open_root(
     }
 }
 
-/// Nothing in the source that may not be read, and nothing that would go where nothing may be made.
+/// Checks that everything in the source may be read and its copy may be created.
 fn expect_copyable(
     source: &Source,
     destination: impl FnOnce() -> Result<CheckedTree, FsError>,
@@ -101,9 +102,9 @@ fn refuse_inside(
     lowest: BorrowedFd<'_>,
 ) -> Result<(), FsError> {
     let inside = is_inside(lowest, Identity::from(&source.stat))
-        .map_err(FsError::os("look above", destination))?;
+        .map_err(FsError::os("open the directories above", destination))?;
     if inside {
-        let why = "is inside the directory that is to be copied there";
+        let why = "is inside the source of the copy";
         return Err(FsError::Unsuitable { path: destination.to_owned(), why });
     }
     Ok(())
@@ -131,17 +132,17 @@ struct TreeCopy<'a> {
     cancel: &'a CancelFlag,
     from: TreeDescent,
     to: TreeDescent,
-    /// The root of it. It must not be met in the source, where somebody may move it or have it mounted: it would be
-    /// copied into itself without an end.
+    /// The root of the destination. If it turns up in the source, where another program may move
+    /// or mount it, the copy fails: it would copy into itself without end.
     destination: Identity,
     /// One for each directory of both descents.
     levels: Vec<Level>,
 }
 
 struct Level {
-    /// Directories that are still to be copied.
+    /// Directories that remain to be copied.
     waiting: Vec<OsString>,
-    /// For a new directory, once it is filled.
+    /// Set for a new directory; applied once it is filled.
     mode: Option<Mode>,
 }
 
@@ -161,7 +162,8 @@ impl TreeCopy<'_> {
         Ok(())
     }
 
-    /// Both sides of a directory; says whether the copy is new. `None`: the source has gone.
+    /// Enters a directory on both sides. Returns whether the copy is new, or `None` if the source
+    /// no longer exists.
     fn enter(&mut self, name: &OsStr) -> Result<Option<bool>, FsError> {
         self.expect(name)?;
         match self.from.enter(name) {
@@ -182,7 +184,8 @@ impl TreeCopy<'_> {
         Ok(Some(is_new))
     }
 
-    /// It may have come since the tree was looked through. If it is not a directory more is asked when it is copied.
+    /// The entry may be newer than the precheck of the tree. If it is not a directory, its copy
+    /// checks for more.
     fn expect(&self, name: &OsStr) -> Result<(), FsError> {
         let path = self.from.path_of(name);
         confinement::expect(self.from.here(), name, RequiredAccess::Read, &path)?;
@@ -205,12 +208,12 @@ impl TreeCopy<'_> {
         }
     }
 
-    /// Everything in this directory but other directories.
+    /// Copies everything in this directory except subdirectories.
     fn fill(&mut self, is_new: bool, listing: &mut Listing) -> Result<(), FsError> {
         let stat = rustix::fs::fstat(self.from.here())
-            .map_err(|errno| FsError::os("look at", &self.from.path())(errno))?;
+            .map_err(|errno| FsError::os("stat", &self.from.path())(errno))?;
         if Identity::from(&stat) == self.destination {
-            let why = "is where its tree is being copied to";
+            let why = "is the destination of the copy";
             return Err(FsError::Unsuitable { path: self.from.path(), why });
         }
         self.cancel.check(&self.from.path())?;
@@ -277,11 +280,12 @@ impl TreeCopy<'_> {
 
 enum Copied {
     Done,
-    /// It is a directory.
+    /// The entry is a directory, to be copied later.
     Waits,
 }
 
-/// A new directory may have inherited its set-group-id bit from the one above, where files belong to a group.
+/// A new directory may have inherited the set-group-id bit from its parent, whose files belong to
+/// one group.
 fn set_mode(directory: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
     let inherited = rustix::fs::fstat(directory)?.st_mode & 0o2000;
     rustix::fs::fchmod(directory, mode | Mode::from_raw_mode(inherited))
@@ -296,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_that_is_moved_into_the_source_is_not_copied() {
+    fn a_destination_moved_into_the_source_is_not_copied() {
         let root = tempfile::tempdir().unwrap();
         let (from, to) = (root.path().join("from"), root.path().join("to"));
         std::fs::create_dir_all(from.join("sub")).unwrap();

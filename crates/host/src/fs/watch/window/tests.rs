@@ -53,7 +53,7 @@ fn shown(changes: &Changes) -> Vec<String> {
 }
 
 #[test]
-fn the_difference_is_told_not_the_history() {
+fn the_difference_is_reported_not_the_history() {
     assert_eq!(outcome([created("/a"), modified("/a")]), ["Created /a"]);
     assert_eq!(outcome([modified("/a"), modified("/a")]), ["Modified /a"]);
     assert_eq!(outcome([created("/a"), modified("/a"), removed("/a")]), [""; 0]);
@@ -63,9 +63,9 @@ fn the_difference_is_told_not_the_history() {
     assert_eq!(outcome([removed("/a"), modified("/a")]), ["Removed /a"]);
 }
 
-/// A client that reads nothing while two names are swapped again and again.
+/// A client that reads nothing while two names are swapped repeatedly.
 #[test]
-fn directories_that_move_to_and_fro_take_no_memory() {
+fn directories_moved_back_and_forth_take_no_memory() {
     let mut window = tree();
     for _ in 0..1000 {
         for event in renamed("/a", "/b").into_iter().chain(renamed("/b", "/a")) {
@@ -106,7 +106,7 @@ fn a_temporary_name_is_not_mentioned() {
 }
 
 #[test]
-fn changes_follow_their_directory() {
+fn changes_follow_a_renamed_directory() {
     let [from, to] = renamed("/d", "/ee").map(as_directory);
     assert_eq!(
         outcome([created("/d/new"), modified("/d/old"), modified("/dd"), from, to]),
@@ -125,7 +125,7 @@ fn a_halved_rename_is_not_joined_across_windows() {
 }
 
 #[test]
-fn a_list_that_is_too_long_is_dropped() {
+fn an_overlong_list_is_dropped() {
     let mut window = tree();
     let paths: Vec<String> = (0..=MAX_PATHS).map(|index| format!("/{index}")).collect();
     for path in &paths[..MAX_PATHS] {
@@ -133,7 +133,7 @@ fn a_list_that_is_too_long_is_dropped() {
     }
     assert!(!window.rescan);
     window.apply(modified(&paths[0]));
-    assert!(!window.rescan, "the same path again costs nothing");
+    assert!(!window.rescan, "a repeated path costs nothing");
     window.apply(created(&paths[MAX_PATHS]));
     window.apply(created("/later"));
     let taken = window.take().unwrap();
@@ -158,7 +158,7 @@ fn found(paths: &[&str]) -> Settled {
 }
 
 #[test]
-fn a_listing_gives_way_to_later_events() {
+fn later_events_override_a_listing() {
     let mut window = tree();
     window.apply(directory_created("/d"));
     let pending_scan = window.take_pending_scan().unwrap();
@@ -172,9 +172,9 @@ fn a_listing_gives_way_to_later_events() {
     );
 }
 
-/// A directory is removed with its files, and made again with some of them, all within one window.
+/// A directory is removed with its files, and recreated with some of them, all within one window.
 #[test]
-fn a_listing_is_newer_than_an_earlier_removal() {
+fn a_listing_overrides_an_earlier_removal() {
     let mut window = tree();
     for path in ["/d/again", "/d/gone", "/d"] {
         window.apply(removed(path));
@@ -188,9 +188,9 @@ fn a_listing_is_newer_than_an_earlier_removal() {
     );
 }
 
-/// The same while the disk is looked at: the new directory is told, and looked at, after the removal.
+/// The same during a scan: the new directory is reported, and scanned, after the removal.
 #[test]
-fn a_directory_that_is_made_again_during_a_look_is_looked_at_again() {
+fn a_directory_recreated_during_a_scan_is_scanned_again() {
     let mut window = tree();
     window.apply(directory_created("/d"));
     assert!(window.take_pending_scan().is_some());
@@ -206,7 +206,7 @@ fn a_directory_that_is_made_again_during_a_look_is_looked_at_again() {
 }
 
 #[test]
-fn nothing_is_in_a_directory_that_is_gone() {
+fn no_changes_are_reported_in_a_removed_directory() {
     let [from, to] = renamed("/file", "/d/in");
     let [gone, _] = renamed("/d", "/elsewhere");
     let before = [created("/d/new"), modified("/d/old"), removed("/d/removed")];
@@ -214,22 +214,22 @@ fn nothing_is_in_a_directory_that_is_gone() {
     assert_eq!(told, ["Removed /d", "Removed /d/removed", "Removed /file"]);
 }
 
-/// It is not known whether the first rename replaced something.
+/// The first rename may or may not have replaced a file.
 #[test]
-fn a_name_between_two_renames_is_told_as_removed() {
+fn a_name_between_two_renames_is_reported_as_removed() {
     let chain = [renamed("/new", "/log"), renamed("/log", "/log.1")].concat();
     assert_eq!(outcome(chain), ["Removed /log", "Renamed /log.1 <- /new"]);
 }
 
 #[test]
-fn only_a_tree_looks_into_new_directories() {
+fn only_a_tree_scans_new_directories() {
     let mut window = ChangeWindow::new(PathBuf::from("/root"), WatchDepth::Single);
     window.apply(directory_created("/d"));
     assert_eq!(window.take_pending_scan(), None);
 }
 
 #[test]
-fn a_list_that_is_dropped_is_no_reason_to_miss_directories() {
+fn directories_are_scanned_after_the_list_was_dropped() {
     let mut window = tree();
     for index in 0..MAX_PATHS {
         let path = format!("/{index}");
@@ -256,7 +256,7 @@ fn look_for_root(window: &mut ChangeWindow, is_there: bool) -> Vec<String> {
 }
 
 #[test]
-fn a_root_is_told_as_it_is_found() {
+fn a_scan_reports_the_root_as_found() {
     let mut window = tree();
     assert_eq!(look_for_root(&mut window, true), ["Modified /root"]);
     assert_eq!(look_for_root(&mut window, false), ["Removed /root"]);
@@ -269,7 +269,7 @@ fn a_root_is_told_as_it_is_found() {
 }
 
 #[test]
-fn a_root_that_is_only_incomplete_is_told_if_it_is_not_as_before() {
+fn an_incomplete_root_is_reported_only_if_it_changed() {
     let mut window = tree();
     let mut look = |is_there| {
         window.expect_root(RootState::Incomplete);
@@ -285,7 +285,7 @@ fn a_root_that_is_only_incomplete_is_told_if_it_is_not_as_before() {
 }
 
 #[test]
-fn only_a_directory_that_is_renamed_is_looked_into() {
+fn only_a_renamed_directory_is_scanned() {
     let mut window = tree();
     renamed("/a", "/b").into_iter().for_each(|event| window.apply(event));
     assert!(!window.has_pending_scan());
@@ -296,17 +296,17 @@ fn only_a_directory_that_is_renamed_is_looked_into() {
     assert_eq!(pending_scan.moved, BTreeSet::from([PathBuf::from("/d")]));
 }
 
-/// It has the name of a directory that was removed before.
+/// The file has the name of a directory that was removed before.
 #[test]
-fn nothing_follows_a_file() {
+fn changes_do_not_follow_a_renamed_file() {
     let [from, to] = renamed("/d", "/ee");
     let told = outcome([removed("/d/old"), removed("/d"), created("/d"), from, to]);
     assert_eq!(told, ["Removed /d", "Removed /d/old", "Created /ee"]);
 }
 
-/// It is told as modified, and nobody could know what was in the first.
+/// It is reported as modified, and the content of the old directory is unknown.
 #[test]
-fn a_directory_in_the_place_of_one_that_was_moved_away_is_a_reason_to_look() {
+fn replacing_a_directory_that_was_moved_away_causes_a_rescan() {
     let away = as_directory(renamed("/d", "/elsewhere")[0]);
     for (depth, rescan) in [(WatchDepth::Tree, true), (WatchDepth::Single, false)] {
         let mut window = ChangeWindow::new(PathBuf::from("/"), depth);
@@ -321,7 +321,7 @@ fn a_directory_in_the_place_of_one_that_was_moved_away_is_a_reason_to_look() {
 }
 
 #[test]
-fn a_root_that_goes_during_a_look_is_gone() {
+fn a_root_removed_during_a_scan_is_reported_removed() {
     let mut window = tree();
     window.expect_root(RootState::Stale);
     assert!(window.take_pending_scan().is_some());
